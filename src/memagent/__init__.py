@@ -1,0 +1,71 @@
+"""memagent: an LLM with a small window reads a document of any length, chunk by chunk.
+
+`read` and `aread` answer a problem from a document; `Read` gives the conversations one by one.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+__version__ = version("memagent")
+
+from memagent.config import Settings, load_settings
+from memagent.documents import Document, open_document, text_document
+from memagent.engines import ScriptedEngine, open_engine
+from memagent.errors import (
+    CallLimitError,
+    ContextOverflowError,
+    DocumentError,
+    EngineError,
+    JournalError,
+    MemAgentError,
+    ProblemTooLongError,
+    SettingsError,
+)
+from memagent.prompts import Prompts, load_prompts
+from memagent.reading import Read, Result, aread, read
+from memagent.types import (
+    Chunk,
+    Completion,
+    Conversation,
+    Engine,
+    Message,
+    Model,
+    Sampling,
+    Trajectory,
+    Usage,
+)
+
+__all__ = [
+    "CallLimitError",
+    "Chunk",
+    "Completion",
+    "ContextOverflowError",
+    "Conversation",
+    "Document",
+    "DocumentError",
+    "Engine",
+    "EngineError",
+    "JournalError",
+    "MemAgentError",
+    "Message",
+    "Model",
+    "ProblemTooLongError",
+    "Prompts",
+    "Read",
+    "Result",
+    "Sampling",
+    "ScriptedEngine",
+    "Settings",
+    "SettingsError",
+    "Trajectory",
+    "Usage",
+    "__version__",
+    "aread",
+    "load_prompts",
+    "load_settings",
+    "open_document",
+    "open_engine",
+    "read",
+    "text_document",
+]

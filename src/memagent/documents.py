@@ -1,0 +1,302 @@
+"""Open anything readable as one stream of text, block by block.
+
+Files keep their exact text: only a byte-order mark is dropped, and undecodable bytes become
+U+FFFD and are counted. HTML, office and PDF files are converted to Markdown, whole, in memory.
+Leaves out: OCR, archives, and anything that has to be fetched.
+"""
+
+from __future__ import annotations
+
+import codecs
+import glob
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from io import BufferedReader, BytesIO
+from pathlib import Path
+from typing import IO, Literal
+
+from charset_normalizer import from_bytes
+
+from memagent.errors import DocumentError
+
+Format = Literal["text", "jsonl", "html", "office"]
+_FORMATS: dict[str, Format] = {
+    **dict.fromkeys((".jsonl", ".ndjson"), "jsonl"),
+    **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
+    **dict.fromkeys((".pdf", ".docx", ".pptx", ".xlsx", ".epub"), "office"),
+}
+_SAMPLE_BYTES = 64 * 1024
+_BLOCK_BYTES = 256 * 1024
+_BOMS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One file of a document. `encoding` is "" for formats that carry their own."""
+
+    name: str
+    path: Path
+    format: Format
+    encoding: str
+    size_bytes: int
+
+
+@dataclass(slots=True)
+class Document:
+    """Several sources read as one text, in order.
+
+    `skipped` names files of a directory that were left out, `replaced` counts, by source, the
+    characters that could not be decoded; it is complete once `blocks` has been read.
+    """
+
+    sources: tuple[Source, ...]
+    skipped: tuple[str, ...] = ()
+    replaced: dict[str, int] = field(default_factory=dict)
+    _spooled: IO[bytes] | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of all files together, for progress."""
+        return sum(source.size_bytes for source in self.sources)
+
+    def fingerprint(self) -> str:
+        """SHA-256 over the bytes of all sources, in order; names do not count."""
+        digest = hashlib.sha256()
+        for source in self.sources:
+            with _opened(source) as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+        return digest.hexdigest()
+
+    def blocks(self) -> Iterator[tuple[Source, str]]:
+        """The text in pieces of at most some 256 KiB for text files, each with its source."""
+        for source in self.sources:
+            for text in _read(source):
+                self.replaced[source.name] = self.replaced.get(source.name, 0) + text.count("\ufffd")
+                yield source, text
+
+
+def open_document(*paths: str | os.PathLike[str]) -> Document:
+    """Find and look at the files, without reading them through.
+
+    Each path is a file, a directory (its files, sorted, hidden ones left out), a glob pattern, or
+    "-" for standard input. A file named twice is read once.
+
+    Raises `DocumentError` if nothing is found, a file cannot be read, or a named file is binary.
+    """
+    found: dict[Path, Source] = {}
+    skipped: list[str] = []
+    spooled: IO[bytes] | None = None
+    for path in paths:
+        if os.fspath(path) == "-":
+            spooled = _spool(sys.stdin.buffer)
+            found[Path(spooled.name)] = _look_at(Path(spooled.name), name="stdin")
+            continue
+        for file, named in _files(path):
+            if file.resolve() in found:
+                continue
+            try:
+                found[file.resolve()] = _look_at(file, name=str(file))
+            except DocumentError as error:
+                if named:
+                    raise
+                skipped.append(str(error))
+    if not found:
+        reason = f"; left out: {skipped[0]}" if skipped else ""
+        raise DocumentError(f"no readable file in {', '.join(map(str, paths)) or 'the arguments'}{reason}")
+    return Document(tuple(found.values()), tuple(skipped), _spooled=spooled)
+
+
+def text_document(text: str, name: str = "text") -> Document:
+    """A document from a string."""
+    return _in_memory(BytesIO(text.encode("utf-8", "replace")), name)
+
+
+def _in_memory(stream: IO[bytes], name: str) -> Document:
+    spooled = _spool(stream)
+    path = Path(spooled.name)
+    return Document((Source(name, path, "text", "utf-8", path.stat().st_size),), _spooled=spooled)
+
+
+def _spool(stream: IO[bytes]) -> IO[bytes]:
+    """Copy a stream to a temporary file, which lives as long as the returned handle."""
+    spooled = tempfile.NamedTemporaryFile(prefix="memagent-")  # noqa: SIM115 the document keeps it
+    shutil.copyfileobj(stream, spooled)
+    spooled.flush()
+    return spooled
+
+
+def _files(path: str | os.PathLike[str]) -> Iterator[tuple[Path, bool]]:
+    """The files that a path stands for, and whether the user named each of them."""
+    given = Path(path)
+    if given.is_dir():
+        for folder, subfolders, names in os.walk(given):
+            subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+            for name in sorted(names):
+                if not name.startswith("."):
+                    yield Path(folder, name), False
+    elif given.exists() or not glob.has_magic(str(given)):
+        yield given, True
+    else:
+        matches = sorted(glob.glob(str(given), recursive=True))  # noqa: PTH207
+        if not matches:
+            raise DocumentError(f"no file matches {given}")
+        yield from ((Path(match), True) for match in matches if Path(match).is_file())
+
+
+def _look_at(path: Path, name: str) -> Source:
+    try:
+        if path.exists() and not path.is_file():
+            raise DocumentError(f"{name} is not a regular file")
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            sample = file.read(_SAMPLE_BYTES)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DocumentError(f"{name} cannot be read: {reason}") from error
+    kind = "office" if sample.startswith(b"%PDF-") else _FORMATS.get(path.suffix.lower(), "text")
+    if kind == "office":
+        _require_markitdown(name)
+        return Source(name, path, kind, "", size)
+    encoding = detect_encoding(sample, whole=size <= len(sample))
+    if encoding is None:
+        raise DocumentError(f"{name} is a binary file, not text")
+    return Source(name, path, kind, encoding, size)
+
+
+def detect_encoding(sample: bytes, whole: bool = True) -> str | None:
+    """The encoding of a file that begins with `sample`, or None if it is not text.
+
+    A byte-order mark decides; else UTF-8 if it is valid or nearly so; else the best guess of
+    charset-normalizer. `whole` tells that the sample is all of the file.
+    """
+    for mark, encoding in _BOMS:
+        if sample.startswith(mark):
+            return encoding
+    if (wide := _wide_encoding(sample)) is not None:
+        return wide
+    controls = sum(sample.count(byte) for byte in b"\x00\x01\x02\x03\x04\x05\x06\x0e\x0f\x10\x11\x12\x13\x14")
+    if (b"\x00" in sample and controls > len(sample) // 1000) or controls > len(sample) // 20:
+        return None
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(sample, final=whole)
+        return "utf-8"
+    except UnicodeDecodeError:
+        guess = from_bytes(sample).best()
+    bad = sample.decode("utf-8", "replace").count("\ufffd")
+    high = sum(byte >= 0x80 for byte in sample)
+    if guess is None or bad * 10 < high:
+        return "utf-8"
+    return guess.encoding
+
+
+def _wide_encoding(sample: bytes) -> str | None:
+    """UTF-16 without a mark: zeros at most odd (little-endian) or most even places, few elsewhere."""
+    even, odd = sample[0::2].count(0), sample[1::2].count(0)
+    many, few = len(sample) * 0.3, len(sample) * 0.02
+    if odd > many and even < few:
+        return "utf-16-le"
+    return "utf-16-be" if even > many and odd < few else None
+
+
+def _opened(source: Source) -> BufferedReader:
+    try:
+        return source.path.open("rb")
+    except OSError as error:
+        raise DocumentError(f"{source.name} cannot be read: {error.strerror}") from error
+
+
+def _read(source: Source) -> Iterator[str]:
+    match source.format:
+        case "text":
+            return _decoded(source)
+        case "jsonl":
+            return _rows(source)
+        case "html":
+            return iter((_html_to_markdown(source),))
+        case "office":
+            return iter((_office_to_markdown(source),))
+
+
+def _decoded(source: Source) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder(source.encoding)(errors="replace")
+    try:
+        with _opened(source) as file:
+            while block := file.read(_BLOCK_BYTES):
+                if text := decoder.decode(block):
+                    yield text
+        if rest := decoder.decode(b"", final=True):
+            yield rest
+    except OSError as error:
+        raise DocumentError(f"{source.name} cannot be read: {error.strerror}") from error
+
+
+def _rows(source: Source) -> Iterator[str]:
+    """The text of each row of a JSONL file, a blank line between rows."""
+    for line in _lines(_decoded(source)):
+        if line.strip():
+            yield _row_text(line.strip()) + "\n\n"
+
+
+def _lines(blocks: Iterable[str]) -> Iterator[str]:
+    rest: list[str] = []
+    for block in blocks:
+        *lines, last = block.split("\n")
+        for line in lines:
+            yield "".join(rest) + line
+            rest = []
+        rest.append(last)
+    yield "".join(rest)
+
+
+def _row_text(line: str) -> str:
+    """A row's `text` or `content`, or the row itself when it is text; else the line as it is."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return line
+    if isinstance(row, dict):
+        row = row.get("text", row.get("content"))
+    return row.encode("utf-8", "replace").decode() if isinstance(row, str) else line
+
+
+def _html_to_markdown(source: Source) -> str:
+    from markdownify import markdownify
+
+    html = "".join(_decoded(source))
+    try:
+        return str(markdownify(html, strip=["script", "style", "img"], heading_style="ATX"))
+    except Exception as error:  # whatever the parser makes of it, recursion included
+        raise DocumentError(f"{source.name} cannot be converted from HTML: {_brief(error)}") from error
+
+
+def _require_markitdown(name: str) -> None:
+    try:
+        import markitdown  # noqa: F401
+    except ImportError as error:
+        raise DocumentError(f"{name} needs a converter: pip install 'memagent[formats]'") from error
+
+
+def _office_to_markdown(source: Source) -> str:
+    from markitdown import MarkItDown
+
+    try:
+        return str(MarkItDown(enable_plugins=False).convert_local(source.path).text_content)
+    except Exception as error:  # each format's library raises its own
+        raise DocumentError(f"{source.name} cannot be converted: {_brief(error)}") from error
+
+
+def _brief(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

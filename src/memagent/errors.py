@@ -1,0 +1,47 @@
+"""Every error a user can meet.
+
+MemAgentError
+├── SettingsError            a flag, file or template that cannot be used
+│   ├── ProblemTooLongError  the problem does not fit its token budget
+│   └── JournalError         a journal that cannot be read, or is of another read
+├── DocumentError            the document cannot be read
+└── EngineError              the model could not be reached, or failed for good
+    ├── ContextOverflowError the prompt is longer than the model's window
+    └── CallLimitError       `max_calls` is used up
+
+Each message carries the offending value and the next thing to do.
+"""
+
+from __future__ import annotations
+
+
+class MemAgentError(Exception):
+    """The root: catch this one to catch them all."""
+
+
+class SettingsError(MemAgentError):
+    """A flag, file, variable or template that cannot be used."""
+
+
+class ProblemTooLongError(SettingsError):
+    """The problem does not fit its token budget."""
+
+
+class JournalError(SettingsError):
+    """A journal that cannot be read, or that belongs to another read."""
+
+
+class DocumentError(MemAgentError):
+    """The document cannot be read."""
+
+
+class EngineError(MemAgentError):
+    """The model could not be reached, or failed after its retries."""
+
+
+class ContextOverflowError(EngineError):
+    """The prompt is longer than the model's window."""
+
+
+class CallLimitError(EngineError):
+    """The calls that the user allowed are used up."""

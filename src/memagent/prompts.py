@@ -1,0 +1,195 @@
+"""Every prompt, once; and how untrusted text is put into one.
+
+A template has slots `{problem}`, `{chunk}` and `{memory}`; `{{` and `}}` are literal braces. Slots
+are filled in one pass, so a slot that stands in a document stays text. The prompts are our own;
+`load_prompts` reads replacements, which published checkpoints need: each was trained on its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from pathlib import Path
+
+from memagent.errors import SettingsError
+from memagent.types import Message
+
+UNCHANGED = "UNCHANGED"
+ENOUGH = "ENOUGH"
+
+_SLOT = re.compile(r"\{\{|\}\}|\{(\w+)\}")
+_TAG = re.compile(r"</?\s*([A-Za-z][\w-]*)\s*>")
+_NEEDED = {"update": {"problem", "chunk", "memory"}, "answer": {"problem", "memory"}}
+
+# What chat templates use to open and close turns, beside everything that begins with `<|`.
+_CHAT_TAGS = ("s", "bos", "eos", "pad", "unk", "start_of_turn", "end_of_turn", "think")
+_INVISIBLE = r"\s\u00ad\u200b-\u200f\u2060-\u2064\ufe00-\ufe0f\ufeff"
+# Controls that no reader needs: C0 and C1 but tab and line ends, and the bidirectional overrides,
+# which let a text show a person something else than it shows the model. Lone surrogates cannot
+# be sent at all.
+_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\u202a-\u202e\u2066-\u2069]")
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """The templates of one workflow.
+
+    `update` is asked at each chunk, `answer` at the end; `system`, if not empty, precedes both.
+    `empty_memory` stands in the memory's place before anything was kept.
+    """
+
+    update: str
+    answer: str
+    system: str = ""
+    empty_memory: str = "(empty)"
+
+    def __post_init__(self) -> None:
+        for name, needed in _NEEDED.items():
+            found = {slot for slot in _SLOT.findall(getattr(self, name)) if slot}
+            if missing := needed - found:
+                raise SettingsError(f"the {name} template lacks {_braced(missing)}")
+            if unknown := found - needed:
+                raise SettingsError(
+                    f"the {name} template has unknown {_braced(unknown)}: its slots are "
+                    f"{_braced(needed)}; write {{{{word}}}} for a literal {{word}}"
+                )
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of all templates (16 hex digits)."""
+        return hashlib.sha256(json.dumps(asdict(self)).encode()).hexdigest()[:16]
+
+    @property
+    def bare_text(self) -> str:
+        """The longer of the two prompts with its slots empty, for counting the fixed tokens."""
+        longer = max(self.update, self.answer, key=len)
+        return self.system + _SLOT.sub("", longer) + self.empty_memory
+
+    def for_update(self, problem: str, chunk: str, memory: str) -> tuple[Message, ...]:
+        """The conversation that reads a chunk."""
+        return self._fill(self.update, {"problem": problem, "chunk": chunk, "memory": memory})
+
+    def for_answer(self, problem: str, memory: str) -> tuple[Message, ...]:
+        """The conversation that answers from the memory."""
+        return self._fill(self.answer, {"problem": problem, "memory": memory})
+
+    def _fill(self, template: str, values: Mapping[str, str]) -> tuple[Message, ...]:
+        safe = {name: self.neutralise(value) for name, value in values.items()}
+        safe["memory"] = safe["memory"] or self.empty_memory
+
+        def put(slot: re.Match[str]) -> str:
+            name = slot.group(1)
+            return safe[name] if name else slot.group(0)[0]
+
+        user = Message("user", _SLOT.sub(put, template))
+        return (Message("system", self.system), user) if self.system else (user,)
+
+    def neutralise(self, text: str) -> str:
+        """`text` with nothing left that could pass for the prompt's own structure.
+
+        The bracket of a tag that this prompt uses, or that chat templates use for turns, becomes
+        `‹`, a look-alike that closes nothing; unprintable controls are dropped. The rest stays.
+        """
+        text = _SURROGATES.sub("\ufffd", _CONTROLS.sub("", text))
+        return self._structure.sub(lambda tag: "‹" + tag.group()[1:], text)
+
+    @cached_property
+    def _structure(self) -> re.Pattern[str]:
+        own = _TAG.findall(self.system + self.update + self.answer)
+        names = "|".join(sorted(map(re.escape, {*own, *_CHAT_TAGS}), key=len, reverse=True))
+        gap = f"[{_INVISIBLE}]*"
+        return re.compile(
+            rf"[<＜](?={gap}\|)|[<＜](?={gap}/?{gap}(?:{names})(?![\w-]))|\[(?=/?INST\])|<(?=</?SYS>)",
+            re.IGNORECASE,
+        )
+
+
+def load_prompts(path: str | Path) -> Prompts:
+    """Templates from a TOML file with the keys `update`, `answer`, and if wanted `system`, `empty_memory`.
+
+    Raises `SettingsError`, naming the file, for a file, key or slot that is missing or unknown.
+    """
+    try:
+        table = tomllib.loads(Path(path).read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"the template file {path} cannot be read: {error}") from error
+    known = {field.name for field in fields(Prompts)}
+    if unknown := table.keys() - known:
+        raise SettingsError(f"{path}: unknown key {min(unknown)!r}; known: {', '.join(sorted(known))}")
+    for name in ("update", "answer"):
+        if name not in table:
+            raise SettingsError(f"{path}: the key {name!r} is missing")
+    for name, value in table.items():
+        if not isinstance(value, str):
+            raise SettingsError(f"{path}: {name} must be text, not {type(value).__name__}")
+    try:
+        return Prompts(**table)
+    except SettingsError as error:
+        raise SettingsError(f"{path}: {error}") from error
+
+
+def _braced(names: set[str]) -> str:
+    return ", ".join(f"{{{name}}}" for name in sorted(names))
+
+
+# The chunk comes first: everything before the problem is the same for all questions about a
+# document and for all attempts of a training group, so servers with a prefix cache read it once.
+_OPENING = """\
+You are reading a long document piece by piece. Of what you have read, only your memory remains.
+
+<chunk>
+{chunk}
+</chunk>
+
+<problem>
+{problem}
+</problem>
+
+<memory>
+{memory}
+</memory>
+
+"""
+
+_ANSWER = """\
+You have read a long document piece by piece. All that remains of it is your memory.
+
+<problem>
+{problem}
+</problem>
+
+<memory>
+{memory}
+</memory>
+
+Answer the problem from the memory, in as few words as it needs. If the memory does not hold the \
+answer, say so.
+"""
+
+OVERWRITE = Prompts(
+    update=_OPENING
+    + """\
+Write the memory anew, so that the problem can later be solved from it without the document. Keep \
+what the memory already holds for that, add what this chunk gives, and copy names, numbers and \
+quotations exactly. Reply with the new memory and nothing else.
+""",
+    answer=_ANSWER,
+)
+
+GATED = Prompts(
+    update=_OPENING
+    + f"""\
+If this chunk gives nothing that helps to solve the problem, reply with the one word {UNCHANGED}. \
+Otherwise write the memory anew, so that the problem can later be solved from it without the \
+document: keep what it already holds for that, add what this chunk gives, and copy names, numbers \
+and quotations exactly. Reply with the new memory and nothing else; if it now holds all that the \
+problem asks for, put the one word {ENOUGH} on a last line of its own.
+""",
+    answer=_ANSWER,
+)

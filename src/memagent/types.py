@@ -1,0 +1,143 @@
+"""The value types that travel between the rooms, and the Engine protocol.
+
+Everything here is frozen and becomes JSON by `dataclasses.asdict`. The words are those of the
+MemAgent paper (arXiv 2507.02259) and are used with one meaning throughout the package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+TokenCounter = Callable[[str], int]
+"""How many tokens a text has, without special tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of a document. The chunks of a document, joined, are the document.
+
+    `start` and `end` are character offsets into the whole document (end exclusive), `tokens` is
+    the count of `text`, `source` names the file that the text came from.
+    """
+
+    index: int
+    text: str
+    start: int
+    end: int
+    tokens: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a chat."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a completion is drawn. Temperature 0 is greedy decoding."""
+
+    max_tokens: int
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a call cost, in tokens, as the engine counted it."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What an engine made of a prompt.
+
+    `finish_reason` is "stop", "length" (cut at `Sampling.max_tokens`) or the server's own word.
+    The token ids and the log-probabilities of the sampled tokens, one per entry of
+    `completion_ids`, are empty where the engine cannot or was not asked to give them.
+    """
+
+    text: str
+    finish_reason: str = "stop"
+    prompt_ids: tuple[int, ...] = ()
+    completion_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    usage: Usage = Usage()
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """One independent prompt and its completion: an update of the memory, or the final answer.
+
+    `memory` is the memory after it. An update also tells which part of the document it read
+    (`span`, character offsets) and whether the model said that it now knows `enough`.
+    """
+
+    kind: Literal["update", "answer"]
+    chunk_index: int | None
+    messages: tuple[Message, ...]
+    completion: Completion
+    memory: str
+    span: tuple[int, int] | None = None
+    source: str | None = None
+    enough: bool = False
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """All conversations of one attempt at one example, and the answer they led to.
+
+    `reward` is set by training and evaluation; `error` says why an attempt has no answer.
+    """
+
+    example_id: str
+    conversations: tuple[Conversation, ...]
+    answer: str
+    reward: float | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What is known of the model behind an engine.
+
+    `window_tokens` is the largest prompt and completion together, where known. `count_tokens`
+    is the model's own tokenizer, or None where it is not at hand and sizes are estimated.
+    `tokenizer` names that tokenizer: chunks cut by another one are other chunks.
+    """
+
+    name: str
+    window_tokens: int | None = None
+    count_tokens: TokenCounter | None = None
+    tokenizer: str = "estimate"
+
+
+class Engine(Protocol):
+    """Whatever completes a chat: an HTTP endpoint, an embedded model, a script.
+
+    An engine may also have an attribute `model: Model`; without it the window is taken as
+    unknown and token counts are estimated (see `model_of`).
+    """
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        """Complete the chat, or raise `EngineError`; never an empty stand-in for a failure."""
+        ...
+
+    async def aclose(self) -> None:
+        """Release what the engine holds."""
+        ...
+
+
+def model_of(engine: Engine) -> Model:
+    """The engine's `model`, or a description that only knows the engine's class name."""
+    model = getattr(engine, "model", None)
+    return model if isinstance(model, Model) else Model(name=type(engine).__name__)
