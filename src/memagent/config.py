@@ -117,13 +117,13 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     prefix = "MEMAGENT_"
     ours = {key.removeprefix(prefix).lower(): value for key, value in environment.items()
             if key.startswith(prefix)}  # fmt: skip
-    types = _types()
+    types = setting_types()
     return values | {name: _parse(value, types.get(name, str), name) for name, value in ours.items()}
 
 
 def _checked(values: dict[str, Any], place: str) -> dict[str, Any]:
     """The values, if all are known settings of the right type."""
-    types = _types()
+    types = setting_types()
     for name, value in values.items():
         if name not in types:
             near = "".join(f", did you mean {it!r}?" for it in difflib.get_close_matches(name, types, n=1))
@@ -136,7 +136,7 @@ def _checked(values: dict[str, Any], place: str) -> dict[str, Any]:
     return values
 
 
-def _types() -> dict[str, type]:
+def setting_types() -> dict[str, type]:
     """Each setting's type, without the None."""
     hints = get_type_hints(Settings)
     return {name: get_args(hint)[0] if isinstance(hint, UnionType) else hint for name, hint in hints.items()}

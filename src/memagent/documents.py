@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import IO, Literal
@@ -53,7 +54,7 @@ class Source:
     size_bytes: int
 
 
-@dataclass(slots=True)
+@dataclass
 class Document:
     """Several sources read as one text, in order.
 
@@ -71,6 +72,12 @@ class Document:
         """The size of all files together, for progress."""
         return sum(source.size_bytes for source in self.sources)
 
+    @property
+    def text_bytes(self) -> int | None:
+        """The size where it is about that of the text; None where a format hides the text's length."""
+        return self.size_bytes if all(source.format == "text" for source in self.sources) else None
+
+    @cached_property
     def fingerprint(self) -> str:
         """SHA-256 over the bytes of all sources, in order; names do not count."""
         digest = hashlib.sha256()
@@ -82,8 +89,10 @@ class Document:
     def blocks(self) -> Iterator[tuple[Source, str]]:
         """The text in pieces of at most some 256 KiB for text files, each with its source."""
         for source in self.sources:
+            replaced = 0
             for text in _read(source):
-                self.replaced[source.name] = self.replaced.get(source.name, 0) + text.count("\ufffd")
+                replaced += text.count("\ufffd")
+                self.replaced[source.name] = replaced
                 yield source, text
 
 

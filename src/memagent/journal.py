@@ -45,7 +45,9 @@ class Journal:
             kept = self._go_on(header) if resume else self._make_way()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file: IO[str] = path.open("r+" if kept else "w", encoding="utf-8", newline="\n")
+            self._file: IO[str] = path.open(
+                "r+" if kept else "w", encoding="utf-8", errors="backslashreplace", newline="\n"
+            )
         except OSError as error:
             raise JournalError(f"the journal {path} cannot be written: {error.strerror}") from error
         self._file.seek(kept)

@@ -92,7 +92,7 @@ class Read:
             raise SettingsError("the problem is empty: ask a question")
         self.document = document
         self.settings = settings
-        self.chunks = self.document_tokens = self.calls = 0
+        self.chunks = self.document_tokens = self.calls = self.cut = 0
         self.prompt_tokens = self.completion_tokens = 0
         self.memory, self.answer = "", ""
         self.stopped_early = False
@@ -112,7 +112,13 @@ class Read:
         if trace is not None:
             self._journal = Journal(trace, self._header(), self._reader.engine, resume)
             self._reader.engine = self._journal
+        self._bytes_read = 0
         self._started = time.perf_counter()
+
+    @property
+    def fraction(self) -> float | None:
+        """About how much of the document was cut into chunks so far, 0 to 1; None if it cannot be told."""
+        return min(1.0, self._bytes_read / size) if (size := self.document.text_bytes) else None
 
     @property
     def budgets(self) -> Budgets:
@@ -162,12 +168,14 @@ class Read:
         for chunk in split(self.document, self.budgets.chunk_tokens, self._reader.count_tokens):
             self.chunks += 1
             self.document_tokens += chunk.tokens
+            self._bytes_read += len(chunk.text.encode("utf-8", "replace"))
             yield chunk
 
     def _take(self, conversation: Conversation) -> None:
         if self._journal:
             self._journal.append(conversation)
         self.calls += 1
+        self.cut += conversation.completion.finish_reason == "length"
         self.prompt_tokens += conversation.completion.usage.prompt_tokens
         self.completion_tokens += conversation.completion.usage.completion_tokens
         self.memory = conversation.memory
@@ -182,7 +190,7 @@ class Read:
             "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "problem": self._reader.problem,
             "document": {
-                "sha256": self.document.fingerprint(),
+                "sha256": self.document.fingerprint,
                 "sources": [source.name for source in self.document.sources],
             },
             "chunk_plan": {"chunk_tokens": self.budgets.chunk_tokens, "tokenizer": model.tokenizer},

@@ -1,0 +1,63 @@
+"""The command line: one file a command. Answers go to stdout, everything else to stderr.
+
+Exit codes: 0 answered, 2 usage or settings, 3 engine failed (resumable), 4 document unreadable,
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from io import TextIOWrapper
+
+from rich.console import Console
+from rich.logging import RichHandler
+
+from memagent import __version__
+from memagent.cli import ask, doctor, show
+from memagent.cli.messages import INTERRUPTED, exit_code, print_error, warn
+from memagent.errors import MemAgentError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a name or reply may hold what the terminal cannot show
+            stream.reconfigure(errors="backslashreplace")
+    console = Console(stderr=True)
+    options = _parser().parse_args(arguments)
+    _log_to(console, verbose=getattr(options, "verbose", False))
+    try:
+        return int(options.run(options, console))
+    except MemAgentError as error:
+        print_error(console, error)
+        return exit_code(error)
+    except KeyboardInterrupt:
+        warn(console, "interrupted: the same command with --resume goes on")
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of our output has gone, which is its right
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="memagent",
+        description="Answer questions about documents of any length, with any model.",
+        epilog="exit codes: 0 answered, 2 usage or settings, 3 engine failed (resumable), "
+        "4 document unreadable, 130 interrupted",
+    )
+    parser.add_argument("--version", action="version", version=f"memagent {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for module in (ask, show, doctor):
+        module.add_parser(commands)
+    return parser
+
+
+def _log_to(console: Console, verbose: bool) -> None:
+    log = logging.getLogger("memagent")
+    log.handlers = [RichHandler(console=console, show_time=False, show_path=False, markup=False)]
+    log.setLevel(logging.INFO if verbose else logging.WARNING)

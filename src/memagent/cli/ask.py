@@ -1,0 +1,123 @@
+"""`memagent ask`: answer questions about a document."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from memagent.cli import flags
+from memagent.cli.messages import exit_code, print_error, warn
+from memagent.cli.progress import progress_on
+from memagent.config import Settings, user_cache_path
+from memagent.documents import Document, open_document
+from memagent.engines import open_engine
+from memagent.errors import EngineError, MemAgentError, SettingsError
+from memagent.journal import default_path
+from memagent.reading import Read, Result
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "ask",
+        help="answer a question about a document",
+        description="Read a document of any length in chunks, keeping a memory, and answer from it.",
+        usage="memagent ask [options] QUESTION PATH...\n"
+        "       memagent ask [options] -q QUESTION [-q QUESTION]... PATH...",
+    )
+    parser.add_argument("words", nargs="*", metavar="QUESTION PATH", help='"-" reads standard input')
+    parser.add_argument("-q", "--question", action="append", metavar="QUESTION", default=[],
+                        help="a question; several are read concurrently")  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print one JSON object for each question")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="where to keep the journal")
+    parser.add_argument("--resume", action="store_true", help="go on with a read that was interrupted")
+    parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
+    parser.add_argument("--verbose", action="store_true", help="tell about retries")
+    flags.add_settings(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Read, print the answers, and return the exit code."""
+    questions, paths = _questions_and_paths(options)
+    settings = flags.settings_from(options)
+    document = open_document(*paths)
+    for skipped in document.skipped:
+        warn(console, f"left out: {skipped}")
+    outcomes = asyncio.run(_ask_all(questions, document, settings, options, console))
+    for name, count in document.replaced.items():
+        if count:
+            warn(console, f"{name}: {count} characters could not be decoded and were read as U+FFFD")
+    code = 0
+    for question, outcome in zip(questions, outcomes, strict=True):
+        if isinstance(outcome, MemAgentError):
+            print_error(console, outcome)
+            code = code or exit_code(outcome)
+        elif options.json:
+            print(json.dumps(asdict(outcome), ensure_ascii=False))
+        else:
+            print(f"{question}\n{outcome.answer}\n" if len(questions) > 1 else outcome.answer)
+    return code
+
+
+def _questions_and_paths(options: argparse.Namespace) -> tuple[list[str], list[str]]:
+    words = list(options.words)
+    questions = options.question or words[:1]
+    paths = words if options.question else words[1:]
+    if not questions:
+        raise SettingsError('what is the question? memagent ask "QUESTION" PATH...')
+    if not paths and not sys.stdin.isatty():
+        paths = ["-"]
+    if not paths:
+        raise SettingsError("which document? name a file, a directory, a glob, or - for standard input")
+    return questions, paths
+
+
+async def _ask_all(
+    questions: Sequence[str],
+    document: Document,
+    settings: Settings,
+    options: argparse.Namespace,
+    console: Console,
+) -> list[Result | MemAgentError]:
+    """One read a question, side by side; the failure of one leaves the others going."""
+    engine = await open_engine(settings)
+
+    async def ask(number: int, question: str) -> Result | MemAgentError:
+        try:
+            trace = _trace(options, number, question, document, of=len(questions))
+            reading = Read(question, document, engine, settings, trace, options.resume)
+            async for conversation in reading:
+                show(reading, conversation)
+        except EngineError as error:
+            return EngineError(
+                f"{error}\nthe read is kept in {trace}: the same command with --resume goes on"
+            )
+        except MemAgentError as error:
+            return error
+        if reading.cut:
+            warn(console, f"{reading.cut} of {reading.calls} replies were cut at their token budget")
+        return reading.result
+
+    try:
+        with progress_on(console, options.quiet) as show:
+            return await asyncio.gather(*(ask(*item) for item in enumerate(questions, 1)))
+    finally:
+        await engine.aclose()
+
+
+def _trace(options: argparse.Namespace, number: int, question: str, document: Document, of: int) -> Path:
+    """Where a question's journal is; several questions number the file that was named."""
+    named: Path | None = options.trace
+    if named is None:
+        folder = user_cache_path() / "journals"
+        return default_path(folder, document.fingerprint, question, options.resume)
+    return named if of == 1 else named.with_stem(f"{named.stem}-{number}")

@@ -1,0 +1,82 @@
+"""`memagent doctor`: what is installed, which model would be used and why, and what is wrong."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from memagent import __version__
+from memagent.cli import flags
+from memagent.config import Settings, user_cache_path, user_config_path
+from memagent.engines import choose, embedded, open_engine
+from memagent.errors import MemAgentError, SettingsError
+from memagent.types import Model, model_of
+
+_PACKAGES = {
+    "the base": ("openai", "xllamacpp", "gguf"),
+    "[formats]": ("markitdown",),
+    "[tokenizers]": ("tokenizers",),
+    "[train]": ("torch", "transformers"),
+}
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "doctor",
+        help="say what is installed, which model would be used and why, and what is wrong",
+        description="Look at the installation without loading a model. Exit code 2 if `ask` would fail.",
+    )
+    flags.add_settings(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace, _console: Console) -> int:
+    """Print the findings to stdout; 0 if a read could start, 2 if not."""
+    print(f"memagent {__version__}, Python {platform.python_version()}, {platform.platform(terse=True)}")
+    for group, names in _PACKAGES.items():
+        print(f"{group}: " + ", ".join(f"{name} {_version(name)}" for name in names))
+    print(f"settings file: {user_config_path()}{'' if user_config_path().is_file() else ' (none)'}")
+    print(f"cache: {user_cache_path()}")
+    try:
+        settings = flags.settings_from(options)
+        choice = choose(settings)
+        print(f"engine: {choice.engine}, because {choice.why}")
+        print(f"model: {_model(choice.engine, settings)}")
+    except MemAgentError as error:
+        print(f"wrong: {error}")
+        return 2
+    print("all is well")
+    return 0
+
+
+def _model(engine: str, settings: Settings) -> str:
+    """The model that would be used. Raises `MemAgentError` if it could not be."""
+    if engine == "openai":
+        model = asyncio.run(_remote_model(settings))
+        window = f"{model.window_tokens} tokens" if model.window_tokens else "not told"
+        return f"{model.name} at {settings.base_url or 'the OpenAI default'}, window {window}"
+    if settings.model is None:
+        return str(embedded.default_model())
+    if engine == "llamacpp" and not Path(settings.model).is_file():
+        raise SettingsError(f"there is no file {settings.model}")
+    return settings.model
+
+
+async def _remote_model(settings: Settings) -> Model:
+    engine = await open_engine(settings)
+    await engine.aclose()
+    return model_of(engine)
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
