@@ -1,0 +1,36 @@
+"""What all tests share: a server that is closed when its test ends, and settings of nobody's home."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server import Server
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Server]]:
+    """Start a server with `Server`'s arguments; it is closed when the test ends."""
+    with ExitStack() as servers:
+
+        def start(*args: Any, **options: Any) -> Server:
+            return servers.enter_context(Server(*args, **options))
+
+        yield start
+
+
+@pytest.fixture(autouse=True)
+def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with no settings and no journals, for this process and those it starts."""
+    home = tmp_path_factory.mktemp("home")
+    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(home))
+    for name in list(os.environ):
+        if name.startswith(("MEMAGENT_", "OPENAI_")):
+            monkeypatch.delenv(name)
+    return home
