@@ -24,9 +24,9 @@ from memagent.types import Completion, Message, Model, Sampling, Usage
 _log = logging.getLogger("memagent")
 
 _OVERFLOW = re.compile(
-    r"context[ _-]?(?:length|window|size)|maximum (?:context|model|input) length|max_model_len"
+    r"context[ _-]?(?:length|window|size)|maximum (?:context|model|input|prompt) length|max[ _]model[ _]len"
     r"|(?:prompt|input|request).{0,40}(?:too long|too large|exceeds)|too many (?:input )?tokens"
-    r"|longer than the (?:model|maximum)",
+    r"|longer than the (?:model|maximum)|max[ _]new[ _]tokens\W+must be",
     re.IGNORECASE,
 )
 _RETRIED_STATUS = {408, 409, 425, 429}
@@ -102,12 +102,12 @@ class OpenAIEngine:
         await self._client.close()
 
     async def _post(self, messages: tuple[Message, ...], sampling: Sampling) -> object:
+        body = self._body(messages, sampling)
         try:
-            return await self._client.post(
-                "/chat/completions", cast_to=object, body=self._body(messages, sampling)
-            )
+            return await self._client.post("/chat/completions", cast_to=object, body=body)
         except openai.BadRequestError as error:
-            if self._adapt(error):
+            self._adapt(error)
+            if self._body(messages, sampling) != body:  # changed here, or by a call beside this one
                 return await self._post(messages, sampling)
             raise _as_ours(error) from error
         except openai.OpenAIError as error:
@@ -130,22 +130,18 @@ class OpenAIEngine:
         body |= self.connection.extra or {}
         return {name: value for name, value in body.items() if name not in self._refused}
 
-    def _adapt(self, error: openai.BadRequestError) -> bool:
-        """Whether the request can be put in the words that this endpoint wants.
+    def _adapt(self, error: openai.BadRequestError) -> None:
+        """Put later requests in the words that this endpoint wants, if that is what it complains of.
 
         Newer hosted models take `max_completion_tokens`, and no temperature.
         """
         refused = error.param or ""
-        if refused == "max_tokens" and "max_completion_tokens" in error.message:
-            changed = self._limit_name != "max_completion_tokens"
+        if refused == "max_tokens" and "max_completion_tokens" in error.message and not _is_overflow(error):
             self._limit_name = "max_completion_tokens"
-            return changed
         unsupported = "unsupported" in f"{error.code} {error.message}".lower()
         if unsupported and refused in {"temperature", "top_p", "seed"} - self._refused:
             _log.warning("%s takes no %s: left out", self.model.name, refused)
             self._refused.add(refused)
-            return True
-        return False
 
 
 async def connect(name: str | None, connection: Connection) -> OpenAIEngine:
@@ -156,9 +152,8 @@ async def connect(name: str | None, connection: Connection) -> OpenAIEngine:
     """
     engine = OpenAIEngine(Model(name or ""), connection)
     try:
-        listed = await engine._client.with_options(timeout=min(10.0, connection.timeout_seconds)).get(
-            "/models", cast_to=object
-        )
+        client = engine._client.with_options(timeout=min(10.0, connection.timeout_seconds), max_retries=2)
+        listed = await client.get("/models", cast_to=object)
         models = {entry["id"]: entry for entry in listed["data"]}  # type: ignore[index]
     except (openai.OpenAIError, ValueError, TypeError, KeyError) as error:
         if name is None:
@@ -213,7 +208,7 @@ def _as_ours(error: openai.OpenAIError) -> Exception:
 
 
 def _is_overflow(error: openai.APIStatusError) -> bool:
-    words = f"{error.code} {error.type} {error.message}"
+    words = f"{error.code} {error.message}"
     return error.status_code in (400, 413, 422, 500) and bool(_OVERFLOW.search(words.replace("_", " ")))
 
 
