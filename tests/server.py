@@ -137,7 +137,7 @@ WORDINGS: Mapping[str, Callable[[int, int], dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Request:
-    """One request that arrived."""
+    """One request that arrived; the names of its headers are in small letters."""
 
     method: str
     path: str
@@ -155,7 +155,8 @@ class Server:
 
     `paid` holds the digest of every completion made, in order; `requests` all that was asked.
     `window` is the longest prompt taken, in characters; a longer one is refused in the words of
-    `wording`. `listed` is what /v1/models tells, or None to have no such page.
+    `wording`. `listed` is what /v1/models tells, or None to have no such page; it is out of order
+    for the first `list_failures` that ask.
     """
 
     def __init__(
@@ -166,7 +167,8 @@ class Server:
         latency_seconds: float = 0.0,
         window: int | None = None,
         wording: str = "openai",
-        listed: Sequence[Mapping[str, Any]] | None = ({"id": "test-model"},),
+        listed: Sequence[Any] | None = ({"id": "test-model"},),
+        list_failures: int = 0,
         port: int = 0,
     ) -> None:
         self.reply = reply or read_facts
@@ -175,6 +177,7 @@ class Server:
         self.window = window
         self.wording = wording
         self.listed = listed
+        self.list_failures = list_failures
         self.requests: list[Request] = []
         self.paid: list[str] = []
         self.in_flight = self.most_in_flight = 0
@@ -233,7 +236,7 @@ class Server:
     def respond(self, request: Request, attempt: int) -> Fault:
         """The reply to a request: a fault, a refusal, or (status 200) a completion."""
         if request.method == "GET":
-            return self._models(request)
+            return self._models(request, attempt)
         if not request.path.endswith("/v1/chat/completions"):
             return refusal(404, f"no page {request.path}")
         fault = self.faults(request.digest, attempt)
@@ -251,7 +254,9 @@ class Server:
             self.paid.append(request.digest)
         return Fault(body=completion, delay_seconds=self.latency_seconds)
 
-    def _models(self, request: Request) -> Fault:
+    def _models(self, request: Request, attempt: int) -> Fault:
+        if attempt < self.list_failures:
+            return PASSING_FAULTS["overloaded"]
         if self.listed is None or not request.path.endswith("/v1/models"):
             return refusal(404, f"no page {request.path}")
         return Fault(body=json.dumps({"object": "list", "data": list(self.listed)}))
@@ -280,7 +285,8 @@ def _connection_for(server: Server) -> type[BaseHTTPRequestHandler]:
             self._answer(json.loads(self.rfile.read(length)))
 
         def _answer(self, body: dict[str, Any]) -> None:
-            request = Request(self.command, self.path, dict(self.headers), body)
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            request = Request(self.command, self.path, headers, body)
             attempt = server.arrive(request)
             try:
                 response = server.respond(request, attempt)

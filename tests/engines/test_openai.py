@@ -1,0 +1,453 @@
+"""The OpenAI-compatible engine against a real server on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable
+from email.utils import formatdate
+from typing import Any
+
+import pytest
+
+from memagent.engines.openai import Connection, OpenAIEngine, backoff_seconds, connect
+from memagent.errors import ContextOverflowError, EngineError
+from memagent.types import Completion, Message, Model, Sampling, Usage
+from server import (
+    PASSING_FAULTS,
+    WORDINGS,
+    Fault,
+    Server,
+    lasting_fault,
+    refusal,
+    scripted_faults,
+)
+
+Serve = Callable[..., Server]
+PROMPT = (Message("user", "Say hello."),)
+
+
+def echo(messages: Any) -> str:
+    return f"You said: {messages[-1]['content']}"
+
+
+def ask(
+    server: Server, prompt: tuple[Message, ...] = PROMPT, sampling: Sampling | None = None, **options: Any
+) -> Completion:
+    """One completion from a fresh engine."""
+
+    async def call() -> Completion:
+        engine = OpenAIEngine(Model("test-model"), Connection(base_url=server.base_url, **options))
+        try:
+            return await engine.complete(prompt, sampling or Sampling(64))
+        finally:
+            await engine.aclose()
+
+    return asyncio.run(call())
+
+
+def ask_all(server: Server, calls: int, **options: Any) -> list[str]:
+    """The replies of one engine to so many calls side by side."""
+
+    async def gather() -> list[str]:
+        engine = OpenAIEngine(Model("test-model"), Connection(base_url=server.base_url, **options))
+        prompts = [(Message("user", str(number)),) for number in range(calls)]
+        try:
+            completions = await asyncio.gather(*(engine.complete(it, Sampling(64)) for it in prompts))
+        finally:
+            await engine.aclose()
+        return [completion.text for completion in completions]
+
+    return asyncio.run(gather())
+
+
+def opened(server: Server, name: str | None = None, **options: Any) -> Model:
+    """The model that `connect` finds."""
+
+    async def call() -> Model:
+        engine = await connect(name, Connection(base_url=server.base_url, **options))
+        await engine.aclose()
+        return engine.model
+
+    return asyncio.run(call())
+
+
+def test_a_completion_has_the_text_the_usage_and_the_reason(serve: Serve) -> None:
+    assert ask(serve(echo)) == Completion("You said: Say hello.", "stop", usage=Usage(3, 6))
+
+
+def test_the_request_is_plain(serve: Serve) -> None:
+    server = serve(echo)
+    ask(server, (Message("system", "Be brief."), *PROMPT), Sampling(64, 0.5, 0.9))
+    assert server.asked == [
+        {
+            "model": "test-model",
+            "messages": [
+                {"role": "system", "content": "Be brief."},
+                {"role": "user", "content": "Say hello."},
+            ],
+            "max_tokens": 64,
+            "temperature": 0.5,
+            "top_p": 0.9,
+        }
+    ]
+
+
+def test_key_seed_and_extra_are_sent(serve: Serve) -> None:
+    server = serve(echo)
+    ask(server, sampling=Sampling(64, seed=7), api_key="secret", extra={"top_k": 5})
+    assert (server.asked[0]["seed"], server.asked[0]["top_k"]) == (7, 5)
+    assert server.requests[0].headers["authorization"] == "Bearer secret"
+
+
+def test_a_reply_cut_at_its_limit_says_so(serve: Serve) -> None:
+    completion = ask(serve(echo), sampling=Sampling(2))
+    assert (completion.text, completion.finish_reason) == ("You said", "length")
+    assert completion.usage.completion_tokens == 2
+
+
+def test_ids_and_logprobs_are_asked_for_only_to_record(serve: Serve) -> None:
+    server = serve(echo)
+    plain, recorded = ask(server), ask(server, record=True)
+    assert (plain.prompt_ids, plain.completion_ids, plain.logprobs) == ((), (), ())
+    assert recorded.prompt_ids == (0, 1, 2)
+    assert recorded.completion_ids == (100, 101, 102, 103, 104, 105)
+    assert recorded.logprobs == (-0.25,) * 6
+    assert "logprobs" not in server.asked[0]
+    assert "return_token_ids" not in server.asked[0]
+
+
+@pytest.mark.parametrize("kind", PASSING_FAULTS)
+def test_what_may_pass_is_tried_again(kind: str, serve: Serve) -> None:
+    fault = PASSING_FAULTS[kind]
+    server = serve(echo, scripted_faults(fault))
+    timeout = 0.3 if fault.delay_seconds else 30.0
+    assert ask(server, timeout_seconds=timeout).text == "You said: Say hello."
+    assert len(server.asked) == 2
+    assert server.asked[0] == server.asked[1]
+
+
+@pytest.mark.parametrize("body", ["[]", "null", '"ok"', '{"choices": [{"message": {"content": 3}}]}'])
+def test_valid_json_that_is_no_completion_is_tried_again(body: str, serve: Serve) -> None:
+    server = serve(echo, scripted_faults(Fault(body=body)))
+    assert ask(server).text == "You said: Say hello."
+
+
+def test_a_reply_without_content_is_an_empty_text(serve: Serve) -> None:
+    body = json.dumps({"choices": [{"message": {"content": None}, "finish_reason": "length"}]})
+    completion = ask(serve(echo, scripted_faults(Fault(body=body))))
+    assert (completion.text, completion.finish_reason) == ("", "length")
+
+
+def test_what_stays_bad_is_an_error_with_its_cause(serve: Serve) -> None:
+    server = serve(echo, lasting_fault(refusal(503, "out of order", {"Retry-After": "0"})))
+    with pytest.raises(EngineError, match=r"127\.0\.0\.1.* failed 3 times, last: HTTP 503.*out of order"):
+        ask(server, retries=2)
+    assert len(server.asked) == 3
+
+
+def test_no_retries_is_one_call(serve: Serve) -> None:
+    server = serve(echo, lasting_fault(PASSING_FAULTS["internal error"]))
+    with pytest.raises(EngineError, match="failed 1 times"):
+        ask(server, retries=0)
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        (400, r"refused the call \(HTTP 400\): .*do not like it"),
+        (401, r"HTTP 401: check --api-key\): .*do not like it"),
+        (403, r"HTTP 403: check --api-key\): .*do not like it"),
+        (404, r"HTTP 404: check --base-url and --model\): .*do not like it"),
+    ],
+)
+def test_what_cannot_pass_is_never_tried_again(status: int, text: str, serve: Serve) -> None:
+    server = serve(echo, lasting_fault(refusal(status, "I do not like it")))
+    with pytest.raises(EngineError, match=text) as caught:
+        ask(server)
+    assert not isinstance(caught.value, ContextOverflowError)
+    assert len(server.asked) == 1
+
+
+def test_a_used_up_quota_is_no_rate_limit(serve: Serve) -> None:
+    fault = refusal(429, "You exceeded your current quota", code="insufficient_quota")
+    server = serve(echo, lasting_fault(fault))
+    with pytest.raises(EngineError, match=r"quota is used up: .*You exceeded your current quota"):
+        ask(server)
+    assert len(server.asked) == 1
+
+
+# Retry-After
+
+
+def test_retry_after_in_seconds_is_waited_for(serve: Serve) -> None:
+    server = serve(echo, scripted_faults(refusal(429, "slow down", {"Retry-After": "1.2"})))
+    started = time.monotonic()
+    ask(server)
+    assert time.monotonic() - started >= 1.2
+
+
+def test_retry_after_as_a_date_is_waited_for(serve: Serve) -> None:
+    date = int(time.time()) + 3
+    fault = refusal(503, "later", {"Retry-After": formatdate(date, usegmt=True)})
+    ask(serve(echo, scripted_faults(fault)))
+    assert time.time() >= date
+
+
+def test_pauses_double_up_to_a_limit_and_are_jittered() -> None:
+    pauses = [[backoff_seconds(attempt) for _ in range(200)] for attempt in (0, 1, 2, 20, 1000)]
+    for pause, longest in zip(pauses, (0.5, 1, 2, 30, 30), strict=True):
+        assert longest / 2 <= min(pause) < max(pause) <= longest
+
+
+def test_retry_after_is_a_least_pause_within_reason() -> None:
+    assert all(7 <= backoff_seconds(0, 7.0) <= 7.25 for _ in range(200))
+    assert max(backoff_seconds(0, 0.0) for _ in range(200)) <= 0.25
+    assert backoff_seconds(0, 86_400.0) <= 301
+
+
+@pytest.mark.parametrize(
+    "value", ["", "soon", "-5", "nan", "Wed, 21 Oct 2015 07:28:00 GMT", "Wed, 99 Foo 2015"]
+)
+def test_an_odd_retry_after_is_no_obstacle(value: str, serve: Serve) -> None:
+    server = serve(echo, scripted_faults(refusal(429, "slow down", {"Retry-After": value})))
+    assert ask(server).text == "You said: Say hello."
+
+
+# A prompt longer than the window
+
+
+@pytest.mark.parametrize("wording", WORDINGS)
+def test_a_prompt_over_the_window_is_an_overflow(wording: str, serve: Serve) -> None:
+    server = serve(echo, window=100, wording=wording)
+    with pytest.raises(ContextOverflowError, match="100"):
+        ask(server, (Message("user", "x" * 101),))
+    assert len(server.asked) == 1
+    assert ask(server, (Message("user", "x" * 100),)).text.startswith("You said: x")
+
+
+OVERFLOWS = {
+    "vllm 0.15": "This model's maximum context length is 2048 tokens. However, your request has 9000 input "
+    "tokens. Please reduce the length of the input messages. (parameter=input_tokens, value=9000)",
+    "llama.cpp before 2025-09": "the request exceeds the available context size. try increasing the context "
+    "size or enable context shift",
+    "llama-cpp-python": "Requested tokens (2285) exceed context window of 2048",
+    "sglang": "The input (9000 tokens) is longer than the model's context length (2048 tokens).",
+    "tgi": "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 9000 `inputs` "
+    "tokens and 1024 `max_new_tokens`",
+    "openrouter": "This endpoint's maximum context length is 8192 tokens. However, you requested about 9000 "
+    "tokens (8000 of text input, 1000 in the output).",
+    "anthropic": "prompt is too long: 214850 tokens > 200000 maximum",
+    "bedrock": "Input is too long for requested model.",
+    "gemini": "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
+    "mistral": "Prompt contains 40000 tokens and 0 draft tokens, too large for model with 32768 maximum "
+    "context length",
+    "xai": "This model's maximum prompt length is 131072 but the request contains 537812 tokens.",
+    "lm studio": "Trying to keep the first 9000 tokens when context the overflows. However, the model is "
+    "loaded with context length of only 4096 tokens, which is not enough.",
+    "openai responses": "Your input exceeds the context window of this model. Please adjust your input and "
+    "try again.",
+}
+
+
+@pytest.mark.parametrize("server_name", OVERFLOWS)
+def test_the_overflow_messages_of_known_servers(server_name: str, serve: Serve) -> None:
+    server = serve(echo, lasting_fault(refusal(400, OVERFLOWS[server_name], type="invalid_request_error")))
+    with pytest.raises(ContextOverflowError):
+        ask(server)
+    assert len(server.asked) == 1
+
+
+def test_the_code_alone_tells_an_overflow(serve: Serve) -> None:
+    fault = refusal(400, "Please shorten it.", code="context_length_exceeded")
+    with pytest.raises(ContextOverflowError):
+        ask(serve(echo, lasting_fault(fault)))
+
+
+def test_an_overflow_reported_as_an_internal_error(serve: Serve) -> None:
+    server = serve(echo, lasting_fault(refusal(500, "the request exceeds the available context size")))
+    with pytest.raises(ContextOverflowError):
+        ask(server)
+    assert len(server.asked) == 1
+
+
+NO_OVERFLOWS = {
+    "openai, completion too long": "max_tokens is too large: 100000. This model supports at most 16384 "
+    "completion tokens, whereas you provided 100000.",
+    "temperature": "temperature must be at most 1",
+    "unknown model": "The model `gpt-9` does not exist",
+    "logprobs": "Too many top_logprobs were asked for",
+}
+
+
+@pytest.mark.parametrize("case", NO_OVERFLOWS)
+def test_other_refusals_are_no_overflow(case: str, serve: Serve) -> None:
+    fault = refusal(400, NO_OVERFLOWS[case], type="invalid_request_error", code="invalid_value")
+    with pytest.raises(EngineError) as caught:
+        ask(serve(echo, lasting_fault(fault)))
+    assert not isinstance(caught.value, ContextOverflowError)
+
+
+# Endpoints that want other words
+
+
+def picky(server: Server) -> Server:
+    """Make a server take `max_completion_tokens` and no temperature, as newer hosted models do."""
+
+    def plan(digest: str, attempt: int) -> Fault | None:
+        body = next(it.body for it in reversed(server.requests) if it.digest == digest)
+        if "max_tokens" in body:
+            return refusal(
+                400,
+                "Unsupported parameter: 'max_tokens' is not supported with this model. "
+                "Use 'max_completion_tokens' instead.",
+                param="max_tokens",
+                code="unsupported_parameter",
+            )
+        if "temperature" in body:
+            return refusal(
+                400,
+                "Unsupported value: 'temperature' does not support 0 with this model.",
+                param="temperature",
+                code="unsupported_value",
+            )
+        return None
+
+    server.faults = plan
+    return server
+
+
+def test_the_request_is_put_in_the_endpoints_words_once(serve: Serve) -> None:
+    server = picky(serve(echo))
+
+    async def two_calls() -> None:
+        engine = OpenAIEngine(Model("test-model"), Connection(base_url=server.base_url))
+        await engine.complete(PROMPT, Sampling(64))
+        await engine.complete(PROMPT, Sampling(64))
+        await engine.aclose()
+
+    asyncio.run(two_calls())
+    last = server.asked[-1]
+    assert len(server.asked) == 4
+    assert last["max_completion_tokens"] == 64
+    assert "max_tokens" not in last
+    assert "temperature" not in last
+
+
+def test_calls_that_are_refused_side_by_side_are_all_put_right(serve: Serve) -> None:
+    server = picky(serve(echo))
+    together = threading.Barrier(4)
+    plan = server.faults
+
+    def all_at_once(digest: str, attempt: int) -> Fault | None:
+        if attempt == 0:
+            together.wait(10)
+        return plan(digest, attempt)
+
+    server.faults = all_at_once
+    assert ask_all(server, 4) == [f"You said: {number}" for number in range(4)]
+
+
+def test_an_endpoint_that_takes_neither_word_is_an_error(serve: Serve) -> None:
+    fault = refusal(400, "Use 'max_completion_tokens' instead.", param="max_tokens")
+    server = serve(echo, lasting_fault(fault))
+    with pytest.raises(EngineError, match="refused the call"):
+        ask(server)
+    assert len(server.asked) == 2
+
+
+# Several calls at once
+
+
+def test_at_most_so_many_calls_are_in_flight(serve: Serve) -> None:
+    server = serve(echo, latency_seconds=0.05)
+    assert ask_all(server, 12, concurrency=3) == [f"You said: {number}" for number in range(12)]
+    assert 1 < server.most_in_flight <= 3
+
+
+# connect()
+
+
+def test_the_only_model_is_taken(serve: Serve) -> None:
+    assert opened(serve()) == Model("test-model")
+
+
+def test_several_models_are_listed_to_choose_from(serve: Serve) -> None:
+    server = serve(listed=[{"id": "zeta"}, {"id": "alpha"}])
+    with pytest.raises(EngineError, match="choose one with --model: alpha, zeta"):
+        opened(server)
+    assert opened(server, "zeta").name == "zeta"
+
+
+def test_no_model_is_served(serve: Serve) -> None:
+    with pytest.raises(EngineError, match="no model is served"):
+        opened(serve(listed=[]))
+
+
+def test_an_endpoint_without_a_list_needs_a_name(serve: Serve) -> None:
+    server = serve(listed=None)
+    assert opened(server, "mine") == Model("mine")
+    with pytest.raises(EngineError, match=r"did not list its models.*name a model with --model"):
+        opened(server)
+
+
+def test_a_model_that_is_not_listed_may_be_named(serve: Serve) -> None:
+    assert opened(serve(), "other") == Model("other")
+
+
+@pytest.mark.parametrize(
+    ("entry", "window"),
+    [
+        ({"max_model_len": 8192}, 8192),
+        ({"context_length": 4096}, 4096),
+        ({"meta": {"n_ctx": 2048}}, 2048),
+        ({"meta": None}, None),
+        ({"max_model_len": "many"}, None),
+    ],
+)
+def test_the_window_is_taken_from_the_list(entry: dict[str, Any], window: int | None, serve: Serve) -> None:
+    server = serve(listed=[{"id": "test-model", **entry}])
+    assert opened(server).window_tokens == window
+    assert opened(server, "test-model").window_tokens == window
+
+
+def test_a_list_that_is_none_is_no_list(serve: Serve) -> None:
+    server = serve(listed=["test-model"])
+    assert opened(server, "mine") == Model("mine")
+    with pytest.raises(EngineError, match="did not list its models"):
+        opened(server)
+
+
+def test_a_list_that_comes_late_still_tells_the_window(serve: Serve) -> None:
+    server = serve(listed=[{"id": "test-model", "max_model_len": 8192}], list_failures=1)
+    assert opened(server, "test-model").window_tokens == 8192
+
+
+def unused_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{probe.getsockname()[1]}/v1"
+
+
+def test_a_server_that_is_down_is_named_with_what_to_do() -> None:
+    address = unused_address()
+    with pytest.raises(EngineError, match=rf"{address}/? did not list.*is the server running\?"):
+        asyncio.run(connect(None, Connection(base_url=address)))
+
+
+def test_a_call_to_a_server_that_is_down_names_it() -> None:
+    address = unused_address()
+
+    async def call() -> None:
+        engine = OpenAIEngine(Model("mine"), Connection(base_url=address, retries=1))
+        try:
+            await engine.complete(PROMPT, Sampling(64))
+        finally:
+            await engine.aclose()
+
+    with pytest.raises(EngineError, match=rf"{address}/? failed 2 times, last: .*onnection"):
+        asyncio.run(call())
