@@ -1,0 +1,48 @@
+"""`memagent doctor`: which model would be used and why, and what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from memagent.cli import main
+from server import Server
+
+
+def test_an_endpoint_is_asked_for_its_model(
+    serve: Callable[..., Server], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(listed=[{"id": "reader-7b", "max_model_len": 8192}])
+    monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+    monkeypatch.setenv("OPENAI_API_KEY", "top-secret")
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "reader-7b" in out and "8192" in out and "because the endpoint" in out
+    assert "top-secret" not in out
+
+
+def test_a_dead_endpoint_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--base-url", "http://127.0.0.1:9/v1"]) == 2
+    assert "wrong: " in capsys.readouterr().out
+
+
+def test_a_missing_file_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--model", "nowhere.gguf"]) == 2
+    assert "nowhere.gguf" in capsys.readouterr().out
+
+
+def test_a_model_that_fits_no_engine_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--model", "some-name"]) == 2
+    assert "--base-url" in capsys.readouterr().out
+
+
+def test_an_unknown_setting_in_the_users_file_is_wrong(
+    nobody: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = nobody / "memagent"
+    folder.mkdir()
+    (folder / "config.toml").write_text("chunk_token = 5\n")
+    assert main(["doctor"]) == 2
+    assert "chunk_tokens" in capsys.readouterr().out

@@ -1,0 +1,92 @@
+"""The snippets of the README and the docs run, against a real server on loopback."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from server import Server
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+_FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def snippets(language: str) -> Iterator[object]:
+    for page in PAGES:
+        for number, (found, code) in enumerate(_FENCE.findall(page.read_text("utf-8")), 1):
+            if found == language:
+                yield pytest.param(code, id=f"{page.name}-{number}")
+
+
+def commands() -> Iterator[object]:
+    """The memagent commands of the shell snippets that need nothing which only a user has."""
+    for page in PAGES:
+        for found, code in _FENCE.findall(page.read_text("utf-8")):
+            for line in code.replace("\\\n", " ").splitlines() if found == "sh" else ():
+                needs_a_user = "--model" in line or "--base-url" in line
+                if re.search(r"(^|\| )memagent ", line) and not needs_a_user:
+                    yield pytest.param(line, id=f"{page.name}: {line[:60]}")
+
+
+@pytest.fixture
+def workplace(serve: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the examples, and an endpoint in the environment."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    monkeypatch.setenv("OPENAI_BASE_URL", serve(lambda messages: "a hat").base_url)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("code", [*snippets("python")])
+def test_python_snippets_run(code: str, workplace: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("line", [*commands()])
+def test_commands_run(line: str, workplace: Path) -> None:
+    if "blue.jsonl" in line and ("--resume" in line or " show " in line):
+        before = 'memagent ask "Who owns the blue stone at the end?" examples/*.txt --trace blue.jsonl'
+        subprocess.run(before, shell=True, capture_output=True, check=True)
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+@pytest.mark.parametrize("code", [*snippets("toml")])
+def test_toml_snippets_are_accepted(code: str, workplace: Path) -> None:
+    flag = "--templates" if "update" in tomllib.loads(code) else "--config"
+    Path("snippet.toml").write_text(code, "utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "memagent",
+        "ask",
+        "What?",
+        "examples/blue_carbuncle.txt",
+        flag,
+        "snippet.toml",
+    ]
+    # The snippet's own endpoint is not there: the environment's wins over a file's.
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text("utf-8")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_there_are_snippets() -> None:
+    assert len(list(snippets("python"))) >= 3 and len(list(commands())) >= 5
