@@ -93,6 +93,22 @@ class Conversation:
 
 
 @dataclass(frozen=True, slots=True)
+class Example:
+    """One item of a task: what is asked, of which document, and what counts as an answer.
+
+    `answers` holds the gold answers; `length_tokens` is the document's length, counted by the
+    tokenizer that it was made for.
+    """
+
+    id: str
+    task: str
+    problem: str
+    document: str
+    answers: tuple[str, ...]
+    length_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Trajectory:
     """All conversations of one attempt at one example, and the answer they led to.
 
