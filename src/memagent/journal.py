@@ -22,6 +22,7 @@ from memagent.errors import ContextOverflowError, JournalError
 from memagent.types import Completion, Conversation, Engine, Message, Model, Sampling, Usage, model_of
 
 FORMAT = 1
+_BEGINNING = b'{"type": "header"'
 
 
 class Journal:
@@ -170,7 +171,7 @@ def read_lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
             for number, raw in enumerate(file, 1):
                 line = _parsed(raw)
                 torn = line is None and not file.peek(1)
-                if torn and (number > 1 or raw.startswith(b'{"type": "header"')):
+                if torn and (number > 1 or raw.startswith(_BEGINNING) or _BEGINNING.startswith(raw)):
                     return
                 if line is None or (number == 1) != (line.get("type") == "header"):
                     raise JournalError(f"{path}, line {number}: not a memagent journal")
