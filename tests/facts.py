@@ -1,0 +1,83 @@
+"""The server's reader of facts without HTTP: an engine with `complete` and `aclose` and no more."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+from memagent import (
+    Completion,
+    Conversation,
+    Document,
+    Engine,
+    Message,
+    Read,
+    Result,
+    Sampling,
+    Settings,
+    Usage,
+)
+from memagent.documents import text_document
+from memagent.errors import ContextOverflowError, EngineError
+from server import Reply, complete, count_tokens, read_facts
+
+PROBLEM = "What are all the facts?"
+SETTINGS = Settings(chunk_tokens=120, memory_tokens=300, answer_tokens=300)
+
+
+class FactsEngine:
+    """Replies as the server does, and counts what it replied to and what it refused.
+
+    It refuses a prompt longer than `window` tokens, and fails after `calls` completions.
+    """
+
+    def __init__(
+        self, reply: Reply = read_facts, window: int | None = None, calls: int | None = None
+    ) -> None:
+        self.reply = reply
+        self.window = window
+        self.calls = calls
+        self.paid = self.refused = 0
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        """Complete as the server's model does."""
+        tokens = count_tokens(messages[-1].content)
+        if self.window is not None and tokens > self.window:
+            self.refused += 1
+            raise ContextOverflowError(f"{tokens} tokens, the window has {self.window}")
+        if self.paid == self.calls:
+            raise EngineError("out of order")
+        self.paid += 1
+        chat = [{"role": message.role, "content": message.content} for message in messages]
+        body = {"model": "facts", "messages": chat, "max_tokens": sampling.max_tokens}
+        made = complete(body, self.reply(chat))
+        choice, usage = made["choices"][0], made["usage"]
+        return Completion(
+            choice["message"]["content"],
+            choice["finish_reason"],
+            usage=Usage(usage["prompt_tokens"], usage["completion_tokens"]),
+        )
+
+    async def aclose(self) -> None:
+        """Nothing to release."""
+
+
+def run(
+    engine: Engine,
+    document: Document | str,
+    settings: Settings = SETTINGS,
+    trace: Path | None = None,
+    *,
+    resume: bool = False,
+    problem: str = PROBLEM,
+) -> tuple[Result, list[Conversation]]:
+    """Read to the end. The times are set to 0, so that two reads can be compared."""
+    document = text_document(document) if isinstance(document, str) else document
+    reading = Read(problem, document, engine, settings, trace, resume)
+
+    async def conversations() -> list[Conversation]:
+        return [replace(conversation, seconds=0.0) async for conversation in reading]
+
+    made = asyncio.run(conversations())
+    return replace(reading.result, seconds=0.0), made
