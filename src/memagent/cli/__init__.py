@@ -18,7 +18,7 @@ from rich.logging import RichHandler
 
 from memagent import __version__
 from memagent.cli import ask, doctor, show
-from memagent.cli.messages import INTERRUPTED, exit_code, print_error, warn
+from memagent.cli.messages import DEFECT, INTERRUPTED, exit_code, print_error, warn
 from memagent.errors import MemAgentError
 
 
@@ -29,18 +29,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     console = Console(stderr=True)
     options = _parser().parse_args(arguments)
-    _log_to(console, verbose=getattr(options, "verbose", False))
+    verbose = getattr(options, "verbose", False)
+    _log_to(console, verbose)
     try:
         return int(options.run(options, console))
     except MemAgentError as error:
         print_error(console, error)
         return exit_code(error)
-    except KeyboardInterrupt:
-        warn(console, "interrupted: the same command with --resume goes on")
-        return INTERRUPTED
     except BrokenPipeError:  # the reader of our output has gone, which is its right
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except Exception as error:  # noqa: BLE001 a defect: told in a line, unless more is asked for
+        if verbose:
+            console.print_exception()
+        warn(console, f"a defect in memagent: {type(error).__name__}: {error} (--verbose tells where)")
+        return DEFECT
+    except KeyboardInterrupt:
+        warn(console, "interrupted: the same command with --resume goes on")
+        return INTERRUPTED
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -7,6 +7,7 @@ from rich.console import Console
 from memagent.errors import DocumentError, EngineError, MemAgentError, SettingsError
 
 EXIT_CODES: dict[type[MemAgentError], int] = {SettingsError: 2, EngineError: 3, DocumentError: 4}
+DEFECT = 1
 INTERRUPTED = 130
 
 
