@@ -1,0 +1,76 @@
+"""Kill a read with signal 9 at ten moments; it ends as if nothing had been, and pays little twice."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server import Server, facts_document
+
+PARAGRAPHS = 56  # some 40 chunks
+KILLS = 10
+LATENCY_SECONDS = 0.03
+PATIENCE_SECONDS = 60.0
+
+
+def start(server: Server, document: Path, trace: Path, workflow: str) -> subprocess.Popen[str]:
+    """The command that begins the read, or goes on with it."""
+    command = [
+        *(sys.executable, "-m", "memagent", "ask", "What are all the facts?", str(document), "--json"),
+        *("--base-url", server.base_url, "--model", "test-model", "--workflow", workflow),
+        *("--chunk-tokens", "85", "--memory-tokens", "500", "--answer-tokens", "500"),
+        *("--trace", str(trace), "--resume"),
+    ]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """What the read came to, without what depends on the clock or the place."""
+    out, err = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 0, err
+    result: dict[str, Any] = json.loads(out)
+    return {name: result[name] for name in result if name not in ("seconds", "trace")}
+
+
+def wait_until_paid(server: Server, conversations: int, process: subprocess.Popen[str]) -> None:
+    """Wait as long as the process lives."""
+    patience = time.monotonic() + PATIENCE_SECONDS
+    while len(set(server.paid)) < conversations and process.poll() is None:
+        assert time.monotonic() < patience
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("workflow", ["overwrite", "gated"])
+def test_a_read_that_is_killed_ten_times(workflow: str, serve: Callable[..., Server], tmp_path: Path) -> None:
+    document, trace = tmp_path / "facts.txt", tmp_path / "killed.jsonl"
+    document.write_text(facts_document(PARAGRAPHS, words=30), "utf-8")
+    untouched, server = serve(), serve(latency_seconds=LATENCY_SECONDS)
+    expected = finish(start(untouched, document, tmp_path / "untouched.jsonl", workflow))
+    assert expected["calls"] == len(untouched.paid) >= 3 * KILLS
+
+    chance, killed, paid_twice = random.Random(workflow), 0, 0
+    # Each moment is a number of conversations and a fraction of a call: in flight, or just recorded.
+    for target in [*sorted(chance.sample(range(expected["calls"] - 1), KILLS)), None]:
+        process = start(server, document, trace, workflow)
+        if target is not None:
+            wait_until_paid(server, target, process)
+            time.sleep(chance.uniform(0, 2 * LATENCY_SECONDS))
+            process.kill()
+            process.communicate()
+            killed += process.returncode == -signal.SIGKILL
+        else:
+            assert finish(process) == expected
+        assert server.paid_twice - paid_twice <= 1  # for the kill before
+        paid_twice = server.paid_twice
+
+    assert killed > 0
+    assert list(dict.fromkeys(server.paid)) == untouched.paid
