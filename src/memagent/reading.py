@@ -127,7 +127,8 @@ class Read:
 
     async def __aiter__(self) -> AsyncGenerator[Conversation, None]:
         """The conversations, each as soon as it is finished and recorded. Raises `EngineError`."""
-        chunks = self._chunks()
+        plan = split(self.document, self.budgets.chunk_tokens, self._reader.count_tokens)
+        chunks = self._counted(plan)
         first = next((chunk for chunk in chunks if chunk.text.strip()), None)
         try:
             if first is None:
@@ -137,7 +138,7 @@ class Read:
                     async for conversation in steps:
                         self._take(conversation)
                         yield conversation
-            self.stopped_early = next(chunks, None) is not None
+            self.stopped_early = next(plan, None) is not None
             if self._journal:
                 self._journal.finish(self.answer)
         finally:
@@ -164,8 +165,8 @@ class Read:
             sources=tuple(source.name for source in self.document.sources),
         )
 
-    def _chunks(self) -> Iterator[Chunk]:
-        for chunk in split(self.document, self.budgets.chunk_tokens, self._reader.count_tokens):
+    def _counted(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+        for chunk in chunks:
             self.chunks += 1
             self.document_tokens += chunk.tokens
             self._bytes_read += len(chunk.text.encode("utf-8", "replace"))

@@ -98,22 +98,37 @@ class Reader:
         """
         if not chunk.text.strip():
             return
+        if whole := await self._update_whole(chunk, memory, read_reply):
+            yield whole
+            return
+        for half in halve(chunk, self.count_tokens):
+            async for conversation in self.update(half, memory, read_reply):
+                memory = conversation.memory
+                yield conversation
+
+    async def _update_whole(self, chunk: Chunk, memory: str, read_reply: ReplyReader) -> Conversation | None:
+        """The conversation over a chunk, or None if the chunk is too long for the model's window."""
+        if self.chunk_limit and chunk.tokens > self.chunk_limit:
+            return None
         messages = self.prompts.for_update(self.problem, chunk.text, memory)
         started = time.perf_counter()
         try:
-            if self.chunk_limit and chunk.tokens > self.chunk_limit:
-                raise ContextOverflowError(f"a chunk of {chunk.tokens} tokens")
             completion = await self._complete(messages, self.budgets.memory_tokens)
         except ContextOverflowError as error:
-            async for conversation in self._split(chunk, memory, read_reply, error):
-                yield conversation
-            return
+            if chunk.tokens <= _LEAST_CHUNK_TOKENS:
+                raise EngineError(
+                    f"a chunk of {chunk.tokens} tokens does not fit the model's window: lower "
+                    f"--memory-tokens or shorten the problem ({error})"
+                ) from error
+            self.chunk_limit = chunk.tokens * 3 // 4  # halves are smaller, also uneven ones
+            return None
         after, enough = read_reply(completion.text, memory)
         if not completion.text.strip():
             _log.warning("empty reply to chunk %d: the memory stays as it was", chunk.index)
-        if not 0 < completion.usage.completion_tokens <= self.budgets.memory_tokens:
+        counted = 0 < completion.usage.completion_tokens <= self.budgets.memory_tokens
+        if after != memory and not counted:
             after = shorten(after, self.budgets.memory_tokens, self.count_tokens)
-        yield Conversation(
+        return Conversation(
             kind="update",
             chunk_index=chunk.index,
             messages=messages,
@@ -150,18 +165,3 @@ class Reader:
             prompt = "".join(message.content for message in messages)
             self.count_tokens.observe(prompt, completion.usage.prompt_tokens)
         return completion
-
-    async def _split(
-        self, chunk: Chunk, memory: str, read_reply: ReplyReader, error: ContextOverflowError
-    ) -> AsyncGenerator[Conversation, None]:
-        if chunk.tokens <= _LEAST_CHUNK_TOKENS:
-            raise EngineError(
-                f"a chunk of {chunk.tokens} tokens does not fit the model's window: lower "
-                f"--memory-tokens or shorten the problem ({error})"
-            ) from error
-        halves = halve(chunk, self.count_tokens)
-        self.chunk_limit = min(self.chunk_limit or chunk.tokens, max(half.tokens for half in halves))
-        for half in halves:
-            async for conversation in self.update(half, memory, read_reply):
-                memory = conversation.memory
-                yield conversation
