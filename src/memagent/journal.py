@@ -193,7 +193,8 @@ def _parsed(raw: bytes) -> dict[str, Any] | None:
 
 def _difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> str:
     """Say how two headers differ, or "" if they do not in anything that a read depends on."""
-    for key in sorted(old.keys() | new.keys()):
+    # `prompts` last: a digest says little, and another workflow brings other prompts.
+    for key in sorted(old.keys() | new.keys(), key=lambda key: (key == "prompts", key)):
         before, after = old.get(key), new.get(key)
         if before == after or key in ("created", "version", "sources"):
             continue
