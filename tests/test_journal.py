@@ -230,18 +230,6 @@ def test_other_templates_are_named(tmp_path: Path) -> None:
 
 
 def test_another_workflow_is_named(tmp_path: Path) -> None:
-    trace, templates = tmp_path / "read.jsonl", tmp_path / "mine.toml"
-    templates.write_text(TEMPLATES)
-    settings = replace(SETTINGS, templates=str(templates))
-    unfinished(trace, settings)
-    with pytest.raises(JournalError, match='workflow was "gated", now it is "overwrite"'):
-        run(FactsEngine(), DOCUMENT, replace(settings, workflow="overwrite"), trace, resume=True)
-
-
-@pytest.mark.xfail(
-    strict=True, reason="journal._difference: `prompts` comes before `workflow`, and says nothing"
-)
-def test_another_workflow_is_named_by_its_name(tmp_path: Path) -> None:
     trace = tmp_path / "read.jsonl"
     unfinished(trace)
     with pytest.raises(JournalError, match='workflow was "gated", now it is "overwrite"'):

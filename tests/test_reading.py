@@ -202,9 +202,6 @@ def test_a_memory_over_its_budget_is_shortened_where_usage_does_not_tell() -> No
     assert all(memory == "word " * (len(memory) // 5) + "word" for memory in memories(conversations))
 
 
-@pytest.mark.xfail(
-    strict=True, reason="Reader.update: shortens a memory that is unchanged, by an estimate that has changed"
-)
 def test_an_unchanged_memory_is_not_cut_when_the_estimate_changes() -> None:
     """A server may report the prompt's tokens and not the reply's."""
     replies = iter([("word " * 29 + "word", 3), *[("UNCHANGED", 2)] * 1000])
@@ -331,7 +328,6 @@ def test_a_reader_that_knows_enough_stops_if_it_may() -> None:
     assert (result.stopped_early, result.calls, engine.paid) == (True, 3, 3)
 
 
-@pytest.mark.xfail(strict=True, reason="Read: looking for a next chunk counts it as read")
 def test_only_what_was_read_is_counted() -> None:
     result, _ = run(knows_enough_at(2), DOCUMENT, replace(SETTINGS, early_exit=True))
     assert result.chunks == 2
@@ -397,7 +393,7 @@ def test_a_consumer_that_stops_leaves_a_journal_to_go_on_from(tmp_path: Path) ->
         conversations = aiter(Read(PROBLEM, text_document(DOCUMENT), FactsEngine(), SETTINGS, trace))
         for _ in range(3):
             await anext(conversations)
-        await conversations.aclose()  # type: ignore[attr-defined]
+        await conversations.aclose()
 
     asyncio.run(three())
     whole, engine = FactsEngine(), FactsEngine()
@@ -453,11 +449,6 @@ def test_a_window_that_holds_no_chunk_is_an_error() -> None:
         run(FactsEngine(window=50), DOCUMENT)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=EngineError,
-    reason="Reader._split: a chunk split for the limit lowers the limit again, down to nothing",
-)
 def test_one_overflow_does_not_shrink_all_later_chunks() -> None:
     """A dense page in a long document: after it, chunks of half the size do for the rest."""
 

@@ -118,7 +118,6 @@ def test_a_call_that_stays_bad_ends_the_read_resumably(serve: Serve, document: P
     assert in_order(server.paid) == faultless.paid
 
 
-@pytest.mark.xfail(strict=True, reason="Reader._split: chunks shrink to nothing after an overflow")
 @pytest.mark.parametrize("wording", WORDINGS)
 def test_a_small_window_is_no_obstacle(wording: str, serve: Serve, document: Path, tmp_path: Path) -> None:
     server, trace = serve(window=1130, wording=wording), tmp_path / "read.jsonl"
