@@ -1,0 +1,38 @@
+"""Examples to read: RULER's thirteen tasks, question sets of any size, LongBench, a user's own rows.
+
+`examples(task, recipe, count)` makes them, `load_examples` reads them from a file; `scoring` scores answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memagent.errors import SettingsError
+from memagent.tasks import longbench, needle, qa, tracing, words
+from memagent.tasks.corpora import Corpora
+from memagent.tasks.files import load_examples, write_examples
+from memagent.tasks.recipe import Recipe, Task
+from memagent.types import Example
+
+TASKS: dict[str, Task] = {
+    task.name: task for module in (needle, tracing, words, qa, longbench) for task in module.tasks()
+}
+"""Every task by name."""
+
+RULER = tuple(name for name in TASKS if name.startswith(("niah_", "qa_")) or name in ("vt", "cwe", "fwe"))
+"""The names of RULER's thirteen."""
+
+
+def examples(task: str, recipe: Recipe, count: int) -> Iterator[Example]:
+    """The first `count` examples of a task, each made when it is asked for.
+
+    Raises `SettingsError` for an unknown task at once, and while iterating for a recipe that does not
+    suit the task or a set that has fewer questions.
+    """
+    if task not in TASKS:
+        raise SettingsError(f"there is no task {task!r}: use one of {', '.join(TASKS)}")
+    make = TASKS[task].make
+    return (make(recipe, index) for index in range(count))
+
+
+__all__ = ["RULER", "TASKS", "Corpora", "Recipe", "Task", "examples", "load_examples", "write_examples"]

@@ -1,0 +1,105 @@
+"""Examples in files: JSON lines, one example a line, gzipped if the name ends in .gz.
+
+A user's own rows need a `problem` (or `question`), a `document` or `documents`, and `answers` (or
+`answer`); the other fields of `Example` are filled in.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+from memagent.errors import SettingsError
+from memagent.tasks.lengths import count_long
+from memagent.tasks.qa import numbered_documents
+from memagent.tokens import TokenEstimate
+from memagent.types import Example, TokenCounter
+
+
+def write_examples(path: str | Path, examples: Iterable[Example]) -> int:
+    """Write the examples and return how many there were. The file appears only when it is complete."""
+    path = Path(path)
+    part = path.with_name(f".{path.name}.part")
+    count = 0
+    try:
+        with _open(part, "wt", path.suffix == ".gz") as file:
+            for example in examples:
+                file.write(json.dumps(asdict(example), ensure_ascii=False) + "\n")
+                count += 1
+        part.replace(path)
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be written: {error}") from error
+    finally:
+        part.unlink(missing_ok=True)
+    return count
+
+
+def load_examples(path: str | Path, count_tokens: TokenCounter | None = None) -> Iterator[Example]:
+    """The examples of a file, one in memory at a time.
+
+    `count_tokens` counts the documents whose row does not tell; without it they are estimated. Raises
+    `SettingsError` naming the line that is no example.
+    """
+    path, count = Path(path), count_tokens or TokenEstimate()
+    try:
+        with _open(path, "rt", path.suffix == ".gz") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield _example(line, path, number, count)
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} cannot be read: {error}") from error
+
+
+def _open(path: Path, mode: str, zipped: bool) -> IO[Any]:
+    opener: Callable[..., IO[Any]] = gzip.open if zipped else open
+    return opener(path, mode, encoding="utf-8")
+
+
+def _example(line: str, path: Path, number: int, count_tokens: TokenCounter) -> Example:
+    """One line's example."""
+    place = f"{path}, line {number}"
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise SettingsError(f"{place} is not JSON: {error}") from error
+    if not isinstance(row, dict):
+        raise SettingsError(f"{place} is not a JSON object")
+    task = str(row.get("task") or path.name.partition(".")[0])
+    document = _document(row, place)
+    return Example(
+        id=str(row.get("id") or f"{task}-{number}"),
+        task=task,
+        problem=_text(row.get("problem", row.get("question")), "problem", place),
+        document=document,
+        answers=_answers(row.get("answers", row.get("answer")), place),
+        length_tokens=int(row.get("length_tokens") or count_long(document, count_tokens)),
+    )
+
+
+def _document(row: dict[str, Any], place: str) -> str:
+    """The one document, or the several under numbered headings; a title may come before a text."""
+    if "document" in row or "documents" not in row:
+        return _text(row.get("document"), "document", place)
+    texts = []
+    for item in row["documents"] if isinstance(row["documents"], list) else [None]:
+        parts = [item.get("title"), item.get("text")] if isinstance(item, dict) else [item]
+        texts.append("\n".join(_text(part, "documents", place) for part in parts if part or len(parts) == 1))
+    return numbered_documents(texts)
+
+
+def _answers(value: object, place: str) -> tuple[str, ...]:
+    answers = [value] if isinstance(value, str | int | float) else value
+    if not isinstance(answers, list) or not answers:
+        raise SettingsError(f"{place} has no answers: a list of texts, of which each counts")
+    return tuple(_text(str(item) if isinstance(item, int | float) else item, "answers", place)
+                 for item in answers)  # fmt: skip
+
+
+def _text(value: object, field: str, place: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise SettingsError(f"{place}: {field} is {value!r}, it must be text that is not empty")
+    return value

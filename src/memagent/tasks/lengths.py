@@ -1,0 +1,118 @@
+"""Make a document of a given length in tokens with about one count of its text.
+
+A count of 3.5M tokens takes seconds. So the size is extrapolated from small documents to greater ones
+(`fit`), and a long text is counted block by block, which keeps the tokenizer in its caches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from memagent.types import TokenCounter
+
+_BLOCK_CHARACTERS = 1 << 16
+_LEAST_SHARE = 0.988  # with the problem and the answer's room added this keeps the 2% promised
+_AIM_SHARE = 0.995
+_FIRST_SIZE = 32
+_PROBES = (256, 16)  # a long document is first measured at these fractions of its length
+_LEAST_PROBE_TOKENS = 2048
+
+
+class Pieces:
+    """The first of endlessly many texts, kept, with the characters that they have together."""
+
+    def __init__(self, source: Iterator[str]) -> None:
+        self._source = source
+        self._texts: list[str] = []
+        self._ends = [0]
+
+    def first(self, count: int) -> Sequence[str]:
+        """The first `count` texts."""
+        self._grow(count)
+        return self._texts[:count]
+
+    def characters(self, count: int) -> int:
+        """The characters of the first `count` texts, each with one for what separates it."""
+        self._grow(count)
+        return self._ends[count]
+
+    def _grow(self, count: int) -> None:
+        while len(self._texts) < count:
+            text = next(self._source)
+            self._texts.append(text)
+            self._ends.append(self._ends[-1] + len(text) + 1)
+
+
+def count_long(text: str, count_tokens: TokenCounter) -> int:
+    """The tokens of a text of any length.
+
+    Past 65,536 characters it is counted in blocks that begin at a space, where most tokenizers begin
+    a token anyway: the sum may differ from the whole count by one token a block (0.01%).
+    """
+    total = start = 0
+    while len(text) - start > _BLOCK_CHARACTERS:
+        limit = start + _BLOCK_CHARACTERS
+        end = text.rfind(" ", start + 1, limit)
+        end = end if end > start else limit
+        total += count_tokens(text[start:end])
+        start = end
+    return total + count_tokens(text[start:])
+
+
+def fit(
+    build: Callable[[int], str],
+    limit_tokens: int,
+    count_tokens: TokenCounter,
+    weigh: Callable[[int], float] = float,
+) -> tuple[str, int, int] | None:
+    """The document `build(size)` that comes close to `limit_tokens` and is not over it.
+
+    `weigh(size)` is without end, grows about as the tokens of `build(size)` do and costs nothing.
+    Returns the document, its tokens and its size, or None if even `build(0)` is over the limit.
+    What it returns is short by up to 1.2% or, where that is more, by less than one piece.
+    """
+    text = build(0)
+    empty = count_long(text, count_tokens)
+    if empty > limit_tokens:
+        return None
+
+    def rate(size: int, tokens: int) -> float:
+        return max(tokens - empty, 1) / (weigh(size) - weigh(0))
+
+    def size_for(tokens: float, rate: float) -> int:
+        return _greatest(weigh, weigh(0) + (tokens - empty) / rate)
+
+    pace = rate(_FIRST_SIZE, count_long(build(_FIRST_SIZE), count_tokens))
+    for part in _PROBES:
+        if limit_tokens // part >= _LEAST_PROBE_TOKENS:
+            size = max(1, size_for(limit_tokens // part, pace))
+            pace = rate(size, count_long(build(size), count_tokens))
+    best, over = (text, empty, 0), None
+    while over is None or over - best[2] > 1:
+        size = max(size_for(limit_tokens * _AIM_SHARE, pace), best[2] + 1)
+        size = size if over is None else min(size, over - 1)
+        text = build(size)
+        tokens = count_long(text, count_tokens)
+        pace = rate(size, tokens)
+        if tokens > limit_tokens:
+            over = size
+        else:
+            best = (text, tokens, size)
+            if tokens >= limit_tokens * _LEAST_SHARE:
+                break
+    return best
+
+
+def _greatest(weigh: Callable[[int], float], weight: float) -> int:
+    """The greatest size that weighs at most so much; 0 if none does."""
+    high = 1
+    while weigh(high) <= weight:
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        if weigh(middle) <= weight:
+            low = middle
+        else:
+            high = middle
+    return low

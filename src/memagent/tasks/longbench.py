@@ -1,0 +1,79 @@
+"""LongBench's English questions and summaries (arXiv 2308.14508), each document at its own length.
+
+The rows come from the user's copy: the texts keep their sources' terms, so none are in the package. Leaves
+out LongBench's synthetic, few-shot and code tasks.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+from memagent.errors import SettingsError
+from memagent.tasks.corpora import Source, read_rows
+from memagent.tasks.lengths import count_long
+from memagent.tasks.recipe import Draft, Recipe, Task
+from memagent.types import Example
+
+_QUESTIONS = {
+    "narrativeqa": 128,
+    "qasper": 128,
+    "multifieldqa_en": 64,
+    "hotpotqa": 32,
+    "2wikimqa": 32,
+    "musique": 32,
+}
+_SUMMARIES = {
+    "gov_report": "Summarise this government report on one page.",
+    "qmsum": "",
+    "multi_news": "Summarise these news articles, all about one event, on one page.",
+}
+_SUMMARY_TOKENS = 512
+
+
+def tasks() -> list[Task]:
+    """One task a subset, `longbench_` before its name."""
+    tokens = _QUESTIONS | dict.fromkeys(_SUMMARIES, _SUMMARY_TOKENS)
+    return [
+        Task(
+            f"longbench_{subset}",
+            partial(make, subset, room),
+            "rouge_l" if subset in _SUMMARIES else "f1",
+            room,
+        )
+        for subset, room in tokens.items()
+    ]
+
+
+def make(subset: str, answer_tokens: int, recipe: Recipe, index: int) -> Example:
+    """Row `index` of a subset. Raises `SettingsError` without it, or if a length was asked for."""
+    draft = Draft(f"longbench_{subset}", answer_tokens, recipe, index)
+    if recipe.length_tokens is not None or recipe.documents is not None:
+        raise SettingsError(f"{draft.task}: its documents have lengths of their own, give none")
+    rows = _load(recipe.corpora.find("longbench"), subset)
+    if index >= len(rows):
+        raise SettingsError(f"{draft.task} has {len(rows)} rows, and number {index + 1} was asked for")
+    row = rows[index]
+    problem = str(row.get("question", row.get("input")) or _SUMMARIES.get(subset, ""))
+    tokens = count_long(row["context"], recipe.count_tokens)
+    return draft.example(problem, row["context"], tuple(row["answers"]), tokens)
+
+
+def _load(source: Source, subset: str) -> tuple[dict[str, Any], ...]:
+    path = source.path
+    if path.is_dir():
+        files = sorted(path.rglob(f"{subset}.jsonl*"))
+        if not files:
+            raise SettingsError(f"{path} has no {subset}.jsonl")
+        path = files[0]
+    return _rows(path, subset, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=16)
+def _rows(path: Path, subset: str, _changed: int) -> tuple[dict[str, Any], ...]:
+    rows = tuple(row for row in read_rows(path) if row.get("dataset", subset) == subset)
+    for row in rows:
+        if not row.get("context") or not row.get("answers"):
+            raise SettingsError(f"{path} is not laid out as LongBench is: a row has no context or no answers")
+    return rows

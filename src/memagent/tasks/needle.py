@@ -1,0 +1,140 @@
+"""RULER's eight needle tasks: sentences with magic values, hidden in text that looks unlike or like them.
+
+The form of the needle, the haystacks, the kinds and numbers of keys and values, and the forty depths
+are RULER's (arXiv 2404.06654); the question is in our own words. Unlike RULER, no key occurs twice,
+and essays begin again when they run out.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import cycle
+from typing import Literal
+
+from memagent.tasks.lengths import Pieces, fit
+from memagent.tasks.recipe import Draft, Recipe, Task
+from memagent.tasks.vocabulary import compound
+from memagent.types import Example
+
+NEEDLE = "One of the special magic {kind} for {key} is: {value}."
+NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
+DEPTHS = tuple(round(100 * step / 39) for step in range(40))  # in percent of the sentences
+
+_ANSWER_TOKENS = 128
+
+Kind = Literal["words", "numbers", "uuids"]
+
+
+@dataclass(frozen=True, slots=True)
+class Needles:
+    """What is hidden where: `keys` keys with `values` values each, of which `queries` keys are asked."""
+
+    haystack: Literal["noise", "essay", "needle"]
+    key: Kind = "words"
+    value: Kind = "numbers"
+    keys: int = 1
+    values: int = 1
+    queries: int = 1
+
+
+VARIANTS = {
+    "niah_single_1": Needles("noise"),
+    "niah_single_2": Needles("essay"),
+    "niah_single_3": Needles("essay", value="uuids"),
+    "niah_multikey_1": Needles("essay", keys=4),
+    "niah_multikey_2": Needles("needle"),
+    "niah_multikey_3": Needles("needle", key="uuids", value="uuids"),
+    "niah_multivalue": Needles("essay", values=4),
+    "niah_multiquery": Needles("essay", keys=4, queries=4),
+}
+
+
+def tasks() -> list[Task]:
+    """The eight tasks."""
+    return [
+        Task(name, partial(make, name, needles), "string_match_all", _ANSWER_TOKENS)
+        for name, needles in VARIANTS.items()
+    ]
+
+
+def make(name: str, needles: Needles, recipe: Recipe, index: int) -> Example:
+    """One example. Raises `SettingsError` if the length leaves no room for the needles."""
+    draft = Draft(name, _ANSWER_TOKENS, recipe, index)
+    source = draft.content
+    keys: dict[str, list[str]] = {}
+    while len(keys) < needles.keys:
+        keys.setdefault(_draw(needles.key, source), [])
+    for values in keys.values():
+        values += [_draw(needles.value, source) for _ in range(needles.values)]
+    asked = source.sample(list(keys), needles.queries)
+    problem = _problem(needles, asked)
+    hidden = [
+        NEEDLE.format(kind=needles.value, key=key, value=value)
+        for key, values in keys.items()
+        for value in values
+    ]
+    draft.order.shuffle(hidden)
+    pieces = Pieces(_haystack(needles, recipe, source, frozenset(keys)))
+    seed = source.getrandbits(64)
+
+    def build(size: int) -> str:
+        place = random.Random(seed)
+        if needles.haystack == "essay":
+            depths = sorted(place.sample(DEPTHS, len(hidden)))
+            places = [size * depth // 100 for depth in depths]
+            return " ".join(_insert(pieces.first(size), hidden, places))
+        places = sorted(place.sample(range(max(size, len(hidden))), len(hidden)))
+        return "\n".join(_insert(pieces.first(size), hidden, places))
+
+    fitted = fit(build, draft.limit_tokens(problem), recipe.count_tokens, pieces.characters)
+    if fitted is None:
+        raise draft.too_short()
+    answers = tuple(value for key in asked for value in keys[key])
+    return draft.example(problem, fitted[0], answers, fitted[1])
+
+
+def _problem(needles: Needles, asked: Sequence[str]) -> str:
+    kind = {"numbers": "number", "uuids": "UUID", "words": "word"}[needles.value]
+    names = asked[0] if len(asked) == 1 else f"{', '.join(asked[:-1])} and {asked[-1]}"
+    if needles.queries * needles.values == 1:
+        return f"Which special magic {kind} does the text give for {names}?"
+    return f"Which special magic {kind}s does the text give for {names}? List every one of them."
+
+
+def _draw(kind: Kind, source: random.Random) -> str:
+    """A random key or value: a compound word, seven digits, or a version 4 UUID."""
+    if kind == "words":
+        return compound(source)
+    if kind == "numbers":
+        return str(source.randint(10**6, 10**7 - 1))
+    return str(uuid.UUID(int=source.getrandbits(128), version=4))
+
+
+def _haystack(needles: Needles, recipe: Recipe, source: random.Random, keys: frozenset[str]) -> Iterator[str]:
+    """Endless text to hide the needles in, without their keys. Raises `SettingsError` without essays."""
+    if needles.haystack == "noise":
+        return cycle([NOISE])
+    if needles.haystack == "essay":
+        return cycle(recipe.corpora.essays())
+    return _like_needles(needles, random.Random(source.getrandbits(64)), keys)
+
+
+def _like_needles(needles: Needles, source: random.Random, keys: frozenset[str]) -> Iterator[str]:
+    while True:
+        if (key := _draw(needles.key, source)) not in keys:
+            yield NEEDLE.format(kind=needles.value, key=key, value=_draw(needles.value, source))
+
+
+def _insert(texts: Sequence[str], hidden: Sequence[str], places: Sequence[int]) -> list[str]:
+    """The texts, with each hidden one before the text at its place. The places ascend."""
+    merged: list[str] = []
+    last = 0
+    for place, text in zip(places, hidden, strict=True):
+        merged += texts[last:place]
+        merged.append(text)
+        last = max(last, place)
+    return merged + list(texts[last:])

@@ -1,0 +1,145 @@
+"""Questions among many numbered documents: RULER's `qa_1` and `qa_2`, and sets sized by documents.
+
+The gold documents are among distractors of the same set, those of the same article first, as in RULER
+(arXiv 2404.06654); `hqa` is what MemAgent is measured on (arXiv 2507.02259). With positions "ruler" and
+RULER's seed, 42, a question's own documents stand where RULER puts them. Unlike there, distractors come
+again when a set runs out of them, and a document too short for all of a question's own keeps the gold ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain, islice
+
+from memagent.errors import SettingsError
+from memagent.tasks.lengths import Pieces, count_long, fit
+from memagent.tasks.passages import Passages, Question, load_passages
+from memagent.tasks.recipe import Draft, Recipe, Task
+from memagent.types import Example
+
+SIZES = (50, 100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600)
+"""The published sizes, in documents: some 7K to 3.5M tokens of HotpotQA."""
+
+_ANSWER_TOKENS = 32
+_SHARE_LEFT = 0.006  # so much of a document may stay empty
+_LOOK_AHEAD = 400
+
+
+def tasks() -> list[Task]:
+    """RULER's two, and each set by its number of documents."""
+    ruler = {"qa_1": "squad", "qa_2": "hotpot"}
+    sized = {"hqa": "hotpot", "squad": "squad", "2wiki": "2wiki", "musique": "musique"}
+    made = [
+        Task(name, partial(make, name, corpus), "string_match_part", _ANSWER_TOKENS)
+        for name, corpus in ruler.items()
+    ]
+    return made + [
+        Task(name, partial(make, name, corpus), "substring_match", _ANSWER_TOKENS, SIZES)
+        for name, corpus in sized.items()
+    ]
+
+
+def make(name: str, corpus: str, recipe: Recipe, index: int) -> Example:
+    """One example, of the set's question number `index`.
+
+    Raises `SettingsError` if there is no such question, or no room for its gold documents.
+    """
+    draft = Draft(name, _ANSWER_TOKENS, recipe, index)
+    passages = load_passages(recipe.corpora.find(corpus))
+    if index >= len(passages.questions):
+        raise SettingsError(
+            f"{name}: {recipe.corpora.find(corpus).path} has {len(passages.questions)} questions, "
+            f"and number {index + 1} was asked for: take fewer, or a greater set"
+        )
+    question = passages.questions[index]
+    if recipe.documents is not None:
+        document = numbered_documents(_ordered(draft, _chosen(draft, passages, question, recipe.documents)))
+        return draft.example(
+            question.problem, document, question.answers, count_long(document, recipe.count_tokens)
+        )
+    document, tokens = _fitted(draft, passages, question)
+    return draft.example(question.problem, document, question.answers, tokens)
+
+
+def numbered_documents(texts: Iterable[str]) -> str:
+    """The texts under the headings "Document 1:", "Document 2:" and so on."""
+    return "\n\n".join(f"Document {number}:\n{text}" for number, text in enumerate(texts, 1))
+
+
+def _chosen(draft: Draft, passages: Passages, question: Question, documents: int) -> list[str]:
+    """So many documents, the question's own first, in their order."""
+    if documents < len(question.gold):
+        raise SettingsError(
+            f"{draft.task}: {documents} documents are fewer than the {len(question.gold)} that "
+            "the question needs"
+        )
+    own, others = question.own, _distractors(draft, passages, question)
+    if documents < len(own):
+        spare = [place for place in own if place not in question.gold]
+        kept = {*question.gold, *spare[: documents - len(question.gold)]}
+        own = tuple(place for place in own if place in kept)
+    return [passages.pool[place] for place in own] + list(islice(others, documents - len(own)))
+
+
+def _distractors(draft: Draft, passages: Passages, question: Question) -> Iterator[str]:
+    """Endless other documents: those of the same article, then the others, then all of them again."""
+    source = draft.content
+    taken = {*question.own, *question.near}
+    far = [place for place in range(len(passages.pool)) if place not in taken]
+    near = list(question.near)
+    if not near and not far:
+        raise SettingsError(f"{draft.task}: the set has no other documents to read among: take a greater one")
+    while True:
+        for places in (near, far):
+            source.shuffle(places)
+            yield from (passages.pool[place] for place in places)
+
+
+def _ordered(draft: Draft, texts: Sequence[str]) -> list[str]:
+    """The texts in the order in which they stand in the document."""
+    ordered = list(texts)
+    draft.order.shuffle(ordered)
+    return ordered
+
+
+def _fitted(draft: Draft, passages: Passages, question: Question) -> tuple[str, int]:
+    """A document of the recipe's length, and its tokens."""
+    limit, count = draft.limit_tokens(question.problem), draft.recipe.count_tokens
+    others = _distractors(draft, passages, question)
+    spare = [place for place in question.own if place not in question.gold]
+    for fixed, first in ((question.own, ()), (question.gold, spare)):
+        own = [passages.pool[place] for place in fixed]
+        pieces = Pieces(chain((passages.pool[place] for place in first), others))
+
+        def build(size: int, own: Sequence[str] = own, pieces: Pieces = pieces) -> str:
+            return numbered_documents(_ordered(draft, [*own, *pieces.first(size)]))
+
+        if fitted := fit(build, limit, count, pieces.characters):
+            texts = [*own, *pieces.first(fitted[2])]
+            ahead = pieces.first(fitted[2] + _LOOK_AHEAD)[fitted[2] :]
+            return _topped_up(draft, texts, ahead, limit, fitted[:2])
+    raise draft.too_short()
+
+
+def _topped_up(
+    draft: Draft, texts: list[str], ahead: Sequence[str], limit: int, fitted: tuple[str, int]
+) -> tuple[str, int]:
+    """The document with such further texts as fit into the room that the next one was too long for."""
+    count, (document, tokens) = draft.recipe.count_tokens, fitted
+    enough, extra, left = limit * _SHARE_LEFT, list[str](), limit - tokens
+    if left <= limit * 2 * _SHARE_LEFT:
+        return fitted
+    for text in ahead:
+        if left <= enough:
+            break
+        cost = count(f"\n\nDocument {len(texts)}:\n{text}")
+        if cost <= left:
+            extra.append(text)
+            left -= cost
+    while extra:
+        document = numbered_documents(_ordered(draft, [*texts, *extra]))
+        if (tokens := count_long(document, count)) <= limit:
+            return document, tokens
+        extra.pop()
+    return fitted

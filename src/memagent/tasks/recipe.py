@@ -1,0 +1,108 @@
+"""What an example is made of: the recipe it follows, the task it belongs to."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from memagent.errors import SettingsError
+from memagent.tasks.corpora import Corpora
+from memagent.tokens import TokenEstimate
+from memagent.types import Example, TokenCounter
+
+Positions = Literal["seeded", "ruler"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How to make the examples of a task.
+
+    `length_tokens` is RULER's length: the document, the problem and the room for the answer
+    together, at most. `documents` is the size in documents instead, for the tasks that have them.
+    `positions` "seeded" draws another order for each example; "ruler" has one order for all of
+    them, drawn from the seed alone, as RULER's generators do (there the seed is 42).
+    """
+
+    length_tokens: int | None = None
+    documents: int | None = None
+    seed: int = 0
+    count_tokens: TokenCounter = field(default_factory=TokenEstimate)
+    corpora: Corpora = field(default_factory=Corpora)
+    positions: Positions = "seeded"
+
+    def __post_init__(self) -> None:
+        for name in ("length_tokens", "documents"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise SettingsError(f"{name} is {value}: it must be above 0")
+        if self.length_tokens is not None and self.documents is not None:
+            raise SettingsError("give the length in tokens or in documents, not both")
+        if self.positions not in ("seeded", "ruler"):
+            raise SettingsError(f"positions is {self.positions!r}: use seeded or ruler")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A family of examples.
+
+    `scorer` is a key of `SCORERS`; `answer_tokens` the room that an answer needs (RULER's figure
+    where there is one); `documents` the usual sizes in documents, empty for a task that has none.
+    """
+
+    name: str
+    make: Callable[[Recipe, int], Example]
+    scorer: str
+    answer_tokens: int
+    documents: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """One example in the making: its task's name and room for the answer, its recipe and number."""
+
+    task: str
+    answer_tokens: int
+    recipe: Recipe
+    index: int
+
+    @property
+    def content(self) -> random.Random:
+        """The source of keys, values, words and distractors: another for each example."""
+        return random.Random(f"{self.task}/{self.recipe.seed}/{self.index}")
+
+    @property
+    def order(self) -> random.Random:
+        """The source of the order in which things stand."""
+        if self.recipe.positions == "ruler":
+            return random.Random(self.recipe.seed)
+        return random.Random(f"{self.task}/{self.recipe.seed}/{self.index}/order")
+
+    def limit_tokens(self, problem: str) -> int:
+        """The most tokens that the document may have. Raises `SettingsError` if none are left."""
+        length = self.recipe.length_tokens
+        if length is None:
+            raise SettingsError(f"{self.task} needs a length in tokens")
+        left = length - self.recipe.count_tokens(problem) - self.answer_tokens
+        if left < 1:
+            raise self.too_short()
+        return left
+
+    def too_short(self) -> SettingsError:
+        """The error for a length at which there is no example."""
+        return SettingsError(
+            f"{self.task}: {self.recipe.length_tokens} tokens are too few for the question, "
+            f"{self.answer_tokens} tokens of answer and a document: use a greater length"
+        )
+
+    def example(self, problem: str, document: str, answers: tuple[str, ...], tokens: int) -> Example:
+        """The finished example; its document has `tokens` tokens."""
+        size = self.recipe.length_tokens or self.recipe.documents or tokens
+        return Example(
+            id=f"{self.task}-{size}-{self.recipe.seed}-{self.index}",
+            task=self.task,
+            problem=problem,
+            document=document,
+            answers=answers,
+            length_tokens=tokens,
+        )

@@ -1,0 +1,173 @@
+"""Score a prediction against the gold answers, and say how sure a mean score is.
+
+Every scorer takes the prediction and all gold answers and gives 0 to 1. An empty prediction scores 0
+with each of them. Leaves out the choice of the text that is scored: see `extract_answer`.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from math import sqrt
+from statistics import fmean, stdev
+
+Scorer = Callable[[str, tuple[str, ...]], float]
+"""A prediction and its gold answers, to a score from 0 to 1."""
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_BOXED = re.compile(r"\\boxed\s*\{")
+_ANSWER_IS = re.compile(r"\bthe\s+(?:final\s+)?answer\s+is\b[\s:]*", re.IGNORECASE)
+_TEX = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf)\s*\{([^{}]*)\}")
+_WORD = re.compile(r"\w+")
+_Z95 = 1.959964
+
+
+def string_match_all(prediction: str, answers: tuple[str, ...]) -> float:
+    """The share of the answers that occur in the prediction, case aside (RULER, arXiv 2404.06654)."""
+    text = prediction.lower()
+    return fmean(answer.lower() in text for answer in answers) if answers else 0.0
+
+
+def string_match_part(prediction: str, answers: tuple[str, ...]) -> float:
+    """1 if any answer occurs in the prediction, case aside (RULER's scorer for its QA tasks)."""
+    text = prediction.lower()
+    return float(any(answer.lower() in text for answer in answers))
+
+
+def exact_match(prediction: str, answers: tuple[str, ...]) -> float:
+    """1 if the prediction is one of the answers, both normalised as SQuAD does (arXiv 1606.05250)."""
+    return max((float(ours == gold) for ours, gold in _normalised(prediction, answers)), default=0.0)
+
+
+def f1(prediction: str, answers: tuple[str, ...]) -> float:
+    """The best overlap of words with an answer, as the harmonic mean of precision and recall (SQuAD)."""
+    return max((_overlap(ours, gold) for ours, gold in _normalised(prediction, answers)), default=0.0)
+
+
+def substring_match(prediction: str, answers: tuple[str, ...]) -> float:
+    """1 if an answer stands in the prediction as whole words, both normalised as SQuAD does.
+
+    One direction only: a prediction that is a part of the answer does not count.
+    """
+    pairs = _normalised(prediction, answers)
+    return max((float(f" {gold} " in f" {ours} ") for ours, gold in pairs), default=0.0)
+
+
+def published_substring_match(prediction: str, answers: tuple[str, ...]) -> float:
+    """What MemAgent's published evaluation counts; for comparing with its tables, for nothing else.
+
+    The first answer in the prediction or the prediction in the first answer, by characters: "a" in
+    the answer's middle is enough. Its tables also drop failed calls, which no scorer can.
+    """
+    ours = _normalise(prediction)
+    golds = [_normalise(answer) for answer in answers[:1]]
+    return float(bool(ours) and any(gold in ours or ours in gold for gold in golds))
+
+
+def rouge_l(prediction: str, answers: tuple[str, ...]) -> float:
+    """The best F1 of the longest common subsequence of words with an answer (ROUGE-L), for summaries."""
+    ours = _WORD.findall(prediction.lower())
+    return max((_rouge(ours, _WORD.findall(answer.lower())) for answer in answers), default=0.0)
+
+
+SCORERS: dict[str, Scorer] = {
+    "string_match_all": string_match_all,
+    "string_match_part": string_match_part,
+    "exact_match": exact_match,
+    "f1": f1,
+    "substring_match": substring_match,
+    "published_substring_match": published_substring_match,
+    "rouge_l": rouge_l,
+}
+
+
+def extract_answer(text: str) -> str:
+    r"""The answer in a reply: its last `\boxed{}`, else what follows "the answer is", else all of it.
+
+    Braces may nest, and TeX's `\text{}` is taken off. A box that is never closed is taken to its line's
+    end; an empty one is passed over.
+    """
+    for match in reversed(list(_BOXED.finditer(text))):
+        if content := _TEX.sub(r"\1", _braced(text, match.end())).strip():
+            return content
+    for match in reversed(list(_ANSWER_IS.finditer(text))):
+        if line := text[match.end() :].partition("\n")[0].strip():
+            return line.rstrip(".").strip("*\"'` ").rstrip(".")
+    return text.strip()
+
+
+def confidence_interval(scores: Sequence[float]) -> tuple[float, float]:
+    """The 95% interval of the mean score: Wilson's if all scores are 0 or 1, else the normal one.
+
+    With 128 questions it is about 7 points to each side at a score of 80%, and 8.5 at 50%: smaller
+    differences between two readers mean nothing. With fewer than two scores it is 0 to 1.
+    """
+    count = len(scores)
+    if count < 2:
+        return 0.0, 1.0
+    mean = fmean(scores)
+    if all(score in (0, 1) for score in scores):
+        shrink = 1 + _Z95**2 / count
+        middle = (mean + _Z95**2 / (2 * count)) / shrink
+        half = _Z95 * sqrt(mean * (1 - mean) / count + (_Z95 / (2 * count)) ** 2) / shrink
+    else:
+        middle, half = mean, _Z95 * stdev(scores) / sqrt(count)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def _normalise(text: str) -> str:
+    """Lower case, without punctuation, articles and needless spaces."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
+
+
+def _normalised(prediction: str, answers: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """The prediction and each answer, normalised.
+
+    An answer of which nothing would be left ("A", "!") is compared as it is: an empty answer would
+    be found in everything.
+    """
+    for answer in answers:
+        if gold := _normalise(answer):
+            yield _normalise(prediction), gold
+        elif gold := " ".join(answer.lower().split()):
+            yield " ".join(prediction.lower().split()), gold
+
+
+def _overlap(ours: str, gold: str) -> float:
+    mine, golden = ours.split(), gold.split()
+    common = (Counter(mine) & Counter(golden)).total()
+    return 2 * common / (len(mine) + len(golden)) if common else 0.0
+
+
+def _rouge(ours: list[str], gold: list[str]) -> float:
+    common = _longest_common(ours, gold)
+    return 2 * common / (len(ours) + len(gold)) if common else 0.0
+
+
+def _longest_common(ours: list[str], gold: list[str]) -> int:
+    """The length of the longest common subsequence, a row of the table in one whole number's bits.
+
+    Hyyrö's method (2004): a 0 bit marks a word of `ours` at which the length grows.
+    """
+    places: dict[str, int] = {}
+    for position, word in enumerate(ours):
+        places[word] = places.get(word, 0) | 1 << position
+    full = (1 << len(ours)) - 1
+    row = full
+    for word in gold:
+        matches = row & places.get(word, 0)
+        row = ((row + matches) | (row - matches)) & full
+    return len(ours) - row.bit_count()
+
+
+def _braced(text: str, start: int) -> str:
+    """The text from `start` to the brace that closes the one before it."""
+    depth = 1
+    for position in range(start, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[position], 0)
+        if depth == 0:
+            return text[start:position]
+    return text[start:].partition("\n")[0]

@@ -1,0 +1,60 @@
+"""RULER's variable tracking: a value, handed from variable to variable, between lines of noise.
+
+One chain of four hops, as in RULER. Its names are all different and making one always ends (RULER's
+generator may use a name twice, and may loop for ever at small lengths). RULER puts a worked example
+before the text; here there is none, since its names could be taken for answers.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from itertools import pairwise
+
+from memagent.tasks.lengths import fit
+from memagent.tasks.needle import NOISE
+from memagent.tasks.recipe import Draft, Recipe, Task
+from memagent.tasks.vocabulary import UPPER, coined_words
+from memagent.types import Example
+
+HOPS = 4
+NAME_LETTERS = 5
+
+_ANSWER_TOKENS = 30
+
+
+def tasks() -> list[Task]:
+    """The one task, `vt`."""
+    return [Task("vt", make, "string_match_all", _ANSWER_TOKENS)]
+
+
+def make(recipe: Recipe, index: int) -> Example:
+    """One example. Raises `SettingsError` if the length leaves no room for the chain."""
+    draft = Draft("vt", _ANSWER_TOKENS, recipe, index)
+    source = draft.content
+    names = coined_words(source, HOPS + 1, NAME_LETTERS, UPPER)
+    value = source.randint(10_000, 99_998)
+    chain = [f"VAR {names[0]} = {value}"]
+    chain += [f"VAR {name} = VAR {before}" for before, name in pairwise(names)]
+    problem = (
+        f"Which {len(names)} variables in the text have the value {value}, "
+        "given directly or through other variables? List all of their names."
+    )
+    seed = source.getrandbits(64)
+
+    def build(size: int) -> str:
+        return "\n".join(_hide(chain, size, random.Random(seed)))
+
+    fitted = fit(build, draft.limit_tokens(problem), recipe.count_tokens)
+    if fitted is None:
+        raise draft.too_short()
+    return draft.example(problem, fitted[0], tuple(names), fitted[1])
+
+
+def _hide(chain: Sequence[str], size: int, source: random.Random) -> list[str]:
+    """`size` lines of noise with the chain between them, in order."""
+    room = max(size, len(chain))
+    lines = [NOISE] * size
+    for already, place in enumerate(sorted(source.sample(range(room), len(chain)))):
+        lines.insert(place + already, chain[already])
+    return lines

@@ -1,0 +1,48 @@
+"""The words that tasks are made of: those of `wonderwords`, which RULER uses too, and coined ones."""
+
+from __future__ import annotations
+
+import random
+import string
+from collections.abc import Iterator
+from functools import cache
+
+from wonderwords import RandomWord  # type: ignore[import-untyped]
+
+
+@cache
+def words() -> tuple[str, ...]:
+    """All nouns, adjectives and verbs, each once, sorted."""
+    return tuple(sorted({*_listed("noun"), *_listed("adjective"), *_listed("verb")}))
+
+
+def compound(source: random.Random) -> str:
+    """An adjective and a noun with a hyphen: one of some 6 million."""
+    return f"{source.choice(_listed('adjective'))}-{source.choice(_listed('noun'))}"
+
+
+def distinct_words(source: random.Random) -> Iterator[str]:
+    """Endless words, none twice: all of the list in some order, then compounds."""
+    yield from source.sample(words(), len(words()))
+    seen = set(words())
+    while True:
+        word = compound(source)
+        if word not in seen:
+            seen.add(word)
+            yield word
+
+
+def coined_words(source: random.Random, count: int, letters: int, alphabet: str) -> list[str]:
+    """`count` different words of random letters, in the order in which they came up."""
+    found: dict[str, None] = {}
+    while len(found) < count:
+        found["".join(source.choices(alphabet, k=letters))] = None
+    return list(found)
+
+
+LOWER, UPPER = string.ascii_lowercase, string.ascii_uppercase
+
+
+@cache
+def _listed(category: str) -> tuple[str, ...]:
+    return tuple(sorted(set(RandomWord().filter(include_categories=(category,)))))

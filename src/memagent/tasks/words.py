@@ -1,0 +1,105 @@
+"""RULER's counting tasks: the ten most common words of a list, the three most common coded words.
+
+Repeats, list form and the law of frequencies are RULER's (arXiv 2404.06654). RULER puts a worked example
+before `cwe`; here there is none. Where a list needs more words than there are, compounds follow.
+"""
+
+from __future__ import annotations
+
+from math import pi
+
+from memagent.tasks.lengths import Pieces, fit
+from memagent.tasks.recipe import Draft, Recipe, Task
+from memagent.tasks.vocabulary import LOWER, coined_words, distinct_words
+from memagent.types import Example
+
+COMMON_WORDS = 10
+CODED_LETTERS = 6
+CODED_ANSWERS = 3
+CODED_NOISE = "..."
+ALPHA = 2.0  # a coded word's frequency falls with its rank to this power
+_ZETA = pi**2 / 6  # the sum of all rank ** -ALPHA
+_SHORT_TOKENS = 4096
+_COMMON_ANSWER_TOKENS = 120
+_CODED_ANSWER_TOKENS = 50
+
+
+def tasks() -> list[Task]:
+    """The two tasks, `cwe` and `fwe`."""
+    return [
+        Task("cwe", make_common, "string_match_all", _COMMON_ANSWER_TOKENS),
+        Task("fwe", make_coded, "string_match_all", _CODED_ANSWER_TOKENS),
+    ]
+
+
+def repeats(length_tokens: int) -> tuple[int, int]:
+    """How often a common and an uncommon word occur at a length."""
+    return (6, 1) if length_tokens < _SHORT_TOKENS else (30, 3)
+
+
+def make_common(recipe: Recipe, index: int) -> Example:
+    """One example of `cwe`. Raises `SettingsError` if the length leaves no room for the common words."""
+    draft = Draft("cwe", _COMMON_ANSWER_TOKENS, recipe, index)
+    problem = (
+        "The text is a numbered list of words, and some words stand in it more often than the others. "
+        f"Which {COMMON_WORDS} words are the most common?"
+    )
+    limit = draft.limit_tokens(problem)
+    often, seldom = repeats(recipe.length_tokens or 0)
+    words = distinct_words(draft.content)
+    common = [next(words) for _ in range(COMMON_WORDS)]
+    others = Pieces(words)
+
+    def build(size: int) -> str:
+        listed = common * often + list(others.first(size)) * seldom
+        draft.order.shuffle(listed)
+        return " ".join(f"{number}. {word}" for number, word in enumerate(listed, 1))
+
+    def weigh(size: int) -> float:
+        entries = COMMON_WORDS * often + size * seldom
+        return others.characters(size) * seldom + entries * 2 + _digits(entries)
+
+    fitted = fit(build, limit, recipe.count_tokens, weigh)
+    if fitted is None or fitted[2] == 0:
+        raise draft.too_short()
+    return draft.example(problem, fitted[0], tuple(common), fitted[1])
+
+
+def make_coded(recipe: Recipe, index: int) -> Example:
+    """One example of `fwe`. Raises `SettingsError` if the length is too small for three clear winners."""
+    draft = Draft("fwe", _CODED_ANSWER_TOKENS, recipe, index)
+    problem = (
+        f"The text is made of coded words and dots. Leave the dots '{CODED_NOISE}' aside: "
+        f"which {CODED_ANSWERS} coded words occur most often?"
+    )
+    limit = draft.limit_tokens(problem)
+    size = (recipe.length_tokens or 0) // 50
+    coded = [CODED_NOISE, *coined_words(draft.content, max(size - 1, 0), CODED_LETTERS, LOWER)]
+
+    def build(size: int) -> str:
+        text = [word for word, count in zip(coded, _frequencies(size, len(coded)), strict=True)
+                for _ in range(count)]  # fmt: skip
+        draft.order.shuffle(text)
+        return " ".join(text)
+
+    fitted = fit(build, limit, recipe.count_tokens)
+    if fitted is None:
+        raise draft.too_short()
+    counts = _frequencies(fitted[2], len(coded))
+    if len(counts) < CODED_ANSWERS + 2 or counts[CODED_ANSWERS] == counts[CODED_ANSWERS + 1]:
+        raise draft.too_short()
+    return draft.example(problem, fitted[0], tuple(coded[1 : CODED_ANSWERS + 1]), fitted[1])
+
+
+def _frequencies(size: int, ranks: int) -> list[int]:
+    """How often the word of each rank occurs among about `size` words: a zeta distribution."""
+    return [int(size * rank**-ALPHA / _ZETA) for rank in range(1, ranks + 1)]
+
+
+def _digits(number: int) -> int:
+    """How many digits the numbers from 1 to `number` have together."""
+    total, first = 0, 1
+    while first <= number:
+        total += number - first + 1
+        first *= 10
+    return total
