@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
@@ -78,18 +78,7 @@ def make(name: str, needles: Needles, recipe: Recipe, index: int) -> Example:
         for value in values
     ]
     draft.order.shuffle(hidden)
-    pieces = Pieces(_haystack(needles, recipe, source, frozenset(keys)))
-    seed = source.getrandbits(64)
-
-    def build(size: int) -> str:
-        place = random.Random(seed)
-        if needles.haystack == "essay":
-            depths = sorted(place.sample(DEPTHS, len(hidden)))
-            places = [size * depth // 100 for depth in depths]
-            return " ".join(_insert(pieces.first(size), hidden, places))
-        places = sorted(place.sample(range(max(size, len(hidden))), len(hidden)))
-        return "\n".join(_insert(pieces.first(size), hidden, places))
-
+    build, pieces = _builder(needles, recipe, source, keys, hidden)
     fitted = fit(build, draft.limit_tokens(problem), recipe.count_tokens, pieces.characters)
     if fitted is None:
         raise draft.too_short()
@@ -114,16 +103,37 @@ def _draw(kind: Kind, source: random.Random) -> str:
     return str(uuid.UUID(int=source.getrandbits(128), version=4))
 
 
-def _haystack(needles: Needles, recipe: Recipe, source: random.Random, keys: frozenset[str]) -> Iterator[str]:
-    """Endless text to hide the needles in, without their keys. Raises `SettingsError` without essays."""
-    if needles.haystack == "noise":
-        return cycle([NOISE])
+def _builder(
+    needles: Needles, recipe: Recipe, source: random.Random, keys: Container[str], hidden: Sequence[str]
+) -> tuple[Callable[[int], str], Pieces]:
+    """What makes the document with so many pieces of haystack, and the pieces.
+
+    They are words of essays, where needles stand between sentences, or lines. Raises `SettingsError`.
+    """
+    seed = source.getrandbits(64)
     if needles.haystack == "essay":
-        return cycle(recipe.corpora.essays())
-    return _like_needles(needles, random.Random(source.getrandbits(64)), keys)
+        essays = recipe.corpora.essays()
+        words = Pieces(cycle(essays.words))
+        depths = sorted(random.Random(seed).sample(DEPTHS, len(hidden)))
+
+        def among_essays(size: int) -> str:
+            sentences = essays.sentences_within(size)
+            places = [min(size, essays.start(sentences * depth // 100)) for depth in depths]
+            return " ".join(_insert(words.first(size), hidden, places))
+
+        return among_essays, words
+    like = _like_needles(needles, random.Random(source.getrandbits(64)), keys)
+    lines = Pieces(cycle([NOISE]) if needles.haystack == "noise" else like)
+
+    def among_lines(size: int) -> str:
+        places = random.Random(seed).sample(range(max(size, len(hidden))), len(hidden))
+        return "\n".join(_insert(lines.first(size), hidden, sorted(places)))
+
+    return among_lines, lines
 
 
-def _like_needles(needles: Needles, source: random.Random, keys: frozenset[str]) -> Iterator[str]:
+def _like_needles(needles: Needles, source: random.Random, keys: Container[str]) -> Iterator[str]:
+    """Endless needles of other keys."""
     while True:
         if (key := _draw(needles.key, source)) not in keys:
             yield NEEDLE.format(kind=needles.value, key=key, value=_draw(needles.value, source))
