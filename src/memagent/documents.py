@@ -12,6 +12,7 @@ import glob
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -22,8 +23,7 @@ from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import IO, Literal
 
-from charset_normalizer import from_bytes
-
+from memagent.encodings import detect_encoding
 from memagent.errors import DocumentError
 
 Format = Literal["text", "jsonl", "html", "office"]
@@ -34,13 +34,7 @@ _FORMATS: dict[str, Format] = {
 }
 _SAMPLE_BYTES = 64 * 1024
 _BLOCK_BYTES = 256 * 1024
-_BOMS = (
-    (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
+_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,36 +98,34 @@ def open_document(*paths: str | os.PathLike[str]) -> Document:
 
     Raises `DocumentError` if nothing is found, a file cannot be read, or a named file is binary.
     """
-    found: dict[Path, Source] = {}
+    found: dict[str, Source] = {}
     skipped: list[str] = []
     spooled: IO[bytes] | None = None
     for path in paths:
         if os.fspath(path) == "-":
-            spooled = _spool(sys.stdin.buffer)
-            found[Path(spooled.name)] = _look_at(Path(spooled.name), name="stdin")
+            if spooled is None:
+                spooled = _spool(sys.stdin.buffer)
+                found[spooled.name] = _look_at(Path(spooled.name), name="stdin")
             continue
         for file, named in _files(path):
-            if file.resolve() in found:
+            real = os.path.realpath(file)
+            if real in found:
                 continue
             try:
-                found[file.resolve()] = _look_at(file, name=str(file))
+                found[real] = _look_at(file, name=_shown(file))
             except DocumentError as error:
                 if named:
                     raise
                 skipped.append(str(error))
     if not found:
         reason = f"; left out: {skipped[0]}" if skipped else ""
-        raise DocumentError(f"no readable file in {', '.join(map(str, paths)) or 'the arguments'}{reason}")
+        raise DocumentError(f"no readable file in {', '.join(map(_shown, paths)) or 'the arguments'}{reason}")
     return Document(tuple(found.values()), tuple(skipped), _spooled=spooled)
 
 
 def text_document(text: str, name: str = "text") -> Document:
     """A document from a string."""
-    return _in_memory(BytesIO(text.encode("utf-8", "replace")), name)
-
-
-def _in_memory(stream: IO[bytes], name: str) -> Document:
-    spooled = _spool(stream)
+    spooled = _spool(BytesIO(_sendable(text).encode()))
     path = Path(spooled.name)
     return Document((Source(name, path, "text", "utf-8", path.stat().st_size),), _spooled=spooled)
 
@@ -149,31 +141,51 @@ def _spool(stream: IO[bytes]) -> IO[bytes]:
 def _files(path: str | os.PathLike[str]) -> Iterator[tuple[Path, bool]]:
     """The files that a path stands for, and whether the user named each of them."""
     given = Path(path)
-    if given.is_dir():
-        for folder, subfolders, names in os.walk(given):
-            subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
-            for name in sorted(names):
-                if not name.startswith("."):
-                    yield Path(folder, name), False
-    elif given.exists() or not glob.has_magic(str(given)):
-        yield given, True
-    else:
-        matches = sorted(glob.glob(str(given), recursive=True))  # noqa: PTH207
-        if not matches:
-            raise DocumentError(f"no file matches {given}")
-        yield from ((Path(match), True) for match in matches if Path(match).is_file())
+    if not os.fspath(path) or "\0" in str(given):
+        raise DocumentError(f"'{_shown(path)}' is not a path: name a file, a directory, a pattern or -")
+    try:
+        if given.is_dir():
+            yield from ((file, False) for file in _walk(given))
+        elif given.exists() or not glob.has_magic(str(given)):
+            yield given, True
+        else:
+            matches = sorted(glob.glob(str(given), recursive=True))  # noqa: PTH207
+            if not matches:
+                raise DocumentError(f"no file matches {_shown(given)}")
+            yield from ((Path(match), True) for match in matches if Path(match).is_file())
+    except OSError as error:
+        raise _unreadable(_shown(path), error) from error
+
+
+def _walk(given: Path) -> Iterator[Path]:
+    """The files below a directory, sorted, hidden ones left out; and folders that cannot be listed."""
+    closed: list[Path] = []
+    for folder, subfolders, names in os.walk(
+        given, onerror=lambda error: closed.append(Path(error.filename))
+    ):
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+        yield from (Path(folder, name) for name in sorted(names) if not name.startswith("."))
+    yield from closed
+
+
+def _shown(path: str | os.PathLike[str]) -> str:
+    """A path for people and for JSON: on one line, and without what no encoding has."""
+    return "".join(it if it.isprintable() else ascii(it)[1:-1] for it in os.fspath(path))
+
+
+def _unreadable(name: str, error: OSError) -> DocumentError:
+    return DocumentError(f"{name} cannot be read: {error.strerror or error}")
 
 
 def _look_at(path: Path, name: str) -> Source:
     try:
         if path.exists() and not path.is_file():
-            raise DocumentError(f"{name} is not a regular file")
+            raise DocumentError(f"{name} is not a regular file: pipe a stream in, and name it -")
         size = path.stat().st_size
         with path.open("rb") as file:
             sample = file.read(_SAMPLE_BYTES)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise DocumentError(f"{name} cannot be read: {reason}") from error
+    except OSError as error:
+        raise _unreadable(name, error) from error
     kind = "office" if sample.startswith(b"%PDF-") else _FORMATS.get(path.suffix.lower(), "text")
     if kind == "office":
         _require_markitdown(name)
@@ -184,46 +196,11 @@ def _look_at(path: Path, name: str) -> Source:
     return Source(name, path, kind, encoding, size)
 
 
-def detect_encoding(sample: bytes, whole: bool = True) -> str | None:
-    """The encoding of a file that begins with `sample`, or None if it is not text.
-
-    A byte-order mark decides; else UTF-8 if it is valid or nearly so; else the best guess of
-    charset-normalizer. `whole` tells that the sample is all of the file.
-    """
-    for mark, encoding in _BOMS:
-        if sample.startswith(mark):
-            return encoding
-    if (wide := _wide_encoding(sample)) is not None:
-        return wide
-    controls = sum(sample.count(byte) for byte in b"\x00\x01\x02\x03\x04\x05\x06\x0e\x0f\x10\x11\x12\x13\x14")
-    if (b"\x00" in sample and controls > len(sample) // 1000) or controls > len(sample) // 20:
-        return None
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(sample, final=whole)
-        return "utf-8"
-    except UnicodeDecodeError:
-        guess = from_bytes(sample).best()
-    bad = sample.decode("utf-8", "replace").count("\ufffd")
-    high = sum(byte >= 0x80 for byte in sample)
-    if guess is None or bad * 10 < high:
-        return "utf-8"
-    return guess.encoding
-
-
-def _wide_encoding(sample: bytes) -> str | None:
-    """UTF-16 without a mark: zeros at most odd (little-endian) or most even places, few elsewhere."""
-    even, odd = sample[0::2].count(0), sample[1::2].count(0)
-    many, few = len(sample) * 0.3, len(sample) * 0.02
-    if odd > many and even < few:
-        return "utf-16-le"
-    return "utf-16-be" if even > many and odd < few else None
-
-
 def _opened(source: Source) -> BufferedReader:
     try:
         return source.path.open("rb")
     except OSError as error:
-        raise DocumentError(f"{source.name} cannot be read: {error.strerror}") from error
+        raise _unreadable(source.name, error) from error
 
 
 def _read(source: Source) -> Iterator[str]:
@@ -248,7 +225,7 @@ def _decoded(source: Source) -> Iterator[str]:
         if rest := decoder.decode(b"", final=True):
             yield rest
     except OSError as error:
-        raise DocumentError(f"{source.name} cannot be read: {error.strerror}") from error
+        raise _unreadable(source.name, error) from error
 
 
 def _rows(source: Source) -> Iterator[str]:
@@ -277,7 +254,12 @@ def _row_text(line: str) -> str:
         return line
     if isinstance(row, dict):
         row = row.get("text", row.get("content"))
-    return row.encode("utf-8", "replace").decode() if isinstance(row, str) else line
+    return _sendable(row) if isinstance(row, str) else line
+
+
+def _sendable(text: str) -> str:
+    """The text without lone surrogates, which no encoding has."""
+    return _SURROGATES.sub("\ufffd", text)
 
 
 def _html_to_markdown(source: Source) -> str:
@@ -285,7 +267,10 @@ def _html_to_markdown(source: Source) -> str:
 
     html = "".join(_decoded(source))
     try:
-        return str(markdownify(html, strip=["script", "style", "img"], heading_style="ATX"))
+        markdown = markdownify(
+            html, strip=["img"], heading_style="ATX", escape_asterisks=False, escape_underscores=False
+        )
+        return _sendable(str(markdown))
     except Exception as error:  # whatever the parser makes of it, recursion included
         raise DocumentError(f"{source.name} cannot be converted from HTML: {_brief(error)}") from error
 
@@ -301,11 +286,11 @@ def _office_to_markdown(source: Source) -> str:
     from markitdown import MarkItDown
 
     try:
-        return str(MarkItDown(enable_plugins=False).convert_local(source.path).text_content)
+        return _sendable(str(MarkItDown(enable_plugins=False).convert_local(source.path).text_content))
     except Exception as error:  # each format's library raises its own
         raise DocumentError(f"{source.name} cannot be converted: {_brief(error)}") from error
 
 
 def _brief(error: Exception) -> str:
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+    return f"{type(error).__name__}: {_shown(lines[0][:200])}" if lines else type(error).__name__

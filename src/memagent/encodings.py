@@ -1,0 +1,90 @@
+"""Tell the encoding of a text file from its first bytes, or that it is not text.
+
+Leaves out UTF-32 without a byte-order mark, which nothing writes.
+"""
+
+from __future__ import annotations
+
+import codecs
+import unicodedata
+
+from charset_normalizer import from_bytes
+from charset_normalizer.utils import any_specified_encoding
+
+_BOMS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_CONTROLS = bytes({*range(32)} - {*b"\b\t\n\x0b\f\r\x1a\x1b"})
+# The encodings that text files are still found in. Among all that Python knows, French is also
+# good Nordic and English good Romanian; a tie goes to the first here.
+_COMMON = (
+    "cp1252", "cp1250", "iso8859_2", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp874",
+    "koi8_r", "cp866", "gb18030", "big5", "cp932", "euc_jp", "cp949", "utf_16_le", "utf_16_be",
+)  # fmt: skip
+
+
+def detect_encoding(sample: bytes, whole: bool = True) -> str | None:
+    """The encoding of a file that begins with `sample`, or None if it is not text.
+
+    A byte-order mark decides; else UTF-8 if it is valid or nearly so; else the best guess of
+    charset-normalizer. `whole` tells that the sample is all of the file.
+    """
+    for mark, encoding in _BOMS:
+        if sample.startswith(mark):
+            return encoding
+    if (wide := _wide_encoding(sample)) is not None:
+        return wide
+    controls = sum(map(sample.count, _CONTROLS))
+    if (b"\x00" in sample and controls > len(sample) // 1000) or controls > len(sample) // 20:
+        return None
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(sample, final=whole)
+        return "utf-8"
+    except UnicodeDecodeError:
+        bad = sample.decode("utf-8", "replace").count("\ufffd")
+    if bad * 10 < sum(byte >= 0x80 for byte in sample):
+        return "utf-8"
+    return _guess(sample if whole else _to_whole_character(sample)) or "utf-8"
+
+
+def _wide_encoding(sample: bytes) -> str | None:
+    """UTF-16 without a mark: in the byte order that varies less, nearly all is printable.
+
+    It is told by its zero bytes, which no other text has: half of each space and line end.
+    """
+    if b"\x00" not in sample:
+        return None
+    even, odd = set(sample[0::2]), set(sample[1::2])
+    encoding = "utf-16-le" if len(odd) < len(even) else "utf-16-be"
+    try:
+        text = codecs.getincrementaldecoder(encoding)().decode(sample[: len(sample) // 2 * 2])
+    except UnicodeDecodeError:
+        return None
+    odd_ones = sum(unicodedata.category(it) in ("Cc", "Cn", "Co") and it not in "\t\n\f\r" for it in text)
+    varied = min(len(even), len(odd)) * 2 > len(text)
+    return None if varied or odd_ones > len(text) // 1000 else encoding
+
+
+def _to_whole_character(sample: bytes) -> bytes:
+    """The sample up to its last space or the like, which is never half of a character."""
+    end = next((at for at in range(len(sample), 0, -1) if sample[at - 1] < 0x30), len(sample))
+    return sample[:end] if end > len(sample) // 2 else sample
+
+
+def _guess(sample: bytes) -> str | None:
+    # Eastern Europe's two differ in where they have letters: only the first uses these bytes.
+    unfit = "iso8859_2" if any(0x80 <= byte <= 0x9F for byte in sample) else "cp1250"
+    encodings = [encoding for encoding in _COMMON if encoding != unfit]
+    if declared := any_specified_encoding(sample):
+        encodings.append(declared)
+    for end in (len(sample), len(sample) - 1):  # the second, if a character of two bytes is cut through
+        if matches := list(from_bytes(sample[:end], cp_isolation=encodings)):
+            first = matches[0]
+            equal = [it for it in matches if (it.chaos, it.coherence) == (first.chaos, first.coherence)]
+            return min((it.encoding for it in equal), key=encodings.index)
+    best = from_bytes(sample).best()
+    return best.encoding if best else None
