@@ -23,16 +23,15 @@ from memagent.chunking import split
 from memagent.config import Settings, load_settings
 from memagent.documents import Document, open_document
 from memagent.engines import open_engine
-from memagent.errors import CallLimitError, SettingsError
+from memagent.engines.limit import CallLimit
+from memagent.errors import SettingsError
 from memagent.journal import Journal
 from memagent.prompts import Prompts, load_prompts
 from memagent.tokens import TokenEstimate
 from memagent.types import (
     Chunk,
-    Completion,
     Conversation,
     Engine,
-    Message,
     Sampling,
     TokenCounter,
     Trajectory,
@@ -101,7 +100,7 @@ class Read:
         budgets = _budgets(settings, engine, prompts)
         self._reader = Reader(
             problem=problem,
-            engine=_CallLimit(engine, settings.max_calls) if settings.max_calls else engine,
+            engine=CallLimit(engine, settings.max_calls) if settings.max_calls else engine,
             prompts=prompts,
             budgets=budgets,
             sampling=Sampling(0, settings.temperature, settings.top_p, settings.seed),
@@ -221,24 +220,6 @@ def _budgets(settings: Settings, engine: Engine, prompts: Prompts) -> Budgets:
     if window is None:
         return budgets
     return budgets.fit(window, _counter(engine)(prompts.bare_text), frozenset(given))
-
-
-class _CallLimit:
-    """An engine that allows so many calls and then fails."""
-
-    def __init__(self, engine: Engine, calls: int) -> None:
-        self.engine = engine
-        self.model = model_of(engine)
-        self.calls = self.left = calls
-
-    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        if self.left == 0:
-            raise CallLimitError(f"the {self.calls} calls of --max-calls are used up")
-        self.left -= 1
-        return await self.engine.complete(messages, sampling)
-
-    async def aclose(self) -> None:
-        await self.engine.aclose()
 
 
 async def aread(
