@@ -23,8 +23,8 @@ RULER = tuple(name for name in TASKS if name.startswith(("niah_", "qa_")) or nam
 """The names of RULER's thirteen."""
 
 
-def examples(task: str, recipe: Recipe, count: int) -> Iterator[Example]:
-    """The first `count` examples of a task, each made when it is asked for.
+def examples(task: str, recipe: Recipe, count: int, start: int = 0) -> Iterator[Example]:
+    """`count` examples of a task from number `start` on, each made when it is asked for.
 
     Raises `SettingsError` for an unknown task at once, and while iterating for a recipe that does not
     suit the task or a set that has fewer questions.
@@ -32,7 +32,7 @@ def examples(task: str, recipe: Recipe, count: int) -> Iterator[Example]:
     if task not in TASKS:
         raise SettingsError(f"there is no task {task!r}: use one of {', '.join(TASKS)}")
     make = TASKS[task].make
-    return (make(recipe, index) for index in range(count))
+    return (make(recipe, index) for index in range(start, start + count))
 
 
 __all__ = ["RULER", "TASKS", "Corpora", "Recipe", "Task", "examples", "load_examples", "write_examples"]

@@ -112,7 +112,7 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
         try:
             yield json.loads(text)  # one object that holds everything, such as SQuAD's
         except json.JSONDecodeError:
-            yield from (json.loads(line) for line in text.splitlines() if line.strip())
+            yield from (json.loads(line) for line in text.split("\n") if line.strip())
     except json.JSONDecodeError as error:
         raise SettingsError(f"{path} is not JSON: {error}") from error
 

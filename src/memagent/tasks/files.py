@@ -28,7 +28,7 @@ def write_examples(path: str | Path, examples: Iterable[Example]) -> int:
     try:
         with _open(part, "wt", path.suffix == ".gz") as file:
             for example in examples:
-                file.write(json.dumps(asdict(example), ensure_ascii=False) + "\n")
+                file.write(json.dumps(asdict(example)) + "\n")
                 count += 1
         part.replace(path)
     except OSError as error:

@@ -41,6 +41,7 @@ def tasks() -> list[Task]:
             partial(make, subset, room),
             "rouge_l" if subset in _SUMMARIES else "f1",
             room,
+            corpus="longbench",
         )
         for subset, room in tokens.items()
     ]

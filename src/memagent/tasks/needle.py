@@ -56,7 +56,13 @@ VARIANTS = {
 def tasks() -> list[Task]:
     """The eight tasks."""
     return [
-        Task(name, partial(make, name, needles), "string_match_all", _ANSWER_TOKENS)
+        Task(
+            name,
+            partial(make, name, needles),
+            "string_match_all",
+            _ANSWER_TOKENS,
+            corpus="essays" if needles.haystack == "essay" else None,
+        )
         for name, needles in VARIANTS.items()
     ]
 

