@@ -1,0 +1,220 @@
+"""What an evaluation is asked to do: which examples, which readers, how often, and what of it is left."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from memagent.config import Settings
+from memagent.errors import SettingsError
+from memagent.evaluation.readers import READERS, Retrieval
+from memagent.evaluation.rows import Key
+from memagent.tasks import TASKS, Corpora, Recipe, load_examples
+from memagent.tasks.corpora import HOMES
+from memagent.tasks.recipe import Positions
+from memagent.tasks.scoring import SCORERS
+from memagent.types import Example, TokenCounter
+
+DEFAULT_COUNT = 128  # as in the paper's tables
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A task at one size: `length` in tokens, or `documents`; neither for a file's examples."""
+
+    task: str
+    length: int | None = None
+    documents: int | None = None
+
+    @property
+    def size(self) -> str:
+        """The size for people."""
+        if self.documents is not None:
+            return f"{self.documents:,} documents"
+        return f"{self.length:,} tokens" if self.length is not None else "as it is"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One example and what is left to do with it: pairs of a reader and a sample's number.
+
+    `example` is there if it came from a file; others are made from the cell and the index.
+    """
+
+    cell: Cell
+    index: int
+    attempts: tuple[tuple[str, int], ...]
+    example: Example | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which readers are run over which examples.
+
+    `count` is the number of examples for each task and size (128), or the most that are taken from
+    a file (all). Every example is read `samples` times by every reader. `seed` makes the examples.
+    Raises `SettingsError` for names that are not there and for sizes that are missing.
+    """
+
+    readers: tuple[str, ...]
+    tasks: tuple[str, ...] = ()
+    lengths: tuple[int, ...] = ()
+    documents: tuple[int, ...] = ()
+    count: int | None = None
+    samples: int = 1
+    seed: int = 0
+    examples: str | None = None
+    scorer: str | None = None
+    positions: Positions = "seeded"
+    retrieval: Retrieval = field(default_factory=Retrieval)
+    corpora: Corpora = field(default_factory=Corpora)
+
+    def __post_init__(self) -> None:
+        for what, names, known in (
+            ("task", self.tasks, TASKS),
+            ("reader", self.readers, READERS),
+            ("scorer", (self.scorer,) if self.scorer else (), SCORERS),
+        ):
+            for name in names:
+                if name not in known:
+                    raise SettingsError(f"there is no {what} {name!r}: use one of {', '.join(known)}")
+            if len(set(names)) < len(names):
+                raise SettingsError(f"a {what} is named twice: {', '.join(names)}")
+        for name in ("count", "samples"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise SettingsError(f"{name} is {value}: it must be above 0")
+        for sizes in (self.lengths, self.documents):
+            if len(set(sizes)) < len(sizes) or min(sizes, default=1) < 1:
+                raise SettingsError(
+                    f"the sizes {', '.join(map(str, sizes))} must be above 0, each named once"
+                )
+        if not self.readers:
+            raise SettingsError(f"which reader? --reader {'|'.join(READERS)}, as often as you like")
+        if not self.tasks and self.examples is None:
+            raise SettingsError("which examples? --task NAME --length TOKENS, or --examples FILE")
+        _ = self.cells
+
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """Each task at each of its sizes. A task made of documents takes --documents if there is any."""
+        found: list[Cell] = []
+        for task in self.tasks:
+            if self.documents and TASKS[task].documents:
+                found += [Cell(task, documents=number) for number in self.documents]
+            elif self.lengths:
+                found += [Cell(task, length=length) for length in self.lengths]
+            else:
+                sizes = "--length TOKENS" + (" or --documents N" if TASKS[task].documents else "")
+                raise SettingsError(f"{task} needs a size: {sizes}")
+        return tuple(found)
+
+    def totals(self) -> Counter[tuple[Cell, str]]:
+        """How many attempts there are for each cell and reader."""
+        examples = Counter(dict.fromkeys(self.cells, self.count or DEFAULT_COUNT))
+        examples.update(cell for cell, _, _ in self._from_file(len))
+        return Counter(
+            {
+                (cell, reader): count * self.samples
+                for cell, count in examples.items()
+                for reader in self.readers
+            }
+        )
+
+    def work(self, done: Collection[Key], count_tokens: TokenCounter) -> Iterator[Work]:
+        """What is left to do, an example at a time; those of a file are read as they are asked for."""
+        for cell in self.cells:
+            for index in range(self.count or DEFAULT_COUNT):
+                if attempts := self._missing(cell, index, done):
+                    yield Work(cell, index, attempts)
+        for cell, index, example in self._from_file(count_tokens):
+            if attempts := self._missing(cell, index, done):
+                yield Work(cell, index, attempts, example)
+
+    def make(self, work: Work, count_tokens: TokenCounter) -> Example:
+        """The example of a piece of work. Raises `MemAgentError` if it cannot be made."""
+        if work.example is not None:
+            return work.example
+        recipe = Recipe(
+            length_tokens=work.cell.length,
+            documents=work.cell.documents,
+            seed=self.seed,
+            count_tokens=count_tokens,
+            corpora=self.corpora,
+            positions=self.positions,
+        )
+        return TASKS[work.cell.task].make(recipe, work.index)
+
+    def scorer_of(self, task: str) -> str:
+        """The name of the scorer for a task's examples."""
+        known = TASKS.get(task)
+        return self.scorer or (known.scorer if known else "substring_match")
+
+    def settings_for(self, task: str, sample: int, settings: Settings) -> Settings:
+        """The settings of an attempt: the task's room for an answer, and a seed for each sample."""
+        known = TASKS.get(task)
+        return replace(
+            settings,
+            answer_tokens=settings.answer_tokens or (known.answer_tokens if known else None),
+            seed=None if settings.seed is None else settings.seed + sample,
+        )
+
+    def _missing(self, cell: Cell, index: int, done: Collection[Key]) -> tuple[tuple[str, int], ...]:
+        return tuple(
+            (reader, sample)
+            for reader in self.readers
+            for sample in range(self.samples)
+            if (cell.task, cell.length, cell.documents, index, reader, sample) not in done
+        )
+
+    def _from_file(self, count_tokens: TokenCounter) -> Iterator[tuple[Cell, int, Example]]:
+        if self.examples is None:
+            return
+        for index, example in enumerate(load_examples(self.examples, count_tokens)):
+            if index == self.count:
+                return
+            yield Cell(example.task), index, example
+
+    def recorded(self) -> dict[str, Any]:
+        """The plan as it is kept with the rows: files by their digests, wherever they lie."""
+        return {
+            "tasks": self.tasks,
+            "lengths": self.lengths,
+            "documents": self.documents,
+            "readers": self.readers,
+            "count": self.count,
+            "samples": self.samples,
+            "seed": self.seed,
+            "scorers": {task: self.scorer_of(task) for task in self.tasks or ("",)},
+            "positions": self.positions,
+            "retrieval": asdict(self.retrieval),
+            "examples": _digest(Path(self.examples)) if self.examples is not None else None,
+            "corpora": self._corpora() if self.tasks else {},
+        }
+
+    def _corpora(self) -> dict[str, dict[str, str]]:
+        """Where each corpus that is there came from, and its digest."""
+        found = {}
+        for name in HOMES:
+            try:
+                source = self.corpora.find(name)
+            except SettingsError:  # a task that needs it will say so
+                continue
+            found[name] = {"origin": source.origin, "sha256": _digest(source.path)}
+        return found
+
+
+def _digest(path: Path) -> str:
+    """SHA-256 over a file, or over all files below a folder, in order."""
+    digest = hashlib.sha256()
+    try:
+        for part in sorted(it for it in path.rglob("*") if it.is_file()) if path.is_dir() else [path]:
+            with part.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
+    return digest.hexdigest()

@@ -1,0 +1,202 @@
+"""What rows come to: mean scores with their intervals, costs, growth with length, depth, failures.
+
+An example read several times counts once, with the mean of its samples. Failed attempts count as 0
+in every score; they are left out of the costs, since they ended early.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from math import log, log2
+from statistics import fmean
+from typing import Literal, TypeVar
+
+from memagent.evaluation.rows import Row
+from memagent.tasks.scoring import confidence_interval
+
+DEPTH_BINS = 10
+_LEAST_SPREAD = 1.5  # of lengths, longest over shortest: growth over less than that cannot be told
+_ERROR_CHARACTERS = 120
+_UNITS = ((10**6, 10**4, "M"), (10**3, 10**3, "K"), (1 << 20, 1 << 17, "M"), (1 << 10, 1 << 7, "K"))
+
+Group = TypeVar("Group", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Size:
+    """How long examples are: asked for in tokens or documents, or (a file's) about so many tokens."""
+
+    kind: Literal["tokens", "documents"]
+    number: int
+
+    def __str__(self) -> str:
+        if self.kind == "documents":
+            return f"{self.number:,} documents"
+        for unit, step, name in _UNITS:
+            if self.number >= unit and self.number % step == 0:
+                return f"{self.number / unit:g}{name}"
+        return f"{self.number:,}"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A row, the name of its line in the report, and the folder of its run."""
+
+    series: str
+    folder: str
+    row: Row
+
+    @property
+    def size(self) -> Size:
+        """The size asked for; for an example of a file, its length to the next power of two."""
+        if self.row.documents is not None:
+            return Size("documents", self.row.documents)
+        if self.row.length is not None:
+            return Size("tokens", self.row.length)
+        return Size("tokens", 1 << round(log2(max(self.row.length_tokens, 1))))
+
+    @property
+    def example(self) -> tuple[object, ...]:
+        """What samples of one example, by one reader, have in common."""
+        row = self.row
+        return (self.series, self.folder, row.task, row.length, row.documents, row.index)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Many attempts in one: score and interval from 0 to 1, and means over the attempts that succeeded.
+
+    The means are None where none did. `cut` counts replies that ended at their token budget.
+    """
+
+    examples: int
+    attempts: int
+    failed: int
+    score: float
+    low: float
+    high: float
+    cut: int
+    length_tokens: float
+    calls: float | None
+    prompt_tokens: float | None
+    completion_tokens: float | None
+    seconds: float | None
+
+    @property
+    def tokens(self) -> float | None:
+        """Prompts and completions together."""
+        if self.prompt_tokens is None or self.completion_tokens is None:
+            return None
+        return self.prompt_tokens + self.completion_tokens
+
+
+def summarise(results: Sequence[Result]) -> Summary:
+    """The summary of at least one result."""
+    scores = example_scores(results)
+    low, high = confidence_interval(scores)
+    succeeded = [result.row for result in results if not result.row.error]
+
+    def mean(value: Callable[[Row], float]) -> float | None:
+        return fmean(map(value, succeeded)) if succeeded else None
+
+    return Summary(
+        examples=len(scores),
+        attempts=len(results),
+        failed=len(results) - len(succeeded),
+        score=fmean(scores),
+        low=low,
+        high=high,
+        cut=sum(result.row.cut for result in results),
+        length_tokens=fmean(result.row.length_tokens for result in results),
+        calls=mean(lambda row: row.calls),
+        prompt_tokens=mean(lambda row: row.prompt_tokens),
+        completion_tokens=mean(lambda row: row.completion_tokens),
+        seconds=mean(lambda row: row.seconds),
+    )
+
+
+def example_scores(results: Iterable[Result]) -> list[float]:
+    """A score for each example: the mean of its samples, which are no questions of their own."""
+    return [
+        fmean(result.row.score for result in one) for one in grouped(results, lambda it: it.example).values()
+    ]
+
+
+def grouped(results: Iterable[Result], group: Callable[[Result], Group]) -> dict[Group, list[Result]]:
+    """The results of each group, groups in the order in which they come up."""
+    found: defaultdict[Group, list[Result]] = defaultdict(list)
+    for result in results:
+        found[group(result)].append(result)
+    return dict(found)
+
+
+def by_task(results: Iterable[Result]) -> dict[tuple[str, str, Size], Summary]:
+    """A summary for each series, task and size."""
+    groups = grouped(results, lambda result: (result.series, result.row.task, result.size))
+    return {group: summarise(members) for group, members in groups.items()}
+
+
+def by_size(results: Iterable[Result]) -> dict[tuple[str, Size], Summary]:
+    """A summary for each series and size, over all its tasks; shorter ones first."""
+    groups = grouped(results, lambda result: (result.series, result.size))
+    return {(series, size): summarise(groups[series, size]) for series, size in sorted(groups, key=_by_size)}
+
+
+def _by_size(group: tuple[str, Size]) -> tuple[str, int]:
+    return (group[1].kind, group[1].number)
+
+
+def growth(points: Iterable[tuple[float, float]]) -> float | None:
+    """The exponent b of y = a * x ** b, by least squares over the logarithms.
+
+    None where the points, those at 0 left out, do not span lengths enough to tell.
+    """
+    usable = [(log(x), log(y)) for x, y in points if x > 0 and y > 0]
+    if not usable or max(usable)[0] - min(usable)[0] < log(_LEAST_SPREAD):
+        return None
+    middle_x, middle_y = fmean(x for x, _ in usable), fmean(y for _, y in usable)
+    return sum((x - middle_x) * (y - middle_y) for x, y in usable) / sum(
+        (x - middle_x) ** 2 for x, _ in usable
+    )
+
+
+def growth_of(
+    sizes: dict[tuple[str, Size], Summary], series: str, cost: Callable[[Summary], float | None]
+) -> float | None:
+    """How a cost of a series grows with the document's length."""
+    summaries = [summary for (name, _), summary in sizes.items() if name == series]
+    return growth(
+        (summary.length_tokens, spent) for summary in summaries if (spent := cost(summary)) is not None
+    )
+
+
+def by_depth(results: Iterable[Result]) -> dict[tuple[str, Size, int], Summary]:
+    """A summary for each series, size and tenth of the document in which the answer stands.
+
+    Only the needle tasks count, where there are any: elsewhere an answer's place is not its evidence's.
+    """
+    placed = [result for result in results if result.row.depth is not None]
+    needles = [result for result in placed if result.row.task.startswith("niah")]
+    groups = grouped(needles or placed, lambda result: (result.series, result.size, _bin(result.row.depth)))
+    return {group: summarise(members) for group, members in groups.items()}
+
+
+def _bin(depth: float | None) -> int:
+    return min(int((depth or 0.0) * DEPTH_BINS), DEPTH_BINS - 1)
+
+
+def failures(results: Iterable[Result]) -> Counter[tuple[str, str, str]]:
+    """How often each series failed for each cause: the error's class, and its text without its numbers."""
+    return Counter(
+        (result.series, result.row.cause or "", _kind_of_error(result.row.error))
+        for result in results
+        if result.row.error
+    )
+
+
+def _kind_of_error(error: str) -> str:
+    text = re.sub(r"\d+", "N", " ".join(error.split()))
+    return text if len(text) <= _ERROR_CHARACTERS else text[: _ERROR_CHARACTERS - 1] + "…"
