@@ -17,24 +17,40 @@ Verdict = tuple[str, bool]
 ReplyReader = Callable[[str, str], Verdict]
 """From a reply and the memory before it to the verdict."""
 
-_THOUGHT = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
+# A chat template may open the block itself, so that the reply has only its end.
+_THOUGHT = re.compile(r"\A(?:\s*<think>.*?(?:</think>|\Z))+|\A.*?</think>", re.DOTALL)
+_WRAPPED = re.compile(r"\A<(\w+)>\s*(.*?)\s*</\1>\Z", re.DOTALL | re.IGNORECASE)
+_LABEL = re.compile(r"\A(?:(?:THE |NEW |UPDATED )*(?:MEMORY|REPLY|RESPONSE|ANSWER|OUTPUT|BOXED) (?:IS )?)")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 _NOTHING_NEW_WORDS = 60
 _SUBJECT = (
     r"(?:memory|memories|answer|notes?|summary|response|information|context|text|chunk|section|passage"
     r"|piece|excerpt|document|update|content|it|this|there)"
 )
-_NOTHING_NEW = re.compile(
+_SAME_MEMORY = re.compile(
+    r"\b(?:memory|memories|answer|notes|summary) (?:(?:still |already )?(?:remains?|stays?|is|are) "
+    r"(?:\w+ly )?(?:unchanged|the same|as (?:it )?(?:is|was))|stands|already \w+ (?:all|everything|enough))\b",
+    re.IGNORECASE,
+)
+_KEPT = re.compile(
     rf"\b{_SUBJECT}\b.*\b(?:remains?|stays?|(?:is|are)(?: still| already)?|kept|keep) +(?:\w+ly +)?"
     r"(?:unchanged|the same|as (?:it )?(?:is|was)|relevant|valid|correct|sufficient|accurate|intact)\b"
-    rf"|\bno +(?:new|relevant|additional|further|useful|other|more)?[\w ,]*"
-    rf"\b(?:information|details?|content|evidence|updates?|changes?|mention)\b"
-    rf"|\b{_SUBJECT}\b.*\b(?:does|do|did|is|are|was|has|need)(?:n't|n’t| not| no)\b.*"
-    r"\b(?:contain|provide|mention|add|include|offer|need|require|relevant|related|helpful|necessary"
-    r"|change|changed|give|refine|refinement|updated?)\b"
     rf"|\b(?:keep|leave|retain|return)(?:ing)?\b.*\b{_SUBJECT}\b.*\b(?:as|same|unchanged)\b",
     re.IGNORECASE,
 )
+_NOTHING_FOUND = re.compile(
+    r"\bno +(?:new|relevant|additional|further|useful|other|more)?[\w ,]*"
+    r"\b(?:information|details?|content|evidence|updates?|changes?|mention)\b"
+    rf"|\b{_SUBJECT}\b.*\b(?:does|do|did|is|are|was|has|need)(?:n't|n’t| not| no)\b.*"
+    r"\b(?:contain|provide|mention|add|include|offer|need|require|relevant|related|helpful|useful"
+    r"|necessary|change|changed|give|refine|refinement|updated?)\b"
+    rf"|\b{_SUBJECT}\b.*\b(?:is|are|was|were|seems?|appears?)(?: \w+ly)? (?:unrelated|irrelevant)\b"
+    r"|\b(?:nothing|none)\b.*\b(?:new|helps?|helpful|relevant|useful|related|needed)\b",
+    re.IGNORECASE,
+)
+_NO_MEMORY = ("UNCHANGED", "NO CHANGE", "EMPTY", "")
+_CONTRAST = re.compile(r"\bbut\b|;", re.IGNORECASE)
+_FACT = re.compile(r"\d[\w.,]*\w|\d|(?<=[\s\"'“‘(:])[A-Z]\w+")
 
 
 def without_thought(reply: str) -> str:
@@ -44,8 +60,8 @@ def without_thought(reply: str) -> str:
 
 def read_rewrite(reply: str, memory: str) -> Verdict:
     """The reply is the new memory; one that is empty or says nothing new leaves the old one."""
-    text = without_thought(reply)
-    return (memory if _adds_nothing(text) else text), False
+    text = _unwrapped(without_thought(reply))
+    return (memory if _adds_nothing(text, memory) else text), False
 
 
 def read_gated(reply: str, memory: str) -> Verdict:
@@ -53,12 +69,21 @@ def read_gated(reply: str, memory: str) -> Verdict:
 
     An empty memory is never enough.
     """
-    lines = without_thought(reply).splitlines() or [""]
-    first, last, both = _bare(lines[0]), _bare(lines[-1]), f"{UNCHANGED} {ENOUGH}"
-    text = "\n".join(lines[:-1] if last == ENOUGH else lines).strip()
-    unchanged = first in (UNCHANGED, both) or _adds_nothing(text)
+    lines = _unwrapped(without_thought(reply)).splitlines()
+    worded = [number for number, line in enumerate(lines) if _bare(line)] or [0]
+    first, last = (_bare("".join(lines[at : at + 1])) for at in (worded[0], worded[-1]))
+    both = f"{UNCHANGED} {ENOUGH}"
+    if last == ENOUGH:
+        del lines[worded[-1]]
+    text = _unwrapped("\n".join(lines))
+    unchanged = _LABEL.sub("", first) in (UNCHANGED, both) or _adds_nothing(text, memory)
     after = memory if unchanged else text
     return after, bool(after) and (last == ENOUGH or first == both)
+
+
+def _unwrapped(text: str) -> str:
+    """The text without a tag around it all, such as the prompt's own."""
+    return _WRAPPED.sub(r"\2", text.strip())
 
 
 def _bare(line: str) -> str:
@@ -66,8 +91,26 @@ def _bare(line: str) -> str:
     return " ".join(re.sub(r"[^\w\s]|_", " ", line).split()).upper()
 
 
-def _adds_nothing(text: str) -> bool:
-    """Whether every sentence of a short text says that there is nothing to say."""
-    sentences = [sentence for sentence in _SENTENCE_END.split(text) if sentence.strip()]
+def _adds_nothing(text: str, memory: str) -> bool:
+    """Whether a short text is no memory, or each of its sentences says that there is nothing to say."""
+    sentences = [sentence for sentence in _SENTENCE_END.split(text) if _bare(sentence)]
+    if _LABEL.sub("", _bare(text)) in _NO_MEMORY:
+        return True
     short = len(text.split()) <= _NOTHING_NEW_WORDS
-    return short and all(_NOTHING_NEW.search(sentence) for sentence in sentences)
+    return short and all(_is_idle(sentence, memory) for sentence in sentences)
+
+
+def _is_idle(sentence: str, memory: str) -> bool:
+    """Whether a sentence says that nothing was found or changed, and no name or number of its own.
+
+    What was not found is named in passing ("no mention of Alice"): it counts only after a "but".
+    """
+    if _SAME_MEMORY.search(sentence):
+        return True
+    if _KEPT.search(sentence):
+        said = sentence
+    elif _NOTHING_FOUND.search(sentence):
+        said = " ".join(_CONTRAST.split(sentence)[1:])
+    else:
+        return False
+    return all(fact.lower() in memory.lower() for fact in _FACT.findall(said))
