@@ -15,6 +15,7 @@ from memagent.documents import Document, Source
 from memagent.types import Chunk, TokenCounter
 
 _FIRST_CHARACTERS_PER_TOKEN = 3.5
+_MOST_CHARACTERS_PER_TOKEN = 16.0  # blank or unbroken text may count for next to nothing: chunks stay finite
 _AIM = 0.97  # of the budget: a guess that comes out above the budget has to be counted again
 _LEAST = 0.75  # of the budget: a smaller chunk is grown, if there is more text
 _WINDOW = 0.2  # of a chunk's length: how far back a natural place is looked for
@@ -27,7 +28,11 @@ _PLACES = (
     re.compile(r"[.!?…][\"'”’»)\]]*\s+|[。！？][”’」』]*"),
     re.compile(r"\s+"),
 )
-_JOINERS = "\u200d\ufe0e\ufe0f"
+# What belongs to the character before it, beside combining marks: a joiner, vowels and finals of
+# Hangul in parts, skin tones, the letters in a flag's tag.
+_EXTENDS = re.compile("[\u200d\u1160-\u11ff\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]")
+_FLAG_HALVES = re.compile("[\U0001f1e6-\U0001f1ff]+$")
+_LONGEST_CHARACTER = 32
 
 
 def split(document: Document, chunk_tokens: int, count_tokens: TokenCounter) -> Iterator[Chunk]:
@@ -59,28 +64,39 @@ def _by_source(blocks: Iterable[tuple[Source, str]]) -> Iterator[tuple[Source, I
 
 
 def cut(blocks: Iterable[str], chunk_tokens: int, count_tokens: TokenCounter) -> Iterator[tuple[str, int]]:
-    """Cut one text, given in blocks, into pieces with their token counts."""
+    """Cut one text, given in blocks, into pieces with their token counts.
+
+    The pieces do not depend on how the text is divided into blocks.
+    """
     stream = iter(blocks)
-    buffer, position, ended = "", 0, False
+    buffer, position = "", 0
     ratio = _FIRST_CHARACTERS_PER_TOKEN
     while True:
         wanted = max(1, int(chunk_tokens * ratio * _AIM))
-        while not ended and len(buffer) - position <= 2 * wanted:
-            block = next(stream, None)
-            ended = block is None
-            buffer, position = buffer[position:] + (block or ""), 0
+        if len(buffer) - position <= 2 * wanted:
+            buffer, position = _filled(buffer[position:], stream, 2 * wanted), 0
         if position == len(buffer):
             return
+        # One character more than a piece may have tells whether the text goes on behind it.
         ahead = buffer[position : position + 2 * wanted + 1]
         length, tokens = _fit(ahead, wanted, chunk_tokens, count_tokens)
         yield ahead[:length], tokens
         position += length
-        ratio = length / max(tokens, 1)
+        ratio = min(length / max(tokens, 1), _MOST_CHARACTERS_PER_TOKEN)
 
 
-def _fit(text: str, guess: int, budget: int, count_tokens: TokenCounter) -> tuple[int, int]:
-    """How long the first piece of `text` is, in characters and tokens."""
-    best = (0, 0)
+def _filled(held: str, stream: Iterator[str], least: int) -> str:
+    """`held` and what follows it, until it is longer than `least` or the stream ends."""
+    parts, length = [held], len(held)
+    while length <= least and (block := next(stream, None)) is not None:
+        parts.append(block)
+        length += len(block)
+    return "".join(parts)
+
+
+def _fit(text: str, wanted: int, budget: int, count_tokens: TokenCounter) -> tuple[int, int]:
+    """How long the first piece of `text` is (at most 2 * `wanted`), in characters and tokens."""
+    best, guess, most = (0, 0), wanted, 2 * wanted
     for _ in range(_TRIES):
         length = natural_end(text, guess)
         if length <= best[0]:
@@ -90,17 +106,17 @@ def _fit(text: str, guess: int, budget: int, count_tokens: TokenCounter) -> tupl
             best = (length, tokens)
             if length == len(text) or tokens >= _LEAST * budget:
                 return best
-            guess = min(len(text), int(length / max(tokens, 1) * budget * _AIM))
+            guess = min(most, int(length / max(tokens, 1) * budget * _AIM))
         elif length == 1:
             return length, tokens
         else:
             guess = max(1, int(length * budget / tokens * _AIM))
-    return best if best[0] else _bisect(text[:guess], budget, count_tokens)
+    return best if best[0] else _bisect(text, guess, budget, count_tokens)
 
 
-def _bisect(text: str, budget: int, count_tokens: TokenCounter) -> tuple[int, int]:
+def _bisect(text: str, length: int, budget: int, count_tokens: TokenCounter) -> tuple[int, int]:
     """The rare text whose density jumps: halve until it fits."""
-    length = len(text)
+    length = natural_end(text, length)
     while (tokens := count_tokens(text[:length])) > budget and length > 1:
         length = _whole_character(text, length // 2)
     return length, tokens
@@ -115,24 +131,32 @@ def natural_end(text: str, limit: int) -> int:
         end = 0
         for match in place.finditer(text, earliest, limit):
             end = match.end()
-        if end > earliest:
-            return end
+        if end > earliest and (whole := _whole_character(text, end)) > earliest:
+            return whole
     return _whole_character(text, limit)
 
 
 def _whole_character(text: str, end: int) -> int:
-    """`end`, moved back so that no combining sequence or line end is cut through (up to 32)."""
-    for position in range(max(end, 1), max(end - 32, 1), -1):
-        before, after = text[position - 1], text[position : position + 1]
-        joined = (
-            after in _JOINERS
-            or before == "\u200d"
-            or before + after == "\r\n"
-            or unicodedata.category(after).startswith("M")
-        )
-        if not after or not joined:
-            return position
-    return max(end, 1)
+    """`end`, moved back so that no line end, and nothing that a reader sees as one character, is cut."""
+    end = max(end, 1)
+    before = range(end, max(end - _LONGEST_CHARACTER, 0), -1)
+    return next((position for position in before if not _joined(text, position)), end)
+
+
+def _joined(text: str, position: int) -> bool:
+    """Whether the characters on both sides of a place belong together."""
+    before, after = text[position - 1], text[position : position + 1]
+    if not after:
+        return False
+    if _FLAG_HALVES.match(after):
+        halves = _FLAG_HALVES.search(text, max(position - _LONGEST_CHARACTER, 0), position)
+        return halves is not None and len(halves.group()) % 2 == 1
+    return (
+        before == "\u200d"
+        or before + after == "\r\n"
+        or _EXTENDS.match(after) is not None
+        or unicodedata.category(after).startswith("M")
+    )
 
 
 def halve(chunk: Chunk, count_tokens: TokenCounter) -> tuple[Chunk, Chunk]:
@@ -142,7 +166,7 @@ def halve(chunk: Chunk, count_tokens: TokenCounter) -> tuple[Chunk, Chunk]:
     """
     if len(chunk.text) < 2:
         raise ValueError("a chunk of one character cannot be halved")
-    middle = min(natural_end(chunk.text, (len(chunk.text) + 1) // 2), len(chunk.text) - 1)
+    middle = natural_end(chunk.text, len(chunk.text) // 2)
     first, second = chunk.text[:middle], chunk.text[middle:]
     border = chunk.start + middle
     return (

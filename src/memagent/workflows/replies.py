@@ -29,7 +29,8 @@ _SUBJECT = (
 )
 _SAME_MEMORY = re.compile(
     r"\b(?:memory|memories|answer|notes|summary) (?:(?:still |already )?(?:remains?|stays?|is|are) "
-    r"(?:\w+ly )?(?:unchanged|the same|as (?:it )?(?:is|was))|stands|already \w+ (?:all|everything|enough))\b",
+    r"(?:\w+ly )?(?:unchanged|the same|as (?:it )?(?:is|was))|stands"
+    r"|already \w+ (?:all|everything|enough))\b",
     re.IGNORECASE,
 )
 _KEPT = re.compile(
