@@ -21,10 +21,11 @@ _LEAST = 0.75  # of the budget: a smaller chunk is grown, if there is more text
 _WINDOW = 0.2  # of a chunk's length: how far back a natural place is looked for
 _TRIES = 6
 
-# Best first: a blank line, a line end, a sentence end, white space.
+# Best first: a blank line, a line end, a sentence end, white space. Only where a match ends counts;
+# a pattern that begins with a plain character is found ten times as fast.
 _PLACES = (
-    re.compile(r"(?:\r?\n[ \t]*){2,}"),
-    re.compile(r"\r?\n"),
+    re.compile(r"\n[ \t]*(?:\r?\n[ \t]*)+"),
+    re.compile(r"\n"),
     re.compile(r"[.!?…][\"'”’»)\]]*\s+|[。！？][”’」』]*"),
     re.compile(r"\s+"),
 )
