@@ -19,8 +19,8 @@ from memagent.errors import SettingsError
 _OPENAI_VARIABLES = {"base_url": "OPENAI_BASE_URL", "api_key": "OPENAI_API_KEY"}
 
 
-def _setting(default: Any, help: str, choices: tuple[str, ...] = ()) -> Any:
-    return field(default=default, metadata={"help": help, "choices": choices})
+def _setting(default: Any, help: str, choices: tuple[str, ...] = (), secret: bool = False) -> Any:
+    return field(default=default, repr=not secret, metadata={"help": help, "choices": choices})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Settings:
         None, "a .gguf file, a Hugging Face folder or id, or a model's name at --base-url"
     )
     base_url: str | None = _setting(None, "an OpenAI-compatible endpoint, such as http://localhost:8000/v1")
-    api_key: str | None = _setting(None, "the endpoint's key")
+    api_key: str | None = _setting(None, "the endpoint's key", secret=True)
     tokenizer: str | None = _setting(
         None, "a tokenizer.json for a remote model; without it its tokens are estimated"
     )
@@ -79,7 +79,8 @@ def load_settings(
 
     `file` is a TOML file; without it the user's own (`user_config_path()`) is used if it exists.
     `environment` (default: the process's) may set `MEMAGENT_` and a field's name in capitals, and
-    `OPENAI_BASE_URL`, `OPENAI_API_KEY`. Raises `SettingsError`, naming the place of the value.
+    `OPENAI_BASE_URL`, `OPENAI_API_KEY`. What is empty there, or None in `flags`, is not set.
+    Raises `SettingsError`, naming the place of the value.
     """
     environment = os.environ if environment is None else environment
     values: dict[str, Any] = {}
@@ -87,7 +88,7 @@ def load_settings(
         path = Path(file) if file is not None else user_config_path()
         values |= _checked(_read_toml(path), str(path))
     values |= _checked(_from_environment(environment), "environment")
-    values |= _checked(dict(flags or {}), "flags")
+    values |= _checked({name: value for name, value in (flags or {}).items() if value is not None}, "flags")
     return Settings(**values)
 
 
@@ -108,7 +109,7 @@ def user_cache_path() -> Path:
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # TOML errors are ValueErrors
         raise SettingsError(f"the settings file {path} cannot be read: {error}") from error
 
 
@@ -116,23 +117,28 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     values = {name: environment[key] for name, key in _OPENAI_VARIABLES.items() if environment.get(key)}
     prefix = "MEMAGENT_"
     ours = {key.removeprefix(prefix).lower(): value for key, value in environment.items()
-            if key.startswith(prefix)}  # fmt: skip
+            if key.startswith(prefix) and value}  # fmt: skip
     types = setting_types()
     return values | {name: _parse(value, types.get(name, str), name) for name, value in ours.items()}
 
 
 def _checked(values: dict[str, Any], place: str) -> dict[str, Any]:
-    """The values, if all are known settings of the right type."""
+    """The values, if all are known settings of the right type and within their range."""
     types = setting_types()
     for name, value in values.items():
         if name not in types:
             near = "".join(f", did you mean {it!r}?" for it in difflib.get_close_matches(name, types, n=1))
             raise SettingsError(f"{place}: unknown setting {name!r}{near}")
         wanted = types[name]
-        if wanted is float and type(value) is int:
+        if wanted is float and type(value) is int and value.bit_length() < 64:
             values[name] = float(value)
-        elif value is not None and type(value) is not wanted:
-            raise SettingsError(f"{place}: {name} is {value!r}, it must be {_NOUNS[wanted]}")
+        elif type(value) is not wanted:
+            shown = repr(value) if Settings.__dataclass_fields__[name].repr else "of the wrong type"
+            raise SettingsError(f"{place}: {name} is {shown}, it must be {_NOUNS[wanted]}")
+    try:
+        Settings(**values)
+    except SettingsError as error:
+        raise SettingsError(f"{place}: {error}") from error
     return values
 
 
