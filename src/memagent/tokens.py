@@ -55,9 +55,11 @@ def load_tokenizer(path: str | Path) -> TokenCounter:
     except Exception as error:  # the library raises bare Exception for every kind of bad file
         raise SettingsError(f"{file} is not a tokenizer.json: {error}") from error
     tokenizer.no_truncation()
+    tokenizer.no_padding()
 
     def count(text: str) -> int:
-        return len(tokenizer.encode_batch_fast([text], add_special_tokens=False)[0])
+        sendable = text.encode("utf-8", "replace").decode()  # a lone surrogate is refused with an exception
+        return len(tokenizer.encode_batch_fast([sendable], add_special_tokens=False)[0])
 
     return count
 
