@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -23,17 +23,26 @@ UNCHANGED = "UNCHANGED"
 ENOUGH = "ENOUGH"
 
 _SLOT = re.compile(r"\{\{|\}\}|\{(\w+)\}")
-_TAG = re.compile(r"</?\s*([A-Za-z][\w-]*)\s*>")
+_TAG = re.compile(r"</?\s*([^\W\d_][\w.:-]*)(?:\s[^<>]*)?>")
 _NEEDED = {"update": {"problem", "chunk", "memory"}, "answer": {"problem", "memory"}}
 
-# What chat templates use to open and close turns, beside everything that begins with `<|`.
+# What chat templates use to open and close turns, beside the likes of `<|im_start|>` and `<turn|>`.
 _CHAT_TAGS = ("s", "bos", "eos", "pad", "unk", "start_of_turn", "end_of_turn", "think")
-_INVISIBLE = r"\s\u00ad\u200b-\u200f\u2060-\u2064\ufe00-\ufe0f\ufeff"
-# Controls that no reader needs: C0 and C1 but tab and line ends, and the bidirectional overrides,
-# which let a text show a person something else than it shows the model. Lone surrogates cannot
-# be sent at all.
-_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\u202a-\u202e\u2066-\u2069]")
-_SURROGATES = re.compile("[\ud800-\udfff]")
+_CHAT_WORDS = "INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|THINK"
+# Brackets, bars and slashes, each with the other shapes that a model takes for the same.
+_LEFT, _RIGHT, _BAR, _SLASH = "[<＜﹤]", "[>＞﹥]", "[|｜]", r"/\\／⁄∕"
+# Characters without a width, which hide in a word.
+_HIDDEN = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2060-\u2064\u206a-\u206f"
+    "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U000e0100-\U000e01ef"
+)
+# Controls that no reader needs: C0 and C1 but tab and line ends; and what shows a person something
+# else than it shows the model: bidirectional overrides, and tags, which are invisible letters.
+_CONTROLS = re.compile(
+    "[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]"
+)
+_PAGE_ENDS = re.compile("[\x0b\x0c]")
+_SURROGATES = re.compile("[\ud800-\udfff]")  # cannot be sent at all
 
 
 @dataclass(frozen=True)
@@ -96,18 +105,35 @@ class Prompts:
         The bracket of a tag that this prompt uses, or that chat templates use for turns, becomes
         `‹`, a look-alike that closes nothing; unprintable controls are dropped. The rest stays.
         """
-        text = _SURROGATES.sub("\ufffd", _CONTROLS.sub("", text))
+        text = _SURROGATES.sub("\ufffd", _PAGE_ENDS.sub("\n", _CONTROLS.sub("", text)))
         return self._structure.sub(lambda tag: "‹" + tag.group()[1:], text)
 
     @cached_property
     def _structure(self) -> re.Pattern[str]:
-        own = _TAG.findall(self.system + self.update + self.answer)
-        names = "|".join(sorted(map(re.escape, {*own, *_CHAT_TAGS}), key=len, reverse=True))
-        gap = f"[{_INVISIBLE}]*"
+        """The brackets to replace. All repeats are possessive: no text makes the search slow."""
+        own = {name.lower() for name in _TAG.findall(self.system + self.update + self.answer)}
+        ours, chats = _any_spelling(own), _any_spelling(_CHAT_TAGS)
+        hidden, blank, blank_or_slash = f"[{_HIDDEN}]*+", rf"[\s{_HIDDEN}]*+", rf"[\s{_HIDDEN}{_SLASH}]*+"
+        closing = rf"{blank}[{_SLASH}]{blank_or_slash}{ours}(?![\w-])"
+        opening = rf"{blank}{ours}(?:{blank_or_slash}|\s[^<>＜＞﹤﹥]*+){_RIGHT}"
+        turn = rf"{hidden}(?:[{_SLASH}]{hidden})?{chats}{hidden}{_RIGHT}"
+        barred = rf"{hidden}{_BAR}{hidden}[^\s>]|\w++{_BAR}{_RIGHT}"
         return re.compile(
-            rf"[<＜](?={gap}\|)|[<＜](?={gap}/?{gap}(?:{names})(?![\w-]))|\[(?=/?INST\])|<(?=</?SYS>)",
+            rf"{_LEFT}(?={closing}|{opening}|{turn}|{barred}|</?SYS>)|\[(?=/?(?:{_CHAT_WORDS})\])",
             re.IGNORECASE,
         )
+
+
+def _any_spelling(names: Iterable[str]) -> str:
+    """A pattern for the names, also in full-width letters or with hidden characters between."""
+    between = f"[{_HIDDEN}]*+"
+    longest_first = sorted(names, key=lambda name: (-len(name), name))
+    return f"(?:{'|'.join(between.join(map(_letter, name)) for name in longest_first) or '(?!)'})"
+
+
+def _letter(character: str) -> str:
+    wide = chr(ord(character) + 0xFEE0) if "!" <= character <= "~" else ""
+    return f"[{re.escape(character)}{wide}]"
 
 
 def load_prompts(path: str | Path) -> Prompts:
@@ -117,7 +143,7 @@ def load_prompts(path: str | Path) -> Prompts:
     """
     try:
         table = tomllib.loads(Path(path).read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # TOML errors are ValueErrors
         raise SettingsError(f"the template file {path} cannot be read: {error}") from error
     known = {field.name for field in fields(Prompts)}
     if unknown := table.keys() - known:
