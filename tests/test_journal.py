@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from dataclasses import asdict, replace
@@ -23,7 +24,7 @@ from memagent import (
     Usage,
 )
 from memagent.documents import Document, text_document
-from memagent.journal import default_path, read_lines
+from memagent.journal import Journal, default_path, read_lines
 from server import facts_document
 
 # The digits have more tokens than their length lets one think: two prompts are over the window.
@@ -123,6 +124,36 @@ def test_chunks_that_are_all_alike_are_each_paid_once(tmp_path: Path) -> None:
         engine.prompts.clear()
         run(engine, document, settings, trace, resume=True)
         assert len(engine.prompts) == max(0, total - (kept - 1))
+
+
+def test_a_long_torn_line_leaves_nothing_behind(whole: tuple[Path, FactsEngine, Any]) -> None:
+    path, _, _ = whole
+    kept = b"".join(path.read_bytes().splitlines(keepends=True)[:3])
+    path.write_bytes(kept + b'{"type": "conversation", "reply": "' + b"word " * 10_000)
+    with pytest.raises(EngineError, match="out of order"):
+        run(FactsEngine(calls=0), DOCUMENT, trace=path, resume=True)
+    assert path.read_bytes() == kept
+
+
+def test_the_record_answers_in_any_order(tmp_path: Path) -> None:
+    """As workflows need that ask several things at once."""
+    trace, first, second = tmp_path / "read.jsonl", (Message("user", "A"),), (Message("user", "B"),)
+
+    async def record() -> None:
+        journal = Journal(trace, {}, ScriptedEngine(["a1", "a2", "b"]))
+        for messages in (first, first, second):
+            completion = await journal.complete(messages, Sampling(8))
+            journal.append(Conversation("update", 0, messages, completion, completion.text))
+        await journal.aclose()
+
+    async def replay() -> list[str]:
+        journal = Journal(trace, {}, ScriptedEngine([]), resume=True)
+        completions = [await journal.complete(it, Sampling(8)) for it in (second, first, first)]
+        await journal.aclose()
+        return [completion.text for completion in completions]
+
+    asyncio.run(record())
+    assert asyncio.run(replay()) == ["b", "a1", "a2"]
 
 
 def test_a_finished_read_is_replayed_without_calls(whole: tuple[Path, FactsEngine, Any]) -> None:
