@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -372,6 +373,18 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     for trace in (tmp_path, tmp_path / "file" / "read.jsonl"):
         with pytest.raises(JournalError, match=r"cannot be (read|written): "):
             run(FactsEngine(), DOCUMENT, trace=trace)
+
+
+def test_a_full_disk_is_an_error_that_can_be_gone_on_from(tmp_path: Path) -> None:
+    trace, document = tmp_path / "read.jsonl", text_document(DOCUMENT)
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, unlimited[1]))
+    try:
+        with pytest.raises(JournalError, match=r"read\.jsonl cannot be written: .*--resume goes on"):
+            run(FactsEngine(), document, trace=trace)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    assert run(FactsEngine(), DOCUMENT, trace=trace, resume=True)[1] == run(FactsEngine(), DOCUMENT)[1]
 
 
 def test_read_lines_tells_where_each_line_ends(whole: tuple[Path, FactsEngine, Any]) -> None:

@@ -14,6 +14,7 @@ import json
 import os
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
@@ -79,7 +80,8 @@ class Journal:
 
     async def aclose(self) -> None:
         """Close the file; the engine stays open."""
-        self._file.close()
+        with suppress(OSError):  # what could not be written was told when it was tried
+            self._file.close()
 
     def append(self, conversation: Conversation) -> None:
         """Write a finished conversation, unless it came from the record."""
@@ -112,8 +114,13 @@ class Journal:
             self.answer = answer
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise JournalError(
+                f"the journal {self.path} cannot be written: {error.strerror}; once it can, --resume goes on"
+            ) from error
 
     def _recall(self, digest: str) -> dict[str, Any] | None:
         """The recorded line of a prompt, each once; read from the file no further than needed."""
