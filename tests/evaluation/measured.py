@@ -52,10 +52,10 @@ def write_examples(path: Path, count: int, words: int = 200) -> Path:
 def row(**fields: Any) -> Row:
     """A row, with what does not matter filled in."""
     usual: dict[str, Any] = {
-        "task": "niah_single_1", "length": 2048, "documents": None, "index": 0, "reader": "gated", "sample": 0,
-        "example_id": "", "score": 1.0, "prediction": "", "answers": ("x",), "error": None, "cause": None,
-        "calls": 2, "cut": 0, "prompt_tokens": 100, "completion_tokens": 10, "length_tokens": 2000,
-        "depth": None, "seconds": 1.0,
+        "task": "niah_single_1", "length": 2048, "documents": None, "index": 0, "reader": "gated",
+        "sample": 0, "example_id": "", "score": 1.0, "prediction": "", "answers": ("x",), "error": None,
+        "cause": None, "calls": 2, "cut": 0, "prompt_tokens": 100, "completion_tokens": 10,
+        "length_tokens": 2000, "depth": None, "seconds": 1.0,
     }  # fmt: skip
     return Row(**{**usual, **fields})
 

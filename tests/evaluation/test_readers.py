@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
+from measured import CODE, PROBLEM, TAGS, find_code, story
 
 from facts import FactsEngine
-from measured import CODE, PROBLEM, TAGS, find_code, story
 from memagent import (
     CallLimitError,
     ContextOverflowError,
@@ -37,6 +37,7 @@ from memagent.evaluation.readers import (
 from memagent.evaluation.retrieval import best_passages
 
 SETTINGS = Settings(chunk_tokens=120, memory_tokens=60, answer_tokens=60)
+RETRIEVAL = Retrieval(passages=3, passage_tokens=40)
 EVERY = pytest.mark.parametrize("reader", READERS)
 
 
@@ -57,7 +58,7 @@ def read(
     document: str,
     engine: Engine,
     settings: Settings = SETTINGS,
-    retrieval: Retrieval = Retrieval(passages=3, passage_tokens=40),
+    retrieval: Retrieval = RETRIEVAL,
     problem: str = PROBLEM,
 ) -> list[Conversation]:
     attempt = Attempt(
@@ -307,5 +308,5 @@ def test_templates_are_for_the_workflows_alone(tmp_path: Any) -> None:
     settings = Settings(templates=str(path))
     assert prompts_of("gated", settings).answer.endswith("mine")
     assert prompts_of("full", settings) == READERS["full"].prompts
-    with pytest.raises(SettingsError, match="no.toml"):
+    with pytest.raises(SettingsError, match=r"no\.toml"):
         prompts_of("overwrite", Settings(templates="no.toml"))

@@ -192,7 +192,7 @@ class Plan:
             "scorers": {task: self.scorer_of(task) for task in self.tasks or ("",)},
             "positions": self.positions,
             "retrieval": asdict(self.retrieval),
-            "examples": _digest(Path(self.examples)) if self.examples is not None else None,
+            "examples": self.examples and {"sources": self.examples, "sha256": _digest(Path(self.examples))},
             "corpora": self._corpora() if self.tasks else {},
         }
 

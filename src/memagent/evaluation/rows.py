@@ -21,8 +21,8 @@ FORMAT = 1
 RUN_FILE = "run.json"
 ROWS_FILE = "rows.jsonl"
 
-# Where and when a run took place, and what only bounds it: rows do not depend on these.
-_INCIDENTAL = ("command", "python")
+# Where and when a run took place, what follows from its plan, what only bounds it: no row depends on these.
+_INCIDENTAL = ("command", "python", "attempts")
 _INCIDENTAL_SETTINGS = ("engine", "base_url", "concurrency", "timeout_seconds", "retries", "threads")
 _SECRET_SETTINGS = ("api_key",)
 

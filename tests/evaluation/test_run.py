@@ -1,0 +1,269 @@
+"""A whole evaluation against a real server: every attempt has its row, whatever fails or is cut off."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from measured import find_code, story, without_times, write_examples
+
+from memagent import SettingsError
+from memagent.config import Settings
+from memagent.evaluation.attempts import depth, score
+from memagent.evaluation.plan import Cell, Plan
+from memagent.evaluation.readers import Retrieval
+from memagent.evaluation.rows import Row, read_header, read_rows
+from memagent.evaluation.run import Run, Watch, evaluate
+from memagent.tasks import TASKS, Recipe, Task
+from memagent.types import Example
+from server import Fault, Server, lasting_fault, refusal
+
+Serve = Callable[..., Server]
+SETTINGS = Settings(chunk_tokens=150, memory_tokens=60, answer_tokens=60, retries=0, concurrency=8)
+ALL_READERS = ("overwrite", "gated", "full", "truncate", "rag", "refine", "map_reduce")
+
+
+def run(folder: Path, server: Server, plan: Plan, settings: Settings = SETTINGS, **options: Any) -> list[Row]:
+    settings = replace(settings, base_url=server.base_url)
+    asyncio.run(evaluate(Run(plan=plan, settings=settings, folder=folder, **options)))
+    return list(read_rows(folder))
+
+
+@pytest.fixture
+def examples(tmp_path: Path) -> str:
+    return str(write_examples(tmp_path / "lamps.jsonl", 6))
+
+
+def test_every_attempt_has_its_row(serve: Serve, tmp_path: Path, examples: str) -> None:
+    server = serve(find_code)
+    plan = Plan(readers=ALL_READERS, examples=examples, samples=2, retrieval=Retrieval(passage_tokens=50))
+    rows = run(tmp_path / "out", server, plan)
+    assert len(rows) == len({row.key for row in rows}) == 6 * 7 * 2
+    assert {row.score for row in rows} == {1.0} and {row.error for row in rows} == {None}
+    assert sum(row.calls for row in rows) == len(server.paid)
+    assert all(row.prompt_tokens > 50 and row.completion_tokens > 2 and row.seconds > 0 for row in rows)
+    assert {row.task for row in rows} == {"lamps"} and {row.length for row in rows} == {None}
+
+
+def test_generated_examples_are_the_tasks_own(serve: Serve, tmp_path: Path) -> None:
+    server = serve(lambda messages: "The sun is yellow.")
+    plan = Plan(
+        readers=("full",), tasks=("niah_single_1", "hqa"), lengths=(1024,), documents=(5,), count=3, seed=4
+    )
+    settings = replace(SETTINGS, answer_tokens=None)
+    rows = run(tmp_path, server, plan, settings)
+    assert Counter((row.task, row.length, row.documents) for row in rows) == {
+        ("niah_single_1", 1024, None): 3,
+        ("hqa", None, 5): 3,
+    }
+    expected = {TASKS["hqa"].make(Recipe(documents=5, seed=4), index).id for index in range(3)}
+    assert {row.example_id for row in rows if row.task == "hqa"} == expected
+    limits = {body["max_tokens"] for body in server.asked}
+    assert limits == {TASKS["hqa"].answer_tokens, TASKS["niah_single_1"].answer_tokens}
+
+
+def test_failures_are_rows_with_their_cause(serve: Serve, tmp_path: Path, examples: str) -> None:
+    server = serve(find_code)
+    server.faults = lambda digest, attempt: refusal(500, "broken pipe") if int(digest, 16) % 3 == 0 else None
+    rows = run(tmp_path / "out", server, Plan(readers=("full", "gated"), examples=examples))
+    failed = [row for row in rows if row.error]
+    assert len(rows) == 12 and 0 < len(failed) < 12
+    assert all(row.score == 0 and row.cause == "EngineError" and "broken pipe" in row.error for row in failed)
+    assert all(row.score == 1 for row in rows if not row.error)
+    assert sum(row.calls for row in rows) == len(server.paid), "what a failure had paid for is counted"
+
+
+def test_a_document_too_long_fails_for_full_and_not_for_the_others(serve: Serve, tmp_path: Path) -> None:
+    path = write_examples(tmp_path / "long.jsonl", 2, words=1200)
+    server = serve(find_code, window=5000, wording="vllm")
+    plan = Plan(readers=ALL_READERS, examples=str(path))
+    rows = run(tmp_path / "out", server, plan, replace(SETTINGS, window_tokens=1500))
+    causes = {(row.reader, row.cause) for row in rows}
+    assert ("full", "ContextOverflowError") in causes
+    assert {reader for reader, cause in causes if cause} == {"full"}
+
+
+def test_a_problem_too_long_is_a_failure_of_its_example(serve: Serve, tmp_path: Path) -> None:
+    path = write_examples(tmp_path / "lamps.jsonl", 2)
+    lines = path.read_text().splitlines()
+    lines[0] = lines[0].replace("What is", "What is, please, " + "oh " * 4000)
+    path.write_text("\n".join(lines))
+    rows = run(tmp_path / "out", serve(find_code), Plan(readers=("gated",), examples=str(path)))
+    assert sorted((row.index, row.cause) for row in rows) == [(0, "ProblemTooLongError"), (1, None)]
+
+
+def test_attempts_are_bounded_and_examples_made_when_needed(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    ahead: list[int] = []
+    finished: list[Row] = []
+
+    def make(recipe: Recipe, index: int) -> Example:
+        made.append(index)
+        ahead.append(len(made) - len(finished))
+        return Example(f"c-{index}", "counted", "What is the code?", story(50), ("marmalade77",), 50)
+
+    monkeypatch.setitem(TASKS, "counted", Task("counted", make, "substring_match", 32))
+    server = serve(find_code, latency_seconds=0.01)
+    plan = Plan(readers=("full",), tasks=("counted",), lengths=(1024,), count=40)
+    settings = replace(SETTINGS, concurrency=3)
+    run(tmp_path, server, plan, settings, watch=Watch(row=finished.append))
+    assert len(made) == 40 and made == sorted(made)
+    assert server.most_in_flight == 3
+    assert max(ahead) <= 4, "no more than are being read, and the next"
+
+
+def test_resume_runs_only_what_is_missing(serve: Serve, tmp_path: Path, examples: str) -> None:
+    plan = Plan(readers=("full", "gated"), examples=examples)
+    folder = tmp_path / "out"
+    run(folder, serve(find_code), plan)
+    expected = without_times(folder)
+    whole = (folder / "rows.jsonl").read_bytes()
+    ends = [match.end() for match in re.finditer(b"\n", whole)]
+    for cut in [0, 1, *ends, *(end + 40 for end in ends[:-1]), *(end - 1 for end in ends)]:
+        (folder / "rows.jsonl").write_bytes(whole[:cut])
+        kept = whole[:cut].count(b"\n")
+        server = serve(find_code)
+        new: list[Row] = []
+        run(folder, server, plan, resume=True, watch=Watch(row=new.append))
+        assert without_times(folder) == expected
+        assert len(new) == 12 - kept
+        assert sum(row.calls for row in new) == len(server.paid), "nothing is paid for twice"
+
+
+def test_an_example_that_cannot_be_made_ends_the_run_and_keeps_the_rows(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(recipe: Recipe, index: int) -> Example:
+        if index == 5:
+            raise SettingsError("the set has 5 questions")
+        return Example(f"c-{index}", "short", "What is the code?", story(50), ("marmalade77",), 50)
+
+    monkeypatch.setitem(TASKS, "short", Task("short", make, "substring_match", 32))
+    plan = Plan(readers=("full",), tasks=("short",), lengths=(1024,), count=9)
+    settings = replace(SETTINGS, concurrency=1)
+    with pytest.raises(SettingsError, match="5 questions"):
+        run(tmp_path, serve(find_code), plan, settings)
+    assert {row.index for row in read_rows(tmp_path)} >= set(range(4))
+
+
+def test_samples_have_seeds_of_their_own(serve: Serve, tmp_path: Path, examples: str) -> None:
+    server = serve(find_code)
+    settings = replace(SETTINGS, seed=7, temperature=1.0)
+    rows = run(
+        tmp_path / "out", server, Plan(readers=("full",), examples=examples, count=2, samples=3), settings
+    )
+    assert Counter(body["seed"] for body in server.asked) == {7: 2, 8: 2, 9: 2}
+    assert Counter(row.sample for row in rows) == {0: 2, 1: 2, 2: 2}
+
+
+def test_what_was_run_stands_with_the_rows_but_for_the_key(
+    serve: Serve, tmp_path: Path, examples: str
+) -> None:
+    settings = replace(SETTINGS, api_key="sk-secret")
+    plan = Plan(readers=("full",), examples=examples)
+    run(tmp_path / "out", serve(find_code), plan, settings, command="memagent eval ...")
+    told = read_header(tmp_path / "out")
+    assert told["attempts"] == 6 and told["model"]["name"] == "test-model"
+    assert told["plan"]["readers"] == ["full"] and told["plan"]["examples"]["sources"] == examples
+    assert told["settings"]["chunk_tokens"] == 150 and told["command"] == "memagent eval ..."
+    assert "sk-secret" not in (tmp_path / "out" / "run.json").read_text()
+
+
+def test_other_examples_are_another_run(serve: Serve, tmp_path: Path, examples: str) -> None:
+    plan = Plan(readers=("full",), examples=examples)
+    run(tmp_path / "out", serve(find_code), plan)
+    write_examples(Path(examples), 7)
+    with pytest.raises(SettingsError, match=r"plan\.examples\.sha256 was"):
+        run(tmp_path / "out", serve(find_code), plan, resume=True)
+    write_examples(Path(examples), 6)
+    with pytest.raises(SettingsError, match=r"plan\.readers was"):
+        run(tmp_path / "out", serve(find_code), replace(plan, readers=("rag",)), resume=True)
+
+
+def test_budgets_that_cannot_be_are_refused_before_a_call(
+    serve: Serve, tmp_path: Path, examples: str
+) -> None:
+    server = serve(find_code)
+    with pytest.raises(SettingsError, match="budgets"):
+        run(
+            tmp_path / "out",
+            server,
+            Plan(readers=("gated",), examples=examples),
+            replace(SETTINGS, window_tokens=100),
+        )
+    assert not server.asked and not (tmp_path / "out").exists()
+
+
+def test_a_lasting_failure_leaves_no_attempt_out(serve: Serve, tmp_path: Path, examples: str) -> None:
+    server = serve(find_code, faults=lasting_fault(Fault(cut="before"), spared=3))
+    seen: list[Row] = []
+    rows = run(
+        tmp_path / "out", server, Plan(readers=("full",), examples=examples), watch=Watch(row=seen.append)
+    )
+    assert len(rows) == 6 == len(seen) and sum(row.score for row in rows) == 3
+
+
+def test_watchers_are_told_what_is_to_do_and_what_is_done(
+    serve: Serve, tmp_path: Path, examples: str
+) -> None:
+    begun: list[tuple[Any, Any]] = []
+    plan = Plan(readers=("full", "rag"), examples=examples, count=4, samples=2)
+    for resume in (False, True):
+        run(
+            tmp_path / "out", serve(find_code), plan, resume=resume, watch=Watch(lambda *it: begun.append(it))
+        )
+    cells = {(Cell("lamps"), "full"): 8, (Cell("lamps"), "rag"): 8}
+    assert begun == [(cells, {}), (cells, cells)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "wrong"),
+    [
+        ({"tasks": ("vt",)}, "needs a size: --length TOKENS"),
+        ({"tasks": ("hqa",)}, "--documents N"),
+        ({"tasks": ("vt",), "documents": (50,)}, "vt needs a size"),
+        ({"tasks": ("nothing",), "lengths": (9,)}, "no task 'nothing'"),
+        ({"tasks": ("vt", "vt"), "lengths": (9,)}, "named twice"),
+        ({"tasks": ("vt",), "lengths": (2048, 2048)}, "each named once"),
+        ({"tasks": ("vt",), "lengths": (0,)}, "above 0"),
+        ({"tasks": ("vt",), "lengths": (2048,), "count": 0}, "count is 0"),
+        ({"tasks": ("vt",), "lengths": (2048,), "scorer": "luck"}, "no scorer 'luck'"),
+        ({"tasks": ("vt",), "lengths": (2048,), "readers": ("skim",)}, "no reader 'skim'"),
+        ({"tasks": ("vt",), "lengths": (2048,), "readers": ()}, "which reader"),
+        ({}, "which examples"),
+    ],
+)
+def test_a_plan_that_cannot_be_says_what_is_wrong(fields: dict[str, Any], wrong: str) -> None:
+    with pytest.raises(SettingsError, match=wrong):
+        Plan(**{"readers": ("full",), **fields})
+
+
+def test_scorers_of_whole_answers_see_the_answer_in_the_reply() -> None:
+    reply = "I thought long. The answer is Paris."
+    assert score("exact_match", reply, ("Paris",)) == 1.0
+    assert score("string_match_all", f"2 and 3. {reply}", ("2", "3")) == 1.0
+
+
+def test_depth_is_where_the_one_answer_stands() -> None:
+    example = Example("e", "t", "p", "x" * 90 + "needle" + "x" * 4, ("needle",), 100)
+    assert depth(example) == 0.9
+    assert depth(replace(example, answers=("needle", "other"))) is None
+    assert depth(replace(example, document="needle needle")) is None
+    assert depth(replace(example, answers=("absent",))) is None
+
+
+def test_replies_cut_at_their_budget_are_counted(serve: Serve, tmp_path: Path, examples: str) -> None:
+    def ramble(messages: Sequence[Mapping[str, str]]) -> str:
+        return json.dumps(list(range(200)))
+
+    rows = run(tmp_path / "out", serve(ramble), Plan(readers=("full",), examples=examples, count=1))
+    assert [row.cut for row in rows] == [1]

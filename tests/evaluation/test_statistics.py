@@ -1,0 +1,173 @@
+"""What rows come to, on numbers worked by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from measured import row
+
+from memagent.evaluation.statistics import (
+    Result,
+    Size,
+    by_depth,
+    by_size,
+    by_task,
+    failures,
+    growth,
+    growth_of,
+    summarise,
+)
+
+
+def result(series: str = "gated", folder: str = "run", **fields: Any) -> Result:
+    return Result(series, folder, row(**fields))
+
+
+def failed(text: str = "HTTP 503", **fields: Any) -> Result:
+    return result(score=0.0, error=text, cause="EngineError", calls=0, prompt_tokens=7, **fields)
+
+
+def test_a_failure_scores_0_and_stays_in_the_denominator() -> None:
+    summary = summarise([result(index=0), result(index=1), result(index=2), failed(index=3)])
+    assert (summary.score, summary.examples, summary.attempts, summary.failed) == (0.75, 4, 4, 1)
+    assert summary.prompt_tokens == 100, "a failure's tokens are no cost of reading"
+    assert summary.tokens == 110 and summary.calls == 2
+
+
+def test_failures_alone_have_a_score_and_no_cost() -> None:
+    summary = summarise([failed(index=0), failed(index=1)])
+    assert summary.score == 0.0 and summary.tokens is summary.calls is summary.seconds is None
+
+
+def test_samples_of_an_example_are_one_question() -> None:
+    ones = [result(index=0, sample=sample, score=float(sample == 0)) for sample in range(4)]
+    summary = summarise([*ones, result(index=1)])
+    assert summary.score == (0.25 + 1) / 2
+    assert (summary.examples, summary.attempts) == (2, 5)
+    narrow = summarise([result(index=index, sample=0) for index in range(8)])
+    wide = summarise([result(index=0, sample=sample) for sample in range(8)])
+    assert narrow.low > wide.low == 0.0, "eight samples of one example say little"
+
+
+def test_128_questions_mean_7_points() -> None:
+    summary = summarise([result(index=index, score=float(index % 5 > 0)) for index in range(128)])
+    assert summary.score == pytest.approx(0.797, abs=1e-3)
+    assert (summary.high - summary.low) / 2 == pytest.approx(0.07, abs=0.005)
+
+
+def test_growth_of_linear_data_is_1() -> None:
+    assert growth((length, 3.7 * length) for length in (2048, 4096, 65536)) == pytest.approx(1.0, abs=1e-12)
+    assert growth((length, length**2 / 9) for length in (10, 100, 1000)) == pytest.approx(2.0, abs=1e-12)
+    assert growth((length, 5) for length in (10, 100)) == pytest.approx(0.0, abs=1e-12)
+
+
+@given(st.floats(0.2, 3), st.floats(0.01, 1e4), st.lists(st.floats(1e3, 4e6), min_size=3, unique=True))
+def test_growth_finds_the_exponent(exponent: float, factor: float, lengths: list[float]) -> None:
+    found = growth((length, factor * length**exponent) for length in lengths)
+    if max(lengths) < 1.5 * min(lengths) * (1 - 1e-9):
+        assert found is None
+    elif found is not None:
+        assert found == pytest.approx(exponent, abs=1e-6)
+
+
+def test_growth_of_too_little_is_not_told() -> None:
+    assert growth([]) is None
+    assert growth([(2048, 10)]) is None
+    assert growth([(2048, 10), (2050, 900)]) is None, "lengths of one size differ by chance"
+    assert growth([(0, 1), (10, 0), (1000, 5)]) is None
+
+
+def test_growth_is_fitted_to_the_means_at_each_size() -> None:
+    results = [
+        result(
+            index=index, length=length, length_tokens=length, prompt_tokens=2 * length, completion_tokens=0
+        )
+        for length in (1024, 2048, 8192)
+        for index in range(3)
+    ]
+    results.append(failed(length=8192, length_tokens=8192, index=9))
+    sizes = by_size(results)
+    assert growth_of(sizes, "gated", lambda it: it.tokens) == pytest.approx(1.0, abs=1e-12)
+    assert growth_of(sizes, "gated", lambda it: it.seconds) == pytest.approx(0.0, abs=1e-12)
+    assert growth_of(sizes, "full", lambda it: it.tokens) is None
+
+
+@pytest.mark.parametrize(
+    ("size", "name"),
+    [
+        (Size("tokens", 2048), "2K"),
+        (Size("tokens", 131072), "128K"),
+        (Size("tokens", 1 << 20), "1M"),
+        (Size("tokens", 3_500_000), "3.5M"),
+        (Size("tokens", 896_000), "896K"),
+        (Size("tokens", 7000), "7K"),
+        (Size("tokens", 300), "300"),
+        (Size("tokens", 12345), "12,345"),
+        (Size("documents", 25600), "25,600 documents"),
+    ],
+)
+def test_sizes_are_written_as_people_say_them(size: Size, name: str) -> None:
+    assert str(size) == name
+
+
+def test_the_size_is_what_was_asked_for_or_about_what_it_is() -> None:
+    assert result(length=2048, length_tokens=1900).size == Size("tokens", 2048)
+    assert result(length=None, documents=50, length_tokens=7000).size == Size("documents", 50)
+    assert result(length=None, length_tokens=7000).size == Size("tokens", 8192)
+
+
+def test_cells_are_kept_apart_and_sizes_in_order() -> None:
+    results = [
+        result(task=task, length=length, index=index)
+        for task in ("vt", "cwe")
+        for length in (8192, 2048)
+        for index in range(2)
+    ]
+    assert [(key, summary.examples) for key, summary in by_task(results).items()] == [
+        (("gated", "vt", Size("tokens", 8192)), 2),
+        (("gated", "vt", Size("tokens", 2048)), 2),
+        (("gated", "cwe", Size("tokens", 8192)), 2),
+        (("gated", "cwe", Size("tokens", 2048)), 2),
+    ]
+    assert [(size.number, summary.examples) for (_, size), summary in by_size(results).items()] == [
+        (2048, 4),
+        (8192, 4),
+    ]
+
+
+def test_depths_fall_into_tenths() -> None:
+    depths = [0.0, 0.05, 0.1, 0.55, 0.99, 1.0]
+    found = by_depth(result(index=index, depth=depth) for index, depth in enumerate(depths))
+    tenths = {tenth: summary.examples for (_, _, tenth), summary in found.items()}
+    assert tenths == {0: 2, 1: 1, 5: 1, 9: 2}
+
+
+def test_depth_is_that_of_needles_where_there_are_any() -> None:
+    words = result(task="hqa", depth=0.3)
+    assert len(by_depth([words, result(depth=None)])) == 1
+    assert [tenth for _, _, tenth in by_depth([words, result(depth=0.8)])] == [8]
+
+
+def test_failures_are_counted_by_cause() -> None:
+    found = failures(
+        [
+            failed("http://h:80 failed 7 times, last: HTTP 503"),
+            failed("http://h:81 failed 3 times, last: HTTP 503", index=1),
+            failed("x" * 500, series="full"),
+            result(index=3),
+        ]
+    )
+    assert sorted(found.values()) == [1, 2]
+    assert found["gated", "EngineError", "http://h:N failed N times, last: HTTP N"] == 2
+    assert all(len(error) <= 120 for _, _, error in found)
+
+
+def test_intervals_hold_the_mean() -> None:
+    for count in (1, 2, 10, 128):
+        summary = summarise([result(index=index, score=index % 3 / 2) for index in range(count)])
+        assert 0 <= summary.low <= summary.score <= summary.high <= 1
+        assert math.isfinite(summary.low)
