@@ -98,7 +98,9 @@ def _make(options: argparse.Namespace, console: Console) -> int:
     tokens: list[int] = []
     count = write_examples(options.out, _shown(made, options.count, tokens, console))
     spread = f"{min(tokens):,} to {max(tokens):,}"
-    console.print(f"{count} examples, {spread} tokens: {options.out}", markup=False, highlight=False)
+    console.print(
+        f"{count} examples, {spread} tokens: {options.out}", markup=False, highlight=False, soft_wrap=True
+    )
     return 0
 
 
@@ -174,5 +176,7 @@ def _filter(options: argparse.Namespace, console: Console) -> int:
             kept = write_examples(options.out, _drained(unknown(counted(), engine, quiz), runner))
         finally:
             runner.run(engine.aclose())
-    console.print(f"{kept} of {len(asked)} kept: {options.out}", markup=False, highlight=False)
+    console.print(
+        f"{kept} of {len(asked)} kept: {options.out}", markup=False, highlight=False, soft_wrap=True
+    )
     return 0

@@ -34,7 +34,7 @@ HOMES = {
 
 # A sentence ends at a mark, with what closes after it, before a capital or a digit; not after "Mr.".
 _SENTENCE_END = re.compile(
-    r"(?<!\bMr\.)(?<!\bMrs\.)(?<!\bDr\.)(?<!\bSt\.)(?<=[.!?\"'”’)]) (?=[\"'“‘(]?[A-Z0-9])"
+    r"(?<!\bMr\.)(?<!\bMrs\.)(?<!\bDr\.)(?<!\bSt\.)(?<!\bNo\.)(?<=[.!?\"'”’)]) (?=[\"'“‘(]?[A-Z0-9])"
 )
 _ENDS = re.compile(r"[.!?][\"'”’)]*$")
 

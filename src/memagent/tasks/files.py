@@ -76,7 +76,7 @@ def _example(line: str, path: Path, number: int, count_tokens: TokenCounter) -> 
         problem=_text(row.get("problem", row.get("question")), "problem", place),
         document=document,
         answers=_answers(row.get("answers", row.get("answer")), place),
-        length_tokens=int(row.get("length_tokens") or count_long(document, count_tokens)),
+        length_tokens=_length(row, place) or count_long(document, count_tokens),
     )
 
 
@@ -97,6 +97,13 @@ def _answers(value: object, place: str) -> tuple[str, ...]:
         raise SettingsError(f"{place} has no answers: a list of texts, of which each counts")
     return tuple(_text(str(item) if isinstance(item, int | float) else item, "answers", place)
                  for item in answers)  # fmt: skip
+
+
+def _length(row: dict[str, Any], place: str) -> int:
+    value = row.get("length_tokens") or 0
+    if not isinstance(value, int):
+        raise SettingsError(f"{place}: length_tokens is {value!r}, it must be a whole number")
+    return value
 
 
 def _text(value: object, field: str, place: str) -> str:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from memagent.types import TokenCounter
 
 _BLOCK_CHARACTERS = 1 << 16
-_LEAST_SHARE = 0.988  # with the problem and the answer's room added this keeps the 2% promised
-_AIM_SHARE = 0.995
+_LEAST_SHARE = 0.985  # with the problem and the answer's room added this keeps the 2% promised
+_AIM_SHARE = 0.993
 _FIRST_SIZE = 32
 _PROBES = (256, 16)  # a long document is first measured at these fractions of its length
 _LEAST_PROBE_TOKENS = 2048
@@ -59,6 +59,15 @@ def count_long(text: str, count_tokens: TokenCounter) -> int:
     return total + count_tokens(text[start:])
 
 
+def digits(number: int) -> int:
+    """How many digits the numbers from 1 to `number` have together."""
+    total, first = 0, 1
+    while first <= number:
+        total += number - first + 1
+        first *= 10
+    return total
+
+
 def fit(
     build: Callable[[int], str],
     limit_tokens: int,
@@ -69,31 +78,27 @@ def fit(
 
     `weigh(size)` is without end, grows about as the tokens of `build(size)` do and costs nothing.
     Returns the document, its tokens and its size, or None if even `build(0)` is over the limit.
-    What it returns is short by up to 1.2% or, where that is more, by less than one piece.
+    What it returns is short by up to 1.5% or, where that is more, by less than one piece.
     """
     text = build(0)
-    empty = count_long(text, count_tokens)
-    if empty > limit_tokens:
+    points = [(weigh(0), count_long(text, count_tokens))]  # weights and tokens, as they were measured
+    best, over = (text, points[0][1], 0), None
+    if best[1] > limit_tokens:
         return None
 
-    def rate(size: int, tokens: int) -> float:
-        return max(tokens - empty, 1) / (weigh(size) - weigh(0))
+    def measure(size: int) -> tuple[str, int]:
+        text = build(size)
+        points.append((weigh(size), count_long(text, count_tokens)))
+        return text, points[-1][1]
 
-    def size_for(tokens: float, rate: float) -> int:
-        return _greatest(weigh, weigh(0) + (tokens - empty) / rate)
-
-    pace = rate(_FIRST_SIZE, count_long(build(_FIRST_SIZE), count_tokens))
+    measure(_FIRST_SIZE)
     for part in _PROBES:
         if limit_tokens // part >= _LEAST_PROBE_TOKENS:
-            size = max(1, size_for(limit_tokens // part, pace))
-            pace = rate(size, count_long(build(size), count_tokens))
-    best, over = (text, empty, 0), None
+            measure(max(_FIRST_SIZE + 1, _extrapolate(points, weigh, limit_tokens / part)))
     while over is None or over - best[2] > 1:
-        size = max(size_for(limit_tokens * _AIM_SHARE, pace), best[2] + 1)
+        size = max(_extrapolate(points, weigh, limit_tokens * _AIM_SHARE), best[2] + 1)
         size = size if over is None else min(size, over - 1)
-        text = build(size)
-        tokens = count_long(text, count_tokens)
-        pace = rate(size, tokens)
+        text, tokens = measure(size)
         if tokens > limit_tokens:
             over = size
         else:
@@ -101,6 +106,18 @@ def fit(
             if tokens >= limit_tokens * _LEAST_SHARE:
                 break
     return best
+
+
+def _extrapolate(points: Sequence[tuple[float, int]], weigh: Callable[[int], float], tokens: float) -> int:
+    """The size at which there should be so many tokens.
+
+    On the line through the last point and the one before it that is well apart: a rate between two
+    sizes that are nearly the same would be noise.
+    """
+    weight, measured = points[-1]
+    before, fewer = next(point for point in reversed(points) if point[0] <= weight / 2 or point == points[0])
+    rate = max((measured - fewer) / (weight - before), 1e-6) if weight > before else 1.0
+    return _greatest(weigh, weight + (tokens - measured) / rate)
 
 
 def _greatest(weigh: Callable[[int], float], weight: float) -> int:

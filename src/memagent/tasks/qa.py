@@ -13,7 +13,7 @@ from functools import partial
 from itertools import chain, islice
 
 from memagent.errors import SettingsError
-from memagent.tasks.lengths import Pieces, count_long, fit
+from memagent.tasks.lengths import Pieces, count_long, digits, fit
 from memagent.tasks.passages import Passages, Question, load_passages
 from memagent.tasks.recipe import Draft, Recipe, Task
 from memagent.types import Example
@@ -115,7 +115,10 @@ def _fitted(draft: Draft, passages: Passages, question: Question) -> tuple[str, 
         def build(size: int, own: Sequence[str] = own, pieces: Pieces = pieces) -> str:
             return numbered_documents(_ordered(draft, [*own, *pieces.first(size)]))
 
-        if fitted := fit(build, limit, count, pieces.characters):
+        def weigh(size: int, pieces: Pieces = pieces) -> float:
+            return pieces.characters(size) + digits(size) + len("Document :\n") * size
+
+        if fitted := fit(build, limit, count, weigh):
             texts = [*own, *pieces.first(fitted[2])]
             ahead = pieces.first(fitted[2] + _LOOK_AHEAD)[fitted[2] :]
             return _topped_up(draft, texts, ahead, limit, fitted[:2])

@@ -14,7 +14,6 @@ from itertools import islice
 from memagent.tasks.scoring import SCORERS, Scorer, extract_answer
 from memagent.types import Engine, Example, Message, Sampling
 
-
 _SAMPLING = Sampling(max_tokens=256, temperature=1.0)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import pi
 
-from memagent.tasks.lengths import Pieces, fit
+from memagent.tasks.lengths import Pieces, digits, fit
 from memagent.tasks.recipe import Draft, Recipe, Task
 from memagent.tasks.vocabulary import LOWER, coined_words, distinct_words
 from memagent.types import Example
@@ -57,7 +57,7 @@ def make_common(recipe: Recipe, index: int) -> Example:
 
     def weigh(size: int) -> float:
         entries = COMMON_WORDS * often + size * seldom
-        return others.characters(size) * seldom + entries * 2 + _digits(entries)
+        return others.characters(size) * seldom + entries * 2 + digits(entries)
 
     fitted = fit(build, limit, recipe.count_tokens, weigh)
     if fitted is None or fitted[2] == 0:
@@ -94,12 +94,3 @@ def make_coded(recipe: Recipe, index: int) -> Example:
 def _frequencies(size: int, ranks: int) -> list[int]:
     """How often the word of each rank occurs among about `size` words: a zeta distribution."""
     return [int(size * rank**-ALPHA / _ZETA) for rank in range(1, ranks + 1)]
-
-
-def _digits(number: int) -> int:
-    """How many digits the numbers from 1 to `number` have together."""
-    total, first = 0, 1
-    while first <= number:
-        total += number - first + 1
-        first *= 10
-    return total

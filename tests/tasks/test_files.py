@@ -1,0 +1,98 @@
+"""Examples written to and read from files, the user's own rows among them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memagent.errors import SettingsError
+from memagent.tasks import load_examples, write_examples
+from memagent.types import Example
+
+TEXTS = st.text(st.characters(), min_size=1).filter(str.strip)  # with lone surrogates and line separators
+EXAMPLE = Example("vt-9-0-0", "vt", "Which?", "VAR A = 1", ("A", "B"), 9)
+
+
+@given(
+    st.lists(st.builds(Example, TEXTS, TEXTS, TEXTS, TEXTS, st.tuples(TEXTS, TEXTS), st.integers(1, 10**7))),
+    st.sampled_from(["a.jsonl", "a.jsonl.gz"]),
+)
+def test_what_is_written_is_read_again(examples: list[Example], name: str) -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        assert write_examples(path, examples) == len(examples)
+        assert list(load_examples(path)) == examples
+        assert (path.read_bytes()[:2] == b"\x1f\x8b") == name.endswith(".gz")
+
+
+def test_a_file_appears_only_when_it_is_complete(tmp_path: Path) -> None:
+    def broken() -> Iterator[Example]:
+        yield EXAMPLE
+        raise SettingsError("no more")
+
+    with pytest.raises(SettingsError, match="no more"):
+        write_examples(tmp_path / "a.jsonl", broken())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot be written"):
+        write_examples(tmp_path / "no" / "a.jsonl", [EXAMPLE])
+
+
+def load(path: Path, *rows: dict[str, Any] | str) -> list[Example]:
+    path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows) + "\n\n")
+    return list(load_examples(path, lambda text: len(text.split())))
+
+
+def test_a_user_s_row_needs_a_problem_a_document_and_answers(tmp_path: Path) -> None:
+    made = load(
+        tmp_path / "mine.v2.jsonl",
+        {"problem": "Who?", "document": "Ada did it.", "answers": ["Ada", 7]},
+        {"question": "Who?", "documents": ["Ada.", {"title": "Bob", "text": "He."}], "answer": "Ada"},
+    )
+    assert made == [
+        Example("mine-1", "mine", "Who?", "Ada did it.", ("Ada", "7"), 3),
+        Example("mine-2", "mine", "Who?", "Document 1:\nAda.\n\nDocument 2:\nBob\nHe.", ("Ada",), 7),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("{oops", "line 2 is not JSON"),
+        ("[1]", "line 2 is not a JSON object"),
+        ({"document": "x", "answers": ["y"]}, "line 2: problem is None"),
+        ({"problem": "x", "answers": ["y"]}, "line 2: document is None"),
+        ({"problem": "x", "documents": "all", "answers": ["y"]}, "line 2: documents is None"),
+        ({"problem": "x", "documents": [" "], "answers": ["y"]}, "line 2: documents is ' '"),
+        ({"problem": "x", "document": "y"}, "line 2 has no answers"),
+        ({"problem": "x", "document": "y", "answers": []}, "line 2 has no answers"),
+        ({"problem": "x", "document": "y", "answers": [""]}, "line 2: answers is ''"),
+        (
+            {"problem": "x", "document": "y", "answers": ["z"], "length_tokens": "many"},
+            "line 2: length_tokens",
+        ),
+    ],
+)
+def test_a_row_that_is_no_example_is_named(tmp_path: Path, row: dict[str, Any] | str, said: str) -> None:
+    good = {"problem": "x", "document": "y", "answers": ["z"]}
+    with pytest.raises(SettingsError, match=said):
+        load(tmp_path / "mine.jsonl", good, row)
+
+
+def test_a_file_that_is_not_there_or_cut_off_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot be read"):
+        list(load_examples(tmp_path / "none.jsonl"))
+    path = tmp_path / "a.jsonl.gz"
+    write_examples(path, [EXAMPLE] * 500)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(SettingsError, match="cannot be read"):
+        list(load_examples(path))

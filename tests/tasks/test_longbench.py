@@ -1,0 +1,67 @@
+"""LongBench rows, in its own layout and in one file of all subsets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from memagent.errors import SettingsError
+from memagent.tasks import TASKS, Corpora, Recipe, examples
+
+QASPER = {
+    "input": "How many?",
+    "context": "There are 5. " * 40,
+    "answers": ["5", "five"],
+    "dataset": "qasper",
+}
+REPORT = {
+    "id": "g-0",
+    "dataset": "gov_report",
+    "context": "Money was spent.",
+    "question": "",
+    "answers": ["It was."],
+}
+
+
+def recipe(path: Path) -> Recipe:
+    return Recipe(corpora=Corpora((("longbench", path),)), count_tokens=lambda text: len(text.split()))
+
+
+def test_a_row_keeps_its_document_and_answers(tmp_path: Path) -> None:
+    (tmp_path / "qasper.jsonl").write_text(json.dumps(QASPER) + "\n")
+    (example,) = examples("longbench_qasper", recipe(tmp_path), 1)
+    assert (example.problem, example.document, example.answers) == (
+        "How many?",
+        QASPER["context"],
+        ("5", "five"),
+    )
+    assert example.length_tokens == 120 and example.id == "longbench_qasper-120-0-0"
+    with pytest.raises(SettingsError, match=r"no qmsum\.jsonl"):
+        list(examples("longbench_qmsum", recipe(tmp_path), 1))
+
+
+def test_a_summary_s_problem_is_an_instruction_and_its_scorer_rouge(tmp_path: Path) -> None:
+    path = tmp_path / "all.jsonl"
+    path.write_text(json.dumps(QASPER) + "\n" + json.dumps(REPORT) + "\n")
+    (example,) = examples("longbench_gov_report", recipe(path), 1)
+    assert "Summarise" in example.problem and example.document == "Money was spent."
+    assert TASKS["longbench_gov_report"].scorer == "rouge_l" and TASKS["longbench_qasper"].scorer == "f1"
+    with pytest.raises(SettingsError, match="has 1 rows, and number 2"):
+        list(examples("longbench_gov_report", recipe(path), 2))
+
+
+def test_a_length_cannot_be_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "all.jsonl"
+    path.write_text(json.dumps(QASPER) + "\n")
+    for size in ({"length_tokens": 4096}, {"documents": 50}):
+        with pytest.raises(SettingsError, match="lengths of their own"):
+            list(examples("longbench_qasper", Recipe(corpora=recipe(path).corpora, **size), 1))
+
+
+def test_a_row_without_answers_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "all.jsonl"
+    path.write_text(json.dumps(QASPER | {"answers": []}) + "\n")
+    with pytest.raises(SettingsError, match="no context or no answers"):
+        list(examples("longbench_qasper", recipe(path), 1))

@@ -1,0 +1,155 @@
+"""Scorers, the answer in a reply, and the interval of a mean."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memagent.tasks.scoring import (
+    SCORERS,
+    confidence_interval,
+    exact_match,
+    extract_answer,
+    f1,
+    published_substring_match,
+    rouge_l,
+    string_match_all,
+    string_match_part,
+    substring_match,
+)
+
+WORDS = st.lists(st.sampled_from(["the", "a", "cat", "Dog,", "7", "on!", "mat"]), max_size=9).map(" ".join)
+
+
+def test_ruler_counts_answers_found_and_any_answer() -> None:
+    assert string_match_all("it is 12 and 34", ("12", "34", "56")) == pytest.approx(2 / 3)
+    assert string_match_all("PARIS", ("Paris",)) == 1
+    assert string_match_part("the capital, paris", ("London", "Paris")) == 1
+    assert string_match_part("rome", ("London", "Paris")) == 0
+
+
+def test_squad_normalisation_ignores_case_articles_and_punctuation() -> None:
+    assert exact_match("The  Eiffel-Tower!", ("eiffeltower", "x")) == 1
+    assert exact_match("Eiffel", ("Eiffel Tower",)) == 0
+
+
+def test_f1_is_of_words_and_the_best_over_the_answers() -> None:
+    assert f1("the big red dog", ("red dog", "cat")) == pytest.approx(0.8)  # 2 of 3 said, 2 of 2 wanted
+    assert f1("dog dog", ("dog",)) == pytest.approx(2 / 3)
+    assert f1("cat", ("dog",)) == 0
+
+
+def test_substring_match_goes_one_way_and_by_whole_words() -> None:
+    assert substring_match("It was Ada Lovelace, in 1843.", ("ada lovelace",)) == 1
+    assert substring_match("Ada", ("Ada Lovelace",)) == 0
+    assert substring_match("nothing is known", ("no",)) == 0
+    assert substring_match("No, they are not.", ("no",)) == 1
+
+
+def test_the_published_scorer_counts_either_way_and_only_the_first_answer() -> None:
+    assert published_substring_match("Ada", ("Ada Lovelace",)) == 1
+    assert published_substring_match("It is Ada Lovelace", ("Ada Lovelace",)) == 1
+    assert published_substring_match("Ada", ("Byron", "Ada")) == 0
+    assert published_substring_match("", ("Ada",)) == 0 == published_substring_match("...", ("Ada",))
+
+
+def test_an_answer_that_normalises_to_nothing_is_not_in_everything() -> None:
+    for name in ("exact_match", "f1", "substring_match"):
+        assert SCORERS[name]("whatever", ("A",)) == 0, name
+        assert SCORERS[name]("a", ("A",)) == 1, name
+
+
+@given(WORDS, st.lists(WORDS.filter(str.strip), min_size=1, max_size=3).map(tuple))
+def test_scores_lie_between_0_and_1_and_more_answers_never_hurt_the_best(
+    prediction: str, answers: tuple[str, ...]
+) -> None:
+    for name, scorer in SCORERS.items():
+        assert 0 <= scorer(prediction, answers) <= 1
+        assert scorer("", answers) == 0
+        assert scorer(answers[0], answers[:1]) in (0, 1)
+        if name not in ("string_match_all", "published_substring_match"):
+            assert scorer(prediction, (*answers, "mat")) >= scorer(prediction, answers)
+    if exact_match(prediction, answers):
+        assert substring_match(prediction, answers) == 1 == f1(prediction, answers)
+
+
+@given(st.lists(st.sampled_from("abcd"), max_size=12), st.lists(st.sampled_from("abcd"), max_size=12))
+def test_rouge_l_is_f1_of_the_longest_common_subsequence(ours: list[str], gold: list[str]) -> None:
+    @cache
+    def longest(i: int, j: int) -> int:
+        if i == len(ours) or j == len(gold):
+            return 0
+        if ours[i] == gold[j]:
+            return 1 + longest(i + 1, j + 1)
+        return max(longest(i + 1, j), longest(i, j + 1))
+
+    expected = 2 * longest(0, 0) / (len(ours) + len(gold)) if longest(0, 0) else 0
+    assert rouge_l(" ".join(ours), (" ".join(gold),)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"First \boxed{no}, rather \boxed{Paris}.", "Paris"),
+        (r"\boxed{f(x) = \frac{a}{b}}", r"f(x) = \frac{a}{b}"),
+        (r"\boxed{\text{Paris}}", "Paris"),
+        (r"\boxed {7} and \boxed{}", "7"),
+        ("\\boxed{Paris\nand so on", "Paris"),
+        (r"The answer is Rome. But \boxed{Paris}", "Paris"),
+        ("I think the answer is: **Paris**.\nBecause.", "Paris"),
+        ("The answer is Rome.\nNo: the final answer is Paris", "Paris"),
+        ("The answer is 3.5.", "3.5"),
+        ("The answer is\n", "The answer is"),
+        ("  Paris \n", "Paris"),
+        ("", ""),
+    ],
+)
+def test_the_answer_in_a_reply(text: str, answer: str) -> None:
+    assert extract_answer(text) == answer
+
+
+@given(st.text("ab{} ", max_size=20))
+def test_whatever_is_balanced_in_a_box_comes_out_of_it(content: str) -> None:
+    depths, depth = [], 0
+    for letter in content:
+        depth += {"{": 1, "}": -1}.get(letter, 0)
+        depths.append(depth)
+    if content.strip() and depth == 0 and min(depths) >= 0:
+        assert extract_answer(f"so \\boxed{{{content}}} }}") == content.strip()
+
+
+def test_128_questions_mean_about_seven_points_to_each_side() -> None:
+    low, high = confidence_interval([1.0] * 102 + [0.0] * 26)
+    assert (low, high) == pytest.approx((0.7190, 0.8574), abs=1e-4)  # Wilson, worked by hand
+    low, high = confidence_interval([1.0] * 64 + [0.0] * 64)
+    assert high - low == pytest.approx(0.171, abs=1e-3)
+
+
+def test_the_interval_of_other_scores_is_the_normal_one() -> None:
+    low, high = confidence_interval([0.5, 0.7, 0.6, 0.6])  # mean 0.6, deviation 0.0816, by sqrt 4
+    assert (low, high) == pytest.approx((0.6 - 0.0800, 0.6 + 0.0800), abs=1e-4)
+
+
+def test_too_few_scores_tell_nothing_and_equal_ones_not_everything() -> None:
+    assert confidence_interval([]) == (0, 1) == confidence_interval([1.0])
+    assert confidence_interval([1.0] * 10)[0] == pytest.approx(0.7225, abs=1e-3)
+
+
+@given(st.lists(st.floats(0, 1) | st.sampled_from([0.0, 1.0]), min_size=2))
+def test_the_interval_holds_the_mean_and_stays_within_0_and_1(scores: list[float]) -> None:
+    low, high = confidence_interval(scores)
+    assert 0 <= low <= sum(scores) / len(scores) + 1e-9
+    assert sum(scores) / len(scores) - 1e-9 <= high <= 1
+
+
+def test_the_interval_covers_the_truth_about_19_times_in_20() -> None:
+    source = random.Random(0)
+    hits = 0
+    for _ in range(500):
+        low, high = confidence_interval([float(source.random() < 0.3) for _ in range(60)])
+        hits += low <= 0.3 <= high
+    assert 0.92 <= hits / 500 <= 0.98

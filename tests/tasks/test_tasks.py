@@ -1,0 +1,193 @@
+"""Every task: solvable from its document, not guessable, of the length asked, the same each time."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from memagent.errors import SettingsError
+from memagent.tasks import RULER, TASKS, Corpora, Recipe, examples
+from memagent.tasks.passages import load_passages
+from memagent.tasks.scoring import SCORERS
+from memagent.tokens import TokenEstimate
+from memagent.types import Example, TokenCounter
+from tasks.oracles import solve
+
+SIZED = ("hqa", "squad", "2wiki", "musique")
+
+
+def score(example: Example, prediction: str) -> float:
+    return SCORERS[TASKS[example.task].scorer](prediction, example.answers)
+
+
+def total_tokens(example: Example, count: TokenCounter) -> int:
+    room = TASKS[example.task].answer_tokens
+    return count(example.document) + count(example.problem) + room
+
+
+@pytest.mark.parametrize("length", [8192, 131_072])
+@pytest.mark.parametrize("task", [*RULER, *SIZED])
+def test_an_oracle_scores_all_and_a_null_reader_nothing(task: str, length: int, count: TokenCounter) -> None:
+    recipe = Recipe(length_tokens=length, seed=3, count_tokens=count)
+    first, second = examples(task, recipe, 2)
+    for example in (first, second):
+        assert score(example, solve(example)) == 1
+        assert score(example, "") == 0
+        assert 0.98 * length <= total_tokens(example, count) <= length
+        assert abs(example.length_tokens - count(example.document)) <= length / 10_000
+    assert score(first, " ".join(second.answers)) <= 0.2, "another example's answers must not do"
+
+
+@pytest.mark.parametrize("task", ["niah_single_1", "niah_multikey_3", "vt", "cwe", "fwe", "niah_single_2"])
+def test_a_million_tokens_are_met_within_two_percent(task: str) -> None:
+    counted = [0]
+
+    def counting(text: str) -> int:
+        counted[0] += len(text)
+        return -(-len(text) // 4)
+
+    recipe = Recipe(length_tokens=1_000_000, count_tokens=counting)
+    (example,) = examples(task, recipe, 1)
+    assert 980_000 <= total_tokens(example, lambda text: -(-len(text) // 4)) <= 1_000_000
+    assert score(example, solve(example)) == 1
+    assert counted[0] < 2.5 * len(example.document), "a search that counts the text again and again"
+
+
+@pytest.mark.parametrize("task", [*RULER, *SIZED])
+def test_a_tiny_length_makes_an_example_that_fits_or_says_that_it_cannot(task: str) -> None:
+    made = 0
+    for length in [*range(1, 700, 53), 1500, 4500]:
+        recipe = Recipe(length_tokens=length, count_tokens=lambda text: len(text.split()))
+        try:
+            (example,) = examples(task, recipe, 1)
+        except SettingsError as error:
+            assert f"{length} tokens are too few" in str(error)
+            continue
+        made += 1
+        assert total_tokens(example, lambda text: len(text.split())) <= length
+        assert score(example, solve(example)) == 1
+    assert made >= 1
+
+
+@pytest.mark.parametrize("task", [*RULER, *SIZED])
+def test_an_example_depends_on_its_recipe_and_number_alone(task: str) -> None:
+    recipe = Recipe(length_tokens=3000, seed=5)
+    alone = TASKS[task].make(recipe, 2)
+    assert list(examples(task, recipe, 3))[2] == alone
+    assert list(examples(task, recipe, 1, start=2)) == [alone]
+    assert alone.id == f"{task}-3000-5-2"
+    other_seed = TASKS[task].make(replace(recipe, seed=6), 2)
+    assert other_seed.document != alone.document
+    assert TASKS[task].make(recipe, 1).document != alone.document
+
+
+def test_examples_stay_what_they_were() -> None:
+    """Recorded digests: a change here makes scores of different versions incomparable."""
+    recipe = Recipe(length_tokens=2000, seed=1, count_tokens=lambda text: len(text) // 4)
+    digests = {}
+    for task in ("niah_multikey_3", "vt", "fwe", "qa_2"):
+        (example,) = examples(task, recipe, 1)
+        digests[task] = hashlib.sha256(repr(example).encode()).hexdigest()[:12]
+    assert digests == DIGESTS
+
+
+DIGESTS = {
+    "niah_multikey_3": "cfa424709844",
+    "vt": "def9c7901502",
+    "fwe": "2423a58dfe5f",
+    "qa_2": "05169cd13d29",
+}
+
+
+@pytest.mark.parametrize("documents", [10, 50, 400, 1000])
+def test_hqa_has_the_documents_asked_for(documents: int) -> None:
+    (example,) = examples("hqa", Recipe(documents=documents), 1)
+    headings = [line for line in example.document.split("\n") if line.startswith("Document ")]
+    assert headings == [f"Document {number}:" for number in range(1, documents + 1)]
+    assert score(example, solve(example)) == 1
+
+
+def test_fewer_documents_than_a_question_came_with_keep_those_that_it_needs() -> None:
+    (example,) = examples("hqa", Recipe(documents=3), 1)
+    assert example.document.count("Document ") == 3 and score(example, solve(example)) == 1
+    with pytest.raises(SettingsError, match="1 documents are fewer than the 2"):
+        list(examples("hqa", Recipe(documents=1), 1))
+
+
+def slots(example: Example) -> list[int]:
+    """Where the question's own documents stand, in their order in the set."""
+    passages = load_passages(Corpora().find("hotpot"))
+    question = next(it for it in passages.questions if it.problem == example.problem)
+    texts = example.document.split("\n\nDocument ")
+    bodies = [text.partition(":\n")[2] for text in texts]
+    return [bodies.index(passages.pool[place]) for place in question.own]
+
+
+def test_with_ruler_positions_a_question_s_documents_stand_in_the_same_slots_in_every_example() -> None:
+    order = list(range(200))
+    random.Random(42).shuffle(order)  # RULER shuffles the own documents, then the others, with this seed
+    expected = [order.index(number) for number in range(10)]
+    ruler = list(examples("hqa", Recipe(documents=200, seed=42, positions="ruler"), 4))
+    assert [slots(example) for example in ruler] == [expected] * 4
+    seeded = [slots(example) for example in examples("hqa", Recipe(documents=200, seed=42), 4)]
+    assert len({tuple(places) for places in seeded}) == 4
+
+
+def test_the_last_question_of_a_set_is_the_last_example() -> None:
+    recipe = Recipe(documents=10)
+    assert len(list(examples("hqa", recipe, 40))) == 40
+    with pytest.raises(SettingsError, match="has 40 questions"):
+        list(examples("hqa", recipe, 41))
+
+
+def test_no_needle_of_the_haystack_has_the_key_that_is_asked() -> None:
+    (example,) = examples("niah_multikey_2", Recipe(length_tokens=30_000), 1)
+    key = example.problem.removesuffix("?").rpartition(" for ")[2]
+    assert example.document.count(f" for {key} is: ") == 1
+
+
+def test_essays_go_on_from_their_start_when_they_run_out() -> None:
+    (example,) = examples("niah_single_2", Recipe(length_tokens=60_000), 1)
+    assert example.document.count("I had called upon my friend Sherlock Holmes upon the second") >= 4
+
+
+def test_a_needle_stands_between_sentences(tmp_path: Path) -> None:
+    essay = tmp_path / "essays.txt"
+    essay.write_text("Mr. Fogg left. He came back in 80 days. “Why?” asked Passepartout. " * 40)
+    recipe = Recipe(length_tokens=2000, corpora=Corpora((("essays", essay),)))
+    for example in examples("niah_multivalue", recipe, 10):
+        before = re.findall(r"(.{4})One of the special magic \w+ for [^:]+: \w+\. [^O]", example.document)
+        assert {part[-2:] for part in before} <= {". ", "” "} and "Mr. " not in before
+
+
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [
+        ({"length_tokens": 0}, "length_tokens is 0"),
+        ({"documents": -1}, "documents is -1"),
+        ({"length_tokens": 9, "documents": 9}, "not both"),
+        ({"positions": "sorted"}, "'sorted'"),
+    ],
+)
+def test_a_recipe_that_makes_no_sense_is_refused(recipe: dict[str, object], said: str) -> None:
+    with pytest.raises(SettingsError, match=said):
+        Recipe(**recipe)  # type: ignore[arg-type]
+
+
+def test_a_task_that_does_not_exist_or_has_no_size_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"'niah_9'.*niah_single_1"):
+        examples("niah_9", Recipe(length_tokens=100), 1)
+    with pytest.raises(SettingsError, match="vt needs a length in tokens"):
+        list(examples("vt", Recipe(documents=5), 1))
+    with pytest.raises(SettingsError, match="hqa needs a length"):
+        list(examples("hqa", Recipe(), 1))
+
+
+def test_tokens_are_estimated_without_a_tokenizer() -> None:
+    (example,) = examples("niah_single_1", Recipe(length_tokens=4000), 1)
+    assert example.length_tokens == TokenEstimate()(example.document)
