@@ -469,3 +469,12 @@ def test_a_journal_of_something_else_is_not_resumed(document: str, problem: str,
 
 def test_default_paths_of_two_processes_differ(tmp_path: Path) -> None:
     assert f"-{os.getpid()}-" in default_path(tmp_path, "d" * 64, PROBLEM, resume=False).name
+
+
+def test_two_reads_do_not_share_a_journal(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    first = Journal(path, {"problem": "what?"}, ScriptedEngine([]))
+    with pytest.raises(JournalError, match="in use by another read"):
+        Journal(path, {"problem": "what?"}, ScriptedEngine([]), resume=True)
+    asyncio.run(first.aclose())
+    asyncio.run(Journal(path, {"problem": "what?"}, ScriptedEngine([]), resume=True).aclose())

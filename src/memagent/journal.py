@@ -9,6 +9,7 @@ See docs/file-formats.md.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -47,13 +48,12 @@ class Journal:
             kept = self._go_on(header) if resume else self._make_way()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file: IO[str] = path.open(
-                "r+" if kept else "w", encoding="utf-8", errors="backslashreplace", newline="\n"
-            )
+            # "a", so that a journal in use is not emptied before that is known.
+            self._file: IO[str] = path.open("a", encoding="utf-8", errors="backslashreplace", newline="\n")
         except OSError as error:
             raise JournalError(f"the journal {path} cannot be written: {error.strerror}") from error
-        self._file.seek(kept)
-        self._file.truncate()
+        self._lock()
+        self._file.truncate(kept)
         if kept:
             self._record = (line for line, _ in read_lines(path) if "prompt_sha256" in line)
         else:
@@ -112,6 +112,14 @@ class Journal:
         if self.answer is None:
             self._write({"type": "answer", "answer": answer})
             self.answer = answer
+
+    def _lock(self) -> None:
+        """Keep other processes out; the lock goes with the process, however it ends."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._file.close()
+            raise JournalError(f"{self.path} is in use by another read: wait for it, or stop it") from error
 
     def _write(self, line: Mapping[str, Any]) -> None:
         try:

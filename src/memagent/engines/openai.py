@@ -104,7 +104,10 @@ class OpenAIEngine:
     async def _post(self, messages: tuple[Message, ...], sampling: Sampling) -> object:
         body = self._body(messages, sampling)
         try:
-            return await self._client.post("/chat/completions", cast_to=object, body=body)
+            async with asyncio.timeout(self.connection.timeout_seconds):  # the client bounds each read only
+                return await self._client.post("/chat/completions", cast_to=object, body=body)
+        except TimeoutError as error:
+            raise _TransientError(f"no reply within {self.connection.timeout_seconds:g} s") from error
         except openai.BadRequestError as error:
             self._adapt(error)
             if self._body(messages, sampling) != body:  # changed here, or by a call beside this one

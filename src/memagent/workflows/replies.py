@@ -70,7 +70,7 @@ def read_gated(reply: str, memory: str) -> Verdict:
 
     An empty memory is never enough.
     """
-    lines = _unwrapped(without_thought(reply)).splitlines()
+    lines = _unwrapped(without_thought(reply)).split("\n")
     worded = [number for number, line in enumerate(lines) if _bare(line)] or [0]
     first, last = (_bare("".join(lines[at : at + 1])) for at in (worded[0], worded[-1]))
     both = f"{UNCHANGED} {ENOUGH}"
