@@ -29,6 +29,13 @@ def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
     assert read_header(tmp_path)["command"] == "memagent eval"
 
 
+def test_a_row_is_on_disk_as_soon_as_it_is_appended(tmp_path: Path) -> None:
+    with open_rows(tmp_path, header(), resume=False) as file:
+        for count, it in enumerate(ROWS, 1):
+            file.append(it)
+            assert len(list(read_rows(tmp_path))) == count
+
+
 def test_a_run_goes_on_from_every_cut(tmp_path: Path) -> None:
     write(tmp_path, ROWS)
     file = tmp_path / "rows.jsonl"

@@ -1,0 +1,134 @@
+"""`memagent eval`: what it prints, what it keeps, and which exit code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from memagent.cli import main
+from memagent.cli.evaluate import shown_command
+from server import Server, lasting_fault, refusal
+
+Serve = Callable[..., Server]
+
+
+@pytest.fixture
+def examples(tmp_path: Path) -> str:
+    path = tmp_path / "hats.jsonl"
+    rows = [
+        {"problem": f"Whose hat? {n}", "document": f"A hat of {n}. " * 9, "answers": ["hat"]}
+        for n in range(4)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def command(tmp_path: Path, examples: str, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setenv("OPENAI_BASE_URL", serve(lambda messages: "a hat").base_url)
+    monkeypatch.chdir(tmp_path)
+    return ["eval", "--examples", examples, "--reader", "full", "--reader", "gated", "--out", "rows"]
+
+
+def lines(folder: str = "rows") -> list[str]:
+    return Path(folder, "rows.jsonl").read_text("utf-8").splitlines()
+
+
+def test_the_scores_go_to_stdout_and_the_progress_to_stderr(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("**full**, 4 examples a cell\n\n| task |")
+    assert out.count("| hats | 100.0 [51, 100] |") == 2
+    assert "hats, as it is, full: 100.0, 4 attempts" in err and "gated: 100.0, 4 attempts" in err
+    assert len(lines()) == 8
+
+
+def test_quiet_says_nothing_on_stderr(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_tasks_lengths_and_counts_are_taken_from_flags(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["eval", "--task", "niah_single_1", "--task", "squad", "--length", "1024", "--documents", "3",
+             "--reader", "full", "--count", "2", "--seed", "5", "--out", "made"]  # fmt: skip
+    assert main(flags) == 0
+    rows = [json.loads(line) for line in lines("made")]
+    assert sorted((row["task"], row["length"], row["documents"], row["index"]) for row in rows) == [
+        ("niah_single_1", 1024, None, 0),
+        ("niah_single_1", 1024, None, 1),
+        ("squad", None, 3, 0),
+        ("squad", None, 3, 1),
+    ]
+    assert {row["example_id"].split("-")[2] for row in rows} == {"5"}
+
+
+def test_the_scorer_is_the_one_asked_for(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, "--scorer", "exact_match", "--samples-per-example", "2", "--count", "1"]) == 0
+    out, err = capsys.readouterr()
+    assert "| hats | 100.0 [0, 100] |" in out, "articles do not count"
+    assert "at temperature 0 all samples of an example are alike" in err
+    assert len(lines()) == 4
+
+
+def test_resume_says_what_is_there(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command) == 0
+    whole = lines()
+    Path("rows", "rows.jsonl").write_text("\n".join(whole[:5]) + "\n" + whole[5][:30], "utf-8")
+    capsys.readouterr()
+    assert main([*command, "--resume"]) == 0
+    assert "5 of 8 attempts are there already" in capsys.readouterr().err
+    assert len(lines()) == 8
+    assert main(command) == 2
+    assert "--resume" in capsys.readouterr().err
+    assert main([*command, "--resume", "--temperature", "1"]) == 2
+    assert "settings.temperature was 0.0, now it is 1.0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--examples", "{file}"], "which reader"),
+        (["--reader", "full"], "which examples"),
+        (["--reader", "full", "--task", "vt"], "needs a size"),
+        (["--reader", "full", "--examples", "no.jsonl"], "no.jsonl"),
+        (["--reader", "full", "--examples", "{file}", "--count", "0"], "count is 0"),
+        (["--reader", "rag", "--examples", "{file}", "--passages", "0"], "passages is 0"),
+        (["--reader", "full", "--examples", "{file}", "--temperature", "9"], "temperature is 9"),
+        (["--reader", "gated", "--examples", "{file}", "--templates", "no.toml"], "no.toml"),
+        (["--reader", "full", "--task", "niah_single_1", "--length", "20"], "too few"),
+        (["--reader", "full", "--task", "niah_single_2", "--length", "2048", "--essays", "no.txt"], "no.txt"),
+    ],
+)
+def test_settings_that_cannot_be_end_with_2(
+    command: list[str], examples: str, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [word.replace("{file}", examples) for word in arguments]
+    assert main(["eval", "--out", "out", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("error: ") and words in err
+
+
+def test_one_failure_is_told_and_all_failures_end_with_3(
+    command: list[str], serve: Serve, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = serve(lambda messages: "a hat", lasting_fault(refusal(503, "on fire"), spared=5))
+    monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+    assert main([*command, "--retries", "0"]) == 0
+    out, err = capsys.readouterr()
+    assert "of 8 attempts failed and count as 0" in err and "| hats |" in out
+    assert main([*command[:-1], "all", "--retries", "0"]) == 3
+    out, err = capsys.readouterr()
+    assert "every attempt failed" in err and "on fire" in err and "| hats | 0.0 [" in out
+    assert len(lines("all")) == 8
+
+
+def test_the_key_is_in_no_command() -> None:
+    words = ["/bin/memagent", "eval", "--api-key", "sk-1", "--api-key=sk-2", "--out", "a b"]
+    assert shown_command(words) == "memagent eval --api-key ... --api-key=... --out 'a b'"

@@ -1,0 +1,54 @@
+"""`memagent report`: the files it writes, and which exit code."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from memagent.cli import main
+from server import Server
+
+
+@pytest.fixture
+def rows(tmp_path: Path, serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    row = {"problem": "Whose hat?", "document": "A hat. " * 40, "answers": ["hat"]}
+    Path("hats.jsonl").write_text(f"{json.dumps(row)}\n" * 3, "utf-8")
+    address = serve(lambda messages: "a hat").base_url
+    command = ["eval", "--examples", "hats.jsonl", "--reader", "full", "--out", "rows", "--quiet"]
+    assert main([*command, "--base-url", address]) == 0
+    return "rows"
+
+
+def test_it_prints_the_files_that_it_wrote(rows: str, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(["report", rows, "--out", "told"]) == 0
+    written = capsys.readouterr().out.split()
+    assert {"told/report.md", "told/report.json"} <= set(written)
+    assert all(Path(name).stat().st_size > 100 for name in written)
+
+
+def test_without_out_it_writes_beside_the_rows(rows: str) -> None:
+    assert main(["report", rows]) == 0
+    assert Path("rows/report.md").exists()
+
+
+def test_without_matplotlib_it_says_how_to_get_pictures(
+    rows: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["report", rows]) == 0
+    assert "pip install 'memagent[report]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("folder", ["nothing", "hats.jsonl"])
+def test_a_folder_without_rows_ends_with_2(
+    rows: str, folder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert main(["report", folder]) == 2
+    assert folder in capsys.readouterr().err

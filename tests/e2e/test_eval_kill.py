@@ -1,0 +1,77 @@
+"""`kill -9` at random moments of an evaluation, then --resume: the rows of a run that was never cut off."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from server import Server, facts_document
+
+KILLS = 6
+
+
+def command(base_url: str, folder: Path, examples: Path) -> list[str]:
+    return [
+        sys.executable, "-m", "memagent", "eval", "--examples", str(examples), "--reader", "gated",
+        "--reader", "full", "--reader", "map_reduce", "--samples-per-example", "2", "--out", str(folder),
+        "--base-url", base_url, "--chunk-tokens", "150", "--concurrency", "4", "--resume",
+    ]  # fmt: skip
+
+
+def rows_of(folder: Path) -> list[str]:
+    """The rows in order, without the seconds."""
+    lines = (folder / "rows.jsonl").read_text("utf-8").splitlines()
+    return sorted(json.dumps({**json.loads(line), "seconds": 0}) for line in lines)
+
+
+@pytest.fixture
+def examples(tmp_path: Path) -> Path:
+    path = tmp_path / "facts.jsonl"
+    rows = [
+        {"problem": "Which facts?", "document": facts_document(4, seed), "answers": [f"FACT-{seed % 5}"]}
+        for seed in range(12)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return path
+
+
+def test_a_killed_evaluation_goes_on(serve: Callable[..., Server], tmp_path: Path, examples: Path) -> None:
+    chance = random.Random(1)
+    calm = serve()
+    subprocess.run(command(calm.base_url, tmp_path / "calm", examples), check=True, capture_output=True)
+    expected = rows_of(tmp_path / "calm")
+    assert len(expected) == 12 * 3 * 2
+    told = json.loads((tmp_path / "calm" / "run.json").read_text("utf-8"))
+    assert told["command"].startswith(f"memagent eval --examples {examples} --reader gated")
+
+    server, folder = serve(latency_seconds=0.03), tmp_path / "killed"
+    kills = 0
+    while True:
+        process = subprocess.Popen(
+            command(server.base_url, folder, examples), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            env=os.environ, text=True,
+        )  # fmt: skip
+        if kills < KILLS:
+            before = len(server.requests)
+            wanted = chance.choice([0, *range(2, 40)])  # 0: before the first call, wherever it is
+            while process.poll() is None and len(server.requests) - before < wanted:
+                time.sleep(0.005)
+            time.sleep(chance.random() * (0.5 if wanted == 0 else 0.02))
+            process.kill()
+            kills += 1
+        _, said = process.communicate(timeout=60)
+        if process.returncode == 0:
+            break
+        assert process.returncode == -9, said
+    assert kills == KILLS and rows_of(folder) == expected, "none lost, none twice"
+    assert all(line.endswith("}") for line in (folder / "rows.jsonl").read_text("utf-8").splitlines())
+    most_in_flight = 4  # each kill loses the attempts that were under way, of at most 6 calls each
+    assert len(server.paid) <= len(calm.paid) + KILLS * most_in_flight * 6
