@@ -19,10 +19,10 @@ ReplyReader = Callable[[str, str], Verdict]
 
 # A chat template may open the block itself, so that the reply has only its end.
 _THOUGHT = re.compile(r"\A(?:\s*<think>.*?(?:</think>|\Z))+|\A.*?</think>", re.DOTALL)
-_WRAPPED = re.compile(r"\A<(\w+)>\s*(.*?)\s*</\1>\Z", re.DOTALL | re.IGNORECASE)
+_OPENING_TAG = re.compile(r"<(\w+)>")
 _LABEL = re.compile(r"\A(?:(?:THE |NEW |UPDATED )*(?:MEMORY|REPLY|RESPONSE|ANSWER|OUTPUT|BOXED) (?:IS )?)")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
-_NOTHING_NEW_WORDS = 60
+_NOTHING_NEW_WORDS, _NOTHING_NEW_CHARACTERS = 60, 600
 _SUBJECT = (
     r"(?:memory|memories|answer|notes?|summary|response|information|context|text|chunk|section|passage"
     r"|piece|excerpt|document|update|content|it|this|there)"
@@ -84,7 +84,12 @@ def read_gated(reply: str, memory: str) -> Verdict:
 
 def _unwrapped(text: str) -> str:
     """The text without a tag around it all, such as the prompt's own."""
-    return _WRAPPED.sub(r"\2", text.strip())
+    text = text.strip()
+    if opening := _OPENING_TAG.match(text):
+        inside, closing, after = text[opening.end() :].partition(f"</{opening.group(1)}>")
+        if closing and not after:
+            return inside.strip()
+    return text
 
 
 def _bare(line: str) -> str:
@@ -94,11 +99,12 @@ def _bare(line: str) -> str:
 
 def _adds_nothing(text: str, memory: str) -> bool:
     """Whether a short text is no memory, or each of its sentences says that there is nothing to say."""
-    sentences = [sentence for sentence in _SENTENCE_END.split(text) if _bare(sentence)]
     if _LABEL.sub("", _bare(text)) in _NO_MEMORY:
         return True
-    short = len(text.split()) <= _NOTHING_NEW_WORDS
-    return short and all(_is_idle(sentence, memory) for sentence in sentences)
+    if len(text) > _NOTHING_NEW_CHARACTERS or len(text.split()) > _NOTHING_NEW_WORDS:
+        return False
+    sentences = [sentence for sentence in _SENTENCE_END.split(text) if _bare(sentence)]
+    return all(_is_idle(sentence, memory) for sentence in sentences)
 
 
 def _is_idle(sentence: str, memory: str) -> bool:
