@@ -159,6 +159,14 @@ def test_html_in_its_declared_encoding(tmp_path: Path) -> None:
     assert "Zażółć gęślą jaźń" in read(page)
 
 
+@pytest.mark.parametrize("piece", ["<a ", "<a href='", '<x y="', "<!--", "<![CDATA[", "</"])
+def test_html_without_an_end_takes_no_time(tmp_path: Path, piece: str) -> None:
+    """Python's parser would take hours over a tag that is never closed."""
+    page = tmp_path / "a.html"
+    page.write_text("<p>a < b</p>" + piece * 100_000)
+    assert read(page).startswith("a < b\n\n")
+
+
 def test_html_nested_ten_thousand_deep_is_text_or_an_error(tmp_path: Path) -> None:
     page = tmp_path / "a.html"
     page.write_text("<div>" * 10_000 + "deep" + "</div>" * 10_000)

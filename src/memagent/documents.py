@@ -18,10 +18,11 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.util import find_spec
 from io import BufferedReader, BytesIO
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
 from memagent.encodings import detect_encoding
 from memagent.errors import DocumentError
@@ -188,7 +189,8 @@ def _look_at(path: Path, name: str) -> Source:
         raise _unreadable(name, error) from error
     kind = "office" if sample.startswith(b"%PDF-") else _FORMATS.get(path.suffix.lower(), "text")
     if kind == "office":
-        _require_markitdown(name)
+        if find_spec("markitdown") is None:
+            raise DocumentError(f"{name} needs a converter: pip install 'memagent[formats]'")
         return Source(name, path, kind, "", size)
     encoding = detect_encoding(sample, whole=size <= len(sample))
     if encoding is None:
@@ -204,15 +206,12 @@ def _opened(source: Source) -> BufferedReader:
 
 
 def _read(source: Source) -> Iterator[str]:
-    match source.format:
-        case "text":
-            return _decoded(source)
-        case "jsonl":
-            return _rows(source)
-        case "html":
-            return iter((_html_to_markdown(source),))
-        case "office":
-            return iter((_office_to_markdown(source),))
+    if source.format == "text":
+        return _decoded(source)
+    if source.format == "jsonl":
+        return _rows(source)
+    convert = _html_to_markdown if source.format == "html" else _office_to_markdown
+    return iter((_sendable(convert(source)),))
 
 
 def _decoded(source: Source) -> Iterator[str]:
@@ -266,27 +265,30 @@ def _html_to_markdown(source: Source) -> str:
     from markdownify import markdownify
 
     html = "".join(_decoded(source))
+    # The parser looks through an unfinished last tag once for each of its brackets.
+    end = html.rfind(">") + 1
+    html = html[:end] + html[end:].replace("<", "&lt;")
     try:
-        markdown = markdownify(
-            html, strip=["img"], heading_style="ATX", escape_asterisks=False, escape_underscores=False
+        return str(
+            markdownify(
+                html, strip=["img"], heading_style="ATX", escape_asterisks=False, escape_underscores=False
+            )
         )
-        return _sendable(str(markdown))
     except Exception as error:  # whatever the parser makes of it, recursion included
         raise DocumentError(f"{source.name} cannot be converted from HTML: {_brief(error)}") from error
 
 
-def _require_markitdown(name: str) -> None:
-    try:
-        import markitdown  # noqa: F401
-    except ImportError as error:
-        raise DocumentError(f"{name} needs a converter: pip install 'memagent[formats]'") from error
+@cache
+def _converter() -> Any:
+    """One for all files: each loads a model of its own, to guess formats."""
+    from markitdown import MarkItDown
+
+    return MarkItDown(enable_plugins=False)
 
 
 def _office_to_markdown(source: Source) -> str:
-    from markitdown import MarkItDown
-
     try:
-        return _sendable(str(MarkItDown(enable_plugins=False).convert_local(source.path).text_content))
+        return str(_converter().convert_local(source.path).text_content)
     except Exception as error:  # each format's library raises its own
         raise DocumentError(f"{source.name} cannot be converted: {_brief(error)}") from error
 
