@@ -1,0 +1,187 @@
+"""The readers that `overhead.py` compares: one process each, in the environment that it needs.
+
+Started as `python contestants.py NAME PORT`. Takes jobs as JSON lines on standard input and answers
+each with its seconds. Every reader makes its client once, before the clock runs. The bare loops post
+the very requests that memagent makes; the peers get the very chunks, cut beforehand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+PROBLEM = "Where was the blue carbuncle found, and who had put it there?"
+ANSWER_TOKENS = 1024
+
+
+@dataclass(frozen=True)
+class Job:
+    """`reads` concurrent reads of one document: a file, its chunks, and memagent's requests for them."""
+
+    reads: int
+    document: Path
+    chunks: list[str]
+    requests: list[dict[str, Any]]
+
+
+Contestant = Callable[[Job], Coroutine[Any, Any, None]]
+
+
+def ours(base_url: str, journal: bool) -> Contestant:
+    """memagent: from the file on disk to the answer."""
+    from memagent import Read, open_document
+    from memagent.config import Settings
+    from memagent.engines.openai import Connection, OpenAIEngine
+    from memagent.types import Model
+
+    engine = OpenAIEngine(Model("zero"), Connection(base_url, concurrency=1024))
+    folder = tempfile.TemporaryDirectory()
+    names = count()
+
+    async def read(job: Job) -> None:
+        trace = Path(folder.name, str(next(names))) if journal else None
+        reading = Read(PROBLEM, open_document(job.document), engine, Settings(workflow="overwrite"), trace)
+        async for _ in reading:
+            pass
+        assert reading.answer
+
+    return _concurrently(read)
+
+
+def bare(base_url: str) -> Contestant:
+    """The HTTP library that the openai client uses, and nothing else."""
+    import httpx2
+
+    everyone = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
+    client = httpx2.AsyncClient(base_url=base_url, limits=everyone, timeout=600)
+    headers = {"Authorization": "Bearer none"}
+
+    async def read(job: Job) -> None:
+        for body in job.requests:
+            reply = await client.post("/chat/completions", json=body, headers=headers)
+            assert reply.raise_for_status().json()["choices"][0]["message"]["content"]
+
+    return _concurrently(read)
+
+
+def client_only(base_url: str) -> Contestant:
+    """The openai client, called in the cheapest of its ways."""
+    import httpx2
+    import openai
+
+    everyone = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
+    http = openai.DefaultAsyncHttpxClient(limits=everyone, timeout=600)
+    client = openai.AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0, http_client=http)
+
+    async def read(job: Job) -> None:
+        for body in job.requests:
+            reply: Any = await client.post("/chat/completions", cast_to=object, body=body)
+            assert reply["choices"][0]["message"]["content"]
+
+    return _concurrently(read)
+
+
+def langchain(base_url: str) -> Contestant:
+    """LangChain's refine chain for questions, as documented."""
+    from langchain_classic.chains.question_answering import load_qa_chain
+    from langchain_core.documents import Document
+    from langchain_openai import ChatOpenAI
+
+    llm = ChatOpenAI(
+        model="zero",
+        base_url=base_url,
+        api_key="none",
+        max_retries=0,
+        temperature=0,
+        max_completion_tokens=ANSWER_TOKENS,
+    )
+    with warnings.catch_warnings(action="ignore"):
+        chain = load_qa_chain(llm, chain_type="refine")
+
+    async def read(job: Job) -> None:
+        documents = [Document(chunk) for chunk in job.chunks]
+        reply = await chain.ainvoke({"input_documents": documents, "question": PROBLEM})
+        assert reply["output_text"]
+
+    return _concurrently(read)
+
+
+def llamaindex(base_url: str) -> Contestant:
+    """LlamaIndex's refine response synthesizer, as documented."""
+    from llama_index.core.response_synthesizers import ResponseMode, get_response_synthesizer
+    from llama_index.llms.openai_like import OpenAILike
+
+    llm = OpenAILike(
+        model="zero",
+        api_base=base_url,
+        api_key="none",
+        max_retries=0,
+        temperature=0,
+        max_tokens=ANSWER_TOKENS,
+        is_chat_model=True,
+        context_window=32768,
+    )
+    synthesizer = get_response_synthesizer(llm=llm, response_mode=ResponseMode.REFINE)
+
+    async def read(job: Job) -> None:
+        assert await synthesizer.aget_response(PROBLEM, job.chunks)
+
+    return _concurrently(read)
+
+
+CONTESTANTS: dict[str, Callable[[str], Contestant]] = {
+    "bare": bare,
+    "openai": client_only,
+    "memagent": lambda base_url: ours(base_url, journal=False),
+    "memagent+journal": lambda base_url: ours(base_url, journal=True),
+    "langchain": langchain,
+    "llamaindex": llamaindex,
+}
+
+
+def _concurrently(read: Contestant) -> Contestant:
+    async def reads(job: Job) -> None:
+        await asyncio.gather(*(read(job) for _ in range(job.reads)))
+
+    return reads
+
+
+def load_job(reads: int, document: str, requests: str) -> Job:
+    """Read what a job needs before the clock runs. `requests` is a JSON file of requests' bodies."""
+    bodies: list[dict[str, Any]] = json.loads(Path(requests).read_text("utf-8"))
+    prompts = [body["messages"][-1]["content"] for body in bodies[:-1]]  # the last one asks for the answer
+    chunks = [prompt.split("<chunk>\n", 1)[1].split("\n</chunk>", 1)[0] for prompt in prompts]
+    return Job(reads, Path(document), chunks, bodies)
+
+
+def _processor_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def main(name: str, port: str) -> None:
+    """Take jobs until standard input ends."""
+    contestant = CONTESTANTS[name](f"http://127.0.0.1:{port}/v1")
+    with asyncio.Runner() as runner:
+        print("ready", flush=True)
+        for line in sys.stdin:
+            job = load_job(**json.loads(line))
+            processor, started = _processor_seconds(), time.perf_counter()
+            runner.run(contestant(job))
+            seconds = time.perf_counter() - started
+            took = {"seconds": seconds, "processor_seconds": _processor_seconds() - processor}
+            print(json.dumps(took), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,110 @@
+"""What the benchmarks share: texts of any size, tables, and a record of where numbers come from."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+STORY = Path(__file__).parent.parent / "examples" / "blue_carbuncle.txt"
+_SYLLABLES = ("ka", "lo", "mi", "ren", "tas", "vor", "el", "dun", "shi", "bra", "que", "zen", "pol", "ith")
+_WORD = re.compile(r"\b[a-z]{5,}\b")
+_EVERY = 40  # of the longer words, one is replaced
+
+
+def varied(text: str, size_bytes: int) -> Iterator[str]:
+    """`text` again and again up to some size, never twice the same: with other paragraphs' order,
+    an invented word or a number here and there, so that no cache of words or texts is enough.
+    """
+    made, copy = 0, 0
+    paragraphs = text.split("\n\n")
+    while made < size_bytes:
+        chance = random.Random(copy)
+        chance.shuffle(paragraphs)
+        strange = partial(_strange, chance)
+        piece = _WORD.sub(strange, "\n\n".join(paragraphs)) + "\n\n"
+        piece = piece.encode()[: size_bytes - made].decode(errors="ignore")
+        if not piece:
+            return
+        made += len(piece.encode())
+        copy += 1
+        yield piece
+
+
+def _strange(chance: random.Random, word: re.Match[str]) -> str:
+    if chance.random() * _EVERY > 1:
+        return word[0]
+    if chance.random() < 0.2:
+        return str(chance.randrange(10**6))
+    return "".join(chance.choices(_SYLLABLES, k=3))
+
+
+def write_text(path: Path, sources: Sequence[Path], size_bytes: int) -> None:
+    """Fill a file with a varied text."""
+    text = "\n\n".join(source.read_text("utf-8") for source in sources)
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(varied(text, size_bytes))
+
+
+def provenance(packages: Iterable[str]) -> dict[str, Any]:
+    """When, on what, with which versions and by which command this process was run."""
+    command = shlex.join(["python", os.path.relpath(sys.argv[0]), *sys.argv[1:]])
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "command": command,
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}{_vector_unit()}",
+        "python": platform.python_version(),
+        "versions": {name: installed(name) for name in packages},
+    }
+
+
+def installed(package: str) -> str:
+    """A package's version, or a dash."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "-"
+
+
+def _vector_unit() -> str:
+    try:
+        flags = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return ""
+    return next((f", {name.upper()}" for name in ("avx2", "asimd") if f" {name}" in flags), "")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A Markdown table, numbers on the right."""
+    texts = [[f"{it:.3g}" if isinstance(it, float) else str(it) for it in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(head, *texts, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        first, *rest = zip(cells, widths, strict=True)
+        padded = [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in rest)]
+        return f"| {' | '.join(padded)} |"
+
+    rule = [":" + "-" * (widths[0] - 1), *("-" * (width - 1) + ":" for width in widths[1:])]
+    return "\n".join([line(head), line(rule), *map(line, texts)])
+
+
+def add_json_flag(parser: argparse.ArgumentParser) -> None:
+    """The flag that all benchmarks have."""
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all that was measured")
+
+
+def write_json(path: Path | None, record: dict[str, Any]) -> None:
+    """Write a record where `--json` said, if it did."""
+    if path:
+        path.write_text(json.dumps(record, indent=2) + "\n", "utf-8")

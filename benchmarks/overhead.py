@@ -1,0 +1,227 @@
+"""What a reader adds to each call of a model: time per chunk against an endpoint that answers at once.
+
+memagent reads the file, cuts it, keeps a journal and retries; the bare loop only posts the same
+requests; `--peers` adds LangChain's and LlamaIndex's refine chains, each in an environment of its own
+that is made at first use. All run in turns, in processes of their own, so that a busy machine
+disturbs all alike. Leaves out: a model, TLS, a network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+import venv
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from operator import attrgetter
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import contestants
+import measure
+import parts
+import zero_server
+from platformdirs import user_cache_path
+
+from memagent import Read, open_document
+from memagent.config import Settings
+from memagent.engines.openai import Connection, OpenAIEngine
+from memagent.types import Model
+
+_CHUNK_BYTES = 20_000  # what 5000 tokens of four bytes are
+_CHUNKS = {1: 64, 16: 32, 256: 8}  # of the document, by concurrent reads: the runs stay short
+_OURS = ("bare", "openai", "memagent", "memagent+journal")
+_PEERS = {
+    "langchain": ["langchain-classic>=1.0", "langchain-openai>=1.0"],
+    "llamaindex": ["llama-index-core>=0.14", "llama-index-llms-openai-like>=0.5"],
+}
+_PACKAGES = ("memagent", "openai", "httpx2", "httpcore2")
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One run of one contestant. `calls` were counted by the server."""
+
+    contestant: str
+    reads: int
+    calls: int
+    seconds: float
+    processor_seconds: float
+
+    @property
+    def milliseconds(self) -> float:
+        """Per call by the clock: the reciprocal of the throughput."""
+        return self.seconds / self.calls * 1000
+
+    @property
+    def processor_milliseconds(self) -> float:
+        """Per call, of the client's processor time: what other work on the machine disturbs least."""
+        return self.processor_seconds / self.calls * 1000
+
+
+class Worker:
+    """A contestant in a process of its own."""
+
+    def __init__(self, name: str, python: Path, port: int) -> None:
+        self.name = name
+        self.port = port
+        self._process = subprocess.Popen(
+            [python, Path(contestants.__file__), name, str(port)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._answer()
+
+    def run(self, reads: int, document: Path, requests: Path) -> Timing:
+        """Let it read a document so many times at once."""
+        before = zero_server.completions(self.port)
+        job = {"reads": reads, "document": str(document), "requests": str(requests)}
+        assert self._process.stdin
+        print(json.dumps(job), file=self._process.stdin, flush=True)
+        took = json.loads(self._answer())
+        return Timing(self.name, reads, zero_server.completions(self.port) - before, **took)
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait()
+
+    def _answer(self) -> str:
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        if not line:
+            sys.exit(f"{self.name} ended with status {self._process.wait()}")
+        return line
+
+
+class _Noting(OpenAIEngine):
+    """Keeps the requests that it makes."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(Model("zero"), Connection(f"http://127.0.0.1:{port}/v1"))
+        self.bodies: list[dict[str, Any]] = []
+
+    def _body(self, *given: Any, **named: Any) -> dict[str, Any]:
+        self.bodies.append(super()._body(*given, **named))
+        return self.bodies[-1]
+
+
+async def note_requests(document: Path, port: int) -> list[dict[str, Any]]:
+    """The bodies of all requests of a read."""
+    engine = _Noting(port)
+    async for _ in Read(contestants.PROBLEM, open_document(document), engine, Settings(workflow="overwrite")):
+        pass
+    await engine.aclose()
+    return engine.bodies
+
+
+def environment(peer: str) -> Path:
+    """The Python of a peer's environment, made if it is not there."""
+    folder = user_cache_path("memagent-benchmarks", appauthor=False) / peer
+    python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+    if not python.exists():
+        print(f"making {folder}", file=sys.stderr)
+        venv.create(folder, with_pip=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *_PEERS[peer]], check=True)
+    return python
+
+
+def compare(folder: Path, args: argparse.Namespace, port: int) -> tuple[list[Timing], dict[int, float]]:
+    """All timings, and the server's own milliseconds per call by concurrency."""
+    ceilings: dict[int, float] = {}
+    timings: list[Timing] = []
+    with ExitStack() as stack:
+        workers = [Worker(name, Path(sys.executable), port) for name in _OURS]
+        workers += [Worker(name, environment(name), port) for name in (_PEERS if args.peers else ())]
+        for worker in workers:
+            stack.callback(worker.close)
+        for reads in args.reads:
+            document, requests = folder / f"{reads}.txt", folder / f"{reads}.json"
+            chunks = _CHUNKS.get(reads, 16)
+            measure.write_text(document, args.text, chunks * _CHUNK_BYTES)
+            bodies = asyncio.run(note_requests(document, port))
+            requests.write_text(json.dumps(bodies), "utf-8")
+            encoded = [json.dumps(body).encode() for body in bodies]
+            ceilings[reads] = 1000 * zero_server.seconds_per_call(port, encoded, reads)
+            for worker in workers:  # connections, imports, caches
+                worker.run(reads, document, requests)
+            for turn in range(args.rounds):
+                print(f"{reads} concurrent, round {turn + 1} of {args.rounds}", file=sys.stderr)
+                timings += [worker.run(reads, document, requests) for worker in workers]
+    return timings, ceilings
+
+
+def summary(timings: Sequence[Timing], ceilings: dict[int, float]) -> Iterable[Sequence[object]]:
+    """A row for each concurrency and contestant; ratios are medians of the ratios of each round."""
+    for reads, ceiling in ceilings.items():
+        rows = [timing for timing in timings if timing.reads == reads]
+        bare = [timing for timing in rows if timing.contestant == "bare"]
+        for name in dict.fromkeys(timing.contestant for timing in rows):
+            mine = [timing for timing in rows if timing.contestant == name]
+            clock, clock_ratio = _median_and_ratio(mine, bare, attrgetter("milliseconds"))
+            own, own_ratio = _median_and_ratio(mine, bare, attrgetter("processor_milliseconds"))
+            yield (
+                reads,
+                name,
+                *(f"{it:.2f}" for it in (clock, clock_ratio, own, own_ratio)),
+                f"{1000 / clock:.0f}",
+            )
+        yield reads, "server, raw sockets", f"{ceiling:.2f}", "", "", "", f"{1000 / ceiling:.0f}"
+
+
+def _median_and_ratio(
+    mine: Sequence[Timing], bare: Sequence[Timing], value: Callable[[Timing], float]
+) -> tuple[float, float]:
+    ratios = [value(one) / value(other) for one, other in zip(mine, bare, strict=True)]
+    return median(map(value, mine)), median(ratios)
+
+
+def share(alone: dict[str, float], timings: Sequence[Timing]) -> Iterable[tuple[str, str]]:
+    """Where a chunk's time goes in one read: differences between contestants, and parts run alone."""
+    of = {
+        name: median(it.processor_milliseconds for it in timings if it.contestant == name and it.reads == 1)
+        for name in _OURS
+    }
+    known = of["openai"] + sum(alone.values())
+    rows = {
+        "HTTP (the bare loop)": of["bare"],
+        "client library (openai over the bare loop)": of["openai"] - of["bare"],
+        **alone,
+        "the rest: generators, retries, budgets": of["memagent+journal"] - known,
+        "all of memagent, with a journal": of["memagent+journal"],
+    }
+    yield from ((name, f"{milliseconds:.3f}") for name, milliseconds in rows.items())
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--reads", type=int, nargs="+", default=list(_CHUNKS), help="concurrent reads")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--peers", action="store_true", help="also LangChain and LlamaIndex")
+    parser.add_argument("--delay-ms", type=float, default=0.0, help="how long the endpoint takes for a call")
+    parser.add_argument("--text", type=Path, nargs="+", default=[measure.STORY])
+    measure.add_json_flag(parser)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name, zero_server.serving(args.delay_ms / 1000) as port:
+        timings, ceilings = compare(Path(name), args, port)
+        alone = parts.measure(Path(name, f"{args.reads[0]}.txt"), Path(name), max(args.rounds, 5))
+    head = ("reads", "contestant", "ms/chunk", "of bare", "CPU ms/chunk", "of bare", "chunks/s")
+    print(measure.table(head, summary(timings, ceilings)), end="\n\n")
+    if 1 in args.reads:
+        print(measure.table(("one read, with a journal", "CPU ms/chunk"), share(alone, timings)))
+    record = measure.provenance(_PACKAGES)
+    record |= {"server_ms": ceilings, "parts_ms": alone, "timings": [asdict(it) for it in timings]}
+    measure.write_json(args.json, record)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""The parts of memagent's work on a chunk, each measured alone, without a server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+from contestants import PROBLEM
+from zero_server import REPLY
+
+from memagent import open_document
+from memagent.chunking import split
+from memagent.journal import Journal
+from memagent.prompts import OVERWRITE
+from memagent.tokens import TokenEstimate
+from memagent.types import Chunk, Completion, Conversation, Message, Sampling, Usage
+from memagent.workflows.replies import read_rewrite
+
+_CHUNK_TOKENS = 5000
+
+
+class _Instant:
+    """An engine that costs nothing."""
+
+    completion = Completion(REPLY, usage=Usage(_CHUNK_TOKENS, 80))
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:  # noqa: ARG002
+        return self.completion
+
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
+
+def measure(document: Path, folder: Path, rounds: int) -> dict[str, float]:
+    """Milliseconds of processor time per chunk of each part: the median of rounds, taken in turns."""
+    chunks = _cut(document)
+    prompts = [_prompt(chunk) for chunk in chunks]
+    parts: dict[str, Callable[[], object]] = {
+        "chunking (file, decoding, token estimate)": lambda: _cut(document),
+        "prompt building": lambda: [_prompt(chunk) for chunk in chunks],
+        "journal": lambda: asyncio.run(_record(folder / "journal.jsonl", prompts)),
+        "learning the token ratio": lambda: _observe(TokenEstimate(4.0), prompts),
+        "reading the reply": lambda: [read_rewrite(REPLY, "") for _ in chunks],
+    }
+    seconds: defaultdict[str, list[float]] = defaultdict(list)
+    for _ in range(rounds):
+        for name, part in parts.items():
+            started = time.process_time()
+            part()
+            seconds[name].append(time.process_time() - started)
+    return {name: 1000 * median(taken) / len(chunks) for name, taken in seconds.items()}
+
+
+def _cut(document: Path) -> list[Chunk]:
+    return list(split(open_document(document), _CHUNK_TOKENS, TokenEstimate(4.0)))
+
+
+def _prompt(chunk: Chunk) -> tuple[Message, ...]:
+    return OVERWRITE.for_update(PROBLEM, chunk.text, REPLY)
+
+
+def _observe(estimate: TokenEstimate, prompts: list[tuple[Message, ...]]) -> None:
+    for prompt in prompts:
+        estimate.observe("".join(message.content for message in prompt), _CHUNK_TOKENS)
+
+
+async def _record(path: Path, prompts: list[tuple[Message, ...]]) -> None:
+    journal = Journal(path, {}, _Instant())
+    for index, prompt in enumerate(prompts):
+        completion = await journal.complete(prompt, Sampling(1024))
+        journal.append(Conversation("update", index, prompt, completion, REPLY, (0, 1), "text"))
+    journal.finish("done")
+    await journal.aclose()
