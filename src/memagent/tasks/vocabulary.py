@@ -7,8 +7,6 @@ import string
 from collections.abc import Iterator
 from functools import cache
 
-from wonderwords import RandomWord  # type: ignore[import-untyped]
-
 
 @cache
 def words() -> tuple[str, ...]:
@@ -45,4 +43,6 @@ LOWER, UPPER = string.ascii_lowercase, string.ascii_uppercase
 
 @cache
 def _listed(category: str) -> tuple[str, ...]:
+    from wonderwords import RandomWord  # type: ignore[import-untyped]  # it reads its lists on import
+
     return tuple(sorted(set(RandomWord().filter(include_categories=(category,)))))
