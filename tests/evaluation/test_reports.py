@@ -175,7 +175,7 @@ def test_the_sample_corpora_are_named(tmp_path: Path) -> None:
         "corpora": {"squad": {"origin": "sample"}, "hotpot": {"origin": "given"}},
     }
     told, _ = report(write(tmp_path / "run", linear_rows(), plan=plan))
-    assert "small sample where tasks use these: squad." in told
+    assert "small samples of squad: scores" in told
 
 
 def test_what_a_server_says_cannot_break_a_table(tmp_path: Path) -> None:

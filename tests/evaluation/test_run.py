@@ -21,7 +21,7 @@ from memagent.evaluation.plan import Cell, Plan
 from memagent.evaluation.readers import Retrieval
 from memagent.evaluation.rows import Row, read_header, read_rows
 from memagent.evaluation.run import Run, Watch, evaluate
-from memagent.tasks import TASKS, Recipe, Task
+from memagent.tasks import TASKS, Corpora, Recipe, Task
 from memagent.types import Example
 from server import Fault, Server, lasting_fault, refusal
 
@@ -67,6 +67,18 @@ def test_generated_examples_are_the_tasks_own(serve: Serve, tmp_path: Path) -> N
     assert {row.example_id for row in rows if row.task == "hqa"} == expected
     limits = {body["max_tokens"] for body in server.asked}
     assert limits == {TASKS["hqa"].answer_tokens, TASKS["niah_single_1"].answer_tokens}
+
+
+def test_a_task_with_sizes_of_its_own_needs_none(serve: Serve, tmp_path: Path) -> None:
+    rows = {"context": story(50), "question": "What is the code?", "answers": ["marmalade77"]}
+    file = tmp_path / "qasper.jsonl"
+    file.write_text(f"{json.dumps({**rows, 'dataset': 'qasper'})}\n" * 2)
+    plan = Plan(
+        readers=("full",), tasks=("longbench_qasper",), count=2, corpora=Corpora((("longbench", tmp_path),))
+    )
+    (one, two) = run(tmp_path / "out", serve(find_code), plan)
+    assert (one.length, one.documents) == (None, None) and {one.index, two.index} == {0, 1}
+    assert read_header(tmp_path / "out")["plan"]["corpora"]["longbench"]["origin"] == "given"
 
 
 def test_failures_are_rows_with_their_cause(serve: Serve, tmp_path: Path, examples: str) -> None:

@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from memagent.cli import flags
 from memagent.cli.messages import warn
 from memagent.config import Settings
+from memagent.engines import choose
 from memagent.errors import EngineError, SettingsError
 from memagent.evaluation.plan import Cell, Plan
 from memagent.evaluation.readers import READERS, Retrieval
@@ -79,8 +80,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     """Run what is missing, print the scores, and return the exit code."""
     settings = flags.settings_from(options)
     plan = _plan(options, settings)
-    if plan.samples > 1 and settings.temperature == 0:
-        warn(console, "at temperature 0 all samples of an example are alike: add --temperature 1")
+    _warn_about(plan, settings, console)
     with _progress_on(console, options.quiet) as watch:
         asyncio.run(
             evaluate(
@@ -103,6 +103,18 @@ def run(options: argparse.Namespace, console: Console) -> int:
     if failed:
         warn(console, f"{failed:,} of {len(evidence.results):,} attempts failed and count as 0")
     return 0
+
+
+def _warn_about(plan: Plan, settings: Settings, console: Console) -> None:
+    """Say what the scores will not mean."""
+    if plan.samples > 1 and settings.temperature == 0:
+        warn(console, "at temperature 0 all samples of an example are alike: add --temperature 1")
+    if plan.lengths and not settings.tokenizer and choose(settings).engine == "openai":
+        warn(console, "lengths in tokens are estimated: name the model's tokenizer with --tokenizer")
+    for source in plan.sources():
+        if source.origin == "sample":
+            home = HOMES[source.name]
+            warn(console, f"{source.name}: the small sample that comes with memagent, not the set; {home}")
 
 
 def shown_command(words: list[str]) -> str:

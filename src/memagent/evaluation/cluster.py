@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import socket
 from collections.abc import Callable, Iterable
 from math import ceil
 from typing import Any
@@ -20,6 +21,8 @@ from memagent.evaluation.plan import Plan, Work
 from memagent.evaluation.rows import Row
 from memagent.tokens import TokenEstimate
 from memagent.types import Engine, model_of
+
+_CONNECT_SECONDS = 5.0
 
 
 async def run_on_cluster(
@@ -38,16 +41,14 @@ async def run_on_cluster(
         free.put_nowait(actor)
 
     async def deal(actor: Any, item: Work) -> None:
-        try:
-            for row in await actor.read.remote(item):
-                take(row)
-        except ray.exceptions.RayTaskError as error:
-            raise error.cause if isinstance(error.cause, MemAgentError) else error from None
-        except ray.exceptions.RayActorError as error:
-            raise EngineError(f"a node of the cluster was lost: --resume goes on ({error})") from error
+        for row in await _outcome(ray, actor.read.remote(item)):
+            take(row)
         free.put_nowait(actor)
 
     try:
+        async with asyncio.TaskGroup() as tasks:
+            for actor in actors:
+                tasks.create_task(_outcome(ray, actor.open.remote()))
         async with asyncio.TaskGroup() as tasks:
             for item in work:
                 tasks.create_task(deal(await free.get(), item))
@@ -58,26 +59,37 @@ async def run_on_cluster(
             ray.kill(actor)
 
 
+async def _outcome(ray: Any, call: Any) -> Any:
+    """What a call to an actor comes to, its errors as they were raised there."""
+    try:
+        return await call
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause if isinstance(error.cause, MemAgentError) else error from None
+    except ray.exceptions.RayActorError as error:
+        raise EngineError(f"a node of the cluster was lost: --resume goes on ({error})") from error
+
+
 class Reading:
     """What runs on a node: an engine of its own, and the attempts at one example after another."""
 
     def __init__(self, plan: Plan, settings: Settings) -> None:
         self.plan, self.settings = plan, settings
-        self.engine: Engine | None = None
-        self.opening = asyncio.Lock()
         self.free = asyncio.Semaphore(slots(settings))
+
+    async def open(self) -> None:
+        """Open the engine, once."""
+        self.engine: Engine = await open_engine(self.settings)
 
     async def read(self, work: Work) -> list[Row]:
         """The rows of one example."""
-        async with self.opening:
-            self.engine = self.engine or await open_engine(self.settings)
-        engine = self.engine
-        count_tokens = model_of(engine).count_tokens or TokenEstimate()
+        count_tokens = model_of(self.engine).count_tokens or TokenEstimate()
         example = await asyncio.to_thread(self.plan.make, work, count_tokens)
 
         async def attempt(reader: str, sample: int) -> Row:
             async with self.free:
-                return await attempt_row(self.plan, self.settings, engine, (work, example, reader, sample))
+                return await attempt_row(
+                    self.plan, self.settings, self.engine, (work, example, reader, sample)
+                )
 
         return list(await asyncio.gather(*(attempt(*item) for item in work.attempts)))
 
@@ -88,9 +100,12 @@ def _connect(address: str) -> Any:
         ray = importlib.import_module("ray")
     except ImportError as error:
         raise SettingsError("--ray needs the extra: pip install 'memagent[ray]'") from error
+    host, _, port = address.rpartition(":")
     try:
+        if port.isdigit():  # Ray itself would try for minutes
+            socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()
         ray.init(address=address, ignore_reinit_error=True, log_to_driver=False, logging_level="ERROR")
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         raise SettingsError(f"there is no Ray cluster at {address}: {error}") from error
     return ray
 

@@ -15,7 +15,7 @@ from memagent.errors import SettingsError
 from memagent.evaluation.readers import READERS, Retrieval
 from memagent.evaluation.rows import Key
 from memagent.tasks import TASKS, Corpora, Recipe, load_examples
-from memagent.tasks.corpora import HOMES
+from memagent.tasks.corpora import Source
 from memagent.tasks.recipe import Positions
 from memagent.tasks.scoring import SCORERS
 from memagent.types import Example, TokenCounter
@@ -104,7 +104,9 @@ class Plan:
         """Each task at each of its sizes. A task made of documents takes --documents if there is any."""
         found: list[Cell] = []
         for task in self.tasks:
-            if self.documents and TASKS[task].documents:
+            if TASKS[task].corpus == "longbench":  # its documents have lengths of their own
+                found.append(Cell(task))
+            elif self.documents and TASKS[task].documents:
                 found += [Cell(task, documents=number) for number in self.documents]
             elif self.lengths:
                 found += [Cell(task, length=length) for length in self.lengths]
@@ -193,19 +195,16 @@ class Plan:
             "positions": self.positions,
             "retrieval": asdict(self.retrieval),
             "examples": self.examples and {"sources": self.examples, "sha256": _digest(Path(self.examples))},
-            "corpora": self._corpora() if self.tasks else {},
+            "corpora": {
+                source.name: {"origin": source.origin, "sha256": _digest(source.path)}
+                for source in self.sources()
+            },
         }
 
-    def _corpora(self) -> dict[str, dict[str, str]]:
-        """Where each corpus that is there came from, and its digest."""
-        found = {}
-        for name in HOMES:
-            try:
-                source = self.corpora.find(name)
-            except SettingsError:  # a task that needs it will say so
-                continue
-            found[name] = {"origin": source.origin, "sha256": _digest(source.path)}
-        return found
+    def sources(self) -> tuple[Source, ...]:
+        """The corpora that the tasks are made from. Raises `SettingsError` for one that is not there."""
+        names = {corpus for task in self.tasks if (corpus := TASKS[task].corpus)}
+        return tuple(self.corpora.find(name) for name in sorted(names))
 
 
 def _digest(path: Path) -> str:

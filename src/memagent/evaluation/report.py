@@ -156,7 +156,9 @@ def _run(name: str, run: dict[str, Any], results: Sequence[Result]) -> str:
     ]
     samples = [corpus for corpus, found in run["plan"]["corpora"].items() if found["origin"] == "sample"]
     if samples:
-        lines.append(f"  Made from the small sample where tasks use these: {', '.join(samples)}.")
+        lines.append(
+            f"  Made from the small samples of {', '.join(samples)}: scores compare with nothing else."
+        )
     return "\n".join(line for line in lines if line) + "\n"
 
 

@@ -1,0 +1,81 @@
+"""An evaluation spread over a Ray cluster of two nodes on this machine has the rows of one without."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from measured import find_code, without_times, write_examples
+
+from memagent import SettingsError
+from memagent.config import Settings
+from memagent.evaluation.plan import Plan
+from memagent.evaluation.rows import Row, read_rows
+from memagent.evaluation.run import Run, Watch, evaluate
+from server import Server
+
+cluster_utils = pytest.importorskip("ray.cluster_utils", reason="needs the extra ray")
+
+Serve = Callable[..., Server]
+SETTINGS = Settings(chunk_tokens=150, memory_tokens=60, answer_tokens=60, retries=0, concurrency=4)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    import ray
+
+    cluster = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    cluster.add_node(num_cpus=1)
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def run(folder: Path, server: Server, plan: Plan, **options: Any) -> None:
+    settings = replace(SETTINGS, base_url=server.base_url)
+    asyncio.run(evaluate(Run(plan=plan, settings=settings, folder=folder, **options)))
+
+
+def test_the_rows_are_those_of_one_machine(cluster: Any, serve: Serve, tmp_path: Path) -> None:
+    examples = str(write_examples(tmp_path / "lamps.jsonl", 8))
+    plan = Plan(
+        readers=("gated", "full"),
+        tasks=("niah_single_1",),
+        lengths=(1024,),
+        count=3,
+        samples=2,
+        examples=examples,
+    )
+    run(tmp_path / "here", serve(find_code), replace(plan, count=3))
+    server = serve(find_code, latency_seconds=0.05)
+    seen: list[Row] = []
+    run(tmp_path / "there", server, plan, ray=cluster.address, watch=Watch(row=seen.append))
+    assert without_times(tmp_path / "there") == without_times(tmp_path / "here")
+    assert len(seen) == (3 + 3) * 2 * 2
+    assert 4 < server.most_in_flight <= 2 * 4, "both nodes read, and each keeps to its bound"
+
+    file = tmp_path / "there" / "rows.jsonl"
+    file.write_bytes(file.read_bytes()[:-300])
+    run(tmp_path / "there", serve(find_code), plan, ray=cluster.address, resume=True)
+    assert without_times(tmp_path / "there") == without_times(tmp_path / "here")
+
+
+def test_what_cannot_be_made_is_told_as_on_one_machine(cluster: Any, serve: Serve, tmp_path: Path) -> None:
+    plan = Plan(readers=("full",), tasks=("niah_single_1",), lengths=(20,), count=2)
+    with pytest.raises(SettingsError, match="too few") as raised:
+        run(tmp_path / "out", serve(find_code), plan, ray=cluster.address)
+    assert "Traceback" not in str(raised.value)
+    assert list(read_rows(tmp_path / "out")) == []
+
+
+def test_a_cluster_that_is_not_there_is_named(cluster: Any, serve: Serve, tmp_path: Path) -> None:
+    import ray
+
+    ray.shutdown()
+    examples = str(write_examples(tmp_path / "lamps.jsonl", 1))
+    with pytest.raises(SettingsError, match=r"no Ray cluster at 127\.0\.0\.1:1"):
+        run(tmp_path / "out", serve(find_code), Plan(readers=("full",), examples=examples), ray="127.0.0.1:1")
