@@ -14,7 +14,7 @@ from rich.console import Console
 from memagent import __version__
 from memagent.cli import flags
 from memagent.config import Settings, user_cache_path, user_config_path
-from memagent.engines import choose, open_engine
+from memagent.engines import choose, embedded, open_engine
 from memagent.errors import MemAgentError, SettingsError
 from memagent.types import Model, model_of
 
