@@ -128,7 +128,7 @@ def _builder(
             return " ".join(_insert(words.first(size), hidden, places))
 
         return among_essays, words
-    like = _like_needles(needles, random.Random(source.getrandbits(64)), keys)
+    like = like_needles(needles, random.Random(source.getrandbits(64)), keys)
     lines = Pieces(cycle([NOISE]) if needles.haystack == "noise" else like)
 
     def among_lines(size: int) -> str:
@@ -138,7 +138,7 @@ def _builder(
     return among_lines, lines
 
 
-def _like_needles(needles: Needles, source: random.Random, keys: Container[str]) -> Iterator[str]:
+def like_needles(needles: Needles, source: random.Random, keys: Container[str]) -> Iterator[str]:
     """Endless needles of other keys."""
     while True:
         if (key := _draw(needles.key, source)) not in keys:
