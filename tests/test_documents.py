@@ -153,12 +153,6 @@ def test_html_becomes_markdown_without_scripts_and_styles(tmp_path: Path) -> Non
         assert kept in text
 
 
-def test_html_in_its_declared_encoding(tmp_path: Path) -> None:
-    page = tmp_path / "a.htm"
-    page.write_bytes('<meta charset="iso-8859-2"><p>Zażółć gęślą jaźń</p>'.encode("iso8859_2"))
-    assert "Zażółć gęślą jaźń" in read(page)
-
-
 @pytest.mark.parametrize("piece", ["<a ", "<a href='", '<x y="', "<!--", "<![CDATA[", "</"])
 def test_html_without_an_end_takes_no_time(tmp_path: Path, piece: str) -> None:
     """Python's parser would take hours over a tag that is never closed."""
@@ -215,22 +209,37 @@ def test_sheets_and_slides(tmp_path: Path, module: str) -> None:
 
 @office
 @pytest.mark.parametrize(
-    ("name", "content"),
+    ("name", "content", "said"),
     [
-        ("a.docx", docx("text")[:200]),
-        ("a.docx", zipped({"nothing": "of use"})),
-        ("a.epub", zipped({"mimetype": "application/epub+zip"})),
-        ("a.pdf", b"%PDF-1.7\n" + bytes(range(256))),
+        ("a.docx", docx("text")[:200], "BadZipFile: File is not a zip file"),
+        ("a.docx", zipped({"nothing": "of use"}), "Could not find main document part"),
+        ("a.docx", b"only text", "BadZipFile"),
+        ("a.docx", pdf("text")[:200], "PSEOF"),
+        ("a.epub", zipped({"mimetype": "application/epub+zip"}), "META-INF"),
+        ("a.pdf", b"%PDF-1.7\n" + bytes(range(256)), "PDF"),
+        ("a.pdf", b"RIFF\x24\x00\x00\x00WAVEfmt ", "PDF"),
     ],
-    ids=["cut short", "no document", "no book", "no pages"],
+    ids=["cut short", "another archive", "text", "half a PDF", "no book", "no pages", "a sound"],
 )
-def test_broken_office_files_are_an_error_or_hold_no_text(tmp_path: Path, name: str, content: bytes) -> None:
+def test_broken_office_files_are_errors(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    """Neither their bytes nor what else they might be is read as the document."""
     (tmp_path / name).write_bytes(content)
-    try:
-        assert "4711" not in read(tmp_path / name)
-    except DocumentError as error:
-        assert name in str(error)
-        assert "\n" not in str(error)
+    with pytest.raises(DocumentError, match=f"{name} cannot be converted: .*{said}"):
+        read(tmp_path / name)
+
+
+@office
+def test_what_a_library_says_is_cut_to_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from markitdown import converters
+
+    def fail(*_: object) -> None:
+        raise ValueError("first \x1b line" + "!" * 1000 + "\nsecond line")
+
+    monkeypatch.setattr(converters.DocxConverter, "convert", fail)
+    (tmp_path / "a.docx").write_bytes(docx("text"))
+    with pytest.raises(DocumentError, match=r"ValueError: first \\x1b line!+$") as refused:
+        read(tmp_path / "a.docx")
+    assert len(str(refused.value)) < len(str(tmp_path)) + 300
 
 
 def test_office_without_the_converter_says_what_to_install(tmp_path: Path) -> None:
@@ -523,6 +532,38 @@ def test_bad_bytes_behind_the_sample(tmp_path: Path) -> None:
 def test_line_ends_and_the_like_are_kept(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.txt").write_bytes(text.encode("utf-8-sig"))
     assert read(tmp_path / "a.txt") == text
+
+
+@pytest.mark.parametrize("language", PROSE)
+def test_a_stray_zero_byte_is_no_utf_16(language: str) -> None:
+    text = (PROSE[language] * 30).encode()
+    middle = text.index(b"\n") + 1
+    assert detect_encoding(text[:middle] + b"\x00" + text[middle:]) == "utf-8"
+
+
+def test_a_few_controls_are_text_and_many_are_not() -> None:
+    text = b"Nobody came to the house near the river. " * 50
+    assert detect_encoding(text + b"\x01\x02") == "utf-8"
+    assert detect_encoding(text + b"\x01\x02" * 200) is None
+    assert detect_encoding(text + b"\x00\x00\x01") is None
+    assert detect_encoding(b"\x00".join([b"some/file.txt", "größe.txt".encode(), b"x"] * 100)) is None
+    assert detect_encoding(b"\x00".join([b"some/file.txt", b"a.txt", b"x"] * 100)) is None
+
+
+def test_short_bytes_of_no_sense_are_no_utf_16() -> None:
+    rng = random.Random(0)
+    for size in (8, 12, 16, 30) * 100:
+        content = bytearray(rng.randbytes(size))
+        content[rng.randrange(size)] = 0
+        assert detect_encoding(bytes(content)) is None
+
+
+def test_a_declared_encoding_decides_between_those_that_fit(tmp_path: Path) -> None:
+    text = "Minden emberi lény szabadon születik és egyenlő méltósága és joga van. Árvíztűrő tükörfúrógép."
+    page = tmp_path / "a.html"
+    for encoding in ("windows-1250", "iso-8859-2"):
+        page.write_bytes(f'<meta charset="{encoding}"><p>{text}</p>'.encode(encoding))
+        assert text in read(page)
 
 
 def test_what_is_no_text() -> None:

@@ -18,20 +18,20 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from importlib.util import find_spec
 from io import BufferedReader, BytesIO
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Literal
 
 from memagent.encodings import detect_encoding
 from memagent.errors import DocumentError
 
-Format = Literal["text", "jsonl", "html", "office"]
+Format = Literal["text", "jsonl", "html", "pdf", "docx", "pptx", "xlsx", "epub"]
 _FORMATS: dict[str, Format] = {
     **dict.fromkeys((".jsonl", ".ndjson"), "jsonl"),
     **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
-    **dict.fromkeys((".pdf", ".docx", ".pptx", ".xlsx", ".epub"), "office"),
+    **{".pdf": "pdf", ".docx": "docx", ".pptx": "pptx", ".xlsx": "xlsx", ".epub": "epub"},
 }
 _SAMPLE_BYTES = 64 * 1024
 _BLOCK_BYTES = 256 * 1024
@@ -187,8 +187,8 @@ def _look_at(path: Path, name: str) -> Source:
             sample = file.read(_SAMPLE_BYTES)
     except OSError as error:
         raise _unreadable(name, error) from error
-    kind = "office" if sample.startswith(b"%PDF-") else _FORMATS.get(path.suffix.lower(), "text")
-    if kind == "office":
+    kind = "pdf" if sample.startswith(b"%PDF-") else _FORMATS.get(path.suffix.lower(), "text")
+    if kind not in ("text", "jsonl", "html"):
         if find_spec("markitdown") is None:
             raise DocumentError(f"{name} needs a converter: pip install 'memagent[formats]'")
         return Source(name, path, kind, "", size)
@@ -278,19 +278,17 @@ def _html_to_markdown(source: Source) -> str:
         raise DocumentError(f"{source.name} cannot be converted from HTML: {_brief(error)}") from error
 
 
-@cache
-def _converter() -> Any:
-    """One for all files: each loads a model of its own, to guess formats."""
-    from markitdown import MarkItDown
-
-    return MarkItDown(enable_plugins=False)
-
-
 def _office_to_markdown(source: Source) -> str:
+    """By the converter of the format: markitdown's own choice might fetch, run or unpack something."""
+    from markitdown import StreamInfo, converters
+
     try:
-        return str(_converter().convert_local(source.path).text_content)
+        converter = getattr(converters, f"{source.format.capitalize()}Converter")()
+        with _opened(source) as file:
+            text: str = converter.convert(file, StreamInfo(extension=f".{source.format}")).markdown
     except Exception as error:  # each format's library raises its own
         raise DocumentError(f"{source.name} cannot be converted: {_brief(error)}") from error
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(line.rstrip() for line in text.split("\n")))
 
 
 def _brief(error: Exception) -> str:

@@ -36,53 +36,54 @@ def detect_encoding(sample: bytes, whole: bool = True) -> str | None:
     for mark, encoding in _BOMS:
         if sample.startswith(mark):
             return encoding
-    if (wide := _wide_encoding(sample)) is not None:
+    valid = _is_utf8(sample, whole)
+    if b"\x00" in sample and (wide := _wide_encoding(sample, valid)) is not None:
         return wide
     controls = sum(map(sample.count, _CONTROLS))
     if (b"\x00" in sample and controls > len(sample) // 1000) or controls > len(sample) // 20:
         return None
+    bad = sample.decode("utf-8", "replace").count("\ufffd")
+    if valid or bad * 10 < sum(byte >= 0x80 for byte in sample):
+        return "utf-8"
+    return _guess(sample) or "utf-8"
+
+
+def _is_utf8(sample: bytes, whole: bool) -> bool:
     try:
         codecs.getincrementaldecoder("utf-8")().decode(sample, final=whole)
-        return "utf-8"
     except UnicodeDecodeError:
-        bad = sample.decode("utf-8", "replace").count("\ufffd")
-    if bad * 10 < sum(byte >= 0x80 for byte in sample):
-        return "utf-8"
-    return _guess(sample if whole else _to_whole_character(sample)) or "utf-8"
+        return False
+    return True
 
 
-def _wide_encoding(sample: bytes) -> str | None:
-    """UTF-16 without a mark: in the byte order that varies less, nearly all is printable.
+def _wide_encoding(sample: bytes, valid_utf8: bool) -> str | None:
+    """UTF-16 without a mark: in the byte order that varies less, all is printable and some of it plain.
 
-    It is told by its zero bytes, which no other text has: half of each space and line end.
+    A space and a line end have a zero byte. What is valid UTF-8, too, must be of one alphabet, whose
+    letters differ in one byte only: else a text with a zero here and there would do.
     """
-    if b"\x00" not in sample:
-        return None
     even, odd = set(sample[0::2]), set(sample[1::2])
-    encoding = "utf-16-le" if len(odd) < len(even) else "utf-16-be"
+    distinct = min(len(even), len(odd))
+    encoding = "utf-16-le" if len(odd) == distinct else "utf-16-be"
     try:
         text = codecs.getincrementaldecoder(encoding)().decode(sample[: len(sample) // 2 * 2])
     except UnicodeDecodeError:
         return None
-    odd_ones = sum(unicodedata.category(it) in ("Cc", "Cn", "Co") and it not in "\t\n\f\r" for it in text)
-    varied = min(len(even), len(odd)) * 2 > len(text)
-    return None if varied or odd_ones > len(text) // 1000 else encoding
-
-
-def _to_whole_character(sample: bytes) -> bytes:
-    """The sample up to its last space or the like, which is never half of a character."""
-    end = next((at for at in range(len(sample), 0, -1) if sample[at - 1] < 0x30), len(sample))
-    return sample[:end] if end > len(sample) // 2 else sample
+    plain = sum(it.isascii() or it in "\u3000、。，" for it in text)
+    strange = sum(unicodedata.category(it) in ("Cc", "Cn", "Co") and it not in "\t\n\f\r" for it in text)
+    few, share = (4, 10) if valid_utf8 else (128, 100)
+    fits = distinct <= min(few, len(text) // 2) and plain * share >= len(text)
+    return encoding if fits and strange <= len(text) // 1000 else None
 
 
 def _guess(sample: bytes) -> str | None:
-    # Eastern Europe's two differ in where they have letters: only the first uses these bytes.
-    unfit = "iso8859_2" if any(0x80 <= byte <= 0x9F for byte in sample) else "cp1250"
-    encodings = [encoding for encoding in _COMMON if encoding != unfit]
+    encodings = list(_COMMON)
+    if not any(0x80 <= byte <= 0x9F for byte in sample):  # where Windows has letters, and ISO has none
+        encodings.remove("cp1250")
     if declared := any_specified_encoding(sample):
         encodings.append(declared)
-    for end in (len(sample), len(sample) - 1):  # the second, if a character of two bytes is cut through
-        if matches := list(from_bytes(sample[:end], cp_isolation=encodings)):
+    for dropped in range(4):  # bytes of a last character that is cut through
+        if matches := list(from_bytes(sample[: len(sample) - dropped], cp_isolation=encodings)):
             first = matches[0]
             equal = [it for it in matches if (it.chaos, it.coherence) == (first.chaos, first.coherence)]
             return min((it.encoding for it in equal), key=encodings.index)
