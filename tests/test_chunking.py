@@ -164,6 +164,14 @@ def test_a_single_character_may_be_over_the_budget() -> None:
     assert pieces_of("ab", 1, lambda text: 5 * len(text)) == [("a", 5), ("b", 5)]
 
 
+def test_no_character_is_cut_where_the_count_jumps() -> None:
+    """Here a guess by proportion never fits, and the length is halved until it does."""
+    family = "👨\u200d👩\u200d👧\u200d👦"
+    pieces = pieces_of(family * 50, 20, lambda text: min(len(text), 21))
+    assert {piece.replace(family, "") for piece, _ in pieces} == {""}
+    assert len(pieces) <= 50
+
+
 def test_a_character_longer_than_the_budget_is_cut() -> None:
     pieces = pieces_of("e" + "\u0301" * 100, 10, len)
     assert "".join(piece for piece, _ in pieces) == "e" + "\u0301" * 100

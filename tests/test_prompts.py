@@ -181,7 +181,7 @@ ORDINARY = [
         "<strong>s</strong>",
         "<span>",
         "<problems>",
-        "<memory_bank>",
+        "<memory_bank>", "</memory_bank>", "</memoryless>",
         "<chunk-list/>",
     ),
     *("</div>", "<br/>", "<!-- note -->", "<?xml version='1.0'?>", "<https://example.org>", "<stdio.h>"),
