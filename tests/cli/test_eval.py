@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import fields
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from memagent.cli import main
-from memagent.cli.evaluate import shown_command
+from memagent.cli.evaluate import _progress_on, shown_command
+from memagent.evaluation.plan import Cell
+from memagent.evaluation.rows import Row
 from server import Server, lasting_fault, refusal
 
 Serve = Callable[..., Server]
@@ -46,6 +52,21 @@ def test_the_scores_go_to_stdout_and_the_progress_to_stderr(
     assert out.count("| hats | 100.0 [51, 100] |") == 2
     assert "hats, as it is, full: 100.0, 4 attempts" in err and "gated: 100.0, 4 attempts" in err
     assert len(lines()) == 8
+
+
+def test_a_terminal_has_a_bar_for_each_cell_under_way() -> None:
+    said = StringIO()
+    console = Console(file=said, force_terminal=True, width=120)
+    cells = [(Cell("vt", 2048), "full"), (Cell("vt", 2048), "gated")]
+    with _progress_on(console, quiet=False) as watch:
+        watch.begin(Counter(dict.fromkeys(cells, 2)), Counter({cells[0]: 1}))
+        row = {field.name: None for field in fields(Row)}
+        told = {**row, "task": "vt", "length": 2048, "reader": "full", "score": 0.5, "error": "HTTP 503"}
+        watch.row(Row(**told))
+        watch.row(Row(**{**told, "reader": "gated", "error": None}))
+    shown = said.getvalue()
+    assert "vt, 2,048 tokens, full: 50.0, 1 failed, 2 attempts" in shown
+    assert "vt, 2,048 tokens, gated: 50.0" in shown and "1/2" in shown and "3/4" in shown
 
 
 def test_quiet_says_nothing_on_stderr(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,5 +153,16 @@ def test_one_failure_is_told_and_all_failures_end_with_3(
 
 
 def test_the_key_is_in_no_command() -> None:
-    words = ["/bin/memagent", "eval", "--api-key", "sk-1", "--api-key=sk-2", "--out", "a b"]
-    assert shown_command(words) == "memagent eval --api-key ... --api-key=... --out 'a b'"
+    words = [
+        "/bin/memagent",
+        "eval",
+        "--api-key",
+        "sk-1",
+        "--api=sk-1",
+        "--base-url",
+        "http://me:pw@h/v1",
+        "a b",
+    ]
+    shown = "memagent eval --api-key ... --api=... --base-url http://h/v1 'a b'"
+    assert shown_command(words, "sk-1") == shown
+    assert shown_command(["memagent", "eval", "--out", "x"], None) == "memagent eval --out x"

@@ -122,6 +122,16 @@ def test_only_one_process_writes(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_told(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").symlink_to("/dev/full")
+    with (
+        pytest.raises(SettingsError, match="No space left"),
+        open_rows(tmp_path, header(), resume=False) as rows,
+    ):
+        rows.append(ROWS[0])
+
+
 def test_a_folder_that_cannot_be_one_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SettingsError, match="cannot be written"):

@@ -23,13 +23,11 @@ from memagent.errors import EngineError, SettingsError
 from memagent.evaluation.plan import Cell, Plan
 from memagent.evaluation.readers import READERS, Retrieval
 from memagent.evaluation.report import load, score_tables
-from memagent.evaluation.rows import Row
+from memagent.evaluation.rows import Row, without_password
 from memagent.evaluation.run import Run, Watch, evaluate
 from memagent.tasks import TASKS, Corpora
 from memagent.tasks.corpora import HOMES
 from memagent.tasks.scoring import SCORERS
-
-_SECRET_FLAG = "--api-key"  # noqa: S105 the flag, not the key
 
 
 def add_parser(commands: Any) -> None:
@@ -89,7 +87,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
                     settings=settings,
                     folder=options.out,
                     resume=options.resume,
-                    command=shown_command(sys.argv),
+                    command=shown_command(sys.argv, settings.api_key),
                     ray=options.ray,
                     watch=watch,
                 )
@@ -117,15 +115,13 @@ def _warn_about(plan: Plan, settings: Settings, console: Console) -> None:
             warn(console, f"{source.name}: the small sample that comes with memagent, not the set; {home}")
 
 
-def shown_command(words: list[str]) -> str:
+def shown_command(words: list[str], key: str | None) -> str:
     """The command as it was typed, without the endpoint's key."""
-    shown = ["memagent", *words[1:]]
-    for place, word in enumerate(shown):
-        if word.startswith(f"{_SECRET_FLAG}="):
-            shown[place] = f"{_SECRET_FLAG}=..."
-        elif place and shown[place - 1] == _SECRET_FLAG:
-            shown[place] = "..."
-    return shlex.join(shown)
+    shown = [
+        word.removesuffix(key) + "..." if key and (word == key or word.endswith(f"={key}")) else word
+        for word in map(without_password, words[1:])
+    ]
+    return shlex.join(["memagent", *shown])
 
 
 def _plan(options: argparse.Namespace, settings: Settings) -> Plan:

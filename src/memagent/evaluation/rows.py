@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -74,9 +76,14 @@ class Rows:
         self._file = file
 
     def append(self, row: Row) -> None:
-        """Write a row, whole, to the operating system."""
-        self._file.write(json.dumps(asdict(row), ensure_ascii=False) + "\n")
-        self._file.flush()
+        """Write a row, whole, to the operating system. Raises `SettingsError` if that cannot be."""
+        try:
+            self._file.write(json.dumps(asdict(row), ensure_ascii=False) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise SettingsError(
+                f"{self.folder} cannot be written: {error.strerror}; once it can, --resume goes on"
+            ) from error
         self.done.add(row.key)
 
     def __enter__(self) -> Self:
@@ -85,7 +92,8 @@ class Rows:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        with suppress(OSError):  # what could not be written was told of already
+            self._file.close()
 
 
 def open_rows(folder: Path, header: Mapping[str, Any], resume: bool) -> Rows:
@@ -150,8 +158,16 @@ def _write_whole(path: Path, text: str) -> None:
 
 
 def storable(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as they are kept: without the endpoint's key."""
-    return {name: value for name, value in settings.items() if name not in _SECRET_SETTINGS}
+    """Settings as they are kept: without the endpoint's key, or a password in its address."""
+    kept = {name: value for name, value in settings.items() if name not in _SECRET_SETTINGS}
+    return {
+        name: without_password(value) if isinstance(value, str) else value for name, value in kept.items()
+    }
+
+
+def without_password(text: str) -> str:
+    """A text in which an address has no user and password."""
+    return re.sub(r"(https?://)[^/@\s]*@", r"\1", text)
 
 
 def _identity(header: Mapping[str, Any]) -> dict[str, Any]:
@@ -205,6 +221,3 @@ def _row(raw: bytes, path: Path, number: int) -> Row:
         return Row(**{**values, "answers": tuple(values["answers"])})
     except (ValueError, TypeError, KeyError) as error:
         raise SettingsError(f"{path}, line {number}: not a row of memagent eval ({error})") from error
-
-
-FIELDS = tuple(item.name for item in fields(Row))
