@@ -19,7 +19,7 @@ lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports --no-timing
+	$(BIN)/lint-imports
 
 # The engine for Hugging Face models needs torch, which on Linux is large: its own environment.
 test-train: .venv-train/dev
