@@ -1,18 +1,8 @@
-"""Rank passages by BM25 (the extra `rag`). Leaves out stemming, and languages that put no spaces."""
+"""Rank passages by BM25. Leaves out stemming, and languages that put no spaces."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-from memagent.errors import SettingsError
-
-
-def require_bm25() -> None:
-    """Raise `SettingsError` if the library is missing."""
-    try:
-        import bm25s  # type: ignore[import-untyped]  # noqa: F401
-    except ImportError as error:
-        raise SettingsError("the reader rag needs the extra: pip install 'memagent[rag]'") from error
 
 
 def best_passages(problem: str, passages: Sequence[str], count: int) -> list[int]:
@@ -20,7 +10,7 @@ def best_passages(problem: str, passages: Sequence[str], count: int) -> list[int
 
     Among equals the earlier goes first, so that a run can be repeated.
     """
-    import bm25s
+    import bm25s  # type: ignore[import-untyped]
 
     words = bm25s.tokenize([problem, *passages], stopwords="en", return_ids=False, show_progress=False)
     query, corpus = words[0], words[1:]

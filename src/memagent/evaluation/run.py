@@ -25,7 +25,6 @@ from memagent.evaluation.attempts import attempt_row, slots
 from memagent.evaluation.cluster import run_on_cluster
 from memagent.evaluation.plan import Cell, Plan, Work
 from memagent.evaluation.readers import Attempt, prompts_of
-from memagent.evaluation.retrieval import require_bm25
 from memagent.evaluation.rows import Row, Rows, open_rows, storable
 from memagent.tokens import TokenEstimate
 from memagent.types import Engine, Example, TokenCounter, model_of
@@ -84,9 +83,7 @@ async def evaluate(run: Run) -> None:
 
 
 def check(plan: Plan, settings: Settings, engine: Engine) -> None:
-    """Raise `SettingsError` for what would fail every attempt: budgets, templates, a missing library."""
-    if "rag" in plan.readers:
-        require_bm25()
+    """Raise `SettingsError` for what would fail every attempt: budgets, templates."""
     for cell in plan.cells or (Cell(""),):
         for name in plan.readers:
             reader_settings = plan.settings_for(cell.task, 0, settings)
