@@ -43,7 +43,7 @@ clean:
 	@touch $@
 
 .venv/dev: .venv/model
-	$(BIN)/python $(PIP) --editable ".[dev,formats,tokenizers]"
+	$(BIN)/python $(PIP) --editable ".[dev,formats,tokenizers,report]"
 	@touch $@
 
 .venv-train/dev: pyproject.toml constraints.txt | .venv-train/bin/python

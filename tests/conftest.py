@@ -8,9 +8,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from server import Server
+
+hypothesis.settings.register_profile("no clock", deadline=None)  # a busy machine is no defect
+hypothesis.settings.load_profile("no clock")
 
 
 @pytest.fixture

@@ -153,8 +153,8 @@ class Journal:
         """Check that the record is of this read. Returns how many bytes of it are whole lines."""
         kept = 0
         for line, end in read_lines(self.path):
-            if kept == 0 and (difference := _difference(line, header)):
-                raise JournalError(f"{self.path} cannot be resumed: {difference}")
+            if kept == 0 and (changed := difference(line, header)):
+                raise JournalError(f"{self.path} cannot be resumed: {changed}")
             kept = end
             self.answer = line["answer"] if line["type"] == "answer" else None
         return kept
@@ -206,7 +206,7 @@ def _parsed(raw: bytes) -> dict[str, Any] | None:
     return line if isinstance(line, dict) and "type" in line else None
 
 
-def _difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> str:
+def difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> str:
     """Say how two headers differ, or "" if they do not in anything that a read depends on."""
     # `prompts` last: a digest says little, and another workflow brings other prompts.
     for key in sorted(old.keys() | new.keys(), key=lambda key: (key == "prompts", key)):
@@ -214,7 +214,7 @@ def _difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
         if before == after or key in ("created", "version", "sources"):
             continue
         if isinstance(before, dict) and isinstance(after, dict):
-            if inner := _difference(before, after, f"{prefix}{key}."):
+            if inner := difference(before, after, f"{prefix}{key}."):
                 return inner
             continue
         return f"{prefix}{key} was {_short(before)}, now it is {_short(after)}"

@@ -97,14 +97,14 @@ class Read:
         self.stopped_early = False
         self._workflow = WORKFLOWS[settings.workflow]
         prompts = load_prompts(settings.templates) if settings.templates else self._workflow.prompts
-        budgets = _budgets(settings, engine, prompts)
+        budgets = fitted_budgets(settings, engine, prompts)
         self._reader = Reader(
             problem=problem,
             engine=CallLimit(engine, settings.max_calls) if settings.max_calls else engine,
             prompts=prompts,
             budgets=budgets,
             sampling=Sampling(0, settings.temperature, settings.top_p, settings.seed),
-            count_tokens=_counter(engine),
+            count_tokens=counter_of(engine),
             early_exit=settings.early_exit,
         )
         self._journal: Journal | None = None
@@ -207,11 +207,13 @@ class Read:
         }
 
 
-def _counter(engine: Engine) -> TokenCounter:
+def counter_of(engine: Engine) -> TokenCounter:
+    """The model's own tokenizer, or a new estimate where that is not at hand."""
     return model_of(engine).count_tokens or TokenEstimate()
 
 
-def _budgets(settings: Settings, engine: Engine, prompts: Prompts) -> Budgets:
+def fitted_budgets(settings: Settings, engine: Engine, prompts: Prompts) -> Budgets:
+    """The budgets that the settings ask for, fitted to the model's window. Raises `SettingsError`."""
     given = {
         name: value for name in Budgets.__dataclass_fields__ if (value := getattr(settings, name)) is not None
     }
@@ -219,7 +221,7 @@ def _budgets(settings: Settings, engine: Engine, prompts: Prompts) -> Budgets:
     window = settings.window_tokens or model_of(engine).window_tokens
     if window is None:
         return budgets
-    return budgets.fit(window, _counter(engine)(prompts.bare_text), frozenset(given))
+    return budgets.fit(window, counter_of(engine)(prompts.bare_text), frozenset(given))
 
 
 async def aread(

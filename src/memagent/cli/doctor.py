@@ -19,10 +19,12 @@ from memagent.errors import MemAgentError, SettingsError
 from memagent.types import Model, model_of
 
 _PACKAGES = {
-    "the base": ("openai", "xllamacpp", "gguf"),
+    "the base": ("openai", "xllamacpp", "gguf", "bm25s"),
     "[formats]": ("markitdown",),
     "[tokenizers]": ("tokenizers",),
     "[train]": ("torch", "transformers"),
+    "[report]": ("matplotlib",),
+    "[ray]": ("ray",),
 }
 
 

@@ -21,7 +21,7 @@ from memagent.errors import ContextOverflowError, EngineError, SettingsError
 from memagent.evaluation import prompts
 from memagent.evaluation.retrieval import best_passages
 from memagent.prompts import Prompts, load_prompts
-from memagent.reading import Read, _budgets, _counter
+from memagent.reading import Read, counter_of, fitted_budgets
 from memagent.types import Chunk, Conversation, Engine, Sampling, TokenCounter, model_of
 from memagent.workflows import WORKFLOWS, Reader
 from memagent.workflows.replies import read_gated, read_rewrite, without_thought
@@ -58,9 +58,9 @@ class Attempt:
             problem=self.problem,
             engine=CallLimit(self.engine, limit) if limit else self.engine,
             prompts=prompts,
-            budgets=_budgets(self.settings, self.engine, prompts),
+            budgets=fitted_budgets(self.settings, self.engine, prompts),
             sampling=Sampling(0, self.settings.temperature, self.settings.top_p, self.settings.seed),
-            count_tokens=_counter(self.engine),
+            count_tokens=counter_of(self.engine),
         )
 
     @property

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from memagent.errors import SettingsError
-from memagent.journal import _difference
+from memagent.journal import difference
 
 FORMAT = 1
 RUN_FILE = "run.json"
@@ -127,8 +127,8 @@ def _go_on(folder: Path, header: Mapping[str, Any], file: IO[str], resume: bool)
         raise SettingsError(
             f"{folder} holds an evaluation: add --resume to go on with it, or choose another --out"
         )
-    if difference := _difference(_identity(read_header(folder)), _identity(header)):
-        raise SettingsError(f"{folder} cannot be resumed: {difference}")
+    if changed := difference(_identity(read_header(folder)), _identity(header)):
+        raise SettingsError(f"{folder} cannot be resumed: {changed}")
     done: set[Key] = set()
     kept = 0
     for row, end in _lines(folder / ROWS_FILE):
