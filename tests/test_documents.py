@@ -186,7 +186,10 @@ def test_html_nested_ten_thousand_deep_is_text_or_an_error(tmp_path: Path) -> No
 def test_office_formats_give_their_text(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     document = open_document(tmp_path / name)
-    assert "The key is 4711." in text_of(document)
+    text = text_of(document)
+    assert "The key is 4711." in text
+    assert "\x0c" not in text
+    assert "\n\n\n" not in text
     assert document.text_bytes is None
 
 
@@ -542,12 +545,16 @@ def test_a_stray_zero_byte_is_no_utf_16(language: str) -> None:
 
 
 def test_a_few_controls_are_text_and_many_are_not() -> None:
+    rng = random.Random(0)
     text = b"Nobody came to the house near the river. " * 50
     assert detect_encoding(text + b"\x01\x02") == "utf-8"
     assert detect_encoding(text + b"\x01\x02" * 200) is None
     assert detect_encoding(text + b"\x00\x00\x01") is None
     assert detect_encoding(b"\x00".join([b"some/file.txt", "größe.txt".encode(), b"x"] * 100)) is None
-    assert detect_encoding(b"\x00".join([b"some/file.txt", b"a.txt", b"x"] * 100)) is None
+    words = [bytes(rng.choices(b"abcdefghijklmnopqrstuvwxyz", k=rng.randint(1, 9))) for _ in range(500)]
+    assert detect_encoding(b"\x00".join(words)) is None
+    genes = bytes(rng.choices(b"ACGT", k=3000))
+    assert detect_encoding(genes + b"\x00" + genes) == "utf-8"
 
 
 def test_short_bytes_of_no_sense_are_no_utf_16() -> None:

@@ -57,10 +57,10 @@ def _is_utf8(sample: bytes, whole: bool) -> bool:
 
 
 def _wide_encoding(sample: bytes, valid_utf8: bool) -> str | None:
-    """UTF-16 without a mark: in the byte order that varies less, all is printable and some of it plain.
+    """UTF-16 without a mark: in the byte order that varies less, all of it is printable.
 
-    A space and a line end have a zero byte. What is valid UTF-8, too, must be of one alphabet, whose
-    letters differ in one byte only: else a text with a zero here and there would do.
+    What is valid UTF-8, too, must be of an alphabet, whose letters vary in one byte only, with some
+    ASCII between: else a text with a zero here and there would do.
     """
     even, odd = set(sample[0::2]), set(sample[1::2])
     distinct = min(len(even), len(odd))
@@ -69,11 +69,10 @@ def _wide_encoding(sample: bytes, valid_utf8: bool) -> str | None:
         text = codecs.getincrementaldecoder(encoding)().decode(sample[: len(sample) // 2 * 2])
     except UnicodeDecodeError:
         return None
-    plain = sum(it.isascii() or it in "\u3000、。，" for it in text)
     strange = sum(unicodedata.category(it) in ("Cc", "Cn", "Co") and it not in "\t\n\f\r" for it in text)
-    few, share = (4, 10) if valid_utf8 else (128, 100)
-    fits = distinct <= min(few, len(text) // 2) and plain * share >= len(text)
-    return encoding if fits and strange <= len(text) // 1000 else None
+    alphabetic = distinct <= 4 and sum(map(str.isascii, text)) * 10 >= len(text)
+    fits = strange <= len(text) // 1000 and distinct <= min(128, len(text) // 2)
+    return encoding if fits and (alphabetic or not valid_utf8) else None
 
 
 def _guess(sample: bytes) -> str | None:

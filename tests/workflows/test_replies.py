@@ -120,6 +120,7 @@ def test_thought_is_no_memory(read_reply: ReplyReader, reply: str, rest: str) ->
     [
         "The existing answer (4711) remains relevant.",
         "No mention of Alice.",
+        "No mention of Alice.\n---\n✅",
         "The document does not mention Alice, but the memory stays as it is.",
         "The chunk is about a storm in 1807 but does not provide anything useful; the memory is unchanged.",
         "(empty)",
