@@ -35,7 +35,7 @@ from memagent.engines.openai import Connection, OpenAIEngine
 from memagent.types import Model
 
 _CHUNK_BYTES = 20_000  # what 5000 tokens of four bytes are
-_CHUNKS = {1: 64, 16: 32, 256: 8}  # of the document, by concurrent reads: the runs stay short
+_CHUNKS = {1: 256, 16: 32, 256: 8}  # of the document, by concurrent reads: the runs stay short
 _OURS = ("bare", "openai", "memagent", "memagent+journal")
 _PEERS = {
     "langchain": ["langchain-classic>=1.0", "langchain-openai>=1.0"],
