@@ -2,71 +2,100 @@
 
 The server listens on a free port of the loopback interface, for this process alone (its key is
 drawn at random), and the OpenAI engine talks to it: requests, retries and overflows are handled
-there and nowhere else.
+there and nowhere else. Adapters and settings of single layers are left out.
 """
 
 from __future__ import annotations
 
 import asyncio
 import http.client
+import importlib
 import json
 import os
 import secrets
+import struct
 import threading
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import urlsplit
+
+import openai
 
 from memagent.config import Settings
 from memagent.engines import embedded
 from memagent.engines.openai import Connection, OpenAIEngine
-from memagent.errors import SettingsError
+from memagent.errors import EngineError, SettingsError
 from memagent.types import Completion, Message, Model, Sampling
 
 _MOST_WINDOW_TOKENS = 8192  # the paper's; memory for keys and values grows with the window
-# The model's own distribution: nothing cut off or penalised but by temperature and top_p. A prompt
-# whose beginning comes from the cache is computed in other batches, which rounds otherwise and can
-# change a greedy reply: without the cache the same prompt always gets the same reply.
-_PLAIN_SAMPLING = {"top_k": 0, "min_p": 0.0, "repeat_penalty": 1.0, "cache_prompt": False}
+
+# A cancelled call ends with the batch in work. On a CPU this size is as fast as llama.cpp's 2048,
+# which takes half a minute for a long prompt when the machine is busy.
+_CPU_BATCH_TOKENS = 128
+
+# The model's own distribution: nothing cut off or penalised but by temperature and top_p. All is
+# spelled out because a GGUF may bring its own defaults along.
+_PLAIN_SAMPLING = {
+    "top_k": 0,
+    "min_p": 0.0,
+    "typical_p": 1.0,
+    "top_n_sigma": -1.0,
+    "xtc_probability": 0.0,
+    "dynatemp_range": 0.0,
+    "mirostat": 0,
+    "repeat_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "dry_multiplier": 0.0,
+}
 
 
 class LlamaCppEngine:
-    """Completes chats with an embedded model; made by `open_engine`."""
+    """Completes chats with a model in this process; made by `open_engine`.
 
-    def __init__(self, server: Any, engine: OpenAIEngine) -> None:
-        self._server = server
+    With one call in flight (the default), greedy completions are repeatable to the bit. Calls side
+    by side share batches, and llama.cpp rounds by the batch: a near tie may then fall otherwise.
+    """
+
+    def __init__(self, server: Any, engine: OpenAIEngine, tokenizer: _Tokenizer) -> None:
+        self._servers = [server]
         self._engine = engine
+        self._tokenizer = tokenizer
 
     @property
     def model(self) -> Model:
-        """The GGUF file's name, its window and its tokenizer."""
+        """The GGUF file's stem, its window and its own tokenizer."""
         return self._engine.model
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        """As `OpenAIEngine.complete`; raises the same errors."""
+        """As `OpenAIEngine.complete`; raises the same errors, and `EngineError` once it is closed."""
+        if not self._servers:
+            raise EngineError(f"the engine of {self.model.name} is closed: open another")
         return await self._engine.complete(messages, sampling)
 
     async def aclose(self) -> None:
-        """Stop the server and free the model."""
+        """Stop the server and free the model; a call in flight ends with its batch. May be repeated."""
         await self._engine.aclose()
-        server, self._server = self._server, None
-        await asyncio.to_thread(_free, server)
+        self._tokenizer.close()
+        # Dropping the last reference ends the server's own threads, which can take a moment.
+        await asyncio.to_thread(self._servers.clear)
 
 
 async def open_engine(settings: Settings) -> LlamaCppEngine:
     """Load the GGUF that the settings name, or the embedded model.
 
-    Raises `SettingsError` for a file that is missing or that llama.cpp cannot load.
+    Raises `SettingsError` for a file that is missing or that llama.cpp cannot load, and for a
+    window longer than the one that the model was trained for.
     """
-    path = Path(settings.model) if settings.model else await asyncio.to_thread(embedded.default_model)
+    path = await asyncio.to_thread(_file, settings.model)
+    window = _window(path, settings.window_tokens)
     slots = settings.concurrency or 1
     key = secrets.token_hex(16)
-    window = settings.window_tokens or min(
-        await asyncio.to_thread(_trained_window, path), _MOST_WINDOW_TOKENS
-    )
-    server = await asyncio.to_thread(_start, path, window * slots, slots, settings.threads, key)
-    counter = _Tokenizer(server.listening_address, key)
-    model = Model(path.stem, window, counter.count, f"{path.name}, {path.stat().st_size} bytes")
+    start = Start(path, window, slots, settings.threads or available_cores(), key)
+    server = await asyncio.to_thread(_serve, start)
+    tokenizer = _Tokenizer(server.listening_address, key)
+    model = Model(path.stem, window, tokenizer.count, f"{path.name}, {path.stat().st_size} bytes")
     connection = Connection(
         base_url=f"{server.listening_address}/v1",
         api_key=key,
@@ -75,64 +104,217 @@ async def open_engine(settings: Settings) -> LlamaCppEngine:
         retries=settings.retries,
         extra=_PLAIN_SAMPLING,
     )
-    return LlamaCppEngine(server, OpenAIEngine(model, connection))
+    engine = OpenAIEngine(model, connection)
+    # A proxy set in the environment is not for the loopback interface, and must not see the text.
+    direct = openai.DefaultAsyncHttpxClient(trust_env=False)
+    engine._client = engine._client.with_options(http_client=direct)
+    return LlamaCppEngine(server, engine, tokenizer)
 
 
-def _start(path: Path, context_tokens: int, slots: int, threads: int | None, key: str) -> Any:
-    import xllamacpp  # type: ignore[import-untyped]
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a server is started with; each of the `slots` has a window of its own."""
 
-    params = xllamacpp.CommonParams()
-    params.model.path = str(path)
-    params.n_ctx = context_tokens
-    params.n_parallel = slots
-    params.hostnames, params.port, params.api_keys = ["127.0.0.1"], 0, [key]
-    # Writing a token is a chain of tiny steps, at each of which threads that outnumber the free cores
-    # wait for one another, to a standstill on a busy machine. Reading a prompt is not so fragile.
-    params.cpuparams.n_threads = threads or max(1, _cores() // 2)
-    params.cpuparams_batch.n_threads = threads or _cores()
-    params.verbosity = -1
+    path: Path
+    window_tokens: int
+    slots: int
+    threads: int
+    key: str
+
+
+def _serve(start: Start) -> Any:
+    """A running server. Raises `SettingsError` if llama.cpp cannot load the file."""
+    xllamacpp = import_xllamacpp()
     try:
-        return xllamacpp.Server(params)
-    except Exception as error:  # whatever the native code makes of a bad file
-        raise SettingsError(f"llama.cpp cannot load {path}: {error}") from error
+        return xllamacpp.Server(parameters(xllamacpp, start))
+    except RuntimeError as error:
+        raise SettingsError(f"llama.cpp cannot load {start.path}: {_reason(start.path)}") from error
 
 
-def _trained_window(path: Path) -> int:
-    """The context length that a GGUF says its model was trained for."""
+def parameters(xllamacpp: Any, start: Start) -> Any:
+    """llama.cpp's parameters, those that decide on speed and repeatability with the reason."""
+    params = xllamacpp.CommonParams()
+    params.model.path = str(start.path)
+    params.n_ctx = start.window_tokens * start.slots  # llama.cpp counts that of all slots together
+    params.n_parallel = start.slots
+    params.hostnames, params.port, params.api_keys = ["127.0.0.1"], 0, [start.key]
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = start.threads
+    params.verbosity = -1  # silent
+    params.ui = params.endpoint_slots = False
+    # A reused prefix changes the batches, and so the rounding: a resumed read, whose server is new,
+    # could end otherwise than one that went through. It would save little: chunks come first in a
+    # prompt and differ. The store of old prompts would take up to 8 GiB.
+    params.cache_prompt = params.cache_idle_slots = False
+    params.cache_ram_mib = 0
+    if not _has_gpu(xllamacpp):
+        params.fit_params = False  # divides layers among devices; takes longer than loading a small model
+        params.n_batch = params.n_ubatch = _CPU_BATCH_TOKENS
+        # On a CPU flash attention reads a quarter faster and writes at half the speed.
+        params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    return params
+
+
+def import_xllamacpp() -> Any:
+    """The module, loaded such that its threads sleep while they wait for each other.
+
+    OpenMP lets them spin by default. Where another process wants the core, that makes two threads
+    many times slower than one. The variable is read when the library is loaded, and by it alone.
+    """
+    name = "OMP_WAIT_POLICY"
+    given = os.environ.get(name)
+    os.environ[name] = given or "passive"
+    try:
+        return importlib.import_module("xllamacpp")
+    finally:
+        if given is None:
+            del os.environ[name]
+
+
+def _has_gpu(xllamacpp: Any) -> bool:
+    return any("GPU" in device["type"].name for device in xllamacpp.get_device_info())
+
+
+def _reason(path: Path) -> str:
+    """Why llama.cpp may have refused a file: it keeps the reason to itself."""
     import gguf
 
     try:
-        fields = gguf.GGUFReader(path).fields
-        architecture = str(fields["general.architecture"].contents())
-        return int(fields[f"{architecture}.context_length"].contents())
+        gguf.GGUFReader(path)
+    except Exception:  # noqa: BLE001 - the reader raises whatever a broken file leads it to
+        return "the file is cut short or damaged: download it again"
+    return (
+        "it may be of an architecture that is newer than xllamacpp (update it), or need more memory than "
+        "there is (lower --window-tokens or --concurrency, or take a smaller model)"
+    )
+
+
+def available_cores() -> int:
+    """The physical cores that this process may use: its affinity and its container's share count."""
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    cores = {
+        _text(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list", str(cpu)) for cpu in allowed
+    }
+    quota, _, period = _text("/sys/fs/cgroup/cpu.max", "max").partition(" ")
+    share = int(quota) // int(period) if quota.isdigit() and period.isdigit() else len(cores)
+    return max(1, min(len(cores), share))
+
+
+def _text(path: str, default: str) -> str:
+    try:
+        return Path(path).read_text("ascii").strip()
+    except OSError:
+        return default
+
+
+def _file(model: str | None) -> Path:
+    """The GGUF file that is meant. Raises `SettingsError` if there is none."""
+    if model is None:
+        return embedded.default_model()
+    path = Path(model).expanduser()
+    if not path.is_file():
+        raise SettingsError(f"there is no file {path}: name a .gguf file with --model")
+    return path
+
+
+def _window(path: Path, wanted: int | None) -> int:
+    """The window to use, in tokens. Raises `SettingsError` for a bad file or too long a window."""
+    try:
+        trained = trained_window(path)
     except OSError as error:
-        raise SettingsError(f"the model {path} cannot be read: {error.strerror or error}") from error
-    except Exception as error:  # the reader raises whatever a broken file leads it to
-        raise SettingsError(f"{path} is no complete GGUF file: {error or type(error).__name__}") from error
+        raise SettingsError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (ValueError, KeyError, struct.error) as error:
+        raise SettingsError(
+            f"{path} is no GGUF file, or a damaged one: download it again, or name another with --model"
+        ) from error
+    if wanted and trained and wanted > trained:
+        raise SettingsError(
+            f"window_tokens is {wanted}, the model in {path} was trained for {trained}: lower --window-tokens"
+        )
+    return wanted or min(trained or _MOST_WINDOW_TOKENS, _MOST_WINDOW_TOKENS)
 
 
-def _cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def trained_window(path: Path) -> int | None:
+    """The context length, in tokens, in a GGUF's header; None where it has none.
+
+    Read here because the `gguf` package parses the whole vocabulary first, which takes longer than
+    to load a small model. Raises `OSError`, and `ValueError`, `KeyError` or `struct.error` for a
+    file that is not a GGUF.
+    """
+    with path.open("rb") as file:
+        if file.read(4) != b"GGUF":
+            raise ValueError("no GGUF")
+        _version, _tensors, pairs = _unpack(file, "<IQQ")
+        for _ in range(pairs):
+            key = file.read(min(_unpack(file, "<Q")[0], 65535))
+            (kind,) = _unpack(file, "<I")
+            if key.endswith(b".context_length"):
+                return int(_unpack(file, {4: "<I", 5: "<i", 10: "<Q", 11: "<q"}[kind])[0])
+            _skip(file, kind)
+    return None
 
 
-def _free(server: Any) -> None:
-    """Drop the last reference, in a thread: the native server ends its own threads first."""
-    del server
+_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # bytes, by GGUF type
+_STRING, _ARRAY = 8, 9
+
+
+def _skip(file: BinaryIO, kind: int, count: int = 1) -> None:
+    """Pass over `count` values of a GGUF type."""
+    if kind in _SIZES:
+        file.seek(_SIZES[kind] * count, os.SEEK_CUR)
+        return
+    for _ in range(count):
+        if kind == _ARRAY:
+            _skip(file, *_unpack(file, "<IQ"))
+        elif kind == _STRING:
+            file.seek(_unpack(file, "<Q")[0], os.SEEK_CUR)
+        else:
+            raise ValueError(f"unknown type {kind}")
+
+
+def _unpack(file: BinaryIO, form: str) -> tuple[int, ...]:
+    return struct.unpack(form, file.read(struct.calcsize(form)))
 
 
 class _Tokenizer:
-    """Counts tokens with the server's own tokenizer, over one connection."""
+    """Counts tokens with the server's own tokenizer, over one connection that threads take in turn."""
 
     def __init__(self, address: str, key: str) -> None:
-        self._host = urlsplit(address).netloc
+        self._connection = http.client.HTTPConnection(urlsplit(address).netloc)
         self._headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-        self._connection = http.client.HTTPConnection(self._host)
         self._lock = threading.Lock()
+        self._closed = False
 
     def count(self, text: str) -> int:
-        """Tokens of a text, without special ones."""
-        body = json.dumps({"content": text.encode("utf-8", "replace").decode(), "add_special": False})
+        """Tokens of a text, none of it taken as a special token. Raises `EngineError`."""
+        whole = text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be sent
+        body = json.dumps({"content": whole, "add_special": False, "parse_special": False})
         with self._lock:
-            self._connection.request("POST", "/tokenize", body, self._headers)
-            return len(json.loads(self._connection.getresponse().read())["tokens"])
+            if self._closed:
+                raise EngineError("the engine is closed: open another")
+            try:
+                reply = self._post(body)
+            except (http.client.HTTPException, OSError):  # the server ends connections idle for 5 s
+                reply = self._post_again(body)
+        return len(json.loads(reply)["tokens"])
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self._lock:
+            self._closed = True
+            self._connection.close()
+
+    def _post(self, body: str) -> bytes:
+        self._connection.request("POST", "/tokenize", body, self._headers)
+        reply = self._connection.getresponse()
+        content = reply.read()
+        if reply.status != http.client.OK:
+            raise EngineError(f"llama.cpp does not count tokens (HTTP {reply.status}): {content[:200]!r}")
+        return content
+
+    def _post_again(self, body: str) -> bytes:
+        self._connection.close()
+        try:
+            return self._post(body)
+        except (http.client.HTTPException, OSError) as error:
+            self._connection.close()
+            raise EngineError(f"llama.cpp's server in this process does not reply: {error}") from error
