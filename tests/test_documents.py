@@ -232,6 +232,25 @@ def test_broken_office_files_are_errors(tmp_path: Path, name: str, content: byte
 
 
 @office
+def test_a_broken_file_in_a_directory_is_left_out_and_named(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("A")
+    (tmp_path / "b.docx").write_bytes(b"broken")
+    (tmp_path / "c.html").write_text("<i>" * 10_000)
+    (tmp_path / "d.txt").write_text("D")
+    document = open_document(tmp_path)
+    for _ in range(2):
+        assert text_of(document) == "AD"
+        assert ["b.docx cannot be converted" in said for said in document.skipped] == [True, False]
+        assert ["c.html cannot be converted" in said for said in document.skipped] == [False, True]
+    with pytest.raises(DocumentError, match=r"b\.docx cannot be converted"):
+        text_of(open_document(tmp_path / "*"))
+    for name in ("a.txt", "d.txt"):
+        (tmp_path / name).unlink()
+    with pytest.raises(DocumentError, match=r"b\.docx cannot be converted"):
+        text_of(open_document(tmp_path))
+
+
+@office
 def test_what_a_library_says_is_cut_to_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from markitdown import converters
 

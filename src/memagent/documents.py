@@ -24,6 +24,7 @@ from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import IO, Literal
 
+from memagent.conversion import html_to_markdown, office_to_markdown
 from memagent.encodings import detect_encoding
 from memagent.errors import DocumentError
 
@@ -40,21 +41,25 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One file of a document. `encoding` is "" for formats that carry their own."""
+    """One file of a document. `encoding` is "" for formats that carry their own.
+
+    `named` tells that the user named it, or a pattern for it, rather than a directory it is in.
+    """
 
     name: str
     path: Path
     format: Format
     encoding: str
     size_bytes: int
+    named: bool = True
 
 
 @dataclass
 class Document:
     """Several sources read as one text, in order.
 
-    `skipped` names files of a directory that were left out, `replaced` counts, by source, the
-    characters that could not be decoded; it is complete once `blocks` has been read.
+    `skipped` says which files of a directory were left out, and why; `replaced` counts, by source,
+    the characters that could not be decoded. Both are complete once `blocks` has been read.
     """
 
     sources: tuple[Source, ...]
@@ -82,13 +87,28 @@ class Document:
         return digest.hexdigest()
 
     def blocks(self) -> Iterator[tuple[Source, str]]:
-        """The text in pieces of at most some 256 KiB for text files, each with its source."""
+        """The text in pieces of at most some 256 KiB for text files, each with its source.
+
+        Raises `DocumentError` for a file that can no longer be read or cannot be converted; one of a
+        directory that cannot be converted is left out, unless all of them are.
+        """
+        failed: list[DocumentError] = []
         for source in self.sources:
             replaced = 0
-            for text in _read(source):
+            try:
+                texts = _read(source)
+            except DocumentError as error:
+                if source.named:
+                    raise
+                failed.append(error)
+                self.skipped = tuple(dict.fromkeys((*self.skipped, str(error))))
+                continue
+            for text in texts:
                 replaced += text.count("\ufffd")
                 self.replaced[source.name] = replaced
                 yield source, text
+        if failed and len(failed) == len(self.sources):
+            raise failed[0]
 
 
 def open_document(*paths: str | os.PathLike[str]) -> Document:
@@ -106,14 +126,14 @@ def open_document(*paths: str | os.PathLike[str]) -> Document:
         if os.fspath(path) == "-":
             if spooled is None:
                 spooled = _spool(sys.stdin.buffer)
-                found[spooled.name] = _look_at(Path(spooled.name), name="stdin")
+                found[spooled.name] = _look_at(Path(spooled.name), "stdin", named=True)
             continue
         for file, named in _files(path):
             real = os.path.realpath(file)
             if real in found:
                 continue
             try:
-                found[real] = _look_at(file, name=_shown(file))
+                found[real] = _look_at(file, _shown(file), named)
             except DocumentError as error:
                 if named:
                     raise
@@ -178,7 +198,7 @@ def _unreadable(name: str, error: OSError) -> DocumentError:
     return DocumentError(f"{name} cannot be read: {error.strerror or error}")
 
 
-def _look_at(path: Path, name: str) -> Source:
+def _look_at(path: Path, name: str, named: bool) -> Source:
     try:
         if path.exists() and not path.is_file():
             raise DocumentError(f"{name} is not a regular file: pipe a stream in, and name it -")
@@ -191,11 +211,11 @@ def _look_at(path: Path, name: str) -> Source:
     if kind not in ("text", "jsonl", "html"):
         if find_spec("markitdown") is None:
             raise DocumentError(f"{name} needs a converter: pip install 'memagent[formats]'")
-        return Source(name, path, kind, "", size)
+        return Source(name, path, kind, "", size, named)
     encoding = detect_encoding(sample, whole=size <= len(sample))
     if encoding is None:
         raise DocumentError(f"{name} is a binary file, not text")
-    return Source(name, path, kind, encoding, size)
+    return Source(name, path, kind, encoding, size, named)
 
 
 def _opened(source: Source) -> BufferedReader:
@@ -206,12 +226,12 @@ def _opened(source: Source) -> BufferedReader:
 
 
 def _read(source: Source) -> Iterator[str]:
+    """The text of a source; it is converted here, and read as the text is asked for."""
     if source.format == "text":
         return _decoded(source)
     if source.format == "jsonl":
         return _rows(source)
-    convert = _html_to_markdown if source.format == "html" else _office_to_markdown
-    return iter((_sendable(convert(source)),))
+    return iter((_converted(source),))
 
 
 def _decoded(source: Source) -> Iterator[str]:
@@ -261,34 +281,16 @@ def _sendable(text: str) -> str:
     return _SURROGATES.sub("\ufffd", text)
 
 
-def _html_to_markdown(source: Source) -> str:
-    from markdownify import markdownify
-
-    html = "".join(_decoded(source))
-    # The parser looks through an unfinished last tag once for each of its brackets.
-    end = html.rfind(">") + 1
-    html = html[:end] + html[end:].replace("<", "&lt;")
+def _converted(source: Source) -> str:
     try:
-        return str(
-            markdownify(
-                html, strip=["img"], heading_style="ATX", escape_asterisks=False, escape_underscores=False
-            )
-        )
-    except Exception as error:  # whatever the parser makes of it, recursion included
-        raise DocumentError(f"{source.name} cannot be converted from HTML: {_brief(error)}") from error
-
-
-def _office_to_markdown(source: Source) -> str:
-    """By the converter of the format: markitdown's own choice might fetch, run or unpack something."""
-    from markitdown import StreamInfo, converters
-
-    try:
-        converter = getattr(converters, f"{source.format.capitalize()}Converter")()
+        if source.format == "html":
+            return _sendable(html_to_markdown("".join(_decoded(source))))
         with _opened(source) as file:
-            text: str = converter.convert(file, StreamInfo(extension=f".{source.format}")).markdown
-    except Exception as error:  # each format's library raises its own
+            return _sendable(office_to_markdown(file, source.format))
+    except DocumentError:
+        raise
+    except Exception as error:  # each format's library raises its own, recursion included
         raise DocumentError(f"{source.name} cannot be converted: {_brief(error)}") from error
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(line.rstrip() for line in text.split("\n")))
 
 
 def _brief(error: Exception) -> str:
