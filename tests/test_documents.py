@@ -153,6 +153,15 @@ def test_html_becomes_markdown_without_scripts_and_styles(tmp_path: Path) -> Non
         assert kept in text
 
 
+@pytest.mark.filterwarnings("error")
+def test_xhtml_and_a_page_that_looks_like_an_address(tmp_path: Path) -> None:
+    page = tmp_path / "a.xhtml"
+    page.write_text('<?xml version="1.0"?>\n<html xmlns="http://www.w3.org/1999/xhtml"><p>text</p></html>')
+    assert read(page).strip() == "text"
+    page.write_text("http://example.org/a.html")
+    assert read(page).strip() == "http://example.org/a.html"
+
+
 @pytest.mark.parametrize("piece", ["<a ", "<a href='", '<x y="', "<!--", "<![CDATA[", "</"])
 def test_html_without_an_end_takes_no_time(tmp_path: Path, piece: str) -> None:
     """Python's parser would take hours over a tag that is never closed."""
@@ -229,6 +238,13 @@ def test_broken_office_files_are_errors(tmp_path: Path, name: str, content: byte
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DocumentError, match=f"{name} cannot be converted: .*{said}"):
         read(tmp_path / name)
+
+
+@office
+def test_a_flaw_in_a_pdf_is_not_shouted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "a.pdf").write_bytes(pdf("The key is 4711.").replace(b"0000000009 ", b"00000000x9 "))
+    assert "4711" in read(tmp_path / "a.pdf")
+    assert not caplog.records
 
 
 @office

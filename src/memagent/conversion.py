@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import warnings
 from typing import BinaryIO
 
 
@@ -13,11 +15,14 @@ def html_to_markdown(html: str) -> str:
     # The parser looks through an unfinished last tag once for each of its brackets.
     end = html.rfind(">") + 1
     html = html[:end] + html[end:].replace("<", "&lt;")
-    return str(
-        markdownify(
-            html, strip=["img"], heading_style="ATX", escape_asterisks=False, escape_underscores=False
+    html = re.sub(r"<\?[^>]*>", "", html)  # an XML declaration would be read as text
+    with warnings.catch_warnings():  # that a page looks like an address, or like XML
+        warnings.simplefilter("ignore")
+        return str(
+            markdownify(
+                html, strip=["img"], heading_style="ATX", escape_asterisks=False, escape_underscores=False
+            )
         )
-    )
 
 
 def office_to_markdown(file: BinaryIO, format: str) -> str:
@@ -28,6 +33,7 @@ def office_to_markdown(file: BinaryIO, format: str) -> str:
     """
     from markitdown import StreamInfo, converters
 
+    logging.getLogger("pdfminer").setLevel(logging.ERROR)  # it warns of much that does not matter
     converter = getattr(converters, f"{format.capitalize()}Converter")()
     text: str = converter.convert(file, StreamInfo(extension=f".{format}")).markdown
     return re.sub(r"\n{3,}", "\n\n", "\n".join(line.rstrip() for line in text.split("\n")))
