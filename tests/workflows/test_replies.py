@@ -23,7 +23,12 @@ UNCHANGED = [
         "\\boxed{UNCHANGED}",
     ),
     *("UNCHANGED\n", "UNCHANGED\n\nThis chunk is about ships.", "```\nUNCHANGED\n```", "---\nUNCHANGED"),
-    *("Memory: UNCHANGED", "**Memory:** UNCHANGED", "The memory is UNCHANGED.", "Reply: UNCHANGED\n\nThis chunk is about ships."),
+    *(
+        "Memory: UNCHANGED",
+        "**Memory:** UNCHANGED",
+        "The memory is UNCHANGED.",
+        "Reply: UNCHANGED\n\nThis chunk is about ships.",
+    ),
     *("<memory>UNCHANGED</memory>", "<memory>\nUNCHANGED\n</memory>", "<think>Ships?</think>\nUNCHANGED"),
     *("the chunk is of ships</think>\n\nUNCHANGED", "<think>a</think> <think>b</think>UNCHANGED"),
 ]
