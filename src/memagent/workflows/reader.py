@@ -52,8 +52,8 @@ class Budgets:
                 (scale, most) if self._scaled(names, scale).window_tokens <= room else (least, scale)
             )
         fitted = self._scaled(names, least)
-        smallest = min(fitted.chunk_tokens, fitted.memory_tokens, fitted.answer_tokens)
-        if fitted.window_tokens > room or smallest < _LEAST_CHUNK_TOKENS:
+        shrunk = (getattr(fitted, name) for name in names if name != "problem_tokens")
+        if fitted.window_tokens > room or min(shrunk, default=room) < _LEAST_CHUNK_TOKENS:
             raise SettingsError(
                 f"the budgets need {self.window_tokens + fixed_tokens + _CHAT_TOKENS} tokens, the model's "
                 f"window has {window_tokens}: lower --chunk-tokens, --memory-tokens or --answer-tokens"
@@ -115,7 +115,7 @@ class Reader:
         try:
             completion = await self._complete(messages, self.budgets.memory_tokens)
         except ContextOverflowError as error:
-            if chunk.tokens <= _LEAST_CHUNK_TOKENS:
+            if chunk.tokens <= _LEAST_CHUNK_TOKENS or len(chunk.text) == 1:
                 raise EngineError(
                     f"a chunk of {chunk.tokens} tokens does not fit the model's window: lower "
                     f"--memory-tokens or shorten the problem ({error})"
