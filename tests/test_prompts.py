@@ -260,3 +260,10 @@ def test_text_without_brackets_stays(text: str) -> None:
 def test_no_text_makes_it_slow(text: str) -> None:
     """A pattern that goes back over its repeats would take hours here."""
     assert len(GATED.neutralise(text)) == len(text)
+
+
+def test_ascii_is_neutralised_as_all_text_is() -> None:
+    """Plain ASCII goes a faster way to the same end."""
+    ascii_text = "".join(map(chr, range(128)))
+    without_brackets = ascii_text.replace("<", "").replace("[", "")
+    assert GATED.neutralise(without_brackets) == GATED.neutralise(without_brackets + "é")[:-1]

@@ -42,6 +42,7 @@ _CONTROLS = re.compile(
     "[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]"
 )
 _PAGE_ENDS = re.compile("[\x0b\x0c]")
+_ASCII_CONTROLS = dict.fromkeys((*range(9), *range(14, 32), 127)) | {11: "\n", 12: "\n"}
 _SURROGATES = re.compile("[\ud800-\udfff]")  # cannot be sent at all
 
 
@@ -105,6 +106,8 @@ class Prompts:
         The bracket of a tag that this prompt uses, or that chat templates use for turns, becomes
         `‹`, a look-alike that closes nothing; unprintable controls are dropped. The rest stays.
         """
+        if text.isascii() and "<" not in text and "[" not in text:
+            return text.translate(_ASCII_CONTROLS)  # the same, many times as fast
         text = _SURROGATES.sub("\ufffd", _PAGE_ENDS.sub("\n", _CONTROLS.sub("", text)))
         return self._structure.sub(lambda tag: "‹" + tag.group()[1:], text)
 
