@@ -23,7 +23,7 @@ lint: .venv/dev
 
 # The engine for Hugging Face models needs torch, which on Linux is large: its own environment.
 test-train: .venv-train/dev
-	$(TRAIN)/mypy
+	$(TRAIN)/mypy src/memagent/engines/transformers.py
 	$(TRAIN)/python -m pytest tests/engines/test_transformers.py
 
 clean:
