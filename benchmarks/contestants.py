@@ -1,8 +1,9 @@
 """The readers that `overhead.py` compares: one process each, in the environment that it needs.
 
-Started as `python contestants.py NAME PORT`. Takes jobs as JSON lines on standard input and answers
-each with its seconds. Every reader makes its client once, before the clock runs. The bare loops post
-the very requests that memagent makes; the peers get the very chunks, cut beforehand.
+Started as `python contestants.py NAME PORT`. Tells its packages' versions, then takes jobs as JSON
+lines on standard input and answers each with its seconds. Every reader makes its client once, before
+the clock runs. The bare loops post the very requests that memagent makes; the peers get the very
+chunks, cut beforehand.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
+
+from measure import installed
 
 PROBLEM = "Where was the blue carbuncle found, and who had put it there?"
 ANSWER_TOKENS = 1024
@@ -149,6 +152,18 @@ CONTESTANTS: dict[str, Callable[[str], Contestant]] = {
 }
 
 
+PACKAGES = (
+    "memagent",
+    "openai",
+    "httpx2",
+    "httpx",
+    "langchain-classic",
+    "langchain-openai",
+    "llama-index-core",
+    "llama-index-llms-openai-like",
+)
+
+
 def _concurrently(read: Contestant) -> Contestant:
     async def reads(job: Job) -> None:
         await asyncio.gather(*(read(job) for _ in range(job.reads)))
@@ -173,7 +188,8 @@ def main(name: str, port: str) -> None:
     """Take jobs until standard input ends."""
     contestant = CONTESTANTS[name](f"http://127.0.0.1:{port}/v1")
     with asyncio.Runner() as runner:
-        print("ready", flush=True)
+        versions = {package: installed(package) for package in PACKAGES}
+        print(json.dumps({package: it for package, it in versions.items() if it != "-"}), flush=True)
         for line in sys.stdin:
             job = load_job(**json.loads(line))
             processor, started = _processor_seconds(), time.perf_counter()

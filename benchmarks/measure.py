@@ -57,15 +57,14 @@ def write_text(path: Path, sources: Sequence[Path], size_bytes: int) -> None:
         file.writelines(varied(text, size_bytes))
 
 
-def provenance(packages: Iterable[str]) -> dict[str, Any]:
-    """When, on what, with which versions and by which command this process was run."""
+def provenance() -> dict[str, Any]:
+    """When, on what and by which command this process was run."""
     command = shlex.join(["python", os.path.relpath(sys.argv[0]), *sys.argv[1:]])
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "command": command,
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}{_vector_unit()}",
         "python": platform.python_version(),
-        "versions": {name: installed(name) for name in packages},
     }
 
 

@@ -17,7 +17,7 @@ import tempfile
 import venv
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from statistics import median
@@ -41,7 +41,6 @@ _PEERS = {
     "langchain": ["langchain-classic>=1.0", "langchain-openai>=1.0"],
     "llamaindex": ["llama-index-core>=0.14", "llama-index-llms-openai-like>=0.5"],
 }
-_PACKAGES = ("memagent", "openai", "httpx2", "httpcore2")
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ class Worker:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self._answer()
+        self.versions: dict[str, str] = json.loads(self._answer())
 
     def run(self, reads: int, document: Path, requests: Path) -> Timing:
         """Let it read a document so many times at once."""
@@ -134,15 +133,24 @@ def environment(peer: str) -> Path:
     return python
 
 
-def compare(folder: Path, args: argparse.Namespace, port: int) -> tuple[list[Timing], dict[int, float]]:
-    """All timings, and the server's own milliseconds per call by concurrency."""
-    ceilings: dict[int, float] = {}
-    timings: list[Timing] = []
+@dataclass
+class Comparison:
+    """All timings, the server's own milliseconds per call by concurrency, and the contestants' versions."""
+
+    timings: list[Timing] = field(default_factory=list)
+    ceilings: dict[int, float] = field(default_factory=dict)
+    versions: dict[str, dict[str, str]] = field(default_factory=dict)
+
+
+def compare(folder: Path, args: argparse.Namespace, port: int) -> Comparison:
+    """Let all contestants run."""
+    done = Comparison()
     with ExitStack() as stack:
         workers = [Worker(name, Path(sys.executable), port) for name in _OURS]
         workers += [Worker(name, environment(name), port) for name in (_PEERS if args.peers else ())]
         for worker in workers:
             stack.callback(worker.close)
+            done.versions[worker.name] = worker.versions
         for reads in args.reads:
             document, requests = folder / f"{reads}.txt", folder / f"{reads}.json"
             chunks = _CHUNKS.get(reads, 16)
@@ -150,13 +158,13 @@ def compare(folder: Path, args: argparse.Namespace, port: int) -> tuple[list[Tim
             bodies = asyncio.run(note_requests(document, port))
             requests.write_text(json.dumps(bodies), "utf-8")
             encoded = [json.dumps(body).encode() for body in bodies]
-            ceilings[reads] = 1000 * zero_server.seconds_per_call(port, encoded, reads)
+            done.ceilings[reads] = 1000 * zero_server.seconds_per_call(port, encoded, reads)
             for worker in workers:  # connections, imports, caches
                 worker.run(reads, document, requests)
             for turn in range(args.rounds):
                 print(f"{reads} concurrent, round {turn + 1} of {args.rounds}", file=sys.stderr)
-                timings += [worker.run(reads, document, requests) for worker in workers]
-    return timings, ceilings
+                done.timings += [worker.run(reads, document, requests) for worker in workers]
+    return done
 
 
 def summary(timings: Sequence[Timing], ceilings: dict[int, float]) -> Iterable[Sequence[object]]:
@@ -212,14 +220,15 @@ def main() -> None:
     measure.add_json_flag(parser)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, zero_server.serving(args.delay_ms / 1000) as port:
-        timings, ceilings = compare(Path(name), args, port)
+        done = compare(Path(name), args, port)
         alone = parts.measure(Path(name, f"{args.reads[0]}.txt"), Path(name), max(args.rounds, 5))
     head = ("reads", "contestant", "ms/chunk", "of bare", "CPU ms/chunk", "of bare", "chunks/s")
-    print(measure.table(head, summary(timings, ceilings)), end="\n\n")
+    print(measure.table(head, summary(done.timings, done.ceilings)), end="\n\n")
     if 1 in args.reads:
-        print(measure.table(("one read, with a journal", "CPU ms/chunk"), share(alone, timings)))
-    record = measure.provenance(_PACKAGES)
-    record |= {"server_ms": ceilings, "parts_ms": alone, "timings": [asdict(it) for it in timings]}
+        print(measure.table(("one read, with a journal", "CPU ms/chunk"), share(alone, done.timings)))
+    record = measure.provenance()
+    record |= {"versions": done.versions, "server_ms": done.ceilings, "parts_ms": alone}
+    record["timings"] = [asdict(timing) for timing in done.timings]
     measure.write_json(args.json, record)
 
 

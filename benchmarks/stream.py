@@ -24,7 +24,6 @@ import measure
 
 _CHUNK_TOKENS = 5000
 _VOCABULARY = 49_152
-_PACKAGES = ("memagent", "tokenizers")
 _WAYS = ("estimate", "tokenizer", "tokenizer alone")
 
 
@@ -204,7 +203,8 @@ def main() -> None:
         done = list(runs(args, Path(folder)))
     head = ("text", "counting", "MB/s", "MB/CPU s", "of alone", "peak MiB", "counted", "runs")
     print(measure.table(head, summary(done)))
-    record = measure.provenance(_PACKAGES)
+    record = measure.provenance()
+    record["versions"] = {name: measure.installed(name) for name in ("memagent", "tokenizers")}
     record["runs"] = [asdict(run) for run in done]
     measure.write_json(args.json, record)
     return None
