@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,6 +27,14 @@ def serve() -> Iterator[Callable[..., Server]]:
             return servers.enter_context(Server(*args, **options))
 
         yield start
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """Processes that a test starts heed an interrupt, also where this one was started to ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(autouse=True)
