@@ -120,8 +120,8 @@ def quantisations(text: str, folder: Path, args: argparse.Namespace) -> list[dic
                 "MB": round(path.stat().st_size / 1e6),
                 "read/CPU s": median(read for read, _ in taken[name]),
                 "write/CPU s": median(write for _, write in taken[name]),
-                "loss": round(mean, 4),
-                "perplexity": round(math.exp(mean), 2),
+                "loss": f"{mean:.3f}",
+                "perplexity": f"{math.exp(mean):.2f}",
             }
         )
     return rows
@@ -246,7 +246,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.work:
         return work(args.work, args.threads, args.policy)
-    record = measure.provenance(_PACKAGES)
+    record = measure.provenance()
+    record["versions"] = {name: measure.installed(name) for name in _PACKAGES}
     text = args.text.read_text("utf-8")
     with tempfile.TemporaryDirectory() as folder:
         for name in args.parts:
