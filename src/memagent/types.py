@@ -123,6 +123,28 @@ class Trajectory:
 
 
 @dataclass(frozen=True, slots=True)
+class Group:
+    """The trajectories of one example: what a reward is compared with."""
+
+    example: Example
+    trajectories: tuple[Trajectory, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSequence:
+    """One conversation as training sees it: ids as they were sampled, never tokenised again.
+
+    `old_logprobs` has one entry per entry of `completion_ids`, as the sampler gave it; it is empty
+    for text that nobody sampled (a warm start). `advantage` is that of the whole trajectory.
+    """
+
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    old_logprobs: tuple[float, ...] = ()
+    advantage: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
     """What is known of the model behind an engine.
 
