@@ -107,7 +107,7 @@ def open_rows(folder: Path, header: Mapping[str, Any], resume: bool) -> Rows:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / ROWS_FILE).open("a", encoding="utf-8", errors="backslashreplace", newline="\n")
         try:
-            _claim(file, folder)
+            claim(file, folder, "evaluation")
             done = _go_on(folder, header, file, resume)
         except BaseException:
             file.close()
@@ -121,7 +121,7 @@ def _go_on(folder: Path, header: Mapping[str, Any], file: IO[str], resume: bool)
     """Check that the folder is free or holds this run; returns what is done, the torn end cut off."""
     path = folder / RUN_FILE
     if not path.exists() and file.tell() == 0:
-        _write_whole(path, json.dumps(header, indent=2, ensure_ascii=False) + "\n")
+        write_whole(path, json.dumps(header, indent=2, ensure_ascii=False) + "\n")
         return set()
     if not resume:
         raise SettingsError(
@@ -138,8 +138,11 @@ def _go_on(folder: Path, header: Mapping[str, Any], file: IO[str], resume: bool)
     return done
 
 
-def _claim(file: IO[str], folder: Path) -> None:
-    """Hold the file alone, where the system can, until it is closed."""
+def claim(file: IO[Any], folder: Path, run: str) -> None:
+    """Hold the file alone, where the system can, until it is closed.
+
+    Raises `SettingsError`, naming what kind of `run` is writing in the folder already.
+    """
     try:
         import fcntl
     except ImportError:  # no such locks on Windows
@@ -147,10 +150,10 @@ def _claim(file: IO[str], folder: Path) -> None:
     try:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise SettingsError(f"another evaluation is writing to {folder}: choose another --out") from error
+        raise SettingsError(f"another {run} is writing to {folder}: choose another --out") from error
 
 
-def _write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
     """Write a file so that a crash leaves the old one or the new one."""
     beside = path.with_name(path.name + ".part")
     beside.write_text(text, "utf-8")

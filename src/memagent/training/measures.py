@@ -1,0 +1,77 @@
+"""What the metrics are called and counted in, once for the live table, the report and its pictures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A label that fits into a table, and a unit; a share is kept from 0 to 1 and shown in percent."""
+
+    label: str
+    unit: Literal["", "share", "points", "count", "tokens", "tokens/s", "s", "MiB"] = ""
+
+
+TRAINING: Mapping[str, Measure] = {
+    "reward": Measure("reward"),
+    "reward_std": Measure("reward spread"),
+    "groups": Measure("groups", "count"),
+    "groups_dropped": Measure("groups dropped", "count"),
+    "rounds": Measure("rounds", "count"),
+    "failed": Measure("failed attempts", "count"),
+    "conversations": Measure("conversations", "count"),
+    "memory_tokens": Measure("memory", "tokens"),
+    "answer_tokens": Measure("answer", "tokens"),
+    "longest_reply_tokens": Measure("longest reply", "tokens"),
+    "cut": Measure("updates cut", "share"),
+    "unchanged": Measure("unchanged", "share"),
+    "completion_tokens": Measure("sampled", "tokens"),
+    "sequence_tokens": Measure("trained on", "tokens"),
+    "loss": Measure("loss"),
+    "kl": Measure("KL"),
+    "entropy": Measure("entropy"),
+    "clip_low": Measure("clipped low", "share"),
+    "clip_high": Measure("clipped high", "share"),
+    "mismatch": Measure("mismatch"),
+    "gradient_norm": Measure("gradient norm"),
+    "learning_rate": Measure("learning rate"),
+    "rollout_seconds": Measure("rollout time", "s"),
+    "update_seconds": Measure("update time", "s"),
+    "rollout_tokens_per_second": Measure("rollout", "tokens/s"),
+    "update_tokens_per_second": Measure("update", "tokens/s"),
+    "memory_mib": Measure("peak memory", "MiB"),
+}
+WARM_START: Mapping[str, Measure] = {
+    "loss": Measure("loss"),
+    "tokens": Measure("trained on", "tokens"),
+    "learning_rate": Measure("learning rate"),
+    "gradient_norm": Measure("gradient norm"),
+    "seconds": Measure("time", "s"),
+}
+EVALUATION: Mapping[str, Measure] = {
+    "score": Measure("held-out score", "points"),
+    "half_width": Measure("half of its 95% interval", "points"),
+    "failed": Measure("failed attempts", "count"),
+    "count": Measure("examples", "count"),
+}
+STAGES: Mapping[str, Mapping[str, Measure]] = {
+    "warm_start": WARM_START,
+    "training": TRAINING,
+    "evaluation": EVALUATION,
+}
+
+
+def shown(value: float, measure: Measure) -> str:
+    """A value with its unit, in as many digits as mean something."""
+    if not math.isfinite(value):
+        return "not a number"
+    if measure.unit == "share":
+        return f"{100 * value:.1f}%"
+    if measure.unit == "points":
+        return f"{value:.1f}"
+    number = f"{value:,.0f}" if abs(value) >= 100 or measure.unit == "count" else f"{value:.3g}"
+    return number if measure.unit in ("", "count") else f"{number} {measure.unit}"

@@ -1,0 +1,130 @@
+"""Metrics shown elsewhere as well: TensorBoard and W&B, each if it is installed.
+
+A mirror is a convenience: without it, or when it fails, training goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+_log = logging.getLogger("memagent")
+_PROJECT = "memagent"
+
+Row = tuple[str, int, Mapping[str, float]]
+"""A stage, a step and what was measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Mirror:
+    write: Callable[[str, int, Mapping[str, float]], None]
+    close: Callable[[], None]
+
+
+class Mirrors:
+    """The mirrors of a run that are in use. `kept` are the rows of a run that goes on."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any], kept: Iterable[Row] = ()) -> None:
+        self._used: dict[str, _Mirror] = {}
+        starts = {
+            "TensorBoard": partial(_tensorboard, folder / "tensorboard", kept),
+            "W&B": partial(_wandb, folder, settings),
+        }
+        for name, start in starts.items():
+            with self._guarded(name):
+                self._used[name] = start()
+
+    def write(self, stage: str, step: int, values: Mapping[str, float]) -> None:
+        """Show a row."""
+        for name, mirror in list(self._used.items()):
+            with self._guarded(name):
+                mirror.write(stage, step, values)
+
+    def close(self) -> None:
+        """Let them write what they still hold."""
+        for name, mirror in list(self._used.items()):
+            with self._guarded(name):
+                mirror.close()
+        self._used.clear()
+
+    @contextmanager
+    def _guarded(self, name: str) -> Iterator[None]:
+        """Nothing that goes wrong here ends a training run."""
+        try:
+            yield
+        except ModuleNotFoundError:
+            self._used.pop(name, None)
+        except Exception as error:  # noqa: BLE001 - the boundary: these packages raise whatever they like
+            self._used.pop(name, None)
+            _log.warning("%s is left off: %s: %s", name, type(error).__name__, error)
+
+
+def _tensorboard(folder: Path, kept: Iterable[Row]) -> _Mirror:
+    """Event files, written anew from the rows that are kept, so that no step of a resumed run is there twice.
+
+    Made with TensorBoard's own writer: torch's is the same one behind an import of torch.
+    """
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    for old in folder.glob("events.out.tfevents.*"):
+        old.unlink()
+    writer = EventFileWriter(str(folder))
+
+    def add(stage: str, step: int, values: Mapping[str, float]) -> None:
+        points = [Summary.Value(tag=f"{stage}/{name}", simple_value=it) for name, it in values.items()]
+        writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=points)))
+
+    def write(stage: str, step: int, values: Mapping[str, float]) -> None:
+        add(stage, step, values)
+        writer.flush()
+
+    for row in kept:
+        add(*row)
+    writer.flush()
+    return _Mirror(write, writer.close)
+
+
+def _wandb(folder: Path, settings: Mapping[str, Any]) -> _Mirror:
+    """A run that goes on under its own id, offline unless there is a key. W&B's own variables are obeyed.
+
+    Each stage has its own axis of steps, on which a step that is taken again lies over its first time.
+    """
+    import wandb
+
+    run = wandb.init(
+        project=os.environ.get("WANDB_PROJECT", _PROJECT),
+        name=folder.resolve().name,
+        id=_wandb_id(folder / "wandb" / "id"),
+        resume="allow",
+        dir=str(folder),
+        config=dict(settings),
+        mode=os.environ.get("WANDB_MODE") or ("online" if os.environ.get("WANDB_API_KEY") else "offline"),
+        settings=wandb.Settings(silent=True, console="off"),
+    )
+    stages: set[str] = set()
+
+    def write(stage: str, step: int, values: Mapping[str, float]) -> None:
+        if stage not in stages:
+            stages.add(stage)
+            run.define_metric(f"{stage}/*", step_metric=f"{stage}/step")
+        run.log({f"{stage}/step": step, **{f"{stage}/{name}": it for name, it in values.items()}})
+
+    return _Mirror(write, run.finish)
+
+
+def _wandb_id(path: Path) -> str:
+    """The id of the run, made once and kept in its folder."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(uuid.uuid4().hex[:12], "utf-8")
+    return path.read_text("utf-8")
