@@ -1,38 +1,21 @@
-"""The pictures of a report, drawn with matplotlib (the extra `report`) without a display.
-
-Colours are Okabe and Ito's, which the colour-blind can tell apart; every line has a marker of its own too.
-"""
+"""The pictures of a report on evaluations: scores and costs by length, scores by the answer's place."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import groupby
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memagent.evaluation import statistics
+from memagent.evaluation import figures, statistics
 from memagent.evaluation.statistics import Result, Size, Summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
-_MARKERS = "osD^vPX*"
-_DASHES = ("-", "--", "-.", ":")
-_STYLE: Any = {
-    "font.size": 12,
-    "axes.titlesize": 13,
-    "axes.grid": True,
-    "grid.color": "#dddddd",
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "lines.linewidth": 2,
-    "lines.markersize": 7,
-    "figure.dpi": 150,
-}
 _MOST_PANELS_A_ROW = 4
 
 
@@ -41,51 +24,29 @@ def draw(results: Sequence[Result], series: Sequence[str], out: Path) -> dict[st
 
     None if matplotlib is not installed.
     """
-    try:
-        import matplotlib
-    except ImportError:
-        return None
     pictures = {"score by length": _scores, "score by depth": _depths, "cost by length": _costs}
-    drawn = {}
-    with matplotlib.rc_context(_STYLE):
-        for name, picture in pictures.items():
-            if figure := picture(results, series):
-                drawn[name] = out / f"{name.replace(' ', '_')}.png"
-                figure.savefig(drawn[name], bbox_inches="tight", metadata={"Software": None})
-    return drawn
-
-
-def _panels(rows: int, columns: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
-    """A figure with panels, without the global state of pyplot."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
-    return figure, [figure.add_subplot(rows, columns, place + 1) for place in range(rows * columns)]
+    return figures.save({name: partial(it, results, series) for name, it in pictures.items()}, out)
 
 
 def _scores(results: Sequence[Result], series: Sequence[str]) -> Figure:
     """A line for each reader over the document's length, with the band of its interval."""
     summaries = statistics.by_size(results)
     kinds = [kind for kind, _ in groupby(sorted({size for _, size in summaries}), lambda size: size.kind)]
-    figure, panels = _panels(1, len(kinds), 8, 5)
+    figure, panels = figures.panels(1, len(kinds), 8, 5)
     for kind, panel in zip(kinds, panels, strict=True):
         points = {key: summary for key, summary in summaries.items() if key[1].kind == kind}
         for number, name in enumerate(series):
             line = [(size, summary) for (of, size), summary in points.items() if of == name]
             lengths = [_length(size, summary) for size, summary in line]
-            style = _style(number)
+            style = figures.style(number)
             panel.plot(lengths, [100 * it.score for _, it in line], label=name, **style)
             low, high = [100 * it.low for _, it in line], [100 * it.high for _, it in line]
-            panel.fill_between(lengths, low, high, color=style["color"], alpha=0.09, linewidth=0)
-            for edge in (low, high):
-                panel.plot(lengths, edge, color=style["color"], alpha=0.45, linewidth=0.7)
-            if len(line) == 1:
-                panel.vlines(lengths, low, high, color=style["color"])
+            figures.band(panel, lengths, low, high, style["color"])
         _lengths_axis(panel, points)
         panel.set_ylim(-3, 103)
         panel.set_ylabel("score, % (band: 95% interval)")
     panels[0].set_title("Score by length of the document", loc="left")
-    _legend(figure, panels[0])
+    figures.legend(figure, panels[0])
     return figure
 
 
@@ -96,7 +57,7 @@ def _costs(results: Sequence[Result], series: Sequence[str]) -> Figure:
         ("tokens for one attempt", lambda it: it.tokens),
         ("seconds for one attempt", lambda it: it.seconds),
     )
-    figure, panels = _panels(1, 2, 7.5, 4.8)
+    figure, panels = figures.panels(1, 2, 7.5, 4.8)
     for panel, (label, cost) in zip(panels, costs, strict=True):
         for number, name in enumerate(series):
             points = sorted(
@@ -107,7 +68,9 @@ def _costs(results: Sequence[Result], series: Sequence[str]) -> Figure:
             exponent = statistics.growth(points)
             grows = "" if exponent is None else f": length$^{{{exponent:.2f}}}$"
             panel.plot(
-                *zip(*points, strict=True) if points else ((), ()), label=name + grows, **_style(number)
+                *zip(*points, strict=True) if points else ((), ()),
+                label=name + grows,
+                **figures.style(number),
             )
         _costs_axis(panel)
         _lengths_axis(panel, summaries)
@@ -128,7 +91,7 @@ def _depths(results: Sequence[Result], series: Sequence[str]) -> Figure | None:
     sizes = sorted({size for _, size, _ in summaries})
     columns = min(len(names), _MOST_PANELS_A_ROW)
     rows = ceil(len(names) / columns)
-    figure, panels = _panels(rows, columns, max(2.8, 1 + 0.65 * len(sizes)), 4)
+    figure, panels = figures.panels(rows, columns, max(2.8, 1 + 0.65 * len(sizes)), 4)
     image = None
     for place, (panel, name) in enumerate(zip(panels, names, strict=False)):
         image = _draw_map(panel, name, sizes, summaries)
@@ -169,14 +132,6 @@ def _percent(summary: Summary | None) -> float:
     return float("nan") if summary is None else 100 * summary.score
 
 
-def _style(number: int) -> dict[str, Any]:
-    return {
-        "color": _COLOURS[number % len(_COLOURS)],
-        "marker": _MARKERS[number % len(_MARKERS)],
-        "linestyle": _DASHES[number % len(_DASHES)],
-    }
-
-
 def _length(size: Size, summary: Summary) -> float:
     """Where a size stands on the axis: as it was asked for in tokens, else as long as it came out."""
     return size.number if size.kind == "tokens" else summary.length_tokens
@@ -209,8 +164,3 @@ def _costs_axis(panel: Axes) -> None:
 
 def _tick(size: Size) -> str:
     return f"{size.number:,}" if size.kind == "documents" else str(size)
-
-
-def _legend(figure: Figure, panel: Axes) -> None:
-    handles, labels = panel.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right upper", frameon=False)

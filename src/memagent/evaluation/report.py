@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from memagent import __version__
 from memagent.errors import SettingsError
 from memagent.evaluation import plots, statistics
+from memagent.evaluation.markdown import cell, table
 from memagent.evaluation.rows import read_header, read_rows
 from memagent.evaluation.statistics import Result, Size, Summary
 
@@ -147,7 +148,7 @@ def _run(name: str, run: dict[str, Any], results: Sequence[Result]) -> str:
     done = sum(result.folder == name for result in results)
     model, planned = run["model"], run["attempts"]
     lines = [
-        f"- {_cell(name)}: model {_cell(model['name'])}, tokens counted by {_cell(model['tokenizer'])}, "
+        f"- {cell(name)}: model {cell(model['name'])}, tokens counted by {cell(model['tokenizer'])}, "
         f"memagent {run['version']}, {run['created']}, {done:,} attempts",
         f"  `{run['command']}`" if run["command"] else "",
         f"  **Not finished: {planned - done:,} of {planned:,} attempts are missing.**"
@@ -176,7 +177,7 @@ def score_tables(evidence: Evidence) -> str:
         counts = {summary.examples for (name, _, _), summary in cells.items() if name == series}
         count = f"{min(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
         tables.append(
-            f"**{_cell(series)}**, {count} examples a cell\n\n" + _table(["task", *map(str, sizes)], rows)
+            f"**{cell(series)}**, {count} examples a cell\n\n" + table(["task", *map(str, sizes)], rows)
         )
     return "\n".join(tables)
 
@@ -210,9 +211,9 @@ def _costs(evidence: Evidence) -> str:
     return (
         "Means for one attempt, failed ones left out; the document's length is in tokens. Seconds pass while "
         "other attempts are being read. Cut: how many replies ended at their token budget.\n\n"
-        + _table(heads, rows, texts=2)
+        + table(heads, rows, texts=2)
         + "\nGrowth: the exponent b of cost = a × length^b, fitted by least squares over logarithms. "
-        "Linear reading has 1.\n\n" + _table(["reader", "tokens", "seconds"], exponents)
+        "Linear reading has 1.\n\n" + table(["reader", "tokens", "seconds"], exponents)
     )
 
 
@@ -223,7 +224,7 @@ def _failures(results: Sequence[Result]) -> str:
     rows = [[series, cause, error, f"{count:,}"] for (series, cause, error), count in found.most_common()]
     return (
         f"{found.total():,} of {len(results):,} attempts failed; each counts as 0. Numbers in the messages "
-        "are shown as N.\n\n" + _table(["reader", "cause", "message", "attempts"], rows, texts=3)
+        "are shown as N.\n\n" + table(["reader", "cause", "message", "attempts"], rows, texts=3)
     )
 
 
@@ -235,17 +236,6 @@ def _score(summary: Summary | None) -> str:
 
 def _number(value: float | None, places: int = 0) -> str:
     return "–" if value is None else f"{value:,.{places}f}"
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1) -> str:
-    """A table whose first columns are `texts`, and the others numbers."""
-    lines = [heads, ["---" if place < texts else "---:" for place in range(len(heads))], *rows]
-    return "".join("| " + " | ".join(map(_cell, line)) + " |\n" for line in lines)
-
-
-def _cell(text: str) -> str:
-    """A text that stays inside its cell, whatever a server put into it."""
-    return " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())
 
 
 __all__ = ["Evidence", "Size", "load", "write_report"]

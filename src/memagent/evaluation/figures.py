@@ -1,0 +1,79 @@
+"""What the pictures of all reports share, drawn with matplotlib (the extra `report`) without a display.
+
+Colours are Okabe and Ito's, which the colour-blind can tell apart; every line has a marker of its own too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
+_MARKERS = "osD^vPX*"
+_DASHES = ("-", "--", "-.", ":")
+_STYLE: Any = {
+    "font.size": 12,
+    "axes.titlesize": 13,
+    "axes.grid": True,
+    "grid.color": "#dddddd",
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "lines.linewidth": 2,
+    "lines.markersize": 7,
+    "figure.dpi": 150,
+}
+
+
+def save(pictures: Mapping[str, Callable[[], Figure | None]], out: Path) -> dict[str, Path] | None:
+    """Draw what there is into `out`; maps each picture's name to its file. None without matplotlib."""
+    try:
+        import matplotlib
+    except ImportError:
+        return None
+    drawn = {}
+    with matplotlib.rc_context(_STYLE):
+        for name, picture in pictures.items():
+            if figure := picture():
+                drawn[name] = out / f"{name.replace(' ', '_')}.png"
+                figure.savefig(drawn[name], bbox_inches="tight", metadata={"Software": None})
+    return drawn
+
+
+def panels(rows: int, columns: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
+    """A figure with panels of that size in inches, without the global state of pyplot."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    return figure, [figure.add_subplot(rows, columns, place + 1) for place in range(rows * columns)]
+
+
+def style(number: int) -> dict[str, Any]:
+    """Colour, marker and dashes of the line with this number."""
+    return {
+        "color": _COLOURS[number % len(_COLOURS)],
+        "marker": _MARKERS[number % len(_MARKERS)],
+        "linestyle": _DASHES[number % len(_DASHES)],
+    }
+
+
+def band(
+    panel: Axes, places: Sequence[float], low: Sequence[float], high: Sequence[float], color: str
+) -> None:
+    """A light area between two lines, or an upright line where there is one place only."""
+    panel.fill_between(places, low, high, color=color, alpha=0.09, linewidth=0)
+    for edge in (low, high):
+        panel.plot(places, edge, color=color, alpha=0.45, linewidth=0.7)
+    if len(places) == 1:
+        panel.vlines(places, low, high, color=color)
+
+
+def legend(figure: Figure, panel: Axes) -> None:
+    """The names of a panel's lines, beside all panels."""
+    handles, labels = panel.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right upper", frameon=False)
