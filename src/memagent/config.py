@@ -31,6 +31,9 @@ class Settings:
     model: str | None = _setting(
         None, "a .gguf file, a Hugging Face folder or id, or a model's name at --base-url"
     )
+    adapter: str | None = _setting(
+        None, "a LoRA to use the model with: a GGUF adapter (llamacpp) or a PEFT folder (transformers)"
+    )
     base_url: str | None = _setting(None, "an OpenAI-compatible endpoint, such as http://localhost:8000/v1")
     api_key: str | None = _setting(None, "the endpoint's key", secret=True)
     tokenizer: str | None = _setting(

@@ -130,6 +130,37 @@ def test_only_q4_1_tensors_and_the_file_type_change(tmp_path: Path) -> None:
     assert (error <= 0.6 * step).all()
 
 
+@pytest.mark.parametrize("name", ["Q8_0", "F16", "F32"])
+def test_other_weights_take_the_place_of_a_tensors(name: str, tmp_path: Path) -> None:
+    source = small_model(tmp_path / NAME)
+    random = np.random.default_rng(1)
+    given = {"token_embd.weight": random.normal(size=(64, 256)).astype(np.float32),
+             "blk.0.attn_norm.weight": random.normal(size=256).astype(np.float32)}  # fmt: skip
+    requantise(source, tmp_path / "made.gguf", name, given.get)
+    after = gguf.GGUFReader(tmp_path / "made.gguf")
+    forms = {tensor.name: tensor.tensor_type.name for tensor in after.tensors}
+    assert forms == {"token_embd.weight": name, "blk.0.attn_q.weight": name, "blk.0.attn_norm.weight": "F32"}
+    kept = {"Q8_0": "MOSTLY_Q8_0", "F16": "MOSTLY_F16", "F32": "ALL_F32"}[name]
+    assert after.fields["general.file_type"].contents() == gguf.LlamaFileType[kept]
+    for tensor in after.tensors:
+        if tensor.name in given:
+            values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+            assert np.abs(values - given[tensor.name]).max() < {"Q8_0": 0.02, "F16": 2e-3, "F32": 1e-9}[name]
+
+
+def test_rows_that_are_no_whole_blocks_are_f16(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / NAME, "llama")
+    writer.add_tensor("odd.weight", np.zeros((4, 48), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    requantise(tmp_path / NAME, tmp_path / "made.gguf", "Q8_0", lambda name: np.ones((4, 48), np.float32))
+    (tensor,) = gguf.GGUFReader(tmp_path / "made.gguf").tensors
+    assert tensor.tensor_type.name == "F16"
+    assert (tensor.data == 1).all()
+
+
 START = """
 from memagent.engines import embedded
 embedded.SOURCE_SHA256 = {digest!r}

@@ -22,7 +22,8 @@ import pytest
 from memagent.config import Settings
 from memagent.engines import embedded, llamacpp
 from memagent.engines import open_engine as open_any
-from memagent.engines.llamacpp import LlamaCppEngine, available_cores, open_engine, trained_window
+from memagent.engines.gguf_header import trained_window
+from memagent.engines.llamacpp import LlamaCppEngine, available_cores, open_engine
 from memagent.errors import ContextOverflowError, EngineError, SettingsError
 from memagent.types import Completion, Message, Sampling
 

@@ -15,6 +15,7 @@ from memagent import __version__
 from memagent.cli import flags
 from memagent.config import Settings, user_cache_path, user_config_path
 from memagent.engines import choose, embedded, open_engine
+from memagent.engines.adapters import adapter_of
 from memagent.errors import MemAgentError, SettingsError
 from memagent.types import Model, model_of
 
@@ -51,6 +52,8 @@ def run(options: argparse.Namespace, _console: Console) -> int:
         choice = choose(settings)
         print(f"engine: {choice.engine}, because {choice.why}")
         print(f"model: {_model(choice.engine, settings)}")
+        if adapter := adapter_of(settings, choice.engine):
+            print(f"adapter: {adapter}")
     except MemAgentError as error:
         print(f"wrong: {error}")
         return 2

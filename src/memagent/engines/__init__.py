@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from memagent.config import Settings
+from memagent.engines.adapters import adapter_of
 from memagent.engines.scripted import ScriptedEngine
 from memagent.errors import SettingsError
 from memagent.types import Engine, Model
@@ -68,6 +69,7 @@ async def _open_openai(settings: Settings) -> Engine:
     from memagent.engines.openai import Connection, connect
     from memagent.tokens import load_tokenizer
 
+    adapter_of(settings, "openai")
     connection = Connection(
         base_url=settings.base_url,
         api_key=settings.api_key or "none",

@@ -13,10 +13,18 @@ import os
 import shlex
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from memagent.config import user_cache_path
 from memagent.errors import SettingsError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from gguf import GGMLQuantizationType
+    from numpy.typing import NDArray
 
 _log = logging.getLogger("memagent")
 
@@ -45,7 +53,8 @@ def default_model() -> Path:
         again = _install_command("--force-reinstall")
         raise SettingsError(f"{source} has the SHA-256 {found}, not {SOURCE_SHA256}: run `{again}`")
     try:
-        _make(source, ready)
+        with written_whole(ready) as made:
+            requantise(source, made)
     except OSError as error:
         reason = error.strerror or error
         _log.warning("%s cannot be written (%s): the slower %s is used", ready, reason, source.name)
@@ -65,10 +74,16 @@ def installed_model() -> Path | None:
     return None
 
 
-def requantise(source: Path, target: Path, quantisation: str = QUANTISATION) -> None:
+def requantise(
+    source: Path,
+    target: Path,
+    quantisation: str = QUANTISATION,
+    weights: Callable[[str], NDArray[np.float32] | None] | None = None,
+) -> None:
     """Write a GGUF with the same metadata, its Q4_1 tensors in another quantisation, the rest as it is.
 
-    `quantisation` is one that the `gguf` package can write, such as Q8_0, Q4_0 or F16. Raises `OSError`.
+    `quantisation` is one that the `gguf` package can write, such as Q8_0, F16 or F32. `weights` gives, by
+    the name of a tensor, other values for it, in that quantisation as well; None leaves it. Raises `OSError`.
     """
     import gguf
 
@@ -81,11 +96,15 @@ def requantise(source: Path, target: Path, quantisation: str = QUANTISATION) -> 
                 continue  # written by the writer, or below
             items = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
             writer.add_key_value(field.name, field.contents(), field.types[0], sub_type=items)
-        writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{quantisation}"])
+        writer.add_file_type(gguf.LlamaFileType["ALL_F32" if kind == 0 else f"MOSTLY_{quantisation}"])
         for tensor in reader.tensors:
             data, form = tensor.data, tensor.tensor_type
-            if form == gguf.GGMLQuantizationType.Q4_1:
-                data, form = gguf.quants.quantize(gguf.quants.dequantize(data, form), kind), kind
+            values = weights(tensor.name) if weights else None
+            if values is None and form == gguf.GGMLQuantizationType.Q4_1:
+                values = gguf.quants.dequantize(data, form)
+            if values is not None:
+                form = _form(values.shape, kind)
+                data = gguf.quants.quantize(values, form)
             writer.add_tensor(tensor.name, data, raw_dtype=form)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
@@ -94,20 +113,31 @@ def requantise(source: Path, target: Path, quantisation: str = QUANTISATION) -> 
         writer.close()
 
 
-def _make(source: Path, ready: Path) -> None:
-    """Requantise beside the final place and move it there whole, whoever else does the same."""
-    ready.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{ready.name}.", dir=ready.parent)
-    os.close(handle)
-    made = Path(name)
-    try:
-        requantise(source, made)
-        with made.open("rb") as file:
-            os.fsync(file.fileno())
-        made.chmod(0o644)  # a cache may be shared; a temporary file is private
-        made.replace(ready)
-    finally:
-        made.unlink(missing_ok=True)
+def _form(shape: tuple[int, ...], kind: GGMLQuantizationType) -> GGMLQuantizationType:
+    """How llama.cpp wants a tensor: vectors exact, rows in whole blocks."""
+    import gguf
+
+    if len(shape) == 1:
+        return gguf.GGMLQuantizationType.F32
+    whole = shape[-1] % gguf.GGML_QUANT_SIZES[kind][0] == 0
+    return kind if whole else gguf.GGMLQuantizationType.F16
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """A place beside `path` for a file or folder, which is moved to `path` once it is complete.
+
+    A crash leaves what was there, whoever else writes the same. Raises `OSError`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+        made = Path(folder) / path.name
+        yield made
+        for file in (made, *made.rglob("*")):
+            if file.is_file():
+                with file.open("rb") as written:
+                    os.fsync(written.fileno())
+        made.replace(path)
 
 
 def _sha256(path: Path) -> str:

@@ -2,7 +2,7 @@
 
 The server listens on a free port of the loopback interface, for this process alone (its key is
 drawn at random), and the OpenAI engine talks to it: requests, retries and overflows are handled
-there and nowhere else. Adapters and settings of single layers are left out.
+there and nowhere else. Settings of single layers are left out.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ import struct
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 from urllib.parse import urlsplit
 
 import openai
 
 from memagent.config import Settings
 from memagent.engines import embedded
+from memagent.engines.adapters import adapter_of, misfit, name_with
+from memagent.engines.gguf_header import trained_window
 from memagent.engines.openai import Connection, OpenAIEngine
 from memagent.errors import EngineError, SettingsError
 from memagent.types import Completion, Message, Model, Sampling
@@ -65,7 +67,7 @@ class LlamaCppEngine:
 
     @property
     def model(self) -> Model:
-        """The GGUF file's stem, its window and its own tokenizer."""
+        """The GGUF file's stem with its adapter, its window and its own tokenizer."""
         return self._engine.model
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
@@ -85,17 +87,19 @@ class LlamaCppEngine:
 async def open_engine(settings: Settings) -> LlamaCppEngine:
     """Load the GGUF that the settings name, or the embedded model.
 
-    Raises `SettingsError` for a file that is missing or that llama.cpp cannot load, and for a
-    window longer than the one that the model was trained for.
+    Raises `SettingsError` for a file that is missing or that llama.cpp cannot load, for an adapter
+    that does not fit it, and for a window longer than the one that the model was trained for.
     """
+    adapter = adapter_of(settings, "llamacpp")
     path = await asyncio.to_thread(_file, settings.model)
     window = _window(path, settings.window_tokens)
     slots = settings.concurrency or 1
     key = secrets.token_hex(16)
-    start = Start(path, window, slots, settings.threads or available_cores(), key)
+    start = Start(path, window, slots, settings.threads or available_cores(), key, adapter)
     server = await asyncio.to_thread(_serve, start)
     tokenizer = _Tokenizer(server.listening_address, key)
-    model = Model(path.stem, window, tokenizer.count, f"{path.name}, {path.stat().st_size} bytes")
+    name = await asyncio.to_thread(name_with, path.stem, adapter)
+    model = Model(name, window, tokenizer.count, f"{path.name}, {path.stat().st_size} bytes")
     connection = Connection(
         base_url=f"{server.listening_address}/v1",
         api_key=key,
@@ -120,21 +124,24 @@ class Start:
     slots: int
     threads: int
     key: str
+    adapter: Path | None = None
 
 
 def _serve(start: Start) -> Any:
-    """A running server. Raises `SettingsError` if llama.cpp cannot load the file."""
+    """A running server. Raises `SettingsError` if llama.cpp cannot load the model or its adapter."""
     xllamacpp = import_xllamacpp()
     try:
         return xllamacpp.Server(parameters(xllamacpp, start))
     except RuntimeError as error:
-        raise SettingsError(f"llama.cpp cannot load {start.path}: {_reason(start.path)}") from error
+        raise SettingsError(f"llama.cpp cannot load {_reason(start)}") from error
 
 
 def parameters(xllamacpp: Any, start: Start) -> Any:
     """llama.cpp's parameters, those that decide on speed and repeatability with the reason."""
     params = xllamacpp.CommonParams()
     params.model.path = str(start.path)
+    if start.adapter:
+        params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(str(start.adapter), 1.0)]
     params.n_ctx = start.window_tokens * start.slots  # llama.cpp counts that of all slots together
     params.n_parallel = start.slots
     params.hostnames, params.port, params.api_keys = ["127.0.0.1"], 0, [start.key]
@@ -174,17 +181,19 @@ def _has_gpu(xllamacpp: Any) -> bool:
     return any("GPU" in device["type"].name for device in xllamacpp.get_device_info())
 
 
-def _reason(path: Path) -> str:
-    """Why llama.cpp may have refused a file: it keeps the reason to itself."""
+def _reason(start: Start) -> str:
+    """What llama.cpp may have refused, and why: it keeps the reason to itself."""
     import gguf
 
     try:
-        gguf.GGUFReader(path)
+        gguf.GGUFReader(start.path)
     except Exception:  # noqa: BLE001 - the reader raises whatever a broken file leads it to
-        return "the file is cut short or damaged: download it again"
+        return f"{start.path}: the file is cut short or damaged: download it again"
+    if start.adapter and (reason := misfit(start.adapter, start.path)):
+        return f"the adapter {start.adapter} with {start.path}: {reason}"
     return (
-        "it may be of an architecture that is newer than xllamacpp (update it), or need more memory than "
-        "there is (lower --window-tokens or --concurrency, or take a smaller model)"
+        f"{start.path}: it may be of an architecture that is newer than xllamacpp (update it), or need more "
+        "memory than there is (lower --window-tokens or --concurrency, or take a smaller model)"
     )
 
 
@@ -231,48 +240,6 @@ def _window(path: Path, wanted: int | None) -> int:
             f"window_tokens is {wanted}, the model in {path} was trained for {trained}: lower --window-tokens"
         )
     return wanted or min(trained or _MOST_WINDOW_TOKENS, _MOST_WINDOW_TOKENS)
-
-
-def trained_window(path: Path) -> int | None:
-    """The context length, in tokens, in a GGUF's header; None where it has none.
-
-    Read here because the `gguf` package parses the whole vocabulary first, which takes longer than
-    to load a small model. Raises `OSError`, and `ValueError`, `KeyError` or `struct.error` for a
-    file that is not a GGUF.
-    """
-    with path.open("rb") as file:
-        if file.read(4) != b"GGUF":
-            raise ValueError("no GGUF")
-        _version, _tensors, pairs = _unpack(file, "<IQQ")
-        for _ in range(pairs):
-            key = file.read(min(_unpack(file, "<Q")[0], 65535))
-            (kind,) = _unpack(file, "<I")
-            if key.endswith(b".context_length"):
-                return int(_unpack(file, {4: "<I", 5: "<i", 10: "<Q", 11: "<q"}[kind])[0])
-            _skip(file, kind)
-    return None
-
-
-_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # bytes, by GGUF type
-_STRING, _ARRAY = 8, 9
-
-
-def _skip(file: BinaryIO, kind: int, count: int = 1) -> None:
-    """Pass over `count` values of a GGUF type."""
-    if kind in _SIZES:
-        file.seek(_SIZES[kind] * count, os.SEEK_CUR)
-        return
-    for _ in range(count):
-        if kind == _ARRAY:
-            _skip(file, *_unpack(file, "<IQ"))
-        elif kind == _STRING:
-            file.seek(_unpack(file, "<Q")[0], os.SEEK_CUR)
-        else:
-            raise ValueError(f"unknown type {kind}")
-
-
-def _unpack(file: BinaryIO, form: str) -> tuple[int, ...]:
-    return struct.unpack(form, file.read(struct.calcsize(form)))
 
 
 class _Tokenizer:

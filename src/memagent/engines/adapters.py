@@ -1,0 +1,101 @@
+"""A LoRA adapter that a model is used with: a GGUF file (llama.cpp) or a PEFT folder (transformers).
+
+Nothing is loaded here: adapters are found, named for the record, and looked into when they do not fit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memagent.config import Settings
+from memagent.errors import SettingsError
+
+if TYPE_CHECKING:
+    from gguf import GGUFReader
+
+_PEFT_CONFIG = "adapter_config.json"
+_PEFT_FILES = (_PEFT_CONFIG, "adapter_model.safetensors", "adapter_model.bin")
+
+
+def adapter_of(settings: Settings, engine: str) -> Path | None:
+    """Where the adapter is that an engine is to use, or None without one.
+
+    Raises `SettingsError` for an adapter that is not there, or that the engine cannot take.
+    """
+    if not settings.adapter:
+        return None
+    path = Path(settings.adapter).expanduser()
+    is_folder = (path / _PEFT_CONFIG).is_file()
+    if engine == "openai":
+        raise SettingsError(
+            f"the adapter {path} cannot be sent to an endpoint: load it where the model is served, "
+            "and name what it is served as with --model"
+        )
+    if not is_folder and not path.is_file():
+        raise SettingsError(
+            f"there is no adapter {path}: with --adapter, name a GGUF adapter or a folder with {_PEFT_CONFIG}"
+        )
+    if engine == "llamacpp" and is_folder:
+        raise SettingsError(
+            f"the adapter {path} is a PEFT folder, llama.cpp takes a GGUF adapter: "
+            "use --engine transformers, or export it anew with --to gguf-adapter"
+        )
+    if engine == "transformers" and not is_folder:
+        raise SettingsError(
+            f"the adapter {path} is no PEFT folder with {_PEFT_CONFIG}, and transformers takes no other: "
+            "use --engine llamacpp for a GGUF adapter"
+        )
+    return path
+
+
+def name_with(model: str, adapter: Path | None) -> str:
+    """What a model is called with its adapter on: by the content of the adapter, as names are used again."""
+    if adapter is None:
+        return model
+    files = [adapter / name for name in _PEFT_FILES] if adapter.is_dir() else [adapter]
+    digest = hashlib.sha256()
+    for file in files:
+        if file.is_file():
+            digest.update(_digest(file))
+    return f"{model} + {adapter.resolve().name.removesuffix('.gguf')}@{digest.hexdigest()[:12]}"
+
+
+def misfit(adapter: Path, model: Path) -> str | None:
+    """Why a GGUF adapter cannot be used with a GGUF model, or None if nothing speaks against it.
+
+    llama.cpp refuses such an adapter as well, but keeps the reason to itself. Raises what the `gguf`
+    package raises for a damaged model.
+    """
+    from gguf import GGUFReader
+
+    try:
+        lora = GGUFReader(adapter)
+    except Exception:  # noqa: BLE001 - the reader raises whatever a broken file leads it to
+        return "it is no GGUF file, or a damaged one: export it anew"
+    if (kind := _text(lora, "general.type")) != "adapter":
+        return f"its type is {kind or 'model'}, not adapter: name a model with --model"
+    base = GGUFReader(model)
+    ours, theirs = (_text(file, "general.architecture") for file in (base, lora))
+    if ours != theirs:
+        return f"it was made for another model, a {theirs} and not a {ours}"
+    sizes: dict[str, int] = {}
+    for tensor in base.tensors:  # (in, out), where the adapter has a: (in, rank) and b: (rank, out)
+        sizes |= {f"{tensor.name}.lora_a": tensor.shape[0], f"{tensor.name}.lora_b": tensor.shape[-1]}
+    for tensor in lora.tensors:
+        size = tensor.shape[0 if tensor.name.endswith("a") else -1]
+        if size != sizes.get(tensor.name):
+            wanted = sizes.get(tensor.name, "none at all")
+            return f"it was made for another model: {tensor.name} is for size {size}, here it is {wanted}"
+    return None
+
+
+def _text(file: GGUFReader, key: str) -> str:
+    field = file.get_field(key)
+    return str(field.contents()) if field else ""
+
+
+def _digest(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()

