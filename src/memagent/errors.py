@@ -5,6 +5,7 @@ MemAgentError
 │   ├── ProblemTooLongError  the problem does not fit its token budget
 │   └── JournalError         a journal that cannot be read, or is of another read
 ├── DocumentError            the document cannot be read
+├── TrainingError            training cannot go on
 └── EngineError              the model could not be reached, or failed for good
     ├── ContextOverflowError the prompt is longer than the model's window
     └── CallLimitError       `max_calls` is used up
@@ -33,6 +34,10 @@ class JournalError(SettingsError):
 
 class DocumentError(MemAgentError):
     """The document cannot be read."""
+
+
+class TrainingError(MemAgentError):
+    """Training cannot go on: a gradient that is no number, a checkpoint of another policy."""
 
 
 class EngineError(MemAgentError):

@@ -452,7 +452,7 @@ def test_calls_just_answered_may_take_a_moment_to_ask_again(engine: Transformers
         await asyncio.gather(*(caller(pauses) for pauses in (0, 2, 4)))
 
     in_time(run())
-    assert [rows for rows, _ in shapes] == [3, 3]
+    assert [rows for rows, _ in shapes if rows > 1] == [3, 3]  # beside them, what the three begin with
 
 
 def test_a_batch_is_led_by_the_oldest_call_and_has_prompts_of_like_length() -> None:

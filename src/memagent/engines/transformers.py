@@ -1,8 +1,8 @@
 """A Hugging Face model in this process: concurrent calls are decoded together, as one batch.
 
-It keeps what training needs: the token ids and the log-probability of each sampled token. Left
-out: joining a batch that already runs, and prefixes shared between prompts; a server (vLLM,
-SGLang) behind the OpenAI engine has both.
+It keeps what training needs: the token ids and the log-probability of each sampled token. What
+several prompts of a batch begin with is computed once. Left out: joining a batch that already runs; a
+server (vLLM, SGLang) behind the OpenAI engine does that.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ from __future__ import annotations
 import asyncio
 import math
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from memagent.config import Settings
+from memagent.engines.adapters import adapter_of, name_with, with_peft
 from memagent.errors import ContextOverflowError, EngineError, SettingsError
+from memagent.prefixes import shared_beginnings
 from memagent.types import Completion, Message, Model, Sampling, Usage
 
 try:
@@ -49,7 +52,8 @@ class TransformersEngine:
 
     The model's weights may change between calls, and every call takes them as they are. `name`
     and `window_tokens` (prompt and completion together) are by default where the model was loaded
-    from, and what its configuration says, at most 8192; `most_rows` bounds the calls of a batch.
+    from, and what its configuration says, at most 8192; `most_rows` bounds the calls of a batch. With
+    `half_precision` float32 weights are computed with in bfloat16.
 
     Raises `SettingsError` for a tokenizer without a chat template.
     """
@@ -62,6 +66,7 @@ class TransformersEngine:
         name: str | None = None,
         window_tokens: int | None = None,
         most_rows: int = _MOST_ROWS,
+        half_precision: bool = False,
     ) -> None:
         name = name or str(model.name_or_path) or type(model).__name__
         if not tokenizer.chat_template:
@@ -74,6 +79,9 @@ class TransformersEngine:
         self._network = model
         self._tokenizer = tokenizer
         self._most_rows = most_rows
+        self._half_precision = half_precision
+        self._callers = 0
+        self._changed = asyncio.Event()
         self._waiting: list[_Row] = []
         self._running: list[_Row] = []
         self._worker: asyncio.Task[None] | None = None
@@ -97,6 +105,7 @@ class TransformersEngine:
         prompt_ids = self._prompt_ids(messages, sampling)
         row = _Row(prompt_ids, sampling, asyncio.get_running_loop().create_future())
         self._waiting.append(row)
+        self._changed.set()
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work())
         await row.finished
@@ -113,6 +122,20 @@ class TransformersEngine:
             usage=Usage(len(row.prompt_ids), len(row.completion_ids)),
         )
 
+    @contextmanager
+    def caller(self) -> Iterator[None]:
+        """Announce somebody who makes one call after another.
+
+        While there are such, a batch starts once each of them waits. So batches are full, and the same callers
+        get the same batches each time, whatever the machine is busy with.
+        """
+        self._callers += 1
+        try:
+            yield
+        finally:
+            self._callers -= 1
+            self._changed.set()
+
     async def aclose(self) -> None:
         """Fail what waits or runs with `EngineError`, and return once the model is at rest."""
         self._closed = True
@@ -126,11 +149,8 @@ class TransformersEngine:
     def _prompt_ids(self, messages: tuple[Message, ...], sampling: Sampling) -> list[int]:
         if sampling.max_tokens < 1:
             raise EngineError(f"max_tokens is {sampling.max_tokens}: it must be above 0")
-        chat = [asdict(message) for message in messages]
         try:
-            rendered: Any = self._tokenizer.apply_chat_template(
-                chat, add_generation_prompt=True, return_dict=False, tokenizer_kwargs={"verbose": False}
-            )
+            rendered = chat_ids(self._tokenizer, messages)
         except TemplateError as error:
             roles = ", ".join(message.role for message in messages)
             raise EngineError(
@@ -143,7 +163,7 @@ class TransformersEngine:
                 f"the prompt has {len(rendered)} tokens and up to {sampling.max_tokens} may follow, "
                 f"the window of {self.model.name} has {window}: send a shorter prompt"
             )
-        return list(rendered)
+        return rendered
 
     def _stop_ids(self) -> frozenset[int]:
         """What ends a completion. Some models list the end of text but not that of a chat's turn."""
@@ -167,7 +187,10 @@ class TransformersEngine:
 
     async def _gather(self) -> None:
         """Wait while more calls come in: those just answered mostly have a next one to make."""
-        seen = 0
+        while 0 < len(self._waiting) < self._callers:
+            self._changed.clear()
+            await self._changed.wait()
+        seen = len(self._waiting) if self._callers else 0
         while seen < len(self._waiting) < self._most_rows:
             seen = len(self._waiting)
             await asyncio.sleep(_GATHER_SECONDS)
@@ -175,7 +198,7 @@ class TransformersEngine:
     async def _run(self) -> None:
         rows = self._running
         try:
-            await asyncio.to_thread(_decode, self._network, rows, self._stop_ids())
+            await asyncio.to_thread(_decode, self._network, rows, self._stop_ids(), self._half_precision)
         except Exception as error:  # noqa: BLE001 - the boundary: it fails the calls of this batch, no more
             traceback.clear_frames(error.__traceback__)  # they hold the tensors of the failed batch
             what = f"{self.model.name} failed on a batch of {len(rows)} ({type(error).__name__}: {error})"
@@ -194,17 +217,29 @@ async def open_engine(settings: Settings) -> TransformersEngine:
     """An engine for `settings.model`: a Hugging Face folder, an id of its hub, or a .gguf file.
 
     It runs in bfloat16 on a CUDA device if there is one, else in float32 on the CPU. Raises
-    `SettingsError` for a model that cannot be loaded or has no chat template.
+    `SettingsError` for a model or adapter that cannot be loaded, and without a chat template.
     """
     if settings.model is None:
         raise SettingsError("no model is named: name a Hugging Face folder or id with --model")
+    adapter = adapter_of(settings, "transformers")
     if settings.threads:
         torch.set_num_threads(settings.threads)
     model, tokenizer = await asyncio.to_thread(_load, settings.model)
-    most_rows = settings.concurrency or _MOST_ROWS
+    if adapter:
+        model = (await asyncio.to_thread(with_peft, model, adapter)).get_base_model()
+    name, most_rows = name_with(settings.model, adapter), settings.concurrency or _MOST_ROWS
     return TransformersEngine(
-        model, tokenizer, name=settings.model, window_tokens=settings.window_tokens, most_rows=most_rows
+        model, tokenizer, name=name, window_tokens=settings.window_tokens, most_rows=most_rows
     )
+
+
+def chat_ids(tokenizer: PreTrainedTokenizerBase, messages: Iterable[Message]) -> list[int]:
+    """The token ids of a chat up to where the assistant's turn begins. Raises jinja2's `TemplateError`."""
+    chat = [asdict(message) for message in messages]
+    rendered: Any = tokenizer.apply_chat_template(
+        chat, add_generation_prompt=True, return_dict=False, tokenizer_kwargs={"verbose": False}
+    )
+    return list(rendered)
 
 
 def _load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -278,12 +313,15 @@ class _Draws(NamedTuple):
         )
 
 
-def _decode(model: PreTrainedModel, rows: Sequence[_Row], stop_ids: frozenset[int]) -> None:
+def _decode(
+    model: PreTrainedModel, rows: Sequence[_Row], stop_ids: frozenset[int], half_precision: bool = False
+) -> None:
     """Sample all rows to their ends, as one batch. Runs in a thread."""
     was_training = model.training
     model.train(False)  # training mode may drop units out, and has no cache under gradient checkpointing
+    precision = torch.autocast(model.device.type, torch.bfloat16, enabled=half_precision)
     try:
-        with torch.no_grad():  # inference_mode could leave tensors in the model that refuse training
+        with torch.no_grad(), precision:  # inference_mode could leave tensors that refuse training
             _decode_batch(model, rows, stop_ids)
     finally:
         model.train(was_training)
@@ -291,14 +329,13 @@ def _decode(model: PreTrainedModel, rows: Sequence[_Row], stop_ids: frozenset[in
 
 def _decode_batch(model: PreTrainedModel, rows: Sequence[_Row], stop_ids: frozenset[int]) -> None:
     draws = _Draws.of([row.sampling for row in rows], model.device)
-    width, steps = max(len(row.prompt_ids) for row in rows), draws.uniforms.shape[1]
-    pads = [width - len(row.prompt_ids) for row in rows]
-    padded = [[0] * pad + row.prompt_ids for pad, row in zip(pads, rows, strict=True)]
-    input_ids = torch.tensor(padded, device=model.device)  # (sequences, tokens)
-    masked = [[0] * pad + [1] * (width + steps - pad) for pad in pads]
-    mask = torch.tensor(masked, device=model.device)  # (sequences, tokens), those to come included
-    positions = (mask[:, :width].cumsum(1) - 1).clamp(min=0)  # (sequences, tokens)
-    cache = None
+    rows, draws, mask, cache = _read_beginnings(model, rows, draws)
+    read = mask.shape[1]
+    input_ids, tail = _left_padded([row.prompt_ids[int(count) :] for row, count in
+                                    zip(rows, mask.sum(1).tolist(), strict=True)], model.device)  # fmt: skip
+    steps, width = draws.uniforms.shape[1], read + input_ids.shape[1]
+    mask = torch.cat([mask, tail, tail.new_ones(len(rows), steps)], dim=1)  # those to come included
+    positions = (mask.cumsum(1) - 1).clamp(min=0)[:, read:width]  # (sequences, tokens)
     for step in range(steps):
         output = model(
             input_ids=input_ids,
@@ -321,6 +358,44 @@ def _decode_batch(model: PreTrainedModel, rows: Sequence[_Row], stop_ids: frozen
             input_ids, positions, mask = input_ids[kept], positions[kept], mask[kept]
             draws = _Draws(*(part[kept] for part in draws))
             rows = [rows[index] for index in live]
+
+
+def _read_beginnings(
+    model: PreTrainedModel, rows: Sequence[_Row], draws: _Draws
+) -> tuple[Sequence[_Row], _Draws, torch.Tensor, Any]:
+    """Read what several prompts begin with, each beginning once.
+
+    The rows and draws, family after family; which places of the cache are a row's own `(sequences, tokens)`, their
+    sum being how much of its prompt is read; and the cache, with an entry for each row. Where no two
+    prompts begin alike nothing is read, and the cache is None.
+    """
+    families = shared_beginnings([row.prompt_ids for row in rows])
+    if len(families) == len(rows) or not all(shared for shared, _ in families):
+        return rows, draws, torch.ones(len(rows), 0, dtype=torch.long, device=model.device), None
+    order = torch.tensor([index for _, members in families for index in members], device=model.device)
+    family = [number for number, (_, members) in enumerate(families) for _ in members]
+    ids, mask = _left_padded(
+        [rows[members[0]].prompt_ids[:shared] for shared, members in families], model.device
+    )
+    cache = model(
+        input_ids=ids,
+        attention_mask=mask,
+        position_ids=(mask.cumsum(1) - 1).clamp(min=0),
+        use_cache=True,
+        logits_to_keep=1,
+    ).past_key_values
+    of_rows = torch.tensor(family, device=model.device)
+    cache.reorder_cache(of_rows)  # a row's beginning is its family's
+    ordered = [rows[index] for index in order.tolist()]
+    return ordered, _Draws(*(part[order] for part in draws)), mask[of_rows], cache
+
+
+def _left_padded(ids: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """The ids `(sequences, tokens)`, all ending in the last place, and a mask of what is no padding."""
+    width = max(map(len, ids))
+    padded = [[0] * (width - len(row)) + list(row) for row in ids]
+    mask = [[0] * (width - len(row)) + [1] * len(row) for row in ids]
+    return torch.tensor(padded, device=device), torch.tensor(mask, device=device)
 
 
 def _append(rows: Sequence[_Row], token_ids: list[int], logprobs: list[float]) -> None:

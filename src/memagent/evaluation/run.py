@@ -54,32 +54,34 @@ class Run:
     watch: Watch = field(default_factory=Watch)
 
 
-async def evaluate(run: Run) -> None:
+async def evaluate(run: Run, engine: Engine | None = None) -> None:
     """Run what is missing, and append its rows.
 
-    Raises `SettingsError` before the first call if something cannot be used, and `MemAgentError`
+    Without an `engine` the one that the settings ask for is opened, and closed at the end. Raises `SettingsError` before the first call if something cannot be used, and `MemAgentError`
     if an example cannot be made; the rows up to there are kept.
     """
-    engine = await open_engine(run.settings)
-    try:
-        check(run.plan, run.settings, engine)
-        totals = run.plan.totals()
-        with open_rows(run.folder, _header(run, engine, totals.total()), run.resume) as rows:
-            run.watch.begin(totals, _counted(rows))
+    if engine is None:
+        engine = await open_engine(run.settings)
+        try:
+            return await evaluate(run, engine)
+        finally:
+            await engine.aclose()
+    check(run.plan, run.settings, engine)
+    totals = run.plan.totals()
+    with open_rows(run.folder, _header(run, engine, totals.total()), run.resume) as rows:
+        run.watch.begin(totals, _counted(rows))
 
-            def take(row: Row) -> None:
-                rows.append(row)
-                run.watch.row(row)
+        def take(row: Row) -> None:
+            rows.append(row)
+            run.watch.row(row)
 
-            count_tokens = model_of(engine).count_tokens or TokenEstimate()
-            work = run.plan.work(frozenset(rows.done), count_tokens)
-            if run.ray is None:
-                examples = _examples(run.plan, work, count_tokens)
-                await _run_here(run, engine, examples, take)
-            else:
-                await run_on_cluster(run.plan, run.settings, run.ray, work, take)
-    finally:
-        await engine.aclose()
+        count_tokens = model_of(engine).count_tokens or TokenEstimate()
+        work = run.plan.work(frozenset(rows.done), count_tokens)
+        if run.ray is None:
+            examples = _examples(run.plan, work, count_tokens)
+            await _run_here(run, engine, examples, take)
+        else:
+            await run_on_cluster(run.plan, run.settings, run.ray, work, take)
 
 
 def check(plan: Plan, settings: Settings, engine: Engine) -> None:

@@ -1,0 +1,60 @@
+"""Checkpoints: everything that the rest of a run depends on, in one file that is whole or not there."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from memagent.errors import SettingsError
+
+_NAME = re.compile(r"step-(\d+)\.pt")
+FOLDER = "checkpoints"
+
+
+def save(run: Path, step: int, state: dict[str, Any], keep: int) -> Path:
+    """Write the state after so many steps, and drop all but the newest `keep`. Raises `SettingsError`."""
+    path = run / FOLDER / f"step-{step:06d}.pt"
+    write(path, state)
+    for old in _all(run)[:-keep]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def write(path: Path, state: dict[str, Any]) -> None:
+    """Write a file of tensors that is whole or not there. Raises `SettingsError` if that cannot be."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except (OSError, RuntimeError) as error:  # torch has its own error for a full disk
+        raise SettingsError(f"{path} cannot be written: {error}") from error
+
+
+def newest(run: Path) -> Path | None:
+    """The checkpoint that a run goes on from, or None."""
+    found = _all(run)
+    return found[-1] if found else None
+
+
+def load(path: Path) -> dict[str, Any]:
+    """The state of a checkpoint, on the CPU. Raises `SettingsError` if it cannot be read."""
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged file meets zip, pickle and torch errors
+        raise SettingsError(
+            f"{path} is no checkpoint ({error}): remove it to go on from an older one"
+        ) from error
+    return state
+
+
+def _all(run: Path) -> list[Path]:
+    folder = run / FOLDER
+    return sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name)) if folder.is_dir() else []

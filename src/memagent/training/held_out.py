@@ -1,0 +1,58 @@
+"""Held-out evaluation during a run, by the code of `memagent eval`."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from memagent.evaluation.plan import Plan
+from memagent.evaluation.rows import Row
+from memagent.evaluation.run import Run, Watch, evaluate
+from memagent.tasks import write_examples
+from memagent.tasks.scoring import confidence_interval
+from memagent.training.data import load_data
+from memagent.training.settings import TrainingSettings
+from memagent.types import Engine, model_of
+from memagent.tokens import TokenEstimate
+
+
+class HeldOut:
+    """A fixed set of examples, read greedily with the run's own workflow. The rows stay with the run."""
+
+    def __init__(self, settings: TrainingSettings, run: Path, engine: Engine) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._folder = run / "evaluation"
+        self._examples = run / "held_out.jsonl"
+        wanted = settings.evaluation
+        if wanted.every and not self._examples.is_file():
+            count_tokens = model_of(engine).count_tokens or TokenEstimate()
+            data = load_data([settings.path(name) for name in wanted.examples], settings.seed, count_tokens)
+            run.mkdir(parents=True, exist_ok=True)
+            write_examples(self._examples, data.first(wanted.count))
+
+    def due(self, step: int) -> bool:
+        """Whether the policy is to be evaluated after so many steps."""
+        wanted = self._settings.evaluation
+        last = step == self._settings.steps
+        return bool(wanted.every) and (step % wanted.every == 0 or last) and (wanted.before or step > 0)
+
+    async def score(self, step: int) -> dict[str, float]:
+        """Evaluate the policy as it is now. Rows of the same step, of a run that was cut off, are made anew."""
+        folder = self._folder / f"step-{step:06d}"
+        shutil.rmtree(folder, ignore_errors=True)
+        rows: list[Row] = []
+        read = self._settings.read
+        rollout = self._settings.rollout
+        plan = Plan(readers=(read.workflow,), examples=str(self._examples), scorer=self._settings.data.scorer)
+        settings = replace(read, temperature=0.0, top_p=1.0, concurrency=rollout.rows)
+        run = Run(plan=plan, settings=settings, folder=folder, watch=Watch(row=rows.append))
+        await evaluate(run, self._engine)
+        interval = confidence_interval([row.score for row in rows])
+        return {
+            "score": 100 * sum(row.score for row in rows) / len(rows),
+            "half_width": 100 * (interval[1] - interval[0]) / 2,
+            "failed": sum(row.error is not None for row in rows),
+            "count": len(rows),
+        }

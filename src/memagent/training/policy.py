@@ -1,0 +1,183 @@
+"""The model that is trained: its weights or a LoRA on them, and the log-probabilities of what was sampled."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from memagent.engines.embedded import default_model
+from memagent.errors import SettingsError
+from memagent.training.attention import attention_over_trees
+from memagent.training.sequences import Batch
+from memagent.training.settings import PolicySettings
+
+
+@dataclass(frozen=True, slots=True)
+class TokenValues:
+    """For each completion token of a batch: its log-probability, and the entropy it was drawn with."""
+
+    logprobs: torch.Tensor  # (tokens,)
+    entropy: torch.Tensor  # (tokens,), without gradient
+
+
+class Policy:
+    """A causal language model with its tokenizer; made by `load_policy`.
+
+    `temperature` is that of the sampler: log-probabilities are of the distribution that was sampled from.
+    Weights that are trained are float32; with `autocast` the arithmetic is bfloat16.
+    """
+
+    def __init__(
+        self, model: Any, tokenizer: Any, *, temperature: float = 1.0, autocast: bool = False
+    ) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.temperature = temperature
+        self.autocast = autocast
+        self._reference: Any = None
+
+    @property
+    def has_adapter(self) -> bool:
+        """Whether a LoRA is trained, and the base is as it was."""
+        return hasattr(self.model, "disable_adapter")
+
+    @property
+    def network(self) -> PreTrainedModel:
+        """The transformers model, with the LoRA's layers in it where there is one."""
+        network: PreTrainedModel = self.model.get_base_model() if self.has_adapter else self.model
+        return network
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self.network.device
+
+    def trained(self) -> dict[str, torch.nn.Parameter]:
+        """The parameters that are trained, by name."""
+        return {name: value for name, value in self.model.named_parameters() if value.requires_grad}
+
+    def precision(self) -> AbstractContextManager[Any]:
+        """The arithmetic that sampling and training are done in."""
+        return torch.autocast(self.device.type, torch.bfloat16) if self.autocast else nullcontext()
+
+    def values(self, batch: Batch) -> TokenValues:
+        """Log-probabilities of the batch's completion tokens, with gradient where it is enabled."""
+        return self._values(self.network, batch)
+
+    def keep_reference(self) -> None:
+        """Take the policy as it is now for the reference, unless the base without its LoRA is it."""
+        if not self.has_adapter:
+            self._reference = copy.deepcopy(self.model).requires_grad_(False).eval()
+
+    @torch.no_grad()
+    def reference_logprobs(self, batch: Batch) -> torch.Tensor:
+        """What the reference gives the same tokens `(completion tokens,)`."""
+        if self.has_adapter:
+            with self.model.disable_adapter():
+                return self._values(self.network, batch).logprobs
+        if self._reference is None:
+            raise ValueError("there is no reference: call keep_reference before training")
+        return self._values(self._reference, batch).logprobs
+
+    def reference_state(self) -> dict[str, torch.Tensor]:
+        """The reference's weights, for a checkpoint; nothing where it is the base itself."""
+        return self._reference.state_dict() if self._reference is not None else {}
+
+    def load_reference(self, state: dict[str, torch.Tensor]) -> None:
+        """Take up the reference of a checkpoint."""
+        if state:
+            self.keep_reference()
+            self._reference.load_state_dict(state)
+
+    def _values(self, network: PreTrainedModel, batch: Batch) -> TokenValues:
+        batch = batch.to(self.device)
+        arguments: dict[str, Any] = {"trees": batch.trees} if batch.trees else {}
+        with self.precision(), attention_over_trees(network) if batch.trees else nullcontext():
+            logits = network(
+                input_ids=batch.input_ids,
+                attention_mask=batch.attention_mask,
+                position_ids=batch.position_ids,
+                logits_to_keep=batch.keep,
+                use_cache=False,
+                **arguments,
+            ).logits  # (rows, kept, vocabulary)
+        chosen = logits.flatten(0, 1)[batch.select].float() / self.temperature  # (tokens, vocabulary)
+        logprobs = torch.log_softmax(chosen, dim=-1)
+        flat = logprobs.detach()
+        return TokenValues(
+            logprobs=logprobs.gather(-1, batch.targets[:, None])[:, 0],
+            entropy=-(flat.exp() * flat).sum(-1),
+        )
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """Within it units are dropped out and gradients checkpointed, where the settings ask for that."""
+        self.model.train()
+        try:
+            yield
+        finally:
+            self.model.eval()
+
+
+def load_policy(settings: PolicySettings, temperature: float, seed: int, device: str | None = None) -> Policy:
+    """The policy that the settings describe, on a GPU if there is one.
+
+    Raises `SettingsError` for a model or adapter that cannot be loaded.
+    """
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    half = settings.dtype == "bfloat16" or (settings.dtype == "auto" and device.startswith("cuda"))
+    torch.manual_seed(seed)
+    model, tokenizer = _load(settings, frozen_dtype=torch.bfloat16 if half else torch.float32)
+    model = model.to(device)
+    if settings.gradient_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.enable_input_require_grads()
+    if settings.adapter or settings.lora_rank:
+        model = _with_lora(model, settings)
+    return Policy(model.eval(), tokenizer, temperature=temperature, autocast=half)
+
+
+def _load(settings: PolicySettings, frozen_dtype: torch.dtype) -> tuple[Any, Any]:
+    name = settings.model or str(default_model())
+    dtype = frozen_dtype if settings.adapter or settings.lora_rank else torch.float32
+    file = Path(name) if name.endswith(".gguf") else None
+    place, options = (str(file.parent), {"gguf_file": file.name}) if file else (name, {})
+    try:
+        if file and not file.is_file():
+            raise FileNotFoundError("there is no such file")
+        tokenizer = AutoTokenizer.from_pretrained(place, **options)
+        if settings.random_weights:
+            config = AutoConfig.from_pretrained(place, **options)
+            model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+        else:
+            model = AutoModelForCausalLM.from_pretrained(place, dtype=dtype, **options)
+    except Exception as error:  # a bad file meets the errors of half a dozen libraries
+        raise SettingsError(
+            f"the policy {name} cannot be loaded ({type(error).__name__}: {error}): name a Hugging Face folder "
+            "or a .gguf file in policy.model"
+        ) from error
+    return model, tokenizer
+
+
+def _with_lora(model: Any, settings: PolicySettings) -> Any:
+    try:
+        from peft import LoraConfig, PeftModel, get_peft_model
+    except ImportError as error:
+        raise SettingsError(f"{error}: a LoRA needs peft, pip install 'memagent[train]'") from error
+    if settings.adapter:
+        return PeftModel.from_pretrained(model, settings.adapter, is_trainable=True)
+    targets = settings.lora_targets
+    config = LoraConfig(
+        r=settings.lora_rank,
+        lora_alpha=settings.lora_alpha,
+        target_modules=targets if isinstance(targets, str) else list(targets),
+        task_type="CAUSAL_LM",
+    )
+    return get_peft_model(model, config)

@@ -1,0 +1,92 @@
+"""Another process generates: an OpenAI-compatible server that gets the policy's weights before each step.
+
+vLLM takes a LoRA at run time (start it with `--enable-lora` and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True), SGLang
+weights from a folder. Both read the run's folder, so it must be one that the server sees too.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import openai
+
+from memagent.engines.openai import Connection, OpenAIEngine, connect
+from memagent.errors import EngineError, SettingsError
+from memagent.training.export import export_policy
+from memagent.training.policy import Policy
+from memagent.training.settings import TrainingSettings
+
+_TIMEOUT_SECONDS = 600.0
+
+
+class Server:
+    """The engine of a serving process, and the way its weights are brought up to date."""
+
+    def __init__(self, engine: OpenAIEngine, settings: TrainingSettings, run: Path) -> None:
+        self.engine = engine
+        self._push = settings.rollout.push
+        self._folder = (run / "served").resolve()
+        self._client = openai.AsyncOpenAI(
+            base_url=settings.rollout.server, api_key=settings.read.api_key or "none",
+            timeout=_TIMEOUT_SECONDS, max_retries=2,
+        )  # fmt: skip
+
+    async def push(self, policy: Policy, step: int) -> None:
+        """Give the server the policy as it is now. Raises `EngineError` if it does not take it."""
+        name = f"policy-{step:06d}"
+        place = self._folder / name
+        old = self.engine.model.name
+        if self._push == "vllm-lora":
+            if not policy.has_adapter:
+                raise SettingsError("rollout.push vllm-lora needs policy.lora_rank: only a LoRA is pushed")
+            export_policy(policy.model, policy.tokenizer, "adapter", place)
+            await self._post("load_lora_adapter", {"lora_name": name, "lora_path": str(place)})
+            self.engine.model = replace(self.engine.model, name=name)
+            if old.startswith("policy-"):
+                await self._post("unload_lora_adapter", {"lora_name": old})
+        elif self._push == "sglang-weights":
+            export_policy(policy.model, policy.tokenizer, "merged", place)
+            await self._post("../update_weights_from_disk", {"model_path": str(place)})
+        for other in self._folder.glob("policy-*"):
+            if other != place:
+                shutil.rmtree(other)
+
+    async def aclose(self) -> None:
+        """Close the connections; the server goes on."""
+        await self._client.close()
+        await self.engine.aclose()
+
+    async def _post(self, path: str, body: Mapping[str, Any]) -> None:
+        try:
+            await self._client.post(f"/{path}", cast_to=str, body=body)
+        except openai.OpenAIError as error:
+            raise EngineError(
+                f"{self._client.base_url} did not take the weights ({path}: {error}): see rollout.push in "
+                "docs/training.md for how it must be started"
+            ) from error
+
+
+async def open_server(settings: TrainingSettings, policy: Policy, run: Path) -> Server:
+    """The server that `rollout.server` names. Raises `EngineError` if it cannot be reached."""
+    wanted = settings.rollout
+    connection = Connection(
+        base_url=wanted.server,
+        api_key=settings.read.api_key or "none",
+        concurrency=wanted.rows,
+        timeout_seconds=settings.read.timeout_seconds,
+        retries=settings.read.retries,
+        record=True,
+    )
+    engine = await connect(wanted.served_model, connection)
+
+    def count_tokens(text: str) -> int:
+        return len(policy.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    name = str(policy.tokenizer.name_or_path)
+    window = settings.read.window_tokens or engine.model.window_tokens
+    engine.model = replace(engine.model, count_tokens=count_tokens, tokenizer=name, window_tokens=window)
+    return Server(engine, settings, run)

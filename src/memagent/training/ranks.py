@@ -1,0 +1,65 @@
+"""Several processes that train one policy, each with its own GPU and its share of the attempts.
+
+Every process has all weights and computes the gradient of its own sequences; the sums are the same as in one
+process. Started by `accelerate launch`; alone, nothing here does anything.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+import torch
+
+Item = TypeVar("Item")
+
+
+class Ranks:
+    """This process among its like: `number` of `count`."""
+
+    def __init__(self) -> None:
+        self._accelerator: Any = None
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            from accelerate import Accelerator
+
+            self._accelerator = Accelerator()
+        self.number: int = self._accelerator.process_index if self._accelerator else 0
+        self.count: int = self._accelerator.num_processes if self._accelerator else 1
+        self.device: str | None = str(self._accelerator.device) if self._accelerator else None
+
+    @property
+    def main(self) -> bool:
+        """Whether this is the one that writes and evaluates."""
+        return self.number == 0
+
+    def share(self, items: Sequence[Item]) -> Sequence[Item]:
+        """What of the items is this process's to do."""
+        return items[self.number :: self.count]
+
+    def gather(self, items: list[Item]) -> list[Item]:
+        """The items of all processes, in the order of the processes."""
+        if not self._accelerator:
+            return items
+        from accelerate.utils import gather_object
+
+        gathered: list[Item] = gather_object(items)
+        return gathered
+
+    def total(self, value: float) -> float:
+        """The sum over all processes."""
+        return sum(self.gather([value]))
+
+    def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Give every process the sum of all gradients; one that had nothing to do adds zeros."""
+        if not self._accelerator:
+            return
+        for parameter in parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            parameter.grad = self._accelerator.reduce(parameter.grad, reduction="sum")
+
+    def wait(self) -> None:
+        """Return once all processes are here."""
+        if self._accelerator:
+            self._accelerator.wait_for_everyone()

@@ -1,0 +1,127 @@
+"""Attempts at examples: the package's own read, with an engine that keeps what was sampled.
+
+The conversations of an attempt are its trajectory, the reward comes from its answer alone. What the policy
+does wrong, an empty answer for instance, is an attempt with reward 0 that is trained on like any other; what
+goes wrong with the engine ends the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from contextlib import aclosing, nullcontext
+from dataclasses import dataclass, replace
+
+from memagent.config import Settings
+from memagent.documents import text_document
+from memagent.errors import ContextOverflowError, EngineError
+from memagent.reading import Read
+from memagent.training.loss import overlong_penalty
+from memagent.training.rewards import Reward
+from memagent.types import (
+    Completion,
+    Conversation,
+    Engine,
+    Example,
+    Group,
+    Message,
+    Sampling,
+    Trajectory,
+    model_of,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """How attempts are made and rewarded. `settings` are those of every read, temperature included."""
+
+    engine: Engine
+    settings: Settings
+    reward: Reward
+    attempts: int
+    overlong_tokens: int = 0
+
+    async def groups(self, examples: Sequence[Example], seeds: Sequence[str]) -> list[Group]:
+        """All attempts at all examples, side by side. A seed names the randomness of its example's group.
+
+        Raises `EngineError` if the engine fails for good.
+        """
+        pairs = [(example, f"{seed}/{number}") for example, seed in zip(examples, seeds, strict=True)
+                 for number in range(self.attempts)]  # fmt: skip
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                running = [tasks.create_task(self.attempt(example, seed)) for example, seed in pairs]
+        except ExceptionGroup as failures:  # the first of them says enough
+            raise failures.exceptions[0] from None
+        done = [task.result() for task in running]
+        size = self.attempts
+        return [Group(example, tuple(done[index * size : index * size + size]))
+                for index, example in enumerate(examples)]  # fmt: skip
+
+    async def attempt(self, example: Example, seed: str) -> Trajectory:
+        """One attempt at an example, with its reward. Raises `EngineError` if the engine fails for good."""
+        recorder = _Recorder(self.engine, seed)
+        reading = Read(example.problem, text_document(example.document), recorder, self.settings)
+        conversations: list[Conversation] = []
+        error = None
+        announced = getattr(self.engine, "caller", nullcontext)  # an engine with batches wants them full
+        try:
+            with announced():
+                async with aclosing(aiter(reading)) as steps:
+                    async for conversation in steps:
+                        conversations.append(conversation)
+        except EngineError as failure:
+            if recorder.failed:
+                raise
+            error = str(failure)
+            conversations += recorder.rest(conversations)
+        trajectory = Trajectory(example.id, tuple(conversations), reading.answer, error=error)
+        return replace(trajectory, reward=self._reward(example, trajectory, reading))
+
+    def _reward(self, example: Example, trajectory: Trajectory, reading: Read) -> float:
+        """The reward of the answer, less what is taken off for the longest reply of the attempt."""
+        reward = 0.0 if trajectory.error else float(self.reward(example, trajectory))
+        limits = {"update": reading.budgets.memory_tokens, "answer": reading.budgets.answer_tokens}
+        return reward + min(
+            (
+                overlong_penalty(len(it.completion.completion_ids), limits[it.kind], self.overlong_tokens)
+                for it in trajectory.conversations
+            ),
+            default=0.0,
+        )
+
+
+class _Recorder:
+    """An engine in front of another: another seed for each call, and what the attempt has been told so far."""
+
+    def __init__(self, engine: Engine, seed: str) -> None:
+        self.model = model_of(engine)
+        self.failed = False
+        self._engine = engine
+        self._seed = seed
+        self._calls: list[tuple[tuple[Message, ...], Completion]] = []
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        """As the engine behind does it. With one seed for all calls, their random numbers would be the same."""
+        seed = random.Random(f"{self._seed}/{len(self._calls)}").getrandbits(31)
+        try:
+            completion = await self._engine.complete(messages, replace(sampling, seed=seed))
+        except ContextOverflowError:
+            raise  # the workflow reads on in smaller chunks
+        except Exception:
+            self.failed = True
+            raise
+        self._calls.append((messages, completion))
+        return completion
+
+    def rest(self, conversations: Sequence[Conversation]) -> list[Conversation]:
+        """What was sampled beyond the conversations that came out of the read: an answer it refused."""
+        memory = conversations[-1].memory if conversations else ""
+        return [
+            Conversation("answer", None, messages, completion, memory)
+            for messages, completion in self._calls[len(conversations) :]
+        ]
+
+    async def aclose(self) -> None:
+        """The engine behind stays open."""

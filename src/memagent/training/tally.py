@@ -1,0 +1,99 @@
+"""What the attempts of a step came to, in numbers for its line of metrics."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from statistics import fmean, pstdev
+
+import torch
+
+from memagent.types import Group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """Counts over the conversations of one group; `position` is where its example stands in the data."""
+
+    position: int
+    rewards: tuple[float, ...]
+    failed: int
+    conversations: int
+    updates: int
+    memory_tokens: int
+    answer_tokens: int
+    longest_reply_tokens: int
+    cut: int
+    unchanged: int
+    completion_tokens: int
+
+    @property
+    def equal(self) -> bool:
+        """Whether all rewards are the same, so that there is nothing to learn from them."""
+        return len(set(self.rewards)) == 1
+
+
+def tally(group: Group, position: int) -> Tally:
+    """Count one group."""
+    attempts = group.trajectories
+    conversations = [it for attempt in attempts for it in attempt.conversations]
+    updates = [it for it in conversations if it.kind == "update"]
+    replies = [len(it.completion.completion_ids) for it in conversations]
+    memory_tokens = sum(len(it.completion.completion_ids) for it in updates)
+    unchanged = 0
+    for attempt in attempts:
+        before = ""
+        for it in attempt.conversations:
+            unchanged += it.kind == "update" and it.memory == before
+            before = it.memory
+    return Tally(
+        position=position,
+        rewards=tuple(attempt.reward or 0.0 for attempt in attempts),
+        failed=sum(attempt.error is not None for attempt in attempts),
+        conversations=len(conversations),
+        updates=len(updates),
+        memory_tokens=memory_tokens,
+        answer_tokens=sum(replies) - memory_tokens,
+        longest_reply_tokens=max(replies, default=0),
+        cut=sum(it.completion.finish_reason == "length" for it in updates),
+        unchanged=unchanged,
+        completion_tokens=sum(replies),
+    )
+
+
+def totals(tallies: Sequence[Tally], rounds: int) -> dict[str, float]:
+    """The numbers of a step, over all its groups, those that were dropped included."""
+    rewards = [reward for it in tallies for reward in it.rewards]
+    names = [item.name for item in fields(Tally) if item.name not in ("position", "rewards")]
+    sums = {name: sum(getattr(it, name) for it in tallies) for name in names}
+    updates, answers = max(sums["updates"], 1), max(sums["conversations"] - sums["updates"], 1)
+    return {
+        "reward": fmean(rewards),
+        "reward_std": pstdev(rewards),
+        "groups": len(tallies),
+        "groups_dropped": sum(it.equal for it in tallies),
+        "rounds": rounds,
+        "failed": sums["failed"],
+        "conversations": sums["conversations"],
+        "memory_tokens": sums["memory_tokens"] / updates,
+        "answer_tokens": sums["answer_tokens"] / answers,
+        "longest_reply_tokens": max(it.longest_reply_tokens for it in tallies),
+        "cut": sums["cut"] / updates,
+        "unchanged": sums["unchanged"] / updates,
+        "completion_tokens": sums["completion_tokens"],
+    }
+
+
+def kept(tallies: Iterable[Tally], drop_equal: bool) -> list[int]:
+    """The positions of the groups that are trained on, in the data's order."""
+    return sorted(it.position for it in tallies if not (drop_equal and it.equal))
+
+
+def used_mib() -> float:
+    """The most memory used so far: the GPU's where there is one, else this process's, in MiB."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**20
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)

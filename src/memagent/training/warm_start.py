@@ -1,0 +1,65 @@
+"""Imitation before reinforcement: conversations of good trajectories, as sequences to learn from."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from memagent.engines.transformers import chat_ids
+from memagent.errors import SettingsError
+from memagent.training.data import load_data
+from memagent.training.oracle import write_trajectories
+from memagent.training.rewards import load_function
+from memagent.training.settings import TrainingSettings
+from memagent.training.trajectories import read_trajectories
+from memagent.types import Conversation, Example, TokenCounter, TrainingSequence, Trajectory
+
+
+async def load_imitations(
+    settings: TrainingSettings, tokenizer: Any, count_tokens: TokenCounter
+) -> list[TrainingSequence]:
+    """All conversations of the warm start's trajectories. Raises `SettingsError` if there are none."""
+    trajectories = await _trajectories(settings, count_tokens)
+    sequences = [
+        imitation(conversation, tokenizer)
+        for trajectory in trajectories
+        for conversation in trajectory.conversations
+    ]
+    if not sequences:
+        raise SettingsError(
+            f"warm_start.trajectories {settings.warm_start.trajectories!r} holds no conversation"
+        )
+    return sequences
+
+
+def imitation(conversation: Conversation, tokenizer: Any) -> TrainingSequence:
+    """A conversation as a sequence: the ids it was sampled with, or else those of its text and an end."""
+    completion = conversation.completion
+    if completion.prompt_ids and completion.completion_ids:
+        return TrainingSequence(completion.prompt_ids, completion.completion_ids)
+    reply = tokenizer(completion.text, add_special_tokens=False)["input_ids"]
+    end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    return TrainingSequence(tuple(chat_ids(tokenizer, conversation.messages)), (*reply, *end))
+
+
+async def _trajectories(settings: TrainingSettings, count_tokens: TokenCounter) -> Iterable[Trajectory]:
+    """What the settings name: a file, the oracle, or a function from an example to a trajectory."""
+    wanted = settings.warm_start
+    place = settings.path(wanted.trajectories)
+    if wanted.trajectories != "oracle" and ":" not in place:
+        return [replace(it, error=None) for it in read_trajectories(Path(place))][: wanted.count]
+    data = load_data([settings.path(name) for name in settings.data.examples], settings.seed, count_tokens)
+    examples = [data.at(position) for position in range(wanted.count)]
+    if wanted.trajectories == "oracle":
+        return [it async for it in write_trajectories(examples, settings.read, count_tokens)]
+    write = load_function(place)
+    return [await _written(write, example) for example in examples]
+
+
+async def _written(write: Any, example: Example) -> Trajectory:
+    trajectory = write(example)
+    result: Trajectory = await trajectory if inspect.isawaitable(trajectory) else trajectory
+    return result
