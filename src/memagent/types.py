@@ -97,7 +97,8 @@ class Example:
     """One item of a task: what is asked, of which document, and what counts as an answer.
 
     `answers` holds the gold answers; `length_tokens` is the document's length, counted by the
-    tokenizer that it was made for.
+    tokenizer that it was made for. `evidence` holds the passages that the answer follows from, word
+    for word and in the document's order; it is empty where they are not known, or the whole text counts.
     """
 
     id: str
@@ -106,6 +107,7 @@ class Example:
     document: str
     answers: tuple[str, ...]
     length_tokens: int
+    evidence: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

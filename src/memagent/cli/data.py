@@ -58,6 +58,8 @@ def _add_make(verbs: Any) -> None:
     making.add_argument("--seed", type=int, default=0, metavar="N", help="the seed (0)")
     making.add_argument("--positions", choices=("seeded", "ruler"), default="seeded",
                         help="another order in each example, or RULER's: one for all (seeded)")  # fmt: skip
+    making.add_argument("--absent", type=float, default=0.0, metavar="SHARE",
+                        help="share of examples whose document lacks the answer, 0 to 1 (0)")  # fmt: skip
     making.add_argument(
         "--tokenizer", metavar="FILE", help="a tokenizer.json; without it tokens are estimated"
     )
@@ -92,6 +94,7 @@ def _make(options: argparse.Namespace, console: Console) -> int:
         count_tokens=load_tokenizer(options.tokenizer) if options.tokenizer else TokenEstimate(),
         corpora=Corpora(given),
         positions=options.positions,
+        absent=options.absent,
     )
     made = examples(options.task, recipe, options.count, options.start)
     _name_samples(options.task, recipe.corpora, console)

@@ -26,11 +26,13 @@ RULER = tuple(name for name in TASKS if name.startswith(("niah_", "qa_")) or nam
 def examples(task: str, recipe: Recipe, count: int, start: int = 0) -> Iterator[Example]:
     """`count` examples of a task from number `start` on, each made when it is asked for.
 
-    Raises `SettingsError` for an unknown task at once, and while iterating for a recipe that does not
-    suit the task or a set that has fewer questions.
+    Raises `SettingsError` for an unknown task, or one without absent answers if those are asked for, at
+    once, and while iterating for a recipe that does not suit the task or a set that has fewer questions.
     """
     if task not in TASKS:
         raise SettingsError(f"there is no task {task!r}: use one of {', '.join(TASKS)}")
+    if recipe.absent and not TASKS[task].can_be_absent:
+        raise SettingsError(f"{task} has no examples without the answer: leave --absent out")
     make = TASKS[task].make
     return (make(recipe, index) for index in range(start, start + count))
 

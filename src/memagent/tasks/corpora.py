@@ -33,7 +33,7 @@ HOMES = {
 """Each corpus and where it is to be had."""
 
 # A sentence ends at a mark, with what closes after it, before a capital or a digit; not after "Mr.".
-_SENTENCE_END = re.compile(
+SENTENCE_END = re.compile(
     r"(?<!\bMr\.)(?<!\bMrs\.)(?<!\bDr\.)(?<!\bSt\.)(?<!\bNo\.)(?<=[.!?\"'”’)]) (?=[\"'“‘(]?[A-Z0-9])"
 )
 _ENDS = re.compile(r"[.!?][\"'”’)]*$")
@@ -134,7 +134,7 @@ def _essays(path: Path, _changed: int) -> Essays:
             text = json.loads(text)["text"]
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise SettingsError(f'{path}: expected {{"text": "..."}}, or a text file') from error
-    parts = _SENTENCE_END.split(" ".join(text.split()))
+    parts = SENTENCE_END.split(" ".join(text.split()))
     sentences: list[str] = []
     for part in parts:
         if sentences and not _ENDS.search(sentences[-1]):

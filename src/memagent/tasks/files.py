@@ -1,7 +1,7 @@
 """Examples in files: JSON lines, one example a line, gzipped if the name ends in .gz.
 
 A user's own rows need a `problem` (or `question`), a `document` or `documents`, and `answers` (or
-`answer`); the other fields of `Example` are filled in.
+`answer`); the other fields of `Example` are filled in. `evidence` stays empty where a row has none.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
@@ -22,20 +23,29 @@ from memagent.types import Example, TokenCounter
 
 def write_examples(path: str | Path, examples: Iterable[Example]) -> int:
     """Write the examples and return how many there were. The file appears only when it is complete."""
-    path = Path(path)
-    part = path.with_name(f".{path.name}.part")
     count = 0
+    with new_file(Path(path)) as file:
+        for example in examples:
+            file.write(json.dumps(asdict(example)) + "\n")
+            count += 1
+    return count
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[IO[str]]:
+    """A text file to write, gzipped if its name ends in .gz; it appears at `path` once all went well.
+
+    Raises `SettingsError` if it cannot be written.
+    """
+    part = path.with_name(f".{path.name}.part")
     try:
         with _open(part, "wt", path.suffix == ".gz") as file:
-            for example in examples:
-                file.write(json.dumps(asdict(example)) + "\n")
-                count += 1
+            yield file
         part.replace(path)
     except OSError as error:
         raise SettingsError(f"{path} cannot be written: {error}") from error
     finally:
         part.unlink(missing_ok=True)
-    return count
 
 
 def load_examples(path: str | Path, count_tokens: TokenCounter | None = None) -> Iterator[Example]:
@@ -45,13 +55,33 @@ def load_examples(path: str | Path, count_tokens: TokenCounter | None = None) ->
     `SettingsError` naming the line that is no example.
     """
     path, count = Path(path), count_tokens or TokenEstimate()
+    for number, line in read_lines(path):
+        yield example_of(line, path, number, count)
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a file, gzipped or not, that are not blank, each with its number.
+
+    Raises `SettingsError` if it cannot be read.
+    """
     try:
         with _open(path, "rt", path.suffix == ".gz") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
-                    yield _example(line, path, number, count)
+                    yield number, line
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} cannot be read: {error}") from error
+
+
+def object_of(line: str, place: str) -> dict[str, Any]:
+    """The object that a line holds. Raises `SettingsError` naming the place if it holds none."""
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise SettingsError(f"{place} is not JSON: {error}") from error
+    if not isinstance(row, dict):
+        raise SettingsError(f"{place} is not a JSON object")
+    return row
 
 
 def _open(path: Path, mode: str, zipped: bool) -> IO[Any]:
@@ -59,15 +89,10 @@ def _open(path: Path, mode: str, zipped: bool) -> IO[Any]:
     return opener(path, mode, encoding="utf-8")
 
 
-def _example(line: str, path: Path, number: int, count_tokens: TokenCounter) -> Example:
-    """One line's example."""
+def example_of(line: str, path: Path, number: int, count_tokens: TokenCounter) -> Example:
+    """One line's example. Raises `SettingsError` if it is none."""
     place = f"{path}, line {number}"
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise SettingsError(f"{place} is not JSON: {error}") from error
-    if not isinstance(row, dict):
-        raise SettingsError(f"{place} is not a JSON object")
+    row = object_of(line, place)
     task = str(row.get("task") or path.name.partition(".")[0])
     document = _document(row, place)
     return Example(
@@ -77,6 +102,7 @@ def _example(line: str, path: Path, number: int, count_tokens: TokenCounter) -> 
         document=document,
         answers=_answers(row.get("answers", row.get("answer")), place),
         length_tokens=_length(row, place) or count_long(document, count_tokens),
+        evidence=_evidence(row, document, place),
     )
 
 
@@ -97,6 +123,17 @@ def _answers(value: object, place: str) -> tuple[str, ...]:
         raise SettingsError(f"{place} has no answers: a list of texts, of which each counts")
     return tuple(_text(str(item) if isinstance(item, int | float) else item, "answers", place)
                  for item in answers)  # fmt: skip
+
+
+def _evidence(row: dict[str, Any], document: str, place: str) -> tuple[str, ...]:
+    """The passages that the answer follows from, in the document's order; none if the row does not tell."""
+    passages = row.get("evidence") or []
+    if not isinstance(passages, list):
+        raise SettingsError(f"{place}: evidence is {passages!r}, it must be a list of texts")
+    for passage in passages:
+        if _text(passage, "evidence", place) not in document:
+            raise SettingsError(f"{place}: the document does not have the evidence {passage!r} word for word")
+    return tuple(passages)
 
 
 def _length(row: dict[str, Any], place: str) -> int:

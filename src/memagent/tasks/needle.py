@@ -16,7 +16,7 @@ from itertools import cycle
 from typing import Literal
 
 from memagent.tasks.lengths import Pieces, fit
-from memagent.tasks.recipe import Draft, Recipe, Task
+from memagent.tasks.recipe import ABSENT_ANSWERS, Draft, Recipe, Task
 from memagent.tasks.vocabulary import compound
 from memagent.types import Example
 
@@ -62,6 +62,7 @@ def tasks() -> list[Task]:
             "string_match_all",
             _ANSWER_TOKENS,
             corpus="essays" if needles.haystack == "essay" else None,
+            can_be_absent=True,
         )
         for name, needles in VARIANTS.items()
     ]
@@ -78,18 +79,24 @@ def make(name: str, needles: Needles, recipe: Recipe, index: int) -> Example:
         values += [_draw(needles.value, source) for _ in range(needles.values)]
     asked = source.sample(list(keys), needles.queries)
     problem = _problem(needles, asked)
-    hidden = [
-        NEEDLE.format(kind=needles.value, key=key, value=value)
-        for key, values in keys.items()
-        for value in values
-    ]
+    sought = {text for key in asked for text in _sentences(needles, key, keys[key])}
+    hidden = [text for key, values in keys.items() for text in _sentences(needles, key, values)]
     draft.order.shuffle(hidden)
+    if draft.absent:
+        hidden = [text for text in hidden if text not in sought]
     build, pieces = _builder(needles, recipe, source, keys, hidden)
     fitted = fit(build, draft.limit_tokens(problem), recipe.count_tokens, pieces.characters)
     if fitted is None:
         raise draft.too_short()
+    if draft.absent:  # this scorer wants all of the answers: one wording
+        return draft.example(problem, fitted[0], ABSENT_ANSWERS[:1], fitted[1])
     answers = tuple(value for key in asked for value in keys[key])
-    return draft.example(problem, fitted[0], answers, fitted[1])
+    evidence = tuple(text for text in hidden if text in sought)
+    return draft.example(problem, fitted[0], answers, fitted[1], evidence)
+
+
+def _sentences(needles: Needles, key: str, values: Sequence[str]) -> list[str]:
+    return [NEEDLE.format(kind=needles.value, key=key, value=value) for value in values]
 
 
 def _problem(needles: Needles, asked: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from memagent.errors import SettingsError
-from memagent.tasks.corpora import Source, read_rows
+from memagent.tasks.corpora import SENTENCE_END, Source, read_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,8 @@ class Question:
     """A question, its answers, and its passages as positions in the pool.
 
     `own` came with the question, in their order; `gold`, some of those, are needed to answer it;
-    `near` are of the same article, the hardest distractors.
+    `near` are of the same article, the hardest distractors; `barred` may not be read with it. `evidence`
+    has, for each gold passage, what in it the answer follows from: sentences, or all of it.
     """
 
     problem: str
@@ -29,6 +30,8 @@ class Question:
     own: tuple[int, ...]
     gold: tuple[int, ...]
     near: tuple[int, ...] = ()
+    barred: tuple[int, ...] = ()
+    evidence: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +44,12 @@ class Passages:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A question with its passages as texts."""
+    """A question with its passages as texts; `gold` has the evidence in each that is needed."""
 
     problem: str
     answers: tuple[str, ...]
     own: tuple[str, ...]
-    gold: tuple[str, ...]
+    gold: dict[str, tuple[str, ...]]
     near: tuple[str, ...] = ()
 
 
@@ -70,7 +73,14 @@ def _load(name: str, path: Path, _changed: int) -> Passages:
         return tuple(places[text] for text in texts)
 
     questions = tuple(
-        Question(row.problem, row.answers, look_up(row.own), look_up(row.gold), look_up(row.near))
+        Question(
+            row.problem,
+            row.answers,
+            look_up(row.own),
+            look_up(tuple(row.gold)),
+            look_up(row.near),
+            evidence=tuple(row.gold.values()),
+        )
         for row in rows
     )
     return Passages(questions, pool)
@@ -84,8 +94,13 @@ def _answers(*texts: str) -> tuple[str, ...]:
 def _hotpot(items: Iterable[dict[str, Any]]) -> Iterator[_Row]:
     """HotpotQA's own JSON, and 2WikiMultihopQA's, which is laid out the same."""
     for item in items:
-        named = {title for title, _ in item["supporting_facts"]}
-        own = [(_titled(title, sentences), title in named) for title, sentences in item["context"]]
+        named: dict[str, set[int]] = {}
+        for title, number in item["supporting_facts"]:
+            named.setdefault(title, set()).add(number)
+        own = [
+            (_titled(title, sentences), _facts(title, sentences, named.get(title)))
+            for title, sentences in item["context"]
+        ]
         if answers := _answers(item["answer"]):
             yield _row(item["question"], answers, own)
 
@@ -96,18 +111,31 @@ def _titled(title: str, sentences: list[str]) -> str:
     return f"{title}\n{('' if spaced else ' ').join(sentences)}"
 
 
+def _facts(title: str, sentences: list[str], numbers: set[int] | None) -> tuple[str, ...]:
+    """The supporting sentences of a passage, after its title where they do not name it."""
+    if numbers is None:
+        return ()
+    facts = [text.strip() for number, text in enumerate(sentences) if number in numbers and text.strip()]
+    if not facts:  # a few rows count one sentence too many
+        return (_titled(title, sentences),)
+    subject = title.partition(" (")[0].strip()
+    named = not subject or any(subject in fact for fact in facts)
+    return tuple(dict.fromkeys(facts if named else [subject, *facts]))
+
+
 def _musique(items: Iterable[dict[str, Any]]) -> Iterator[_Row]:
     for item in items:
         passages = item["paragraphs"]
-        own = [(f"{it['title']}\n{it['paragraph_text']}", bool(it["is_supporting"])) for it in passages]
+        texts = [(f"{it['title']}\n{it['paragraph_text']}", it["is_supporting"]) for it in passages]
+        own = [(text, (text,) if needed else ()) for text, needed in texts]
         if item.get("answerable", True):
             yield _row(item["question"], _answers(item["answer"], *item.get("answer_aliases", ())), own)
 
 
-def _row(problem: str, answers: tuple[str, ...], own: list[tuple[str, bool]]) -> _Row:
-    """A question with its passages, each marked if it is needed."""
-    gold = dict.fromkeys(text for text, needed in own if needed)
-    return _Row(problem, answers, tuple(text for text, _ in own), tuple(gold))
+def _row(problem: str, answers: tuple[str, ...], own: list[tuple[str, tuple[str, ...]]]) -> _Row:
+    """A question with its passages, each with the evidence in it: none if it is not needed."""
+    gold = {text: facts for text, facts in own if facts}
+    return _Row(problem, answers, tuple(text for text, _ in own), gold)
 
 
 def _squad(items: Iterable[dict[str, Any]]) -> Iterator[_Row]:
@@ -119,7 +147,19 @@ def _squad(items: Iterable[dict[str, Any]]) -> Iterator[_Row]:
             for asked in passage["qas"]:
                 answers = _answers(*(answer["text"] for answer in asked["answers"]))
                 if answers and not asked.get("is_impossible"):
-                    yield _Row(asked["question"], answers, (context,), (context,), near)
+                    gold = {context: (_sentence(context, asked["answers"][0]),)}
+                    yield _Row(asked["question"], answers, (context,), gold, near)
+
+
+def _sentence(context: str, answer: dict[str, Any]) -> str:
+    """The sentence that the answer stands in, or the sentences; all of the passage if it stands in none."""
+    at = context.find(answer["text"], answer.get("answer_start", 0))
+    if at < 0 or not answer["text"].strip():
+        return context
+    ends = [match.start() for match in SENTENCE_END.finditer(context)]
+    start = max((end + 1 for end in ends if end < at), default=0)
+    least = at + len(answer["text"])
+    return context[start : min((end for end in ends if end >= least), default=len(context))].strip()
 
 
 def _articles(items: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:

@@ -15,7 +15,7 @@ from itertools import chain, islice
 from memagent.errors import SettingsError
 from memagent.tasks.lengths import Pieces, count_long, digits, fit
 from memagent.tasks.passages import Passages, Question, load_passages
-from memagent.tasks.recipe import Draft, Recipe, Task
+from memagent.tasks.recipe import ABSENT_ANSWERS, Draft, Recipe, Task
 from memagent.types import Example
 
 SIZES = (50, 100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600)
@@ -31,11 +31,11 @@ def tasks() -> list[Task]:
     ruler = {"qa_1": "squad", "qa_2": "hotpot"}
     sized = {"hqa": "hotpot", "squad": "squad", "2wiki": "2wiki", "musique": "musique"}
     made = [
-        Task(name, partial(make, name, corpus), "string_match_part", _ANSWER_TOKENS, corpus=corpus)
+        Task(name, partial(make, name, corpus), "string_match_part", _ANSWER_TOKENS, (), corpus, True)
         for name, corpus in ruler.items()
     ]
     return made + [
-        Task(name, partial(make, name, corpus), "substring_match", _ANSWER_TOKENS, SIZES, corpus)
+        Task(name, partial(make, name, corpus), "substring_match", _ANSWER_TOKENS, SIZES, corpus, True)
         for name, corpus in sized.items()
     ]
 
@@ -53,18 +53,43 @@ def make(name: str, corpus: str, recipe: Recipe, index: int) -> Example:
             f"and number {index + 1} was asked for: take fewer, or a greater set"
         )
     question = passages.questions[index]
+    if draft.absent:
+        question = _without_answer(passages, question)
     if recipe.documents is not None:
         document = numbered_documents(_ordered(draft, _chosen(draft, passages, question, recipe.documents)))
-        return draft.example(
-            question.problem, document, question.answers, count_long(document, recipe.count_tokens)
-        )
-    document, tokens = _fitted(draft, passages, question)
-    return draft.example(question.problem, document, question.answers, tokens)
+        tokens = count_long(document, recipe.count_tokens)
+    else:
+        document, tokens = _fitted(draft, passages, question)
+    evidence = _evidence(passages, question, document)
+    return draft.example(question.problem, document, question.answers, tokens, evidence)
 
 
 def numbered_documents(texts: Iterable[str]) -> str:
     """The texts under the headings "Document 1:", "Document 2:" and so on."""
     return "\n\n".join(f"Document {number}:\n{text}" for number, text in enumerate(texts, 1))
+
+
+def _without_answer(passages: Passages, question: Question) -> Question:
+    """The question with every passage barred that it needs, or in which one of its answers stands."""
+    telling = [answer.lower() for answer in question.answers if answer.lower() not in ("yes", "no")]
+    barred = {*question.gold}
+    barred |= {place for place, text in enumerate(passages.pool)
+               if any(answer in text.lower() for answer in telling)}  # fmt: skip
+    return Question(
+        problem=question.problem,
+        answers=ABSENT_ANSWERS,
+        own=tuple(place for place in question.own if place not in barred),
+        gold=(),
+        near=tuple(place for place in question.near if place not in barred),
+        barred=tuple(sorted(barred)),
+    )
+
+
+def _evidence(passages: Passages, question: Question, document: str) -> tuple[str, ...]:
+    """The evidence of the gold passages, in the order in which these stand in the document."""
+    found = zip(question.gold, question.evidence, strict=True)
+    ordered = sorted(found, key=lambda item: document.index(passages.pool[item[0]]))
+    return tuple(chain.from_iterable(texts for _, texts in ordered))
 
 
 def _chosen(draft: Draft, passages: Passages, question: Question, documents: int) -> list[str]:
@@ -76,6 +101,7 @@ def _chosen(draft: Draft, passages: Passages, question: Question, documents: int
         )
     own, others = question.own, _distractors(draft, passages, question)
     if documents < len(own):
+        own = tuple(dict.fromkeys(own))  # a few questions come with the same passage twice
         spare = [place for place in own if place not in question.gold]
         kept = {*question.gold, *spare[: documents - len(question.gold)]}
         own = tuple(place for place in own if place in kept)
@@ -85,7 +111,7 @@ def _chosen(draft: Draft, passages: Passages, question: Question, documents: int
 def _distractors(draft: Draft, passages: Passages, question: Question) -> Iterator[str]:
     """Endless other documents: those of the same article, then the others, then all of them again."""
     source = draft.content
-    taken = {*question.own, *question.near}
+    taken = {*question.own, *question.near, *question.barred}
     far = [place for place in range(len(passages.pool)) if place not in taken]
     near = list(question.near)
     if not near and not far:

@@ -14,6 +14,19 @@ from memagent.types import Example, TokenCounter
 
 Positions = Literal["seeded", "ruler"]
 
+ABSENT_ANSWERS = (
+    "does not hold the answer",
+    "does not contain the answer",
+    "does not say",
+    "does not mention",
+    "does not give",
+    "not in the memory",
+    "not in the document",
+    "not mentioned",
+    "no answer",
+)
+"""The gold answers of an example whose document lacks the answer; the first is what the prompts ask for."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
@@ -22,7 +35,8 @@ class Recipe:
     `length_tokens` is RULER's length: the document, the problem and the room for the answer
     together, at most. `documents` is the size in documents instead, for the tasks that have them.
     `positions` "seeded" draws another order for each example; "ruler" has one order for all of
-    them, drawn from the seed alone, as RULER's generators do (there the seed is 42).
+    them, drawn from the seed alone, as RULER's generators do (there the seed is 42). `absent` is the
+    share of examples whose document lacks what is asked for; to say so is their answer.
     """
 
     length_tokens: int | None = None
@@ -31,6 +45,7 @@ class Recipe:
     count_tokens: TokenCounter = field(default_factory=TokenEstimate)
     corpora: Corpora = field(default_factory=Corpora)
     positions: Positions = "seeded"
+    absent: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("length_tokens", "documents"):
@@ -40,6 +55,8 @@ class Recipe:
             raise SettingsError("give the length in tokens or in documents, not both")
         if self.positions not in ("seeded", "ruler"):
             raise SettingsError(f"positions is {self.positions!r}: use seeded or ruler")
+        if not 0 <= self.absent <= 1:
+            raise SettingsError(f"absent is {self.absent}: it is a share, from 0 to 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +65,7 @@ class Task:
 
     `scorer` is a key of `SCORERS`; `answer_tokens` the room that an answer needs (RULER's figure
     where there is one); `documents` the usual sizes in documents, empty for a task that has none;
-    `corpus` the name of what it is made from.
+    `corpus` the name of what it is made from; `can_be_absent` whether `Recipe.absent` is for it.
     """
 
     name: str
@@ -57,6 +74,7 @@ class Task:
     answer_tokens: int
     documents: tuple[int, ...] = ()
     corpus: str | None = None
+    can_be_absent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +98,12 @@ class Draft:
             return random.Random(self.recipe.seed)
         return random.Random(f"{self.task}/{self.recipe.seed}/{self.index}/order")
 
+    @property
+    def absent(self) -> bool:
+        """Whether this is one of the examples whose document lacks what is asked for."""
+        source = random.Random(f"{self.task}/{self.recipe.seed}/{self.index}/absent")
+        return source.random() < self.recipe.absent
+
     def limit_tokens(self, problem: str) -> int:
         """The most tokens that the document may have. Raises `SettingsError` if none are left."""
         length = self.recipe.length_tokens
@@ -97,14 +121,22 @@ class Draft:
             f"{self.answer_tokens} tokens of answer and a document: use a greater length"
         )
 
-    def example(self, problem: str, document: str, answers: tuple[str, ...], tokens: int) -> Example:
+    def example(
+        self,
+        problem: str,
+        document: str,
+        answers: tuple[str, ...],
+        tokens: int,
+        evidence: tuple[str, ...] = (),
+    ) -> Example:
         """The finished example; its document has `tokens` tokens."""
         size = self.recipe.length_tokens or self.recipe.documents or tokens
         return Example(
-            id=f"{self.task}-{size}-{self.recipe.seed}-{self.index}",
+            id=f"{self.task}-{size}-{self.recipe.seed}-{self.index}" + "-absent" * self.absent,
             task=self.task,
             problem=problem,
             document=document,
             answers=answers,
             length_tokens=tokens,
+            evidence=evidence,
         )

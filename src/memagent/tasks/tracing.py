@@ -48,7 +48,7 @@ def make(recipe: Recipe, index: int) -> Example:
     fitted = fit(build, draft.limit_tokens(problem), recipe.count_tokens)
     if fitted is None:
         raise draft.too_short()
-    return draft.example(problem, fitted[0], tuple(names), fitted[1])
+    return draft.example(problem, fitted[0], tuple(names), fitted[1], tuple(chain))
 
 
 def _hide(chain: Sequence[str], size: int, source: random.Random) -> list[str]:
