@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from memagent.cli import main
+from memagent.training.metrics import open_metrics
+from memagent.training.settings import TrainingSettings
 from server import Server
 
 
@@ -52,3 +54,31 @@ def test_a_folder_without_rows_ends_with_2(
     capsys.readouterr()
     assert main(["report", folder]) == 2
     assert folder in capsys.readouterr().err
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> str:
+    with open_metrics(tmp_path / "run", TrainingSettings(steps=2).recorded()) as metrics:
+        for step in (1, 2):
+            metrics.write("training", step, {"reward": step / 2, "loss": 0.1})
+    return "run"
+
+
+def test_training_runs_have_a_report_as_well(
+    rows: str, training: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert main(["report", training, "--out", "told"]) == 0
+    written = capsys.readouterr().out.split()
+    assert {"told/report.md", "told/report.json"} <= set(written)
+    assert Path("told/report.md").read_text("utf-8").startswith("# Training\n")
+
+
+def test_training_and_evaluation_do_not_go_into_one_report(
+    rows: str, training: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert main(["report", rows, training, "--out", "told"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "run (training) and rows (evaluation) do not go into one report: run memagent report for" in said
+    assert not Path("told").exists()

@@ -7,7 +7,7 @@ import math
 
 from rich.console import Console
 
-from memagent.training.measures import TRAINING, shown
+from memagent.training.measures import TRAINING
 from memagent.training.watch import TrainingWatch, sparkline
 
 STEP = {
@@ -49,7 +49,7 @@ def test_a_plain_line_a_step_where_there_is_no_terminal() -> None:
         watch.row("evaluation", 1, SCORE)
     assert out.getvalue().splitlines() == [
         "training, step 1 of 40: reward 0.431, loss -0.0123, KL 0.00071, entropy 1.25, memory 312 tokens, "
-        "updates cut 6.2%, unchanged 25.0%, rollout time 61.5 s, update time 30 s",
+        "updates cut 6.25%, unchanged 25%, rollout time 61.5 s, update time 30 s",
         "held-out score after step 1: 43.2 ± 5.1 (64 examples, 2 failed)",
     ]
 
@@ -78,7 +78,7 @@ def test_a_terminal_shows_the_last_step_whole() -> None:
     shot = screen(0.1, 0.2, 0.9)
     for text in (
         "reward              0.9  loss", "KL              0.00071", "memory              312 tokens",
-        "rollout        12,346 tokens/s", "updates cut        6.2%", "peak memory         61,234 MiB",
+        "rollout        12,346 tokens/s", "updates cut       6.25%", "peak memory         61,234 MiB",
         "reward ▁▂█ 0.1 to 0.9", "held-out score after step 3: 43.2 ± 5.1 (64 examples, 2 failed)", "left",
     ):  # fmt: skip
         assert text in shot
@@ -97,7 +97,7 @@ def test_a_sparkline_has_the_shape_of_its_values() -> None:
 
 
 def test_values_have_the_digits_that_mean_something() -> None:
-    told = {name: shown(value, TRAINING[name]) for name, value in STEP.items()}
+    told = {name: TRAINING[name].shown(value) for name, value in STEP.items()}
     assert told["learning_rate"] == "1e-06" and told["answer_tokens"] == "9.25 tokens"
-    assert told["groups_dropped"] == "3" and told["cut"] == "6.2%"
-    assert shown(math.nan, TRAINING["loss"]) == "not a number"
+    assert told["groups_dropped"] == "3" and told["cut"] == "6.25%"
+    assert TRAINING["loss"].shown(math.nan) == "not a number"

@@ -76,4 +76,4 @@ def band(
 def legend(figure: Figure, panel: Axes) -> None:
     """The names of a panel's lines, beside all panels."""
     handles, labels = panel.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right upper", frameon=False)
+    figure.legend(handles, labels, loc="outside right upper", frameon=False, handlelength=2.6)

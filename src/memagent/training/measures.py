@@ -15,6 +15,26 @@ class Measure:
     label: str
     unit: Literal["", "share", "points", "count", "tokens", "tokens/s", "s", "MiB"] = ""
 
+    @property
+    def suffix(self) -> str:
+        """The unit as it stands behind a number; nothing where the label says it."""
+        return {"share": "%", "points": "", "count": ""}.get(self.unit, self.unit)
+
+    def number(self, value: float) -> str:
+        """A value without its unit, in as many digits as mean something."""
+        if not math.isfinite(value):
+            return "not a number"
+        if self.unit == "points":
+            return f"{value:.1f}"
+        if self.unit == "share":
+            return f"{100 * value:.3g}"
+        return f"{value:,.0f}" if abs(value) >= 100 or self.unit == "count" else f"{value:.3g}"
+
+    def shown(self, value: float) -> str:
+        """A value with its unit."""
+        gap = " " if self.suffix not in ("", "%") else ""
+        return f"{self.number(value)}{gap}{self.suffix}"
+
 
 TRAINING: Mapping[str, Measure] = {
     "reward": Measure("reward"),
@@ -53,8 +73,8 @@ WARM_START: Mapping[str, Measure] = {
     "seconds": Measure("time", "s"),
 }
 EVALUATION: Mapping[str, Measure] = {
-    "score": Measure("held-out score", "points"),
-    "half_width": Measure("half of its 95% interval", "points"),
+    "score": Measure("score", "points"),
+    "half_width": Measure("half of its interval", "points"),
     "failed": Measure("failed attempts", "count"),
     "count": Measure("examples", "count"),
 }
@@ -63,15 +83,3 @@ STAGES: Mapping[str, Mapping[str, Measure]] = {
     "training": TRAINING,
     "evaluation": EVALUATION,
 }
-
-
-def shown(value: float, measure: Measure) -> str:
-    """A value with its unit, in as many digits as mean something."""
-    if not math.isfinite(value):
-        return "not a number"
-    if measure.unit == "share":
-        return f"{100 * value:.1f}%"
-    if measure.unit == "points":
-        return f"{value:.1f}"
-    number = f"{value:,.0f}" if abs(value) >= 100 or measure.unit == "count" else f"{value:.3g}"
-    return number if measure.unit in ("", "count") else f"{number} {measure.unit}"

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 from rich.text import Text
 
-from memagent.training.measures import STAGES, shown
+from memagent.training.measures import STAGES
 
 _SPARKS = "▁▂▃▄▅▆▇█"
 _ASCII_SPARKS = "_.-=*#"
@@ -134,7 +134,7 @@ def _table(stage: str, values: Mapping[str, float]) -> Table:
         for block in blocks:
             name = block[place] if place < len(block) else ""
             known = name in values
-            cells += [measures[name].label, shown(values[name], measures[name])] if known else ["", ""]
+            cells += [measures[name].label, measures[name].shown(values[name])] if known else ["", ""]
         table.add_row(*cells)
     return table
 
@@ -153,7 +153,7 @@ def sparkline(values: Sequence[float], marks: str = _SPARKS, cells: int = _SPARK
 def _told(stage: str, values: Mapping[str, float]) -> str:
     measures = STAGES[stage]
     names = [name for name in _LINE.get(stage, ()) if name in values]
-    return ", ".join(f"{measures[name].label} {shown(values[name], measures[name])}" for name in names)
+    return ", ".join(f"{measures[name].label} {measures[name].shown(values[name])}" for name in names)
 
 
 def _score(values: Mapping[str, float]) -> str:
