@@ -8,6 +8,7 @@ MemAgentError
 ├── TrainingError            training cannot go on
 └── EngineError              the model could not be reached, or failed for good
     ├── ContextOverflowError the prompt is longer than the model's window
+    ├── EmptyAnswerError     the model answered the problem with nothing
     └── CallLimitError       `max_calls` is used up
 
 Each message carries the offending value and the next thing to do.
@@ -46,6 +47,10 @@ class EngineError(MemAgentError):
 
 class ContextOverflowError(EngineError):
     """The prompt is longer than the model's window."""
+
+
+class EmptyAnswerError(EngineError):
+    """The model answered the problem with nothing."""
 
 
 class CallLimitError(EngineError):

@@ -127,7 +127,7 @@ def _musique(items: Iterable[dict[str, Any]]) -> Iterator[_Row]:
     for item in items:
         passages = item["paragraphs"]
         texts = [(f"{it['title']}\n{it['paragraph_text']}", it["is_supporting"]) for it in passages]
-        own = [(text, (text,) if needed else ()) for text, needed in texts]
+        own = [(text, (text,) * bool(needed)) for text, needed in texts]
         if item.get("answerable", True):
             yield _row(item["question"], _answers(item["answer"], *item.get("answer_aliases", ())), own)
 
@@ -147,8 +147,8 @@ def _squad(items: Iterable[dict[str, Any]]) -> Iterator[_Row]:
             for asked in passage["qas"]:
                 answers = _answers(*(answer["text"] for answer in asked["answers"]))
                 if answers and not asked.get("is_impossible"):
-                    gold = {context: (_sentence(context, asked["answers"][0]),)}
-                    yield _Row(asked["question"], answers, (context,), gold, near)
+                    evidence = (_sentence(context, asked["answers"][0]),)
+                    yield _Row(asked["question"], answers, (context,), {context: evidence}, near)
 
 
 def _sentence(context: str, answer: dict[str, Any]) -> str:

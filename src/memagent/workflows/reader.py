@@ -8,7 +8,13 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 
 from memagent.chunking import halve
-from memagent.errors import ContextOverflowError, EngineError, ProblemTooLongError, SettingsError
+from memagent.errors import (
+    ContextOverflowError,
+    EmptyAnswerError,
+    EngineError,
+    ProblemTooLongError,
+    SettingsError,
+)
 from memagent.prompts import Prompts
 from memagent.tokens import TokenEstimate, shorten
 from memagent.types import Chunk, Completion, Conversation, Engine, Message, Sampling, TokenCounter
@@ -141,12 +147,12 @@ class Reader:
         )
 
     async def answer(self, memory: str) -> Conversation:
-        """Answer the problem from the memory. Raises `EngineError`, also for an empty answer."""
+        """Answer the problem from the memory. Raises `EngineError`; `EmptyAnswerError` for no answer."""
         messages = self.prompts.for_answer(self.problem, memory)
         started = time.perf_counter()
         completion = await self._complete(messages, self.budgets.answer_tokens)
         if not without_thought(completion.text):
-            raise EngineError(
+            raise EmptyAnswerError(
                 f"the model returned an empty answer (finish reason {completion.finish_reason!r}): "
                 "raise --answer-tokens if it was still thinking, or try another --model"
             )

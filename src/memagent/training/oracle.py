@@ -1,0 +1,110 @@
+"""The perfect memory-writer: an engine that knows what each example's answer follows from.
+
+It plays through the package's workflows unchanged, so a warm start imitates conversations with the very
+prompts of a read. Leaves out ENOUGH: whether more is to come cannot be told from what was read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Iterable
+from dataclasses import replace
+
+from memagent.config import Settings
+from memagent.errors import EngineError
+from memagent.evaluation.readers import prompts_of
+from memagent.prompts import UNCHANGED, Prompts
+from memagent.tokens import shorten
+from memagent.training.rewards import Reward, load_reward
+from memagent.training.solutions import solution_of
+from memagent.training.trajectories import attempt
+from memagent.types import Completion, Example, Message, Model, Sampling, TokenCounter, Trajectory, Usage
+
+_CHUNK = "\ue000chunk\ue000"  # stands for the chunk where a prompt is compared; in no document
+_BRACKETS = re.compile(r"[<＜﹤\[]")
+
+
+class Oracle:
+    """An engine for one read of one example, with the prompts that the read will have.
+
+    At an update it replies with the memory so far and the evidence in the chunk, or, where there is none,
+    UNCHANGED if the prompt knows that word, and the memory as it is if not. At the end it gives the gold
+    answer, all of them if several values are asked for, or says that the memory does not hold it.
+    Raises `SettingsError` for an example whose solution is not known.
+    """
+
+    def __init__(self, example: Example, prompts: Prompts, count_tokens: TokenCounter) -> None:
+        self.model = Model("oracle", None, count_tokens, "the trained model's")
+        self._example = example
+        self._prompts = prompts
+        self._count_tokens = count_tokens
+        document = prompts.neutralise(example.document)
+        shown = replace(example, evidence=tuple(map(prompts.neutralise, example.evidence)))
+        self._solution = solution_of(shown, document, count_tokens)
+        self._folded = _folded(document)
+        self._position = 0
+        self._memories = [""]  # the last is what the reader should have, the one before what it may have kept
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        """The perfect reply. Raises `EngineError` for a prompt that is not of this read."""
+        problem = self._example.problem
+        for memory in reversed(self._memories):
+            if messages == self._prompts.for_answer(problem, memory):
+                return self._completion(messages, self._solution.answer(), sampling)
+            if chunk := self._chunk(messages, memory):
+                return self._completion(messages, self._update(chunk, memory, sampling), sampling)
+        raise EngineError(
+            f"the oracle did not write the memory of a prompt for {self._example.id}: it plays workflows "
+            "that keep the memory as it is replied, with the prompts that it was given"
+        )
+
+    async def aclose(self) -> None:
+        """Nothing to release."""
+
+    def _update(self, chunk: str, memory: str, sampling: Sampling) -> str:
+        """The reply to a chunk."""
+        start = self._folded.find(_folded(chunk), self._position)
+        if start < 0:
+            raise EngineError(f"{self._example.id}: a chunk is not of the document, or was read before")
+        self._position = start + len(chunk)
+        # The token that ends a reply needs room as well.
+        after = self._solution.see(start, self._position, sampling.max_tokens - 1)
+        self._memories = [memory, after]
+        if after != memory:
+            return after
+        return UNCHANGED if UNCHANGED in self._prompts.update else memory or self._prompts.empty_memory
+
+    def _chunk(self, messages: tuple[Message, ...], memory: str) -> str:
+        """The chunk of an update's prompt; nothing if it is another prompt, or of another memory."""
+        expected = self._prompts.for_update(self._example.problem, _CHUNK, memory)
+        if messages[:-1] != expected[:-1]:
+            return ""
+        text, parts = messages[-1].content, expected[-1].content.split(_CHUNK)
+        length = (len(text) - sum(map(len, parts))) // (len(parts) - 1)
+        chunk = text[len(parts[0]) : len(parts[0]) + length] if length > 0 else ""
+        return chunk if chunk.join(parts) == text else ""
+
+    def _completion(self, messages: tuple[Message, ...], text: str, sampling: Sampling) -> Completion:
+        whole, text = text, shorten(text, sampling.max_tokens, self._count_tokens)
+        prompt_tokens = sum(self._count_tokens(message.content) for message in messages)
+        usage = Usage(prompt_tokens, self._count_tokens(text))
+        return Completion(text, "stop" if text == whole else "length", usage=usage)
+
+
+def _folded(text: str) -> str:
+    """The text with all brackets alike: a chunk's border may cut a tag, which is then left as it is."""
+    return _BRACKETS.sub("‹", text)
+
+
+async def write_trajectories(
+    examples: Iterable[Example], settings: Settings, count_tokens: TokenCounter, reward: Reward | None = None
+) -> AsyncGenerator[Trajectory, None]:
+    """The oracle's trajectory of each example, in their order, with its reward: the task's scorer by default.
+
+    `settings` are those of the reads that training will make, `count_tokens` is the trained model's
+    tokenizer. Raises `SettingsError` for an example that cannot be solved, and for budgets that do not fit.
+    """
+    prompts, reward = prompts_of(settings.workflow, settings), reward or load_reward()
+    for example in examples:
+        oracle = Oracle(example, prompts, count_tokens)
+        yield await attempt(example, oracle, settings, reward)

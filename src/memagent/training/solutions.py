@@ -1,0 +1,194 @@
+"""What a perfect reader writes down: the evidence it has seen, or the words it has counted.
+
+Each solution sees a document's text piece by piece and says after each what the memory is then, and at
+the end what answers the problem. Prompts and replies are `oracle`'s.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+from memagent.errors import SettingsError
+from memagent.tasks import TASKS
+from memagent.tasks.corpora import SENTENCE_END
+from memagent.tasks.recipe import ABSENT_ANSWERS
+from memagent.tasks.scoring import substring_match
+from memagent.tasks.words import CODED_NOISE
+from memagent.types import Example, TokenCounter
+
+REFUSAL = f"The memory {ABSENT_ANSWERS[0]}."
+"""The answer where the memory does not hold one."""
+
+_SEVERAL = "string_match_all"  # the scorer of tasks that ask for all of the answers
+_LEAST_PIECE = 0.5  # of a sentence: a smaller piece of it, at a chunk's end, does not tell what it is about
+_SENTENCE_ENDS = re.compile(rf"{SENTENCE_END.pattern}|\n+")
+_TALLIED = {"cwe": re.compile(r"\s*\d+\.(?:\s+|$)"), "fwe": re.compile(r"\s+")}
+_TALLY_TIMES = 4  # as many words are counted as are asked for: those behind may still come up
+
+
+class Solution(Protocol):
+    """What is known of a document after the pieces of it that were seen."""
+
+    def see(self, start: int, end: int, limit_tokens: int) -> str:
+        """The memory after the document's characters from `start` to `end`, of at most so many tokens."""
+        ...
+
+    def answer(self) -> str:
+        """The answer that the memory gives; `REFUSAL` if it gives none."""
+        ...
+
+
+def solution_of(example: Example, document: str, count_tokens: TokenCounter) -> Solution:
+    """How to solve the example; `document` is its text as it is read.
+
+    Raises `SettingsError` for an example that does not tell what its answers follow from.
+    """
+    if example.task in _TALLIED:
+        return Tally(example, document, count_tokens)
+    if not example.evidence and not set(example.answers) <= set(ABSENT_ANSWERS):
+        raise SettingsError(
+            f"the example {example.id} has no evidence, so the memory that leads to its answer is not "
+            "known: leave it out, or add `evidence` to its row"
+        )
+    return Notes(example, document, count_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A part of the document, and whether an answer stands in it; `passage` numbers the evidence it is of."""
+
+    start: int
+    end: int
+    passage: int
+    telling: bool
+
+
+class Notes:
+    """The evidence, noted word for word as it comes, sentence by sentence.
+
+    A sentence that is cut by a chunk's border is noted in pieces, each where it is seen: if it is half of the
+    sentence, has some of an answer in it, or goes on where the last note broke off. If there are too many
+    notes, those without an answer go first, the longest before the others.
+    """
+
+    def __init__(self, example: Example, document: str, count_tokens: TokenCounter) -> None:
+        self._example = example
+        self._document = document
+        self._count_tokens = count_tokens
+        self._sentences = list(_sentences(example, document))
+        self._answers = list(_answers(example, document, self._sentences))
+        self._notes: list[Note] = []
+
+    def see(self, start: int, end: int, limit_tokens: int) -> str:
+        """The memory with what of the evidence stands between these characters."""
+        for sentence in self._sentences:
+            if note := self._note(sentence, start, end):
+                self._notes.append(note)
+        while self._notes and self._count_tokens(self._text()) > limit_tokens:
+            self._notes.remove(max(self._notes, key=lambda it: (not it.telling, it.end - it.start)))
+        return self._text()
+
+    def answer(self) -> str:
+        """All answers that stand in the memory, or the first one if everything it follows from does."""
+        answers, memory = self._example.answers, self._text()
+        task = TASKS.get(self._example.task)
+        if task and task.scorer == _SEVERAL and self._example.evidence:
+            memory = memory.lower()
+            found = [answer for answer in answers if answer.lower() in memory]
+            return ", ".join(sorted(found, key=lambda it: memory.find(it.lower()))) or REFUSAL
+        noted = {note.passage for note in self._notes}
+        evidence = enumerate(self._example.evidence)
+        complete = all(number in noted or text in memory for number, text in evidence)
+        known = complete or substring_match(memory, answers) == 1
+        return answers[0] if self._notes and known else REFUSAL
+
+    def _note(self, sentence: tuple[int, int, int], start: int, end: int) -> Note | None:
+        """What to note of a sentence of which these characters are seen, without white space around."""
+        first, last, passage = sentence
+        start, end = max(start, first), min(end, last)
+        text = self._document[start : max(start, end)]
+        start += len(text) - len(text.lstrip())
+        end = start + len(text.strip())
+        if start == end:
+            return None
+        note = Note(start, end, passage, any(a < end and start < b for a, b in self._answers))
+        if any(first <= it.start < it.end <= start for it in self._notes):
+            return note
+        known = any(text.strip() == self._document[it.start : it.end] for it in self._notes)
+        return note if not known and (note.telling or end - start >= _LEAST_PIECE * (last - first)) else None
+
+    def _text(self) -> str:
+        """The notes, each on a line; those that follow each other in the document, as they stand there."""
+        texts = [self._document[note.start : note.end] for note in self._notes]
+        for number, (one, other) in enumerate(pairwise(self._notes)):
+            gap = self._document[one.end : other.start]
+            follows = one.passage == other.passage and one.end <= other.start and not gap.strip()
+            texts[number] += gap if follows else "\n"
+        return "".join(texts)
+
+
+def _sentences(example: Example, document: str) -> Iterator[tuple[int, int, int]]:
+    """The sentences of the evidence: where they start and end, and the number of their passage."""
+    for passage, (start, text) in enumerate(_places(example, document)):
+        ends = [match.span() for match in _SENTENCE_ENDS.finditer(text)]
+        starts = [0, *(after for _, after in ends)]
+        for first, last in zip(starts, [*(before for before, _ in ends), len(text)], strict=True):
+            yield start + first, start + last, passage
+
+
+def _answers(
+    example: Example, document: str, sentences: Sequence[tuple[int, int, int]]
+) -> Iterator[tuple[int, int]]:
+    """Where the answers stand in the evidence."""
+    one = re.compile("|".join(map(re.escape, example.answers)), re.IGNORECASE)
+    for start, end, _ in sentences:
+        yield from (match.span() for match in one.finditer(document, start, end))
+
+
+def _places(example: Example, document: str) -> Sequence[tuple[int, str]]:
+    """Where the passages start. A title stands in many places, and counts just before what follows it."""
+    places: list[tuple[int, str]] = []
+    before = len(document)
+    for text in reversed(example.evidence):
+        before = document.rfind(text, 0, before + len(text) - 1 if places else before)
+        if before < 0:
+            raise SettingsError(f"{example.id}: the evidence {text!r} is not in the document, in its order")
+        places.append((before, text))
+    return places[::-1]
+
+
+class Tally:
+    """Words with how often they were seen, the most common first: what a reader can carry who counts.
+
+    A word that falls out of the memory is counted from nothing if it comes again.
+    """
+
+    def __init__(self, example: Example, document: str, count_tokens: TokenCounter) -> None:
+        self._document = document
+        self._count_tokens = count_tokens
+        self._between = _TALLIED[example.task]
+        self._wanted = len(example.answers)
+        self._counts: list[tuple[str, int]] = []
+
+    def see(self, start: int, end: int, limit_tokens: int) -> str:
+        """The counts with the words between these characters."""
+        counts = Counter(dict(self._counts))
+        counts.update(self._between.split(self._document[start:end].strip()))
+        for no_word in ("", CODED_NOISE):
+            del counts[no_word]
+        self._counts = counts.most_common(_TALLY_TIMES * self._wanted)
+        while self._counts and self._count_tokens(self._text()) > limit_tokens:
+            self._counts.pop()
+        return self._text()
+
+    def answer(self) -> str:
+        """The most common words."""
+        return ", ".join(word for word, _ in self._counts[: self._wanted]) or REFUSAL
+
+    def _text(self) -> str:
+        return ", ".join(f"{word} {count}" for word, count in self._counts)
