@@ -15,7 +15,7 @@ from memagent import Settings
 from memagent.engines.scripted import count_words
 from memagent.errors import EmptyAnswerError, EngineError, SettingsError
 from memagent.training.rewards import load_reward
-from memagent.training.trajectories import collect, load_trajectories, save_trajectories
+from memagent.training.trajectories import collect, read_trajectories, write_trajectories
 from memagent.types import Completion, Conversation, Example, Message, Model, Sampling, Trajectory
 
 PROMPT = (Message("system", "Read."), Message("user", "“Chunk”\u2028 \ud800"))
@@ -40,14 +40,14 @@ async def each(*trajectories: Trajectory) -> AsyncIterator[Trajectory]:
 def test_what_is_written_is_read_again(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     made = [MADE, replace(MADE, example_id="vt-2", reward=None), replace(MADE, reward=1.0)]
-    assert asyncio.run(save_trajectories(path, each(*made))) == 3
-    assert list(load_trajectories(path)) == made
+    assert asyncio.run(write_trajectories(path, each(*made))) == 3
+    assert list(read_trajectories(path)) == made
     assert (path.read_bytes()[:2] == b"\x1f\x8b") == name.endswith(".gz")
 
 
 def test_a_row_has_what_is_imitated_and_no_token_ids(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    asyncio.run(save_trajectories(path, each(MADE)))
+    asyncio.run(write_trajectories(path, each(MADE)))
     (row,) = map(json.loads, path.read_text().splitlines())
     assert set(row) == {"example_id", "answer", "reward", "conversations"}
     assert row["conversations"][0] == {
@@ -65,10 +65,10 @@ def test_a_file_appears_only_when_it_is_complete(tmp_path: Path) -> None:
         raise EngineError("out of order")
 
     with pytest.raises(EngineError, match="out of order"):
-        asyncio.run(save_trajectories(tmp_path / "a.jsonl", broken()))
+        asyncio.run(write_trajectories(tmp_path / "a.jsonl", broken()))
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(SettingsError, match="cannot be written"):
-        asyncio.run(save_trajectories(tmp_path / "no" / "a.jsonl", each(MADE)))
+        asyncio.run(write_trajectories(tmp_path / "no" / "a.jsonl", each(MADE)))
 
 
 GOOD = {
@@ -112,7 +112,7 @@ def test_a_row_that_is_no_trajectory_is_named(
 ) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("\n".join(json.dumps(row) for row in (GOOD, changed(change))))
-    rows = load_trajectories(path)
+    rows = read_trajectories(path)
     assert next(rows).reward == 1.0
     with pytest.raises(SettingsError, match=f"line 2 is no trajectory: {said}"):
         next(rows)
@@ -127,17 +127,17 @@ def test_a_file_without_trajectories_is_an_error(tmp_path: Path, text: str, said
     path = tmp_path / "a.jsonl"
     path.write_text(text)
     with pytest.raises(SettingsError, match=said):
-        list(load_trajectories(path))
+        list(read_trajectories(path))
 
 
 def test_a_file_that_is_not_there_or_cut_off_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="cannot be read"):
-        list(load_trajectories(tmp_path / "none.jsonl"))
+        list(read_trajectories(tmp_path / "none.jsonl"))
     path = tmp_path / "a.jsonl.gz"
-    asyncio.run(save_trajectories(path, each(*[MADE] * 500)))
+    asyncio.run(write_trajectories(path, each(*[MADE] * 500)))
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(SettingsError, match="cannot be read"):
-        list(load_trajectories(path))
+        list(read_trajectories(path))
 
 
 class Model7:
@@ -198,11 +198,11 @@ def test_each_sample_has_a_seed_of_its_own() -> None:
     assert engine.seeds == [None, None]
 
 
-@pytest.mark.parametrize("concurrency", [1, 3, None])
-def test_so_many_attempts_go_on_side_by_side(concurrency: int | None) -> None:
+@pytest.mark.parametrize("concurrency", [1, 3, 16])
+def test_so_many_attempts_go_on_side_by_side(concurrency: int) -> None:
     engine = Model7(lambda *_: "Ada")
-    assert len(found(engine, 20, replace(SETTINGS, concurrency=concurrency))) == 20
-    assert engine.most == (concurrency or 16)
+    assert len(found(engine, 20, concurrency=concurrency)) == 20
+    assert engine.most == concurrency
 
 
 def test_an_empty_answer_is_an_attempt_that_failed() -> None:
@@ -218,7 +218,7 @@ def test_an_engine_that_fails_ends_the_collection() -> None:
 
     engine = Model7(failing)
     with pytest.raises(EngineError, match="out of order"):
-        found(engine, 30, replace(SETTINGS, concurrency=4))
+        found(engine, 30, concurrency=4)
     assert engine.live == 0 and len(engine.seeds) < 10
     assert not issubclass(SettingsError, EmptyAnswerError)
 
@@ -237,9 +237,15 @@ def test_a_collection_that_is_left_early_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "samples", "said"),
-    [(SETTINGS, 0, "samples is 0"), (replace(SETTINGS, temperature=0.0), 2, "2 samples at temperature 0")],
+    ("settings", "options", "said"),
+    [
+        (SETTINGS, {"samples": 0}, "samples is 0"),
+        (SETTINGS, {"concurrency": 0}, "concurrency 0"),
+        (replace(SETTINGS, temperature=0.0), {"samples": 2}, "2 samples at temperature 0"),
+    ],
 )
-def test_samples_that_make_no_sense_are_refused(settings: Settings, samples: int, said: str) -> None:
+def test_samples_that_make_no_sense_are_refused(
+    settings: Settings, options: dict[str, int], said: str
+) -> None:
     with pytest.raises(SettingsError, match=said):
-        found(Model7(lambda *_: "Ada"), 1, settings, samples=samples)
+        found(Model7(lambda *_: "Ada"), 1, settings, **options)

@@ -25,8 +25,6 @@ from memagent.tasks.files import new_file, object_of, read_lines
 from memagent.training.rewards import Reward
 from memagent.types import Completion, Conversation, Engine, Example, Message, Trajectory
 
-_CONCURRENCY = 16
-
 
 async def attempt(example: Example, engine: Engine, settings: Settings, reward: Reward) -> Trajectory:
     """One read of an example, with its reward; an empty answer is an attempt that failed, with reward 0.
@@ -52,15 +50,16 @@ async def collect(
     reward: Reward,
     least_reward: float = 1.0,
     samples: int = 1,
+    concurrency: int = 16,
 ) -> AsyncGenerator[Trajectory, None]:
     """The attempts at the examples that were worth `least_reward` or more, in the examples' order.
 
-    `samples` attempts are made at each example; with a seed in `settings` each of them has another. As
-    many go on side by side as `settings.concurrency` says (16). Raises `EngineError` if the engine fails for
-    good, and `SettingsError` for samples that would be all the same.
+    `samples` attempts are made at each example, `concurrency` of all side by side; with a seed in `settings`
+    each of an example's has another. Raises `EngineError` if the engine fails for good, and `SettingsError`
+    for samples that would be all the same.
     """
-    if samples < 1:
-        raise SettingsError(f"samples is {samples}: at least 1")
+    if samples < 1 or concurrency < 1:
+        raise SettingsError(f"samples is {samples} and concurrency {concurrency}: each is 1 or more")
     if samples > 1 and settings.temperature == 0:
         raise SettingsError(f"{samples} samples at temperature 0 are all the same: set a temperature")
     attempts = (
@@ -68,7 +67,7 @@ async def collect(
         for example in examples
         for sample in range(samples)
     )
-    async with aclosing(_side_by_side(attempts, settings.concurrency or _CONCURRENCY)) as done:
+    async with aclosing(_side_by_side(attempts, concurrency)) as done:
         async for trajectory in done:
             if not trajectory.error and trajectory.reward is not None and trajectory.reward >= least_reward:
                 yield trajectory
@@ -96,7 +95,7 @@ async def _side_by_side(
         await asyncio.gather(*running, return_exceptions=True)
 
 
-async def save_trajectories(path: str | Path, trajectories: AsyncIterable[Trajectory]) -> int:
+async def write_trajectories(path: str | Path, trajectories: AsyncIterable[Trajectory]) -> int:
     """Write the trajectories as they come and return how many there were.
 
     The file appears once it is complete. Raises `SettingsError` if it cannot be written.
@@ -109,7 +108,7 @@ async def save_trajectories(path: str | Path, trajectories: AsyncIterable[Trajec
     return count
 
 
-def load_trajectories(path: str | Path) -> Iterator[Trajectory]:
+def read_trajectories(path: str | Path) -> Iterator[Trajectory]:
     """The trajectories of a file, one in memory at a time.
 
     Raises `SettingsError` for a file that cannot be read or holds none, naming the line that is wrong.
