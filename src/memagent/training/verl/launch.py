@@ -1,0 +1,45 @@
+"""verl's entry point with the plug-in in it: its checks, its agent loop, its trainer."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Any
+
+import hydra
+import ray
+from omegaconf import DictConfig
+from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
+from verl.trainer.ppo.utils import need_critic, need_reference_policy
+from verl.utils.config import validate_config
+
+from memagent.training.verl import settings
+
+
+@ray.remote(num_cpus=1)
+class TrajectoryTaskRunner:
+    """verl's task runner, in a process that knows the trainer of this plug-in."""
+
+    def run(self, config: DictConfig) -> Any:
+        """Train as the configuration says."""
+        from memagent.training.verl import trainer  # noqa: F401 - it registers itself with verl
+
+        return TaskRunnerV1.__ray_metadata__.modified_class().run(config)
+
+
+def prepared(config: DictConfig) -> DictConfig:
+    """The configuration with the agent loop in it, checked here and by verl. Raises `SettingsError`."""
+    settings.check(config)
+    agent = config.actor_rollout_ref.rollout.agent
+    agent.agent_loop_config_path = str(files("memagent.training.verl").joinpath("agent_loop.yaml"))
+    validate_config(
+        config=config,
+        use_reference_policy=need_reference_policy(config),
+        use_critic=need_critic(config),
+    )
+    return config
+
+
+@hydra.main(config_path="pkg://verl.trainer.config", config_name="ppo_trainer", version_base=None)  # type: ignore[untyped-decorator]
+def main(config: DictConfig) -> None:
+    """Train on the Ray cluster at hand, with verl's configuration as the command line makes it."""
+    run_ppo(prepared(config), task_runner_class=TrajectoryTaskRunner)

@@ -1,0 +1,76 @@
+"""The section `memagent` of a verl configuration, and what this plug-in asks of its other sections.
+
+With other settings than those verl would run, and train on something else than the attempts' rewards.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from memagent.config import Settings, load_settings
+from memagent.errors import SettingsError
+from memagent.workflows import Budgets
+
+TRAINER = "memagent"
+"""What `trainer.v1.trainer_mode` is called with this plug-in."""
+
+AGENT_LOOP = "memagent"
+"""What `actor_rollout_ref.rollout.agent.default_agent_loop` is called."""
+
+_NEEDED = {
+    "trainer.use_v1": True,
+    "trainer.v1.trainer_mode": TRAINER,
+    "actor_rollout_ref.rollout.agent.default_agent_loop": AGENT_LOOP,
+    "algorithm.adv_estimator": "grpo",
+    "algorithm.use_kl_in_reward": False,
+    "actor_rollout_ref.actor.loss_agg_mode": "token-mean",
+    "actor_rollout_ref.rollout.calculate_log_probs": True,
+}
+_ELSEWHERE = {"temperature", "top_p", "seed"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginSettings:
+    """The section `memagent`. `reward`, `scorer` and `overlong_tokens` are as in `memagent train`."""
+
+    read: Settings
+    reward: str | None = None
+    scorer: str | None = None
+    overlong_tokens: int = 0
+
+
+def plugin_settings(config: DictConfig) -> PluginSettings:
+    """The section `memagent` of a verl configuration. Raises `SettingsError` for a key that it does not have.
+
+    Nothing but the section counts: no settings file and no environment, which differ between machines.
+    """
+    section: Any = OmegaConf.to_container(OmegaConf.select(config, "memagent", default={}), resolve=True)
+    read = section.pop("read", {})
+    if sampling := sorted(_ELSEWHERE & read.keys()):
+        raise SettingsError(f"memagent.read.{sampling[0]} is verl's: set it in actor_rollout_ref.rollout")
+    if unknown := sorted(section.keys() - PluginSettings.__dataclass_fields__.keys()):
+        raise SettingsError(f"unknown setting memagent.{unknown[0]}")
+    return PluginSettings(read=load_settings(read, os.devnull, {}), **section)
+
+
+def check(config: DictConfig) -> None:
+    """Raise `SettingsError` for a configuration that would not train on the attempts' rewards."""
+    for name, needed in _NEEDED.items():
+        if (found := OmegaConf.select(config, name)) != needed:
+            raise SettingsError(f"{name} is {found!r}, this plug-in needs {needed!r}")
+    read, longest = plugin_settings(config).read, config.data.max_response_length
+    for name in ("memory_tokens", "answer_tokens"):
+        if (tokens := getattr(read, name) or getattr(Budgets(), name)) > longest:
+            raise SettingsError(
+                f"memagent.read.{name} is {tokens}: raise data.max_response_length, {longest}"
+            )
+    batch, mini_batch = config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size
+    if batch % mini_batch:
+        raise SettingsError(
+            f"data.train_batch_size is {batch}: make it a multiple of ppo_mini_batch_size, {mini_batch}, "
+            "so that each of its optimizer steps gets the same share"
+        )

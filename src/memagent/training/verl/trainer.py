@@ -1,0 +1,70 @@
+"""verl's synchronous trainer, with optimizer steps and metrics counted in attempts, not in conversations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import transfer_queue
+from omegaconf import DictConfig, open_dict
+from verl.trainer.ppo.v1.trainer_base import register_trainer
+from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+
+from memagent.training.verl.settings import TRAINER
+
+
+@register_trainer(TRAINER)
+class TrajectoryTrainer(PPOTrainerSync):  # type: ignore[misc]
+    """A batch makes `data.train_batch_size / actor.ppo_mini_batch_size` optimizer steps, however long it is.
+
+    verl takes `ppo_mini_batch_size * rollout.n` rows for a step. With a row for each conversation that makes
+    more steps of longer documents, and it fills the last of them with empty rows, so that a few real ones,
+    by a mean over tokens, weigh as much as a full step's. Here every step has the same share of the rows.
+    """
+
+    def __init__(self, config: DictConfig) -> None:
+        mini_batch: int = config.actor_rollout_ref.actor.ppo_mini_batch_size
+        self._updates: int = config.data.train_batch_size // mini_batch
+        with open_dict(config):
+            config.trainer.v1.trainer_mode = "sync"  # what it is to verl, which asks for it in places
+        super().__init__(config)
+
+    def _get_required_batch_multiple(self, dp_size: int) -> int:
+        """The rows of a batch are filled up to a multiple of this: fewer than that are empty ones."""
+        return math.lcm(dp_size, self.config.actor_rollout_ref.rollout.n) * self._updates
+
+    def _balance_batch(self, batch: Any, *args: Any, **options: Any) -> Any:
+        """Fill and order the batch, and set the mini-batch that `_update_actor` cuts it into."""
+        batch = super()._balance_batch(batch, *args, **options)
+        rollouts = self.config.actor_rollout_ref.rollout.n
+        self.config.actor_rollout_ref.actor.ppo_mini_batch_size = len(batch) // (self._updates * rollouts)
+        return batch
+
+    def _compute_metrics(self, batch: Any, metrics: dict[str, Any], *args: Any, **options: Any) -> None:
+        """To verl's metrics, in which long attempts count more, add `memagent/...`, means over attempts."""
+        super()._compute_metrics(batch, metrics, *args, **options)
+        keys = last_rows(
+            key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding")
+        )
+        data = transfer_queue.kv_batch_get(
+            keys=keys, partition_id=batch.partition_id, select_fields=["rm_scores", "extra_fields"]
+        )
+        rewards = [float(row.sum()) for row in data["rm_scores"].unbind()]
+        infos = [fields["reward_extra_info"] for fields in data["extra_fields"]]
+        metrics.update(attempt_means(rewards, infos))
+
+
+def last_rows(keys: Iterable[str]) -> list[str]:
+    """Of verl's keys `uid_session_index` the last one of each session: the conversation with the answer."""
+    last: dict[str, int] = {}
+    for key in keys:
+        session, _, index = key.rpartition("_")
+        last[session] = max(last.get(session, 0), int(index))
+    return [f"{session}_{index}" for session, index in last.items()]
+
+
+def attempt_means(rewards: list[float], infos: list[Mapping[str, float]]) -> dict[str, float]:
+    """The means over attempts, as metrics."""
+    columns = {"reward": rewards} | {name: [float(info[name]) for info in infos] for name in infos[0]}
+    return {f"memagent/{name}": math.fsum(values) / len(values) for name, values in columns.items()}
