@@ -141,11 +141,14 @@ def test_smoothing_is_a_centred_mean() -> None:
 
 def test_a_warm_start_and_a_run_without_evaluation_have_a_report(tmp_path: Path) -> None:
     with open_metrics(tmp_path / "warm", TrainingSettings().recorded()) as metrics:
-        metrics.write("warm_start", 1, {"loss": 2.5, "tokens": 16000.0, "seconds": 3.0})
-        metrics.write("warm_start", 2, {"loss": 1.5, "tokens": 17000.0, "seconds": 3.0})
+        metrics.write("warm_start", 1, {"loss": 2.5, "tokens": 16000.0, "update_seconds": 3.0})
+        metrics.write(
+            "warm_start", 2, {"loss": 1.5, "tokens": 17000.0, "update_seconds": 3.0, "new_thing": 1.0}
+        )
     text, _ = told(tmp_path / "warm")
-    assert "| warm | 0:00:00 | – | – | – | – | – | – |" in text
+    assert "| warm | 0:00:06 | – | – | – | – | – | – |" in text
     assert "| warm start: trained on, tokens | 16,000 → 17,000 |" in text
+    assert "| warm start: new thing | 1 → 1 |" in text
     written = write_report([tmp_path / "warm"], tmp_path / "out")
     if any(path.suffix == ".png" for path in written):
         assert [path.name for path in written][2:] == ["warm_start.png"]
@@ -200,8 +203,10 @@ def test_shares_are_drawn_in_percent_and_seeds_as_a_mean(tmp_path: Path, figures
 
 
 def test_the_same_metrics_give_the_same_report(tmp_path: Path) -> None:
-    folder = run(tmp_path / "reader")
-    first, second = (write_report([folder], tmp_path / name) for name in ("one", "two"))
+    with open_metrics(tmp_path / "reader", TrainingSettings().recorded()) as metrics:
+        metrics.write("training", 1, {"reward": 0.5, "new": 1.0, "other": 2.0})
+    first, second = (write_report([tmp_path / "reader"], tmp_path / name) for name in ("one", "two"))
+    assert len(first) >= 2
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
 
 

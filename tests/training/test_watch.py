@@ -58,11 +58,11 @@ def test_stages_follow_each_other_and_a_resumed_run_says_where_it_is() -> None:
     console, out = plain()
     with TrainingWatch(console) as watch:
         watch.begin(1, 2, "warm_start")
-        watch.row("warm_start", 1, {"loss": 2.5, "tokens": 16000.0, "seconds": 3.25})
+        watch.row("warm_start", 1, {"loss": 2.5, "tokens": 16000.0, "update_seconds": 3.25})
         watch.begin(11, 40)
         watch.row("training", 11, STEP)
     first, second, third = out.getvalue().splitlines()
-    assert first == "warm start, step 1 of 2: loss 2.5, trained on 16,000 tokens, time 3.25 s"
+    assert first == "warm start, step 1 of 2: loss 2.5, trained on 16,000 tokens, update time 3.25 s"
     assert second == "training goes on at step 11 of 40" and third.startswith("training, step 11 of 40: ")
 
 

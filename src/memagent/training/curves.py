@@ -16,6 +16,7 @@ from statistics import fmean
 from typing import Any
 
 from memagent.errors import SettingsError
+from memagent.training.measures import STAGES
 from memagent.training.metrics import SETTINGS_FILE, MetricsRow, read_metrics
 
 _SEED = re.compile(r"(.+)[-_]seed[-_]?\d+")
@@ -35,6 +36,12 @@ class Run:
     def steps(self) -> int:
         """The training steps that were taken."""
         return max((row.step for row in self.rows if row.stage == "training"), default=0)
+
+    def names(self, stage: str) -> list[str]:
+        """What was measured in a stage, in the order in which it is known."""
+        found = {name for row in self.rows if row.stage == stage for name in row.values}
+        known = [name for name in STAGES.get(stage, {}) if name in found]
+        return [*known, *sorted(found.difference(known))]
 
     def values(self, stage: str, name: str) -> dict[int, float]:
         """What was measured under a name, by step, without what is not a number."""
@@ -127,3 +134,8 @@ def smoothed(values: Sequence[float], window: int) -> list[float]:
     """The mean of the `window` values around each, of fewer at the ends."""
     before, after = (window - 1) // 2, window // 2 + 1
     return [fmean(values[max(0, place - before) : place + after]) for place in range(len(values))]
+
+
+def measured(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """The stages and names of all that any of the runs has measured, without repeats."""
+    return list(dict.fromkeys((stage, name) for stage in STAGES for run in runs for name in run.names(stage)))

@@ -50,7 +50,8 @@ TRAINING: Mapping[str, Measure] = {
     "cut": Measure("updates cut", "share"),
     "unchanged": Measure("unchanged", "share"),
     "completion_tokens": Measure("sampled", "tokens"),
-    "sequence_tokens": Measure("trained on", "tokens"),
+    "tokens": Measure("trained on", "tokens"),
+    "sequence_tokens": Measure("with prompts", "tokens"),
     "loss": Measure("loss"),
     "kl": Measure("KL"),
     "entropy": Measure("entropy"),
@@ -66,12 +67,12 @@ TRAINING: Mapping[str, Measure] = {
     "memory_mib": Measure("peak memory", "MiB"),
 }
 WARM_START: Mapping[str, Measure] = {
-    "loss": Measure("loss"),
-    "tokens": Measure("trained on", "tokens"),
-    "learning_rate": Measure("learning rate"),
-    "gradient_norm": Measure("gradient norm"),
-    "seconds": Measure("time", "s"),
-}
+    name: TRAINING[name]
+    for name in (
+        "tokens", "sequence_tokens", "loss", "gradient_norm", "learning_rate", "update_seconds",
+        "update_tokens_per_second",
+    )
+}  # fmt: skip
 EVALUATION: Mapping[str, Measure] = {
     "score": Measure("score", "points"),
     "half_width": Measure("half of its interval", "points"),
@@ -83,3 +84,8 @@ STAGES: Mapping[str, Mapping[str, Measure]] = {
     "training": TRAINING,
     "evaluation": EVALUATION,
 }
+
+
+def measure(stage: str, name: str) -> Measure:
+    """What is known of a metric; one that is not known has its name for a label."""
+    return STAGES.get(stage, {}).get(name) or Measure(name.replace("_", " "))

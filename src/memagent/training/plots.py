@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from memagent.evaluation import figures
 from memagent.training.curves import Point, Run, by_series, curve, score_curve, smoothed
-from memagent.training.measures import STAGES
+from memagent.training.measures import measure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -131,7 +131,7 @@ def _small(name: str, parts: Sequence[_Panel], runs: Sequence[Run]) -> Figure | 
 
 def _curves(panel: Axes, part: _Panel, runs: Sequence[Run]) -> None:
     """A line for each series. What one run's line smoothes stands behind it; seeds have a band."""
-    scale = 100 if STAGES[part.stage][part.name].unit == "share" else 1
+    scale = 100 if measure(part.stage, part.name).unit == "share" else 1
     window = _window(runs, part.stage)
     series = by_series(runs)
     highest = 0.0
@@ -164,7 +164,7 @@ def _heights(point: Point) -> tuple[float, float, float]:
 
 def _window(runs: Sequence[Run], stage: str) -> int:
     """Over how many steps lines are smoothed: 1 in short runs, an odd number in long ones."""
-    steps = max(len(run.values(stage, name)) for run in runs for name in STAGES[stage])
+    steps = max(len(run.values(stage, name)) for run in runs for name in run.names(stage))
     return 1 if steps <= _SHORT else steps // _PARTS | 1
 
 

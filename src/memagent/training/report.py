@@ -16,8 +16,8 @@ from memagent import __version__
 from memagent.errors import SettingsError
 from memagent.evaluation.markdown import cell, table
 from memagent.training import plots
-from memagent.training.curves import Point, Run, by_series, curve, load_runs, score_curve
-from memagent.training.measures import STAGES
+from memagent.training.curves import Point, Run, by_series, curve, load_runs, measured, score_curve
+from memagent.training.measures import measure
 from memagent.training.settings import TrainingSettings
 
 FORMAT = 1
@@ -66,8 +66,7 @@ def as_json(runs: Sequence[Run]) -> str:
     curves = [
         {"series": series, "stage": stage, "measure": name, "points": [astuple(it) for it in points]}
         for series, members in by_series(runs).items()
-        for stage, measures in STAGES.items()
-        for name in measures
+        for stage, name in measured(members)
         if (points := _curve(members, stage, name))
     ]
     lines = ",\n    ".join(json.dumps(it, ensure_ascii=False) for it in curves)
@@ -106,8 +105,10 @@ def _told(run: Run, stage: str, name: str) -> dict[str, float] | None:
 
 def _seconds(run: Run) -> float:
     """How long rollouts and updates took together."""
-    names = ("rollout_seconds", "update_seconds")
-    return sum(sum(run.values("training", name).values()) for name in names)
+    names = [
+        (stage, name) for stage, name in measured([run]) if name in ("rollout_seconds", "update_seconds")
+    ]
+    return sum(sum(run.values(stage, name).values()) for stage, name in names)
 
 
 def as_markdown(runs: Sequence[Run], pictures: Mapping[str, Path] | None) -> str:
@@ -209,14 +210,10 @@ def _values(runs: Sequence[Run]) -> str:
     """Each measure of each series, from its first step to its last; means over seeds."""
     series = by_series(runs)
     rows = []
-    for stage, measures in STAGES.items():
-        for name, measure in measures.items():
-            curves = [curve(members, stage, name) for members in series.values()]
-            if any(curves):
-                noun = _PREFIXES[stage] + measure.label
-                ends = [
-                    f"{measure.number(it[0].mean)} → {measure.number(it[-1].mean)}" if it else "–"
-                    for it in curves
-                ]
-                rows.append([f"{noun}, {measure.suffix}" if measure.suffix else noun, *ends])
+    for stage, name in measured(runs):
+        known = measure(stage, name)
+        curves = [curve(members, stage, name) for members in series.values()]
+        label = _PREFIXES[stage] + known.label + (f", {known.suffix}" if known.suffix else "")
+        ends = [f"{known.number(it[0].mean)} → {known.number(it[-1].mean)}" if it else "–" for it in curves]
+        rows.append([label, *ends])
     return table(["measure", *series], rows)

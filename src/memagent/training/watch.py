@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 from rich.text import Text
 
-from memagent.training.measures import STAGES
+from memagent.training.measures import measure
 
 _SPARKS = "▁▂▃▄▅▆▇█"
 _ASCII_SPARKS = "_.-=*#"
@@ -28,12 +28,12 @@ _COLUMNS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("memory_tokens", "answer_tokens", "rollout_tokens_per_second", "update_tokens_per_second",
          "learning_rate", "memory_mib"),
     ),
-    "warm_start": (("loss", "gradient_norm"), ("tokens", "seconds"), ("learning_rate",)),
+    "warm_start": (("loss", "gradient_norm"), ("tokens", "update_seconds"), ("update_tokens_per_second",)),
 }  # fmt: skip
 _LINE: Mapping[str, tuple[str, ...]] = {
     "training": ("reward", "loss", "kl", "entropy", "memory_tokens", "cut", "unchanged",
                  "rollout_seconds", "update_seconds"),
-    "warm_start": ("loss", "gradient_norm", "tokens", "seconds"),
+    "warm_start": ("loss", "gradient_norm", "tokens", "update_seconds"),
 }  # fmt: skip
 
 
@@ -124,7 +124,6 @@ class TrainingWatch:
 def _table(stage: str, values: Mapping[str, float]) -> Table:
     """Labels and values, side by side in blocks."""
     blocks = _COLUMNS.get(stage, (tuple(values),))
-    measures = STAGES[stage]
     table = Table.grid(padding=(0, 2, 0, 0))
     for _ in blocks:
         table.add_column(style="dim")
@@ -134,7 +133,7 @@ def _table(stage: str, values: Mapping[str, float]) -> Table:
         for block in blocks:
             name = block[place] if place < len(block) else ""
             known = name in values
-            cells += [measures[name].label, measures[name].shown(values[name])] if known else ["", ""]
+            cells += _pair(stage, name, values[name]) if known else ("", "")
         table.add_row(*cells)
     return table
 
@@ -151,9 +150,13 @@ def sparkline(values: Sequence[float], marks: str = _SPARKS, cells: int = _SPARK
 
 
 def _told(stage: str, values: Mapping[str, float]) -> str:
-    measures = STAGES[stage]
-    names = [name for name in _LINE.get(stage, ()) if name in values]
-    return ", ".join(f"{measures[name].label} {measures[name].shown(values[name])}" for name in names)
+    names = [name for name in _LINE.get(stage, tuple(values)) if name in values]
+    return ", ".join(" ".join(_pair(stage, name, values[name])) for name in names)
+
+
+def _pair(stage: str, name: str, value: float) -> tuple[str, str]:
+    known = measure(stage, name)
+    return known.label, known.shown(value)
 
 
 def _score(values: Mapping[str, float]) -> str:
