@@ -36,9 +36,10 @@ def settings(**more: Any) -> Settings:
     return Settings(**{"chunk_tokens": 80, "memory_tokens": 120, "answer_tokens": 40, **more})
 
 
-def play(these: Iterable[Example], chosen: Settings) -> list[Trajectory]:
+def play(these: Iterable[Example], chosen: Settings, least_reward: float = 0.0) -> list[Trajectory]:
     async def run() -> list[Trajectory]:
-        return [trajectory async for trajectory in write_trajectories(these, chosen, words)]
+        written = write_trajectories(these, chosen, words, least_reward=least_reward)
+        return [trajectory async for trajectory in written]
 
     return asyncio.run(run())
 
@@ -151,7 +152,7 @@ def test_evidence_cut_by_a_border_is_put_together(chunks: list[str], expected: l
 
 def test_an_answer_cut_by_a_border_is_noted_however_small_its_first_piece_is() -> None:
     text = "Ben Nevis is a mountain, and the highest of all in Scotland."
-    whole = example(f"So it goes: {text}", text, answers=("Ben Nevis",))
+    whole = example(f"So it goes: {text}", text, answers=("ben nevis",))
     assert memories(whole, "So it goes: Ben ", text.removeprefix("Ben ")) == ["Ben", text]
 
 
@@ -171,19 +172,24 @@ def test_wherever_the_borders_fall_the_evidence_comes_together(parts: list[str],
 
 
 def test_what_is_needed_least_is_dropped_when_the_memory_is_full() -> None:
-    first = "Ada was born here. She had many friends and relations in the town. She died at 77."
+    first = "Ada was born here. She had many friends in the town. She died, after all those years, at 77."
     second = "Bob knew her well."
     whole = example(f"{first}\n{OTHER}\n{second}", first, second)
-    (trajectory,) = play([whole], settings(chunk_tokens=30, memory_tokens=13))
-    assert trajectory.conversations[-1].memory == "Ada was born here.\nShe died at 77.\nBob knew her well."
-    (trajectory,) = play([whole], settings(chunk_tokens=30, memory_tokens=6))
-    assert (trajectory.conversations[-1].memory, trajectory.answer) == ("She died at 77.", "77")
+    (trajectory,) = play([whole], settings(chunk_tokens=30, memory_tokens=17))
+    last = "She died, after all those years, at 77."
+    assert trajectory.conversations[-1].memory == f"Ada was born here.\n{last}\nBob knew her well."
+    (trajectory,) = play([whole], settings(chunk_tokens=30, memory_tokens=9))
+    assert (trajectory.conversations[-1].memory, trajectory.answer) == (last, "77")
 
 
-def test_what_never_came_into_the_memory_is_not_known() -> None:
-    (trajectory,) = play([example(NEEDLE, NEEDLE)], settings(memory_tokens=5))
-    assert replies(trajectory) == [UNCHANGED, REFUSAL]
+def test_what_never_came_into_the_memory_is_not_known(caplog: pytest.LogCaptureFixture) -> None:
+    whole = example(NEEDLE, NEEDLE)
+    (trajectory,) = play([whole], settings(memory_tokens=words(NEEDLE)))
+    assert replies(trajectory) == [UNCHANGED, REFUSAL], "the token that ends a reply has no room"
     assert trajectory.reward == 0
+    assert play([whole], settings(memory_tokens=words(NEEDLE)), least_reward=1.0) == []
+    assert "e is left out" in caplog.text and "reward of 0.00" in caplog.text
+    assert play([whole], settings(memory_tokens=words(NEEDLE) + 1), least_reward=1.0)[0].answer == "77"
     two = example(
         f"{NEEDLE}\nThe other of them is the well-known number: 8.",
         task="niah_multivalue",
@@ -206,6 +212,7 @@ def test_the_same_words_are_noted_once() -> None:
     )
     (trajectory,) = play([whole], settings())
     assert trajectory.conversations[-1].memory == "Ada.\nShe was 77.\nShe died."
+    assert play([replace(whole, answers=("yes",))], settings())[0].answer == "yes"
 
 
 def test_a_title_is_noted_where_what_follows_it_stands() -> None:
@@ -266,6 +273,9 @@ def test_a_prompt_of_another_read_is_refused() -> None:
         read(whole, oracle, settings(workflow="overwrite"))
     with pytest.raises(EngineError, match="did not write the memory"):
         asyncio.run(oracle.complete(GATED.for_answer(whole.problem, "Another memory."), Sampling(9)))
+    system = (Message("system", "Hurry."), *GATED.for_update(whole.problem, OTHER, ""))
+    with pytest.raises(EngineError, match="did not write the memory"):
+        asyncio.run(oracle.complete(system, Sampling(9)))
     with pytest.raises(EngineError, match="not of the document"):
         read(replace(whole, document="Something else."), oracle, settings())
 
@@ -293,6 +303,16 @@ def test_a_tally_is_cut_to_the_memory_and_counts_what_was_seen() -> None:
     assert memories(whole, *chunks, limit=4) == ["aaa 2, bbb 1", "aaa 4, bbb 2"]
     (trajectory,) = play([whole], settings())
     assert replies(trajectory) == ["aaa 4, bbb 2, ccc 2, ddd 1", "aaa, bbb"]
+
+
+def test_a_tally_has_four_times_the_words_that_are_asked_for() -> None:
+    listed = [f"{number}. word-{number % 9} of {number % 9}" for number in range(30)]
+    whole = example(" ".join(listed), answers=("word-0 of 0", "word-1 of 1"), task="cwe")
+    first, second = " ".join(listed[:9]) + " ", " ".join(listed[9:])
+    assert memories(whole, first)[0].split(", ")[-1] == "word-7 of 7 1"
+    assert memories(whole, first, second)[1].split(", ")[:4] == [f"word-{n} of {n} 4" for n in (0, 1, 2)] + [
+        "word-3 of 3 3"
+    ]
 
 
 def test_a_prompt_that_ends_alike_is_told_apart() -> None:

@@ -227,13 +227,15 @@ def test_a_collection_that_is_left_early_leaves_nothing_behind() -> None:
     engine = Model7(lambda *_: "Ada")
 
     async def run() -> int:
-        these = [Example(f"e{n}", "mine", "Who?", "Ada did. " * 50, ("Ada",), 100) for n in range(9)]
+        problems = ["Why", *["Where"] * 8]  # the model is slower with the longer ones
+        these = [Example(it, "mine", it, "Ada did. " * 50, ("Ada",), 100) for it in problems]
         stream = collect(these, engine, SETTINGS, load_reward())
         await anext(stream)
         await stream.aclose()
         return len(asyncio.all_tasks())
 
     assert asyncio.run(run()) == 1 and engine.live == 0
+    assert len(engine.seeds) == 1, "those under way are given up"
 
 
 @pytest.mark.parametrize(

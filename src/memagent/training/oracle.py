@@ -6,6 +6,7 @@ prompts of a read. Leaves out ENOUGH: whether more is to come cannot be told fro
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import AsyncGenerator, Iterable
 from dataclasses import replace
@@ -19,6 +20,8 @@ from memagent.training.rewards import Reward, load_reward
 from memagent.training.solutions import solution_of
 from memagent.training.trajectories import attempt
 from memagent.types import Completion, Example, Message, Model, Sampling, TokenCounter, Trajectory, Usage
+
+_log = logging.getLogger(__name__)
 
 _CHUNK = "\ue000chunk\ue000"  # stands for the chunk where a prompt is compared; in no document
 _BRACKETS = re.compile(r"[<＜﹤\[]")
@@ -97,14 +100,22 @@ def _folded(text: str) -> str:
 
 
 async def write_trajectories(
-    examples: Iterable[Example], settings: Settings, count_tokens: TokenCounter, reward: Reward | None = None
+    examples: Iterable[Example],
+    settings: Settings,
+    count_tokens: TokenCounter,
+    reward: Reward | None = None,
+    least_reward: float = 1.0,
 ) -> AsyncGenerator[Trajectory, None]:
     """The oracle's trajectory of each example, in their order, with its reward: the task's scorer by default.
 
     `settings` are those of the reads that training will make, `count_tokens` is the trained model's
-    tokenizer. Raises `SettingsError` for an example that cannot be solved, and for budgets that do not fit.
+    tokenizer. What the budgets leave no room for is worth less than `least_reward`, and left out with a
+    warning. Raises `SettingsError` for an example that cannot be solved, and for budgets that do not fit.
     """
     prompts, reward = prompts_of(settings.workflow, settings), reward or load_reward()
     for example in examples:
-        oracle = Oracle(example, prompts, count_tokens)
-        yield await attempt(example, oracle, settings, reward)
+        trajectory = await attempt(example, Oracle(example, prompts, count_tokens), settings, reward)
+        if (worth := trajectory.reward or 0.0) >= least_reward:
+            yield trajectory
+        else:
+            _log.warning("%s is left out: the budgets leave room for a reward of %.2f", example.id, worth)

@@ -97,7 +97,7 @@ class Notes:
         """All answers that stand in the memory, or the first one if everything it follows from does."""
         answers, memory = self._example.answers, self._text()
         task = TASKS.get(self._example.task)
-        if task and task.scorer == _SEVERAL and self._example.evidence:
+        if task and task.scorer == _SEVERAL:
             memory = memory.lower()
             found = [answer for answer in answers if answer.lower() in memory]
             return ", ".join(sorted(found, key=lambda it: memory.find(it.lower()))) or REFUSAL
