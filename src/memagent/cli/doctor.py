@@ -23,7 +23,7 @@ _PACKAGES = {
     "the base": ("openai", "xllamacpp", "gguf", "bm25s"),
     "[formats]": ("markitdown",),
     "[tokenizers]": ("tokenizers",),
-    "[train]": ("torch", "transformers"),
+    "[train]": ("torch", "transformers", "peft"),
     "[report]": ("matplotlib",),
     "[ray]": ("ray",),
 }

@@ -1,0 +1,194 @@
+"""Take a policy out of training: as a PEFT adapter, merged weights, a whole GGUF or a GGUF adapter.
+
+All are written beside their place and moved there whole. Left out: GGUF files with k-quants (llama.cpp's
+`llama-quantize` makes them), and GGUF files of models that did not come from one.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from memagent.engines.embedded import QUANTISATION, requantise, written_whole
+from memagent.errors import SettingsError
+from memagent.training.gguf_layout import Layout, layout_of
+
+FORMS = ("adapter", "merged", "gguf", "gguf-adapter")
+QUANTISATIONS = ("F32", "F16", "Q8_0")
+
+_CONSTANTS = {"rope_freqs.weight"}  # tensors of a GGUF that stand for settings of the model
+
+
+def export_policy(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    to: str,
+    out: str | Path,
+    base_gguf: str | Path | None = None,
+    quantisation: str = QUANTISATION,
+) -> None:
+    """Write a policy to `out`, which must not exist yet; the policy itself stays as it is.
+
+    Args:
+        model: a transformers model, or a `PeftModel` with a LoRA on one.
+        tokenizer: the model's.
+        to: "adapter" (a PEFT folder), "merged" (a Hugging Face folder), "gguf" (a whole model) or
+            "gguf-adapter". The last two are for Llama, Mistral, Qwen2 and Qwen3 models.
+        out: the file or folder to write.
+        base_gguf: for "gguf", the file that the policy started from, or another of the same model: what is
+            no weight is taken from there, the tokenizer above all.
+        quantisation: for "gguf", one of `QUANTISATIONS`.
+
+    Raises `SettingsError` for a policy that has no such form, and if `out` cannot be written.
+    """
+    out = Path(out)
+    if to not in FORMS:
+        raise SettingsError(f"to is {to!r}: use one of {', '.join(FORMS)}")
+    if "adapter" in to and not hasattr(model, "get_base_model"):
+        raise SettingsError(
+            "the policy has no LoRA, all its weights were trained: export it as merged or gguf"
+        )
+    if out.exists():
+        raise SettingsError(f"{out} exists already: delete it, or name another place")
+    try:
+        with written_whole(out) as place:
+            match to:
+                case "adapter":
+                    # What PEFT else does about embeddings asks the hub for the base model.
+                    model.save_pretrained(place, save_embedding_layers=False)
+                case "merged":
+                    _plain(_merged(model)).save_pretrained(place)
+                    tokenizer.save_pretrained(place)
+                case "gguf":
+                    _write_gguf(_merged(model), place, base_gguf, quantisation)
+                case _:
+                    _write_gguf_adapter(model, place)
+    except (OSError, SafetensorError) as error:
+        raise SettingsError(f"{out} cannot be written: {error}") from error
+
+
+def _merged(model: Any) -> PreTrainedModel:
+    """The transformers model with the LoRA added to its weights, in a copy; without a LoRA, itself."""
+    merged: PreTrainedModel = (
+        copy.deepcopy(model).merge_and_unload() if hasattr(model, "get_base_model") else model
+    )
+    return merged
+
+
+def _plain(model: PreTrainedModel) -> PreTrainedModel:
+    """The same weights in a model that nothing marks as having been quantised.
+
+    One that was loaded from a GGUF has plain weights, and yet refuses to be saved.
+    """
+    config = copy.deepcopy(model.config)
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    with torch.device("meta"):  # no weights of its own
+        plain: PreTrainedModel = type(model)(config)
+    plain.load_state_dict(model.state_dict(), assign=True)
+    plain.tie_weights()
+    plain.generation_config = model.generation_config
+    return plain
+
+
+def _write_gguf(model: PreTrainedModel, place: Path, base_gguf: str | Path | None, quantisation: str) -> None:
+    if base_gguf is None:
+        raise SettingsError(
+            "a GGUF is made from that of the base model, and none is named: name it, or export as merged "
+            "and convert that with llama.cpp's convert_hf_to_gguf.py"
+        )
+    if quantisation not in QUANTISATIONS:
+        raise SettingsError(f"quantisation is {quantisation!r}: use one of {', '.join(QUANTISATIONS)}")
+    base, layout = Path(base_gguf), layout_of(model.config)
+    shapes = _shapes(base, layout)
+    weights = {layout.name(weight): (weight, values) for weight, values in model.state_dict().items()}
+    if model.config.tie_word_embeddings and "output.weight" not in shapes:
+        del weights["output.weight"]
+    ours = {name: tuple(values.shape) for name, (_, values) in weights.items()}
+    if odd := {name for name, _ in ours.items() ^ shapes.items()}:
+        name = min(odd)
+        raise SettingsError(
+            f"{base} is of another model than the policy: {name} is {shapes.get(name, 'missing')} there, and "
+            f"{ours.get(name, 'missing')} in the policy; name the GGUF that it started from"
+        )
+
+    def values_of(name: str) -> NDArray[np.float32] | None:
+        return layout.arranged(*weights[name]) if name in weights else None
+
+    requantise(base, place, quantisation, values_of)
+
+
+def _shapes(base: Path, layout: Layout) -> dict[str, tuple[int, ...]]:
+    """The shapes of a GGUF's weights, by name. Raises `SettingsError` if it is of another architecture."""
+    if not base.is_file():
+        raise SettingsError(f"there is no file {base}: name the GGUF that the policy started from")
+    try:
+        reader = gguf.GGUFReader(base)
+    except Exception as error:  # the reader raises whatever a broken file leads it to
+        raise SettingsError(f"{base} is no GGUF file, or a damaged one ({error})") from error
+    if (found := reader.fields["general.architecture"].contents()) != layout.architecture:
+        raise SettingsError(
+            f"{base} is a {found} and the policy a {layout.architecture}: name the GGUF that it started from"
+        )
+    return {
+        tensor.name: tuple(reversed(tensor.shape.tolist()))
+        for tensor in reader.tensors
+        if tensor.name not in _CONSTANTS
+    }
+
+
+def _write_gguf_adapter(model: Any, place: Path) -> None:
+    layout = layout_of(model.config)
+    writer = gguf.GGUFWriter(place, layout.architecture)
+    try:
+        writer.add_type(gguf.GGUFType.ADAPTER)
+        writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
+        # llama.cpp multiplies by alpha / rank. Here all of the scale is in b, as layers may differ in it.
+        writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, 1.0)
+        for weight, a, b in _lora(model):
+            name = layout.name(weight)
+            if name == "output.weight" and model.config.tie_word_embeddings:
+                raise SettingsError(
+                    "a LoRA on an output that is tied to the embeddings has no GGUF form: use merged"
+                )
+            writer.add_tensor(f"{name}.lora_a", a.detach().float().cpu().numpy())
+            writer.add_tensor(f"{name}.lora_b", layout.arranged(weight, b))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+    finally:
+        writer.close()
+
+
+def _lora(model: Any) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """The LoRA: each weight's name in the plain model, a `(rank, in)`, and b `(out, rank)` times alpha.
+
+    Raises `SettingsError` for an adapter that is more than pairs of matrices.
+    """
+    from peft import get_peft_model_state_dict
+
+    adapter = model.active_adapter
+    state = get_peft_model_state_dict(model, adapter_name=adapter, save_embedding_layers=False)
+    for key, a in state.items():
+        path, _, part = key.rpartition(".lora_")
+        layer = model.get_submodule(path) if path else None
+        if part not in ("A.weight", "B.weight") or layer is None or layer.lora_variant:
+            raise SettingsError(
+                f"the adapter is no plain LoRA ({key}), and has no GGUF form: export it as merged"
+            )
+        if part == "A.weight":
+            scale = layer.scaling[adapter] * a.shape[0]
+            yield (
+                f"{path.removeprefix('base_model.model.')}.weight",
+                a,
+                state[f"{path}.lora_B.weight"].float() * scale,
+            )

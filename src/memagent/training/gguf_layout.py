@@ -1,0 +1,66 @@
+"""How llama.cpp names and arranges the weights of a transformers model.
+
+Known are dense Llama, Mistral, Qwen2 and Qwen3 models. A vocabulary is not translated: a whole GGUF is
+made from one that has it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from memagent.errors import SettingsError
+
+# llama.cpp turns neighbouring pairs of a head's values where transformers turns halves, so its converter
+# rearranges the queries and keys of the first two; for the others llama.cpp itself turns halves.
+_ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
+_PAIRED = {"llama"}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the weights of one model go in a GGUF; made by `layout_of`."""
+
+    architecture: str
+    heads: int
+    key_heads: int
+    names: gguf.TensorNameMap
+
+    def name(self, weight: str) -> str:
+        """What llama.cpp calls a weight. Raises `SettingsError` for one that it has no name for."""
+        found = self.names.get_name(weight, try_suffixes=(".weight", ".bias"))
+        if found is None:
+            raise SettingsError(f"llama.cpp has no place for the weight {weight}: export as merged")
+        return found
+
+    def arranged(self, weight: str, values: torch.Tensor) -> NDArray[np.float32]:
+        """Values `(out, ...)` in the order that llama.cpp wants their rows in."""
+        rows: NDArray[np.float32] = values.detach().float().cpu().numpy()
+        parts = weight.split(".")
+        if self.architecture not in _PAIRED or not {"q_proj", "k_proj"} & set(parts):
+            return rows
+        heads = self.heads if "q_proj" in parts else self.key_heads
+        halves = rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:])
+        return halves.swapaxes(1, 2).reshape(rows.shape)
+
+
+def layout_of(config: Any) -> Layout:
+    """The layout for a transformers configuration. Raises `SettingsError` for one that is not known."""
+    if config.model_type not in _ARCHITECTURES:
+        raise SettingsError(
+            f"the policy is a {config.model_type}, and written as GGUF are only {', '.join(_ARCHITECTURES)}: "
+            "export as merged, and convert that with llama.cpp's convert_hf_to_gguf.py"
+        )
+    architecture = _ARCHITECTURES[config.model_type]
+    (kind,) = (kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    return Layout(
+        architecture=architecture,
+        heads=config.num_attention_heads,
+        key_heads=config.num_key_value_heads,
+        names=gguf.get_tensor_name_map(kind, config.num_hidden_layers),
+    )
