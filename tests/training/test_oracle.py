@@ -308,7 +308,7 @@ def test_a_tally_is_cut_to_the_memory_and_counts_what_was_seen() -> None:
 def test_a_tally_has_four_times_the_words_that_are_asked_for() -> None:
     listed = [f"{number}. word-{number % 9} of {number % 9}" for number in range(30)]
     whole = example(" ".join(listed), answers=("word-0 of 0", "word-1 of 1"), task="cwe")
-    first, second = " ".join(listed[:9]) + " ", " ".join(listed[9:])
+    first, second = " ".join(listed[:8]) + " ", " ".join(listed[8:])
     assert memories(whole, first)[0].split(", ")[-1] == "word-7 of 7 1"
     assert memories(whole, first, second)[1].split(", ")[:4] == [f"word-{n} of {n} 4" for n in (0, 1, 2)] + [
         "word-3 of 3 3"

@@ -113,7 +113,7 @@ def test_a_row_that_is_no_trajectory_is_named(
     path = tmp_path / "a.jsonl"
     path.write_text("\n".join(json.dumps(row) for row in (GOOD, changed(change))))
     rows = read_trajectories(path)
-    assert next(rows).reward == 1.0
+    assert repr(next(rows).reward) == "1.0"
     with pytest.raises(SettingsError, match=f"line 2 is no trajectory: {said}"):
         next(rows)
 
