@@ -20,9 +20,10 @@ def common_length(left: Sequence[int], right: Sequence[int]) -> int:
 def shared_beginnings(prompts: Sequence[Sequence[int]]) -> list[tuple[int, list[int]]]:
     """The prompts in families: how many tokens a family begins with in common, and its members' indices.
 
-    A family keeps each prompt's last token apart, since what follows it differs. The words that every prompt
-    opens with make no family: a prompt joins one only if at least half of the common tokens stay common. Families
-    come in the order of their first members, and a prompt that is like no other is a family by itself.
+    A family keeps each prompt's last token apart, since what follows it differs. The words that every
+    prompt opens with make no family: a prompt joins one only if at least half of the common tokens stay
+    common. Families come in the order of their first members, and a prompt that is like no other is a
+    family by itself.
     """
     families: list[tuple[int, list[int]]] = []
     for index in sorted(range(len(prompts)), key=lambda index: (tuple(prompts[index]), index)):

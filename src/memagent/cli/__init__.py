@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from memagent import __version__
-from memagent.cli import ask, data, doctor, evaluate, report, show
+from memagent.cli import ask, data, doctor, evaluate, report, show, train
 from memagent.cli.messages import DEFECT, INTERRUPTED, exit_code, print_error, warn
 from memagent.errors import MemAgentError
 
@@ -52,13 +52,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="memagent",
-        description="Read documents of any length with any model: ask, and measure.",
+        description="Read documents of any length with any model: ask, measure, train.",
         epilog="exit codes: 0 answered, 2 usage or settings, 3 engine failed (resumable), "
         "4 document unreadable, 130 interrupted",
     )
     parser.add_argument("--version", action="version", version=f"memagent {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for module in (ask, show, data, evaluate, report, doctor):
+    for module in (ask, show, data, evaluate, train, report, doctor):
         module.add_parser(commands)
     return parser
 

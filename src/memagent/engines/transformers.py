@@ -126,8 +126,8 @@ class TransformersEngine:
     def caller(self) -> Iterator[None]:
         """Announce somebody who makes one call after another.
 
-        While there are such, a batch starts once each of them waits. So batches are full, and the same callers
-        get the same batches each time, whatever the machine is busy with.
+        While there are such, a batch starts once each of them waits. So batches are full, and the same
+        callers get the same batches each time, whatever the machine is busy with.
         """
         self._callers += 1
         try:
@@ -365,9 +365,9 @@ def _read_beginnings(
 ) -> tuple[Sequence[_Row], _Draws, torch.Tensor, Any]:
     """Read what several prompts begin with, each beginning once.
 
-    The rows and draws, family after family; which places of the cache are a row's own `(sequences, tokens)`, their
-    sum being how much of its prompt is read; and the cache, with an entry for each row. Where no two
-    prompts begin alike nothing is read, and the cache is None.
+    Returns the rows and draws, family after family; which places of the cache are a row's own
+    `(sequences, tokens)`, their sum being how much of its prompt is read; and the cache, with an entry
+    for each row. Where no two prompts begin alike nothing is read, and the cache is None.
     """
     families = shared_beginnings([row.prompt_ids for row in rows])
     if len(families) == len(rows) or not all(shared for shared, _ in families):

@@ -57,15 +57,17 @@ class Run:
 async def evaluate(run: Run, engine: Engine | None = None) -> None:
     """Run what is missing, and append its rows.
 
-    Without an `engine` the one that the settings ask for is opened, and closed at the end. Raises `SettingsError` before the first call if something cannot be used, and `MemAgentError`
-    if an example cannot be made; the rows up to there are kept.
+    Without an `engine` the one that the settings ask for is opened, and closed at the end. Raises
+    `SettingsError` before the first call if something cannot be used, and `MemAgentError` if an example
+    cannot be made; the rows up to there are kept.
     """
     if engine is None:
         engine = await open_engine(run.settings)
         try:
-            return await evaluate(run, engine)
+            await evaluate(run, engine)
         finally:
             await engine.aclose()
+        return
     check(run.plan, run.settings, engine)
     totals = run.plan.totals()
     with open_rows(run.folder, _header(run, engine, totals.total()), run.resume) as rows:

@@ -21,11 +21,11 @@ _NAME = "memagent_trees"
 
 
 def tree_attention(
-    module: torch.nn.Module,
+    _module: torch.nn.Module,
     query: torch.Tensor,  # (1, heads, tokens, size)
     key: torch.Tensor,  # (1, key heads, tokens, size)
     value: torch.Tensor,  # (1, key heads, tokens, size)
-    attention_mask: torch.Tensor | None,
+    _attention_mask: torch.Tensor | None,
     *,
     trees: tuple[TreeIndex, ...],
     scaling: float | None = None,
@@ -76,7 +76,8 @@ def attention_over_trees(model: PreTrainedModel) -> Iterator[None]:
     kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"}:
         raise SettingsError(
-            f"{type(model).__name__} has layers of {', '.join(sorted(kinds))}: set optimizer.layout to 'padded'"
+            f"{type(model).__name__} has layers of {', '.join(sorted(kinds))}: "
+            "set optimizer.layout to 'padded'"
         )
     AttentionInterface.register(_NAME, tree_attention)
     before = model.config._attn_implementation

@@ -1,4 +1,4 @@
-"""The examples of a run, in an order that depends on the seed and a position alone: so a run can be resumed."""
+"""The examples of a run, in an order that depends on the seed and a position alone."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Data:
         return self._sources[source](self._order(source, epoch)[place])
 
     def first(self, count: int) -> list[Example]:
-        """The first `count` examples (of files: all there are, if fewer), unshuffled: for held-out evaluation."""
+        """The first `count` examples (of files: all there are, if fewer), unshuffled."""
         known = [size for size in self._sizes if size is not None]
         if len(known) == len(self._sizes):
             count = min(count, sum(known))

@@ -11,10 +11,10 @@ from memagent.evaluation.rows import Row
 from memagent.evaluation.run import Run, Watch, evaluate
 from memagent.tasks import write_examples
 from memagent.tasks.scoring import confidence_interval
+from memagent.tokens import TokenEstimate
 from memagent.training.data import load_data
 from memagent.training.settings import TrainingSettings
 from memagent.types import Engine, model_of
-from memagent.tokens import TokenEstimate
 
 
 class HeldOut:
@@ -28,7 +28,7 @@ class HeldOut:
         wanted = settings.evaluation
         if wanted.every and not self._examples.is_file():
             count_tokens = model_of(engine).count_tokens or TokenEstimate()
-            data = load_data([settings.path(name) for name in wanted.examples], settings.seed, count_tokens)
+            data = load_data(wanted.examples, settings.seed, count_tokens)
             run.mkdir(parents=True, exist_ok=True)
             write_examples(self._examples, data.first(wanted.count))
 
@@ -39,7 +39,7 @@ class HeldOut:
         return bool(wanted.every) and (step % wanted.every == 0 or last) and (wanted.before or step > 0)
 
     async def score(self, step: int) -> dict[str, float]:
-        """Evaluate the policy as it is now. Rows of the same step, of a run that was cut off, are made anew."""
+        """Evaluate the policy as it is now. Rows of a run that was cut off are made anew."""
         folder = self._folder / f"step-{step:06d}"
         shutil.rmtree(folder, ignore_errors=True)
         rows: list[Row] = []

@@ -1,4 +1,4 @@
-"""One optimizer step on sequences: the same gradient however they are cut into micro-batches or spread over ranks."""
+"""Optimizer steps: the same gradient however sequences are cut into micro-batches or spread over ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from memagent.types import TrainingSequence
 
 Sums = defaultdict[str, float]
 TokenLoss = Callable[[Batch, TokenValues, Sums], torch.Tensor]
-"""The loss of each completion token `(tokens,)`; adds what it measures to the counter, as sums over tokens."""
+"""The loss of each completion token `(tokens,)`; adds what it measures to the sums."""
 
 
 class Learner:
@@ -62,6 +62,12 @@ class Learner:
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Take up a checkpoint. Raises `TrainingError` if it is of another policy."""
+        self.load_weights(state)
+        self._optimizer.load_state_dict(state["optimizer"])
+        self.steps = state["steps"]
+
+    def load_weights(self, state: dict[str, Any]) -> None:
+        """Take up a checkpoint's weights alone. Raises `TrainingError` if they are of another policy."""
         trained = self.policy.trained()
         if {name: value.shape for name, value in trained.items()} != {
             name: value.shape for name, value in state["trained"].items()
@@ -70,8 +76,6 @@ class Learner:
         with torch.no_grad():
             for name, value in state["trained"].items():
                 trained[name].copy_(value)
-        self._optimizer.load_state_dict(state["optimizer"])
-        self.steps = state["steps"]
 
     def gradient(self, sequences: Sequence[TrainingSequence], token_loss: TokenLoss) -> Sums:
         """Leave in the parameters the gradient of the mean loss over all completion tokens, of all ranks."""
@@ -96,7 +100,7 @@ class Learner:
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, self.settings.max_gradient_norm).item()
         if not norm < float("inf"):
             raise TrainingError(
-                f"the gradient is {norm} at optimizer step {self.steps + 1}: resume with a lower learning rate"
+                f"the gradient is {norm} at optimizer step {self.steps + 1}: lower the learning rate"
             )
         self.steps += 1
         warmed = min(1.0, self.steps / max(1, self.settings.warmup_steps))

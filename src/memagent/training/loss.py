@@ -1,7 +1,7 @@
 """The loss of Multi-Conv DAPO, token by token (arXiv 2507.02259 section 3.2; DAPO, arXiv 2503.14476).
 
 Everything is flat over tokens. What is averaged over is the caller's business, and it is one thing
-only: all sampled tokens of the optimizer step, over all its micro-batches and ranks. So nothing here averages.
+only: all sampled tokens of the optimizer step, over all its micro-batches and ranks. Nothing here averages.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def token_losses(
     reference_logprobs: torch.Tensor | None = None,  # (tokens,)
     kl_weight: float = 0.0,
 ) -> torch.Tensor:
-    """The loss of each token, to be minimised `(tokens,)`; their sum over the number of tokens is the loss."""
+    """The loss of each token, to be minimised `(tokens,)`; their sum over their number is the loss."""
     losses = -clipped_objective(policy_logprobs, old_logprobs, advantages, clip_low, clip_high)
     if reference_logprobs is not None and kl_weight:
         losses = losses + kl_weight * k3(policy_logprobs, reference_logprobs)

@@ -155,13 +155,13 @@ def _load(settings: PolicySettings, frozen_dtype: torch.dtype) -> tuple[Any, Any
         tokenizer = AutoTokenizer.from_pretrained(place, **options)
         if settings.random_weights:
             config = AutoConfig.from_pretrained(place, **options)
-            model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+            model = AutoModelForCausalLM.from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
         else:
             model = AutoModelForCausalLM.from_pretrained(place, dtype=dtype, **options)
     except Exception as error:  # a bad file meets the errors of half a dozen libraries
         raise SettingsError(
-            f"the policy {name} cannot be loaded ({type(error).__name__}: {error}): name a Hugging Face folder "
-            "or a .gguf file in policy.model"
+            f"the policy {name} cannot be loaded ({type(error).__name__}: {error}): name a Hugging Face "
+            "folder or a .gguf file in policy.model"
         ) from error
     return model, tokenizer
 

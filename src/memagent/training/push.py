@@ -1,7 +1,7 @@
 """Another process generates: an OpenAI-compatible server that gets the policy's weights before each step.
 
-vLLM takes a LoRA at run time (start it with `--enable-lora` and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True), SGLang
-weights from a folder. Both read the run's folder, so it must be one that the server sees too.
+vLLM takes a LoRA at run time (start it with `--enable-lora` and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True),
+SGLang weights from a folder. Both read the run's folder, so it must be one that the server sees too.
 """
 
 from __future__ import annotations

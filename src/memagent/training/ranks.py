@@ -16,7 +16,7 @@ Item = TypeVar("Item")
 
 
 class Ranks:
-    """This process among its like: `number` of `count`."""
+    """One process among its like: `number` of `count`."""
 
     def __init__(self) -> None:
         self._accelerator: Any = None

@@ -16,7 +16,7 @@ from memagent.tasks.scoring import SCORERS
 from memagent.types import Example, Trajectory
 
 Reward = Callable[[Example, Trajectory], float]
-"""From an example and an attempt at it to the reward. Attempts without an answer never come here: they get 0."""
+"""From an example and an attempt at it to the reward. Attempts without an answer get 0 unasked."""
 
 DEFAULT_SCORER = "substring_match"
 
@@ -39,8 +39,8 @@ def load_reward(name: str | None = None, scorer: str | None = None) -> Reward:
     return reward
 
 
-def load_function(name: str, folder: Path | None = None) -> Callable[..., Any]:
-    """The function that `module:function` or `file.py:function` names; files lie relative to `folder`.
+def load_function(name: str) -> Callable[..., Any]:
+    """The function that `module:function` or `file.py:function` names.
 
     Raises `SettingsError` if there is no such function, with the error of a module that fails to load.
     """
@@ -48,7 +48,7 @@ def load_function(name: str, folder: Path | None = None) -> Callable[..., Any]:
     if not place or not function:
         raise SettingsError(f"{name!r} names no function: write module:function or file.py:function")
     try:
-        module = _load_file((folder or Path()) / place) if place.endswith(".py") else _load_module(place)
+        module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
     except SettingsError:
         raise
     except Exception as error:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from memagent.config import Settings
 from memagent.documents import text_document
-from memagent.errors import ContextOverflowError, EngineError
+from memagent.errors import EmptyAnswerError
 from memagent.reading import Read
 from memagent.training.loss import overlong_penalty
 from memagent.training.rewards import Reward
@@ -71,9 +71,7 @@ class Rollout:
                 async with aclosing(aiter(reading)) as steps:
                     async for conversation in steps:
                         conversations.append(conversation)
-        except EngineError as failure:
-            if recorder.failed:
-                raise
+        except EmptyAnswerError as failure:
             error = str(failure)
             conversations += recorder.rest(conversations)
         trajectory = Trajectory(example.id, tuple(conversations), reading.answer, error=error)
@@ -93,25 +91,18 @@ class Rollout:
 
 
 class _Recorder:
-    """An engine in front of another: another seed for each call, and what the attempt has been told so far."""
+    """An engine in front of another: gives each call a seed of its own, and keeps what came back."""
 
     def __init__(self, engine: Engine, seed: str) -> None:
         self.model = model_of(engine)
-        self.failed = False
         self._engine = engine
         self._seed = seed
         self._calls: list[tuple[tuple[Message, ...], Completion]] = []
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        """As the engine behind does it. With one seed for all calls, their random numbers would be the same."""
+        """As the engine behind does it. One seed for all calls would give them the same random numbers."""
         seed = random.Random(f"{self._seed}/{len(self._calls)}").getrandbits(31)
-        try:
-            completion = await self._engine.complete(messages, replace(sampling, seed=seed))
-        except ContextOverflowError:
-            raise  # the workflow reads on in smaller chunks
-        except Exception:
-            self.failed = True
-            raise
+        completion = await self._engine.complete(messages, replace(sampling, seed=seed))
         self._calls.append((messages, completion))
         return completion
 

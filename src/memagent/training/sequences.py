@@ -15,7 +15,7 @@ import torch
 
 from memagent.errors import TrainingError
 from memagent.prefixes import shared_beginnings
-from memagent.types import Trajectory, TrainingSequence
+from memagent.types import TrainingSequence, Trajectory
 
 Layout = Literal["shared", "packed", "padded"]
 _NO_IDS = "{}: the engine gave no {}, without which nothing can be trained: vLLM gives them from 0.10.2 on"
@@ -24,7 +24,7 @@ _UNEVEN = 1.25  # branches of one tree are padded to the longest, in attention a
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Sequences that begin with the same `shared` tokens (0: they have nothing in common but their length)."""
+    """Sequences that begin with the same `shared` tokens (0: they are just of about one length)."""
 
     shared: int
     branches: tuple[TrainingSequence, ...]
@@ -39,8 +39,8 @@ class Tree:
 class TreeIndex:
     """Where a tree stands in its row: the shared tokens from `start` on, then the branches.
 
-    `rows` `(branches, tokens)` are the places of the branches' tokens, the last one repeated as padding; `own`
-    picks, from the flattened rows, those that are no padding, in the row's order.
+    `rows` `(branches, tokens)` are the places of the branches' tokens, the last one repeated as padding;
+    `own` picks, from the flattened rows, those that are no padding, in the row's order.
     """
 
     start: int
@@ -51,9 +51,10 @@ class TreeIndex:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A micro-batch. `keep` is the model's `logits_to_keep`; `select` picks the completion tokens from those logits.
+    """A micro-batch.
 
-    The flat tensors have an entry for each completion token of the batch, all in one order.
+    `keep` is the model's `logits_to_keep`; `select` picks the completion tokens from those logits. The flat
+    tensors have an entry for each completion token of the batch, all in one order.
     """
 
     input_ids: torch.Tensor  # (rows, tokens)
@@ -66,7 +67,7 @@ class Batch:
     old_logprobs: torch.Tensor  # (completion tokens,), 0 where nobody sampled
     advantages: torch.Tensor  # (completion tokens,)
     tokens: int
-    """The tokens of all sequences, each beginning counted as often as it occurs: what padding nothing would compute."""
+    """The tokens of all sequences; a beginning counts as often as it occurs."""
 
     def to(self, device: torch.device | str) -> Batch:
         """The same on another device."""

@@ -1,6 +1,7 @@
 """A training run's settings: one TOML file, one table for each part; an unknown key is an error.
 
-The defaults are the paper's where it has a figure (arXiv 2507.02259, section 4.1 and appendix).
+Paths in the file are relative to it. The defaults are the paper's where it has a figure (arXiv 2507.02259,
+section 4.1 and appendix).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import difflib
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -32,7 +33,7 @@ class PolicySettings:
     random_weights: bool = False
     adapter: str | None = None
     lora_rank: int = 0
-    lora_alpha: float = 32.0
+    lora_alpha: int = 32
     lora_targets: str | tuple[str, ...] = "all-linear"
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     gradient_checkpointing: bool = False
@@ -57,9 +58,9 @@ class RolloutSettings:
     """How attempts are made: `groups` examples a step, `attempts` at each (the paper's G).
 
     Groups whose rewards are all equal are dropped, and up to `refills` times others are drawn in their
-    place. `rows` bounds the conversations that are decoded together. With `server`, an OpenAI-compatible URL,
-    another process generates; `push` says how it gets the new weights after each step, and `served_model` what
-    it calls the model.
+    place; with 0 refills all groups are kept. `rows` bounds the conversations that are decoded together. With
+    `server`, an OpenAI-compatible URL, another process generates; `push` says how it gets the new weights
+    before each step, and `served_model` what it calls the model at first.
     """
 
     groups: int = 16
@@ -70,16 +71,16 @@ class RolloutSettings:
     rows: int = 256
     server: str | None = None
     served_model: str | None = None
-    push: Literal["vllm-lora", "vllm-weights", "sglang-weights", "none"] = "vllm-lora"
+    push: Literal["vllm-lora", "sglang-weights", "none"] = "vllm-lora"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossSettings:
     """The objective. `clip_low` and `clip_high` bound the ratio, `kl_weight` is beta.
 
-    `overlong_tokens` is the length of the buffer before a completion's limit in which the reward falls (0: off).
-    `credit` "trajectory" gives every conversation the advantage; "answer" only the last one, which is
-    what a trainer of single conversations would do, and is here to compare with.
+    `overlong_tokens` is the length of the buffer before a completion's limit in which the reward falls (0:
+    off). `credit` "trajectory" gives every conversation the advantage; "answer" only the last one, which
+    is what a trainer of single conversations would do, and is here to compare with.
     """
 
     clip_low: float = 0.2
@@ -92,11 +93,12 @@ class LossSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerSettings:
-    """AdamW, constant after a linear warm-up. `updates` is the number of optimizer steps for each step's rollouts.
+    """AdamW, constant after a linear warm-up.
 
-    `batch_tokens` bounds the tokens of a micro-batch, which changes memory and speed, not the gradient. `layout`
-    is how its sequences are laid out: "shared" computes a common beginning once, "packed" pads nothing,
-    "padded" is for models whose attention cannot be replaced.
+    `updates` is the number of optimizer steps for each step's rollouts. `batch_tokens` bounds the tokens of a
+    micro-batch, which changes memory and speed, not the gradient. `layout` is how its sequences are laid
+    out: "shared" computes a common beginning once, "packed" pads nothing, "padded" is for models whose
+    attention cannot be replaced.
     """
 
     learning_rate: float = 1e-6
@@ -157,8 +159,6 @@ class TrainingSettings:
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     warm_start: WarmStartSettings = field(default_factory=WarmStartSettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
-    folder: Path = Path()
-    """Where the file lies; paths in it are relative to this."""
 
     def __post_init__(self) -> None:
         above_zero = {
@@ -176,12 +176,6 @@ class TrainingSettings:
         if not 0 <= self.loss.clip_low < 1 or self.loss.clip_high < 0 or self.loss.kl_weight < 0:
             raise SettingsError("loss: clip_low lies in [0, 1), clip_high and kl_weight are not negative")
 
-    def path(self, name: str) -> str:
-        """A file or folder named in the settings, relative to where they lie; ids of a hub stay as they are."""
-        file, colon, function = name.partition(".py:")
-        place = self.folder / (file + ".py" if colon else file)
-        return f"{place}{colon and ':'}{function}" if place.exists() else name
-
     def recorded(self) -> dict[str, Any]:
         """The settings as they are kept with a run, without the endpoint's key."""
         values: dict[str, Any] = json.loads(json.dumps(asdict(self), default=str))
@@ -189,8 +183,11 @@ class TrainingSettings:
         return values
 
 
-def load_training(path: str | Path) -> TrainingSettings:
-    """The settings of a TOML file. Raises `SettingsError` naming the file, table and key that is wrong."""
+def load_training(path: str | Path, overrides: Mapping[str, Any] | None = None) -> TrainingSettings:
+    """The settings of a TOML file, with the values of `overrides`, tables like its own, put over them.
+
+    Raises `SettingsError` naming the file, table and key that is wrong.
+    """
     path = Path(path)
     try:
         table = tomllib.loads(path.read_text("utf-8"))
@@ -198,15 +195,54 @@ def load_training(path: str | Path) -> TrainingSettings:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise SettingsError(f"{path} is no TOML: {error}") from error
-    settings: TrainingSettings = _build(TrainingSettings, table, str(path), folder=path.parent)
+    table = _merged(table, overrides or {})
+    settings: TrainingSettings = _build(TrainingSettings, table, str(path))
+    return _located(settings, path.parent)
+
+
+def restored(record: Mapping[str, Any], place: str) -> TrainingSettings:
+    """The settings that a run was recorded with. Raises `SettingsError` naming the `place` they are from."""
+    settings: TrainingSettings = _build(TrainingSettings, record, place)
     return settings
 
 
-def _build(kind: type[Any], table: Mapping[str, Any], place: str, **extra: Any) -> Any:
+def _located(settings: TrainingSettings, folder: Path) -> TrainingSettings:
+    """The settings with the files and folders they name found from here; what is no file stays as it is."""
+
+    def found(name: str | None) -> str | None:
+        file, colon, function = (name or "").partition(".py:")
+        place = folder / (file + ".py" if colon else file)
+        return f"{place}{colon and ':'}{function}" if name and place.exists() else name
+
+    def all_found(names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(found(name) or name for name in names)
+
+    policy, read, data = settings.policy, settings.read, settings.data
+    evaluation, warm_start = settings.evaluation, settings.warm_start
+    return replace(
+        settings,
+        policy=replace(policy, model=found(policy.model), adapter=found(policy.adapter)),
+        read=replace(read, model=found(read.model), templates=found(read.templates),
+                     tokenizer=found(read.tokenizer)),
+        data=replace(data, examples=all_found(data.examples), reward=found(data.reward)),
+        evaluation=replace(evaluation, examples=all_found(evaluation.examples)),
+        warm_start=replace(warm_start, trajectories=found(warm_start.trajectories) or "oracle"),
+    )  # fmt: skip
+
+
+def _merged(table: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(table)
+    for name, value in over.items():
+        below = merged.get(name)
+        merged[name] = _merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _build(kind: type[Any], table: Mapping[str, Any], place: str) -> Any:
     """An instance of a dataclass from a table, nested ones included."""
     hints = get_type_hints(kind)
-    names = {item.name for item in fields(kind)} - extra.keys()
-    values: dict[str, Any] = dict(extra)
+    names = {item.name for item in fields(kind)}
+    values: dict[str, Any] = {}
     for name, value in table.items():
         if name not in names:
             near = "".join(f", did you mean {it!r}?" for it in difflib.get_close_matches(name, names, n=1))

@@ -1,4 +1,4 @@
-"""The training loop: attempts, advantages, optimizer steps; then a line of metrics, an evaluation, a checkpoint.
+"""The training loop: attempts, advantages, optimizer steps; then metrics, an evaluation, a checkpoint.
 
 A run is decided by its settings. What is drawn depends on the seed and the position in the data alone, so a
 run that was killed and resumed has the metrics of one that was not.
@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
+from memagent.engines.embedded import default_model
 from memagent.engines.transformers import TransformersEngine
 from memagent.errors import SettingsError
 from memagent.training import checkpoint
@@ -30,7 +31,7 @@ from memagent.training.ranks import Ranks
 from memagent.training.rewards import load_reward
 from memagent.training.rollout import Rollout
 from memagent.training.sequences import sequences_of
-from memagent.training.settings import LossSettings, TrainingSettings
+from memagent.training.settings import LossSettings, TrainingSettings, restored
 from memagent.training.tally import Tally, kept, tally, totals, used_mib
 from memagent.training.warm_start import load_imitations
 from memagent.types import Engine, Group, TrainingSequence, model_of
@@ -86,6 +87,22 @@ def local_engine(settings: TrainingSettings, policy: Policy) -> TransformersEngi
     )
 
 
+def trained_policy(run: Path) -> tuple[Policy, int, Path | None]:
+    """The policy of a run's newest checkpoint, the steps it has taken, and the .gguf file it started from.
+
+    Raises `SettingsError` if the run has no checkpoint.
+    """
+    path = checkpoint.newest(run)
+    if path is None:
+        raise SettingsError(f"{run} has no checkpoint: is it a folder of memagent train?")
+    state = checkpoint.load(path)
+    settings = restored(state["settings"], str(path))
+    policy = load_policy(settings.policy, settings.rollout.temperature, settings.seed)
+    Learner(policy, settings.optimizer, Ranks()).load_weights(state["learner"])
+    name = settings.policy.model or str(default_model())
+    return policy, state["progress"]["step"], Path(name) if name.endswith(".gguf") else None
+
+
 @dataclass(slots=True)
 class Progress:
     """How far a run has come: the steps of its two stages, and the position in the data."""
@@ -112,15 +129,11 @@ class Trainer:
     def __post_init__(self) -> None:
         settings, rollout = self.settings, self.settings.rollout
         self.count_tokens = model_of(self.engine).count_tokens or len
-        self.data = load_data(
-            [settings.path(name) for name in settings.data.examples], settings.seed, self.count_tokens
-        )
+        self.data = load_data(settings.data.examples, settings.seed, self.count_tokens)
         self.rollout = Rollout(
             engine=self.engine,
             settings=replace(settings.read, temperature=rollout.temperature, top_p=rollout.top_p),
-            reward=load_reward(
-                settings.data.reward and settings.path(settings.data.reward), settings.data.scorer
-            ),
+            reward=load_reward(settings.data.reward, settings.data.scorer),
             attempts=rollout.attempts,
             overlong_tokens=settings.loss.overlong_tokens,
         )
@@ -181,7 +194,7 @@ class Trainer:
         return self.settings.rollout.refills > 0
 
     async def _attempt(self) -> tuple[dict[int, Group], list[Tally], int]:
-        """The groups of this process by position, the tallies of all groups, and how often groups were drawn."""
+        """The groups made here by position, the tallies of all groups, how often groups were drawn."""
         wanted, seed = self.settings.rollout, self.settings.seed
         groups: dict[int, Group] = {}
         tallies: list[Tally] = []
@@ -296,9 +309,9 @@ def group_sequences(group: Group, loss: LossSettings) -> list[TrainingSequence]:
 
 
 def _changed(now: Mapping[str, Any], then: Mapping[str, Any], within: str = "") -> str | None:
-    """The first setting that differs from a checkpoint's; where files lie and how long to train may change."""
+    """The first setting that differs from a checkpoint's; how long to train may change."""
     for name in sorted(now.keys() | then.keys()):
-        if within or name not in ("steps", "checkpoint_every", "keep", "folder"):
+        if within or name not in ("steps", "checkpoint_every", "keep"):
             new, old = now.get(name), then.get(name)
             if isinstance(new, dict) and isinstance(old, dict):
                 if found := _changed(new, old, f"{within}{name}."):

@@ -48,10 +48,10 @@ def imitation(conversation: Conversation, tokenizer: Any) -> TrainingSequence:
 async def _trajectories(settings: TrainingSettings, count_tokens: TokenCounter) -> Iterable[Trajectory]:
     """What the settings name: a file, the oracle, or a function from an example to a trajectory."""
     wanted = settings.warm_start
-    place = settings.path(wanted.trajectories)
+    place = wanted.trajectories
     if wanted.trajectories != "oracle" and ":" not in place:
         return [replace(it, error=None) for it in read_trajectories(Path(place))][: wanted.count]
-    data = load_data([settings.path(name) for name in settings.data.examples], settings.seed, count_tokens)
+    data = load_data(settings.data.examples, settings.seed, count_tokens)
     examples = [data.at(position) for position in range(wanted.count)]
     if wanted.trajectories == "oracle":
         return [it async for it in write_trajectories(examples, settings.read, count_tokens)]

@@ -20,7 +20,7 @@ from memagent.tokens import TokenEstimate, shorten
 from memagent.types import Chunk, Completion, Conversation, Engine, Message, Sampling, TokenCounter
 from memagent.workflows.replies import ReplyReader, without_thought
 
-_log = logging.getLogger("memagent")
+_log = logging.getLogger(__name__)
 
 _CHAT_TOKENS = 64  # for what a chat template puts around the messages
 _LEAST_CHUNK_TOKENS = 16
