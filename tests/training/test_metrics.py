@@ -193,7 +193,7 @@ def test_wandb_gets_the_rows_and_stays_offline_without_a_key(
     (first, options), (second, again) = wandb
     assert first.axes == [("training/*", "training/step")] and first.finished
     assert first.logged[0] == {"training/step": 1, "training/reward": 0.1, "training/groups": 16}
-    assert (options["mode"], again["mode"]) == ("offline", "online")
+    assert (options["mode"], again["mode"]) == ("offline", None)  # None: as the package finds right
     assert options["config"] == SETTINGS and options["name"] == "run"
     assert options["id"] == again["id"] and [it["training/step"] for it in second.logged] == [3]
 

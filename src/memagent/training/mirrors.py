@@ -108,7 +108,7 @@ def _wandb(folder: Path, settings: Mapping[str, Any]) -> _Mirror:
         resume="allow",
         dir=str(folder),
         config=dict(settings),
-        mode=os.environ.get("WANDB_MODE") or ("online" if os.environ.get("WANDB_API_KEY") else "offline"),
+        mode="offline" if not os.environ.keys() & {"WANDB_API_KEY", "WANDB_MODE"} else None,
         settings=wandb.Settings(silent=True, console="off"),
     )
     stages: set[str] = set()
