@@ -13,7 +13,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from memagent.errors import SettingsError
@@ -142,8 +142,18 @@ def _letter(character: str) -> str:
 def load_prompts(path: str | Path) -> Prompts:
     """Templates from a TOML file with the keys `update`, `answer`, and if wanted `system`, `empty_memory`.
 
-    Raises `SettingsError`, naming the file, for a file, key or slot that is missing or unknown.
+    A file is read again only once it has changed: training loads it for every attempt. Raises
+    `SettingsError`, naming the file, for a file, key or slot that is missing or unknown.
     """
+    try:
+        stat = Path(path).stat()
+    except OSError as error:
+        raise SettingsError(f"the template file {path} cannot be read: {error}") from error
+    return _load(path, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=8)
+def _load(path: str | Path, _changed_ns: int, _size: int) -> Prompts:
     try:
         table = tomllib.loads(Path(path).read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:  # TOML errors are ValueErrors
