@@ -147,7 +147,7 @@ def load_prompts(path: str | Path) -> Prompts:
     """
     try:
         stat = Path(path).stat()
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise SettingsError(f"the template file {path} cannot be read: {error}") from error
     return _load(path, stat.st_mtime_ns, stat.st_size)
 

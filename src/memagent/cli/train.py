@@ -27,8 +27,8 @@ def add_parser(commands: Any) -> None:
         "memagent train sft CONFIG.toml: the warm start alone. memagent train collect CONFIG.toml "
         "--out FILE: trajectories of the [read] engine at the examples of [data], kept if their reward is "
         "--least-reward or more. memagent train export RUN --to KIND --out PATH: the newest checkpoint as a "
-        "PEFT folder (adapter), a Hugging Face folder (merged), or for llama.cpp (gguf, gguf-adapter). Several GPUs: "
-        "accelerate launch -m memagent train CONFIG.toml.",
+        "PEFT folder (adapter), a Hugging Face folder (merged), or for llama.cpp (gguf, gguf-adapter). "
+        "Several GPUs: accelerate launch -m memagent train CONFIG.toml.",
     )
     parser.add_argument("way", nargs="?", choices=_WAYS, metavar="{" + ",".join(_WAYS) + "}",
                         help="; ".join(f"{name}: {text}" for name, text in _WAYS.items()))  # fmt: skip
