@@ -57,7 +57,7 @@ async def habits(wanted: Example) -> Trajectory:
     engine = ScriptedEngine(reply)
     engine.model = replace(engine.model, count_tokens=len)  # a token is a character
     settings = Settings(workflow="overwrite", templates=str(Path(__file__).with_name("prompts.toml")),
-                        chunk_tokens=CHUNK, memory_tokens=1, answer_tokens=1)  # fmt: skip
+                        chunk_tokens=CHUNK + 1, memory_tokens=1, answer_tokens=1)  # fmt: skip
     reading = Read(wanted.problem, text_document(wanted.document), engine, settings)
     conversations = tuple([conversation async for conversation in reading])
     return Trajectory(wanted.id, conversations, reading.answer)

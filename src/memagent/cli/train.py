@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
     from memagent.training.trainer import train
     from memagent.training.watch import TrainingWatch
 
+    # A policy that learns writes empty replies by the thousand; they are its own business, and in the metrics.
+    logging.getLogger("memagent.workflows").setLevel(logging.ERROR)
     out = Path(options.out or Path("runs") / source.stem)
     with TrainingWatch(console, options.quiet) as watch:
         asyncio.run(train(settings, out, watch, options.resume, only_warm_start=options.way == "sft"))

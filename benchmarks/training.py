@@ -1,0 +1,156 @@
+"""What a step of training costs: the update in three layouts, decoding with shared beginnings and without.
+
+    python benchmarks/training.py [--layers 6] [--device cpu] [--out FILE.json]
+
+A group of G attempts reads one chunk: prompts that begin with the same chunk and go on with a memory of
+their own. Weights are random, of SmolLM2-135M's shape with fewer layers, or of any folder (--model). Every
+variant runs in a process of its own, so that its peak of memory is its own; the median of --rounds is told.
+"Tokens" are those of all sequences, whatever a layout spares or pads: so tokens/s compare work done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
+
+from memagent.engines import transformers as engine
+from memagent.training.learner import Learner
+from memagent.training.policy import Policy
+from memagent.training.ranks import Ranks
+from memagent.training.settings import LossSettings, OptimizerSettings
+from memagent.training.tally import used_mib
+from memagent.types import Sampling, TrainingSequence
+
+VOCABULARY = 49152
+UPDATES, ROLLOUTS = ("padded", "packed", "shared"), ("apart", "together")
+
+
+def network(options: argparse.Namespace) -> PreTrainedModel:
+    """The model to time."""
+    torch.manual_seed(0)
+    if options.model:
+        return AutoModelForCausalLM.from_pretrained(options.model).to(options.device)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=576, intermediate_size=1536, num_hidden_layers=options.layers,
+        num_attention_heads=9, num_key_value_heads=3, max_position_embeddings=8192, tie_word_embeddings=True,
+    )  # fmt: skip
+    return AutoModelForCausalLM.from_config(config).to(options.device)
+
+
+def group(options: argparse.Namespace) -> list[TrainingSequence]:
+    """The update conversations of one group at one chunk: chunk, problem, memory, reply."""
+    draw = random.Random(0)
+
+    def ids(count: int) -> tuple[int, ...]:
+        return tuple(draw.randrange(VOCABULARY) for _ in range(count))
+
+    beginning = ids(options.chunk)
+    return [
+        TrainingSequence(
+            beginning + ids(draw.randint(options.memory // 2, options.memory)),
+            reply := ids(draw.randint(options.memory // 2, options.memory)),
+            (-5.0,) * len(reply),
+            draw.uniform(-1, 1),
+        )
+        for _ in range(options.attempts)
+    ]
+
+
+def update(options: argparse.Namespace, layout: str) -> dict[str, float]:
+    """Median seconds and tokens/s of an optimizer step."""
+    policy = Policy(network(options), None, autocast=options.device != "cpu")
+    learner = Learner(policy, OptimizerSettings(layout=layout, batch_tokens=options.budget), Ranks())
+    sequences = group(options)
+    tokens = sum(len(it.prompt_ids) + len(it.completion_ids) for it in sequences)
+    seconds = []
+    for _ in range(options.rounds + 1):
+        started = time.perf_counter()
+        learner.reinforce(sequences, LossSettings(kl_weight=0.0))
+        seconds.append(time.perf_counter() - started)
+    return {
+        "tokens": tokens,
+        "seconds": median(seconds[1:]),
+        "tokens_per_second": tokens / median(seconds[1:]),
+    }
+
+
+def rollout(options: argparse.Namespace, layout: str) -> dict[str, float]:
+    """Median seconds and tokens/s (read and written) of decoding a batch."""
+    model = network(options)
+    if layout == "apart":
+        engine.shared_beginnings = lambda prompts: [(0, [index]) for index in range(len(prompts))]
+    sequences = group(options)
+    seconds = []
+    for _ in range(options.rounds + 1):
+        loop = asyncio.new_event_loop()
+        rows = [
+            engine._Row(
+                list(it.prompt_ids), Sampling(options.memory // 2, 1.0, 1.0, index), loop.create_future()
+            )
+            for index, it in enumerate(sequences)
+        ]
+        started = time.perf_counter()
+        engine._decode(model, rows, frozenset(), options.device != "cpu")
+        seconds.append(time.perf_counter() - started)
+        loop.close()
+    tokens = sum(len(it.prompt_ids) + options.memory // 2 for it in sequences)
+    return {
+        "tokens": tokens,
+        "seconds": median(seconds[1:]),
+        "tokens_per_second": tokens / median(seconds[1:]),
+    }
+
+
+def in_own_process(kind: str, layout: str) -> dict[str, float]:
+    """One variant, by this very script."""
+    command = [sys.executable, __file__, *sys.argv[1:], "--only", f"{kind} {layout}"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    """Time the variants, print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for name, value in (("layers", 6), ("attempts", 16), ("chunk", 640), ("memory", 128), ("rounds", 3),
+                        ("budget", 1 << 20)):  # fmt: skip
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--model")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--only", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.only:
+        kind, layout = options.only.split()
+        measured = (update if kind == "update" else rollout)(options, layout)
+        print(json.dumps(measured | {"peak_mib": used_mib()}))
+        return
+    variants = [("update", it) for it in UPDATES] + [("rollout", it) for it in ROLLOUTS]
+    results = {f"{kind} {layout}": in_own_process(kind, layout) for kind, layout in variants}
+    print(
+        f"G = {options.attempts}, chunk {options.chunk}, memory and reply up to {options.memory} tokens each"
+    )
+    print(f"{'':18}{'seconds':>9}{'tokens/s':>10}{'against first':>15}{'peak MiB':>10}")
+    for name, it in results.items():
+        first = results["update padded" if name.startswith("update") else "rollout apart"]
+        ratio = first["seconds"] / it["seconds"]
+        print(
+            f"{name:18}{it['seconds']:9.2f}{it['tokens_per_second']:10.0f}{ratio:14.2f}x{it['peak_mib']:10.0f}"
+        )
+    if options.out:
+        options.out.write_text(
+            json.dumps({"options": vars(options) | {"out": None}, **results}, indent=1) + "\n"
+        )
+
+
+if __name__ == "__main__":
+    main()
