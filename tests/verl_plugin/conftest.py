@@ -78,12 +78,14 @@ def compose(model: Path, examples: Path) -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[None]:
-    """Ray, on this machine, for all tests that need it."""
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Ray, on this machine, for all tests that need it; what it and the model keep goes to nobody's home."""
     import ray
 
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     workers = {"env_vars": {"PYTHONPATH": path}}
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, runtime_env=workers)
-    yield
-    ray.shutdown()
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, runtime_env=workers)
+        yield
+        ray.shutdown()

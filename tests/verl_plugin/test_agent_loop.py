@@ -121,14 +121,15 @@ def test_a_server_that_fails_is_no_attempt(attempt: Callable[..., Any]) -> None:
         attempt(breaks)
 
 
-def test_a_reply_without_tokens_is_no_attempt(
-    attempt: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("ids", "reason"), [([], "completed"), ([5], "aborted")])
+def test_a_reply_cut_off_by_the_server_is_no_attempt(
+    attempt: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, ids: list[int], reason: str
 ) -> None:
-    async def nothing(self: Any, request_id: str, **asked: Any) -> TokenOutput:
-        return TokenOutput(token_ids=[], stop_reason="aborted")
+    async def cut_off(self: Any, request_id: str, **asked: Any) -> TokenOutput:
+        return TokenOutput(token_ids=ids, stop_reason=reason)
 
-    monkeypatch.setattr(Client, "generate", nothing)
-    with pytest.raises(MemAgentError, match="0 tokens"):
+    monkeypatch.setattr(Client, "generate", cut_off)
+    with pytest.raises(MemAgentError, match=f"{len(ids)} tokens .{reason}"):
         attempt(knows)
 
 

@@ -17,7 +17,7 @@ from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 from verl.utils import tensordict_utils
 
 from memagent.training.advantage import group_advantages
-from memagent.training.verl.launch import prepared
+from memagent.training.verl.launch import TrajectoryTaskRunner, prepared
 from memagent.training.verl.trainer import TrajectoryTrainer, last_rows
 
 RANKS = 3
@@ -155,3 +155,10 @@ def check_rewards(
     assert sum(len(call["ids"]) == 1 for call in log) == 2, "which are rows too"
     assert metrics["memagent/reward"] == pytest.approx(sum(rewards) / 8)
     assert metrics["memagent/conversations"] == pytest.approx(len(rows) / 8)
+
+
+def test_rays_workers_know_the_trainer(cluster: None, compose: Callable[..., Any]) -> None:
+    """The run gets to the trainer, which was found by its name, and ends at examples that are not there."""
+    runner = TrajectoryTaskRunner.remote()
+    with pytest.raises(ray.exceptions.RayTaskError, match="nowhere.jsonl cannot be read"):
+        ray.get(runner.run.remote(prepared(compose("data.train_files=nowhere.jsonl"))))

@@ -13,7 +13,6 @@ from typing import Any
 from verl.experimental.agent_loop import AgentLoopBase, AgentLoopOutput
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics
 
-from memagent.errors import EngineError
 from memagent.training.rewards import load_reward
 from memagent.training.rollout import Rollout
 from memagent.training.verl.data_set import read_example
@@ -51,8 +50,6 @@ class MemoryAgentLoop(AgentLoopBase):  # type: ignore[misc]
         )
         example = read_example(row["example"])
         trajectory = await rollout.attempt(example, f"{row['uid']}/{row['session_id']}")
-        if not trajectory.conversations:
-            raise EngineError(f"{example.id}: nothing was sampled ({trajectory.error})")
         if trajectory.error:
             _log.warning("%s: reward 0: %s", example.id, trajectory.error)
         return _outputs(trajectory, engine.reports, scores[-1] if scores else 0.0)
