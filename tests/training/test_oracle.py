@@ -19,7 +19,7 @@ from memagent.errors import ContextOverflowError, EngineError, SettingsError
 from memagent.prompts import GATED, OVERWRITE, UNCHANGED, Prompts
 from memagent.reading import Read
 from memagent.tasks import Recipe, examples
-from memagent.training.oracle import Oracle, write_trajectories
+from memagent.training.oracle import Oracle, solve
 from memagent.training.solutions import REFUSAL
 from memagent.types import Completion, Conversation, Engine, Example, Message, Sampling, Trajectory
 
@@ -38,8 +38,7 @@ def settings(**more: Any) -> Settings:
 
 def play(these: Iterable[Example], chosen: Settings, least_reward: float = 0.0) -> list[Trajectory]:
     async def run() -> list[Trajectory]:
-        written = write_trajectories(these, chosen, words, least_reward=least_reward)
-        return [trajectory async for trajectory in written]
+        return [it async for it in solve(these, chosen, words, least_reward=least_reward)]
 
     return asyncio.run(run())
 

@@ -48,14 +48,3 @@ def token_losses(
     if reference_logprobs is not None and kl_weight:
         losses = losses + kl_weight * k3(policy_logprobs, reference_logprobs)
     return losses
-
-
-def overlong_penalty(completion_tokens: int, limit_tokens: int, buffer_tokens: int) -> float:
-    """DAPO's soft punishment for a completion near its limit: 0 up to the buffer, -1 at the limit.
-
-    Between, it falls evenly over the last `buffer_tokens` (arXiv 2503.14476, section 3.4).
-    """
-    if buffer_tokens <= 0:
-        return 0.0
-    over = completion_tokens - (limit_tokens - buffer_tokens)
-    return -min(max(over, 0) / buffer_tokens, 1.0)

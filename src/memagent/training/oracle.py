@@ -17,8 +17,8 @@ from memagent.evaluation.readers import prompts_of
 from memagent.prompts import UNCHANGED, Prompts
 from memagent.tokens import shorten
 from memagent.training.rewards import Reward, load_reward
+from memagent.training.rollout import Rollout
 from memagent.training.solutions import solution_of
-from memagent.training.trajectories import attempt
 from memagent.types import Completion, Example, Message, Model, Sampling, TokenCounter, Trajectory, Usage
 
 _log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ def _folded(text: str) -> str:
     return _BRACKETS.sub("‹", text)
 
 
-async def write_trajectories(
+async def solve(
     examples: Iterable[Example],
     settings: Settings,
     count_tokens: TokenCounter,
@@ -114,7 +114,8 @@ async def write_trajectories(
     """
     prompts, reward = prompts_of(settings.workflow, settings), reward or load_reward()
     for example in examples:
-        trajectory = await attempt(example, Oracle(example, prompts, count_tokens), settings, reward)
+        oracle = Oracle(example, prompts, count_tokens)
+        trajectory = await Rollout(engine=oracle, settings=settings, reward=reward).attempt(example)
         if (worth := trajectory.reward or 0.0) >= least_reward:
             yield trajectory
         else:

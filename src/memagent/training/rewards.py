@@ -39,6 +39,17 @@ def load_reward(name: str | None = None, scorer: str | None = None) -> Reward:
     return reward
 
 
+def overlong_penalty(completion_tokens: int, limit_tokens: int, buffer_tokens: int) -> float:
+    """DAPO's soft punishment for a completion near its limit: 0 up to the buffer, -1 at the limit.
+
+    Between, it falls evenly over the last `buffer_tokens` (arXiv 2503.14476, section 3.4).
+    """
+    if buffer_tokens <= 0:
+        return 0.0
+    over = completion_tokens - (limit_tokens - buffer_tokens)
+    return -min(max(over, 0) / buffer_tokens, 1.0)
+
+
 def load_function(name: str) -> Callable[..., Any]:
     """The function that `module:function` or `file.py:function` names.
 

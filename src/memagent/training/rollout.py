@@ -17,8 +17,7 @@ from memagent.config import Settings
 from memagent.documents import text_document
 from memagent.errors import EmptyAnswerError
 from memagent.reading import Read
-from memagent.training.loss import overlong_penalty
-from memagent.training.rewards import Reward
+from memagent.training.rewards import Reward, overlong_penalty
 from memagent.types import (
     Completion,
     Conversation,
@@ -39,7 +38,7 @@ class Rollout:
     engine: Engine
     settings: Settings
     reward: Reward
-    attempts: int
+    attempts: int = 1
     overlong_tokens: int = 0
 
     async def groups(self, examples: Sequence[Example], seeds: Sequence[str]) -> list[Group]:
@@ -59,8 +58,11 @@ class Rollout:
         return [Group(example, tuple(done[index * size : index * size + size]))
                 for index, example in enumerate(examples)]  # fmt: skip
 
-    async def attempt(self, example: Example, seed: str) -> Trajectory:
-        """One attempt at an example, with its reward. Raises `EngineError` if the engine fails for good."""
+    async def attempt(self, example: Example, seed: str | None = None) -> Trajectory:
+        """One attempt at an example, with its reward; without a `seed` each call has that of the settings.
+
+        Raises `EngineError` if the engine fails for good, `SettingsError` for budgets that do not fit.
+        """
         recorder = _Recorder(self.engine, seed)
         reading = Read(example.problem, text_document(example.document), recorder, self.settings)
         conversations: list[Conversation] = []
@@ -93,7 +95,7 @@ class Rollout:
 class _Recorder:
     """An engine in front of another: gives each call a seed of its own, and keeps what came back."""
 
-    def __init__(self, engine: Engine, seed: str) -> None:
+    def __init__(self, engine: Engine, seed: str | None) -> None:
         self.model = model_of(engine)
         self._engine = engine
         self._seed = seed
@@ -101,8 +103,10 @@ class _Recorder:
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """As the engine behind does it. One seed for all calls would give them the same random numbers."""
-        seed = random.Random(f"{self._seed}/{len(self._calls)}").getrandbits(31)
-        completion = await self._engine.complete(messages, replace(sampling, seed=seed))
+        if self._seed is not None:
+            seed = random.Random(f"{self._seed}/{len(self._calls)}").getrandbits(31)
+            sampling = replace(sampling, seed=seed)
+        completion = await self._engine.complete(messages, sampling)
         self._calls.append((messages, completion))
         return completion
 

@@ -11,36 +11,18 @@ import json
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Coroutine, Iterable, Iterator
 from contextlib import aclosing
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
 from memagent.config import Settings
-from memagent.documents import text_document
-from memagent.errors import EmptyAnswerError, SettingsError
-from memagent.reading import Read
+from memagent.errors import SettingsError
 from memagent.tasks.files import new_file, object_of, read_lines
 from memagent.training.rewards import Reward
+from memagent.training.rollout import Rollout
 from memagent.types import Completion, Conversation, Engine, Example, Message, Trajectory
-
-
-async def attempt(example: Example, engine: Engine, settings: Settings, reward: Reward) -> Trajectory:
-    """One read of an example, with its reward; an empty answer is an attempt that failed, with reward 0.
-
-    Raises `EngineError` if the engine fails for good, `SettingsError` for budgets that do not fit.
-    """
-    reading = Read(example.problem, text_document(example.document), engine, settings)
-    conversations: list[Conversation] = []
-    try:
-        async with aclosing(aiter(reading)) as steps:
-            async for conversation in steps:
-                conversations.append(conversation)
-    except EmptyAnswerError as error:
-        return Trajectory(example.id, tuple(conversations), "", reward=0.0, error=str(error))
-    trajectory = Trajectory(example.id, tuple(conversations), reading.answer)
-    return replace(trajectory, reward=float(reward(example, trajectory)))
 
 
 async def collect(
@@ -55,26 +37,23 @@ async def collect(
     """The attempts at the examples that were worth `least_reward` or more, in the examples' order.
 
     `samples` attempts are made at each example, `concurrency` of all side by side; with a seed in `settings`
-    each of an example's has another. Raises `EngineError` if the engine fails for good, and `SettingsError`
-    for samples that would be all the same.
+    each has another, and each of its calls. Raises `EngineError` if the engine fails for good, and
+    `SettingsError` for samples that would be all the same.
     """
     if samples < 1 or concurrency < 1:
         raise SettingsError(f"samples is {samples} and concurrency {concurrency}: each is 1 or more")
     if samples > 1 and settings.temperature == 0:
         raise SettingsError(f"{samples} samples at temperature 0 are all the same: set a temperature")
+    rollout = Rollout(engine=engine, settings=settings, reward=reward)
     attempts = (
-        attempt(example, engine, _seeded(settings, sample), reward)
-        for example in examples
+        rollout.attempt(example, None if settings.seed is None else f"{settings.seed}/{number}/{sample}")
+        for number, example in enumerate(examples)
         for sample in range(samples)
     )
     async with aclosing(_side_by_side(attempts, concurrency)) as done:
         async for trajectory in done:
             if not trajectory.error and trajectory.reward is not None and trajectory.reward >= least_reward:
                 yield trajectory
-
-
-def _seeded(settings: Settings, sample: int) -> Settings:
-    return settings if settings.seed is None else replace(settings, seed=settings.seed + sample)
 
 
 async def _side_by_side(

@@ -11,7 +11,7 @@ from typing import Any
 from memagent.engines.transformers import chat_ids
 from memagent.errors import SettingsError
 from memagent.training.data import load_data
-from memagent.training.oracle import write_trajectories
+from memagent.training.oracle import solve
 from memagent.training.rewards import load_function
 from memagent.training.settings import TrainingSettings
 from memagent.training.trajectories import read_trajectories
@@ -54,7 +54,7 @@ async def _trajectories(settings: TrainingSettings, count_tokens: TokenCounter) 
     data = load_data(settings.data.examples, settings.seed, count_tokens)
     examples = [data.at(position) for position in range(wanted.count)]
     if wanted.trajectories == "oracle":
-        return [it async for it in write_trajectories(examples, settings.read, count_tokens)]
+        return [it async for it in solve(examples, settings.read, count_tokens)]
     write = load_function(place)
     return [await _written(write, example) for example in examples]
 
