@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from memagent.training.settings import load_training
 from server import Server
 
 ROOT = Path(__file__).parent.parent
@@ -65,7 +66,12 @@ def test_commands_run(line: str, workplace: Path) -> None:
 
 @pytest.mark.parametrize("code", [*snippets("toml")])
 def test_toml_snippets_are_accepted(code: str, workplace: Path) -> None:
-    flag = "--templates" if "update" in tomllib.loads(code) else "--config"
+    keys = tomllib.loads(code).keys()
+    if "rollout" in keys:
+        Path("training.toml").write_text(code, "utf-8")
+        load_training("training.toml")
+        return
+    flag = "--templates" if "update" in keys else "--config"
     Path("snippet.toml").write_text(code, "utf-8")
     command = [
         sys.executable,

@@ -63,7 +63,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     from memagent.training.trainer import train
     from memagent.training.watch import TrainingWatch
 
-    # A policy that learns writes empty replies by the thousand; they are its own business, and in the metrics.
+    # A policy that learns writes empty replies by the thousand; the metrics tell of them.
     logging.getLogger("memagent.workflows").setLevel(logging.ERROR)
     out = Path(options.out or Path("runs") / source.stem)
     with TrainingWatch(console, options.quiet) as watch:

@@ -82,12 +82,12 @@ class Learner:
         total = self.ranks.total(sum(len(sequence.completion_ids) for sequence in sequences))
         sums = Sums(float)
         self._optimizer.zero_grad(set_to_none=True)
-        with self.policy.training():
+        with self.policy.training(self.settings.layout):
             for batch in batches(sequences, self.settings.layout, self.settings.batch_tokens):
                 here = batch.to(self.policy.device)
                 values = self.policy.values(here)
                 losses = token_loss(here, values, sums)
-                (losses.sum() / total).backward()  # type: ignore[no-untyped-call]
+                torch.autograd.backward(losses.sum() / total)
                 sums["tokens"] += len(batch.targets)
                 sums["sequence_tokens"] += batch.tokens
                 sums["loss"] += losses.detach().sum().item()
@@ -114,7 +114,6 @@ class Learner:
         return sums
 
 
-@torch.no_grad()
 def _measure(
     batch: Batch, values: TokenValues, reference: torch.Tensor | None, loss: LossSettings, sums: Sums
 ) -> None:

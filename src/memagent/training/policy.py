@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from memagent.engines.embedded import default_model
 from memagent.errors import SettingsError
 from memagent.training.attention import attention_over_trees
-from memagent.training.sequences import Batch
+from memagent.training.sequences import Batch, Layout
 from memagent.training.settings import PolicySettings
 
 
@@ -76,15 +76,13 @@ class Policy:
         if not self.has_adapter:
             self._reference = copy.deepcopy(self.model).requires_grad_(False).eval()
 
-    @torch.no_grad()
     def reference_logprobs(self, batch: Batch) -> torch.Tensor:
         """What the reference gives the same tokens `(completion tokens,)`."""
-        if self.has_adapter:
-            with self.model.disable_adapter():
-                return self._values(self.network, batch).logprobs
-        if self._reference is None:
+        if not self.has_adapter and self._reference is None:
             raise ValueError("there is no reference: call keep_reference before training")
-        return self._values(self._reference, batch).logprobs
+        without_adapter = self.model.disable_adapter() if self.has_adapter else nullcontext()
+        with torch.no_grad(), without_adapter:
+            return self._values(self.network if self.has_adapter else self._reference, batch).logprobs
 
     def reference_state(self) -> dict[str, torch.Tensor]:
         """The reference's weights, for a checkpoint; nothing where it is the base itself."""
@@ -117,11 +115,15 @@ class Policy:
         )
 
     @contextmanager
-    def training(self) -> Iterator[None]:
-        """Within it units are dropped out and gradients checkpointed, where the settings ask for that."""
+    def training(self, layout: Layout) -> Iterator[None]:
+        """Within it units are dropped out and gradients checkpointed, where the settings ask for that.
+
+        A backward pass that computes its forward pass again must find the attention of the batches' layout.
+        """
         self.model.train()
         try:
-            yield
+            with nullcontext() if layout == "padded" else attention_over_trees(self.network):
+                yield
         finally:
             self.model.eval()
 
@@ -155,7 +157,8 @@ def _load(settings: PolicySettings, frozen_dtype: torch.dtype) -> tuple[Any, Any
         tokenizer = AutoTokenizer.from_pretrained(place, **options)
         if settings.random_weights:
             config = AutoConfig.from_pretrained(place, **options)
-            model = AutoModelForCausalLM.from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
+            factory: Any = AutoModelForCausalLM
+            model = factory.from_config(config, dtype=dtype)
         else:
             model = AutoModelForCausalLM.from_pretrained(place, dtype=dtype, **options)
     except Exception as error:  # a bad file meets the errors of half a dozen libraries

@@ -96,9 +96,7 @@ def sequences_of(
     for conversation in conversations:
         completion = conversation.completion
         if not completion.prompt_ids or not completion.completion_ids:
-            raise ValueError(
-                f"{trajectory.example_id}: a conversation without token ids cannot be trained on"
-            )
+            raise TrainingError(_NO_IDS.format(trajectory.example_id, "token ids"))
         if len(completion.logprobs) != len(completion.completion_ids):
             raise TrainingError(_NO_IDS.format(trajectory.example_id, "a log-probability for each token"))
         sequences.append(

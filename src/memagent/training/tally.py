@@ -94,6 +94,6 @@ def kept(tallies: Iterable[Tally], drop_equal: bool) -> list[int]:
 def used_mib() -> float:
     """The most memory used so far: the GPU's where there is one, else this process's, in MiB."""
     if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated() / 2**20
+        return float(torch.cuda.max_memory_allocated()) / 2**20
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (2**20 if sys.platform == "darwin" else 2**10)
