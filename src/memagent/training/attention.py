@@ -32,6 +32,9 @@ def tree_attention(
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attend within each tree: a branch sees the tree's beginning and itself. `(1, tokens, heads, size)`."""
+    groups = query.shape[1] // key.shape[1]
+    # As many key heads as query heads: the GPU kernel that takes a mask knows no grouped queries.
+    key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
     outputs = []
     for tree in trees:
         beginning = slice(tree.start, tree.start + tree.shared)
@@ -39,14 +42,14 @@ def tree_attention(
             outputs.append(
                 scaled_dot_product_attention(
                     query[:, :, beginning], key[:, :, beginning], value[:, :, beginning],
-                    is_causal=True, scale=scaling, enable_gqa=True,
+                    is_causal=True, scale=scaling,
                 )[0].transpose(0, 1)
             )  # fmt: skip
         branches, tokens = tree.rows.shape
         keys, values = (
             torch.cat([part[:, :, beginning].expand(branches, -1, -1, -1), _rows(part, tree.rows)], dim=2)
             for part in (key, value)
-        )  # (branches, key heads, shared + tokens, size)
+        )  # (branches, heads, shared + tokens, size)
         output = scaled_dot_product_attention(
             _rows(query, tree.rows),
             keys,
@@ -54,7 +57,6 @@ def tree_attention(
             attn_mask=_mask(tokens, tree.shared, query.device) if tree.shared else None,
             is_causal=not tree.shared,
             scale=scaling,
-            enable_gqa=True,
         )  # (branches, heads, tokens, size)
         outputs.append(output.transpose(1, 2).flatten(0, 1)[tree.own])
     return torch.cat(outputs)[None], None
