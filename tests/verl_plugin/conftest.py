@@ -86,6 +86,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     workers = {"env_vars": {"PYTHONPATH": path}}
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("HOME", str(tmp_path_factory.mktemp("home")))
-        ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, runtime_env=workers)
+        environment.setenv("RAY_worker_niceness", "0")  # else whatever else is running goes first
+        ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, runtime_env=workers)
         yield
         ray.shutdown()

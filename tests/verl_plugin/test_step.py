@@ -38,7 +38,8 @@ class Workers:
 @pytest.fixture
 def trainer(cluster: None, compose: Callable[..., Any], request: pytest.FixtureRequest) -> Iterator[Any]:
     """The plug-in's trainer, set up by verl's own methods where these need no GPU, and the server's log."""
-    config = prepared(compose())
+    make_reply, attempts = request.param
+    config = prepared(compose(f"actor_rollout_ref.rollout.n={attempts}"))
     transfer_queue.init(config.transfer_queue)
     try:
         trainer = TrajectoryTrainer(config)
@@ -51,7 +52,7 @@ def trainer(cluster: None, compose: Callable[..., Any], request: pytest.FixtureR
         trainer.reward_loop_manager = SimpleNamespace(reward_loop_worker_handles=[])
         trainer.checkpoint_manager = SimpleNamespace(sleep_replicas=lambda: None)
         trainer.resource_pool_manager = SimpleNamespace(get_n_gpus=lambda: 1)
-        server = Server.remote(partial(request.param, config.actor_rollout_ref.model.path))
+        server = Server.remote(partial(make_reply, config.actor_rollout_ref.model.path))
         trainer.agent_loop_manager = AgentLoopManagerTQ.create(config, client_of(config, server))
         yield trainer, lambda: ray.get(server.log.remote())
     finally:
@@ -92,7 +93,7 @@ def advantages_of(rows: dict[str, dict[str, Any]]) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize("trainer", [Script.for_model], indirect=True)
+@pytest.mark.parametrize("trainer", [(Script.for_model, 4)], indirect=True, ids=["4 attempts"])
 def test_a_step_with_a_scripted_policy(trainer: Any) -> None:
     it, log = trainer
     batch, rows, metrics = step(it)
@@ -102,7 +103,7 @@ def test_a_step_with_a_scripted_policy(trainer: Any) -> None:
     check_rewards(rows, metrics, log())
 
 
-@pytest.mark.parametrize("trainer", [Embedded.for_model], indirect=True)
+@pytest.mark.parametrize("trainer", [(Embedded.for_model, 2)], indirect=True, ids=["2 attempts"])
 def test_a_step_with_the_embedded_model(trainer: Any) -> None:
     it, log = trainer
     batch, rows, _ = step(it)
@@ -160,5 +161,5 @@ def check_rewards(
 def test_rays_workers_know_the_trainer(cluster: None, compose: Callable[..., Any]) -> None:
     """The run gets to the trainer, which was found by its name, and ends at examples that are not there."""
     runner = TrajectoryTaskRunner.remote()
-    with pytest.raises(ray.exceptions.RayTaskError, match="nowhere.jsonl cannot be read"):
+    with pytest.raises(ray.exceptions.RayTaskError, match=r"nowhere.jsonl cannot be read"):
         ray.get(runner.run.remote(prepared(compose("data.train_files=nowhere.jsonl"))))
