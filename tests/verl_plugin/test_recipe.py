@@ -31,7 +31,14 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Any:
     path = os.pathsep.join([str(place), str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
         [str(RECIPE / "launch.sh"), "trainer.nnodes=2", "memagent.read.chunk_tokens=4000"],
-        env={**os.environ, "PATH": path, "MODEL": "/m", "TRAIN": "/t.jsonl", "HELD_OUT": "/h.jsonl"},
+        env={
+            **os.environ,
+            "PATH": path,
+            "MODEL": "/m",
+            "TRAIN": "/t.jsonl",
+            "HELD_OUT": "/h.jsonl",
+            "OUT": "/o",
+        },
         capture_output=True,
         text=True,
         check=True,
@@ -42,6 +49,7 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_the_script_starts_the_recipe(launched: Any) -> None:
     assert launched.actor_rollout_ref.model.path == "/m"
     assert (launched.data.train_files, launched.data.val_files) == ("/t.jsonl", "/h.jsonl")
+    assert launched.trainer.default_local_dir == "/o"
     assert (launched.trainer.nnodes, launched.memagent.read.chunk_tokens) == (2, 4000)
     check(launched)
 

@@ -101,6 +101,7 @@ def test_a_step_with_a_scripted_policy(trainer: Any) -> None:
     check_every_row_has_its_attempts_advantage(rows)
     check_steps_are_counted_in_examples(it, batch, rows)
     check_rewards(rows, metrics, log())
+    check_validation(it._validate(), log()[-4:])
 
 
 @pytest.mark.parametrize("trainer", [(Embedded.for_model, 2)], indirect=True, ids=["2 attempts"])
@@ -156,6 +157,11 @@ def check_rewards(
     assert sum(len(call["ids"]) == 1 for call in log) == 2, "which are rows too"
     assert metrics["memagent/reward"] == pytest.approx(sum(rewards) / 8)
     assert metrics["memagent/conversations"] == pytest.approx(len(rows) / 8)
+
+
+def check_validation(values: dict[str, float], log: list[dict[str, Any]]) -> None:
+    assert values["val-core/codes/acc/mean@1"] == 0.5, "one right, one wrong"
+    assert {call["how"]["temperature"] for call in log} == {0}
 
 
 def test_rays_workers_know_the_trainer(cluster: None, compose: Callable[..., Any]) -> None:

@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
+from verl.utils.device import auto_set_device
 
 from memagent.training.verl import settings
 
@@ -42,4 +43,5 @@ def prepared(config: DictConfig) -> DictConfig:
 @hydra.main(config_path="pkg://verl.trainer.config", config_name="ppo_trainer", version_base=None)  # type: ignore[untyped-decorator]
 def main(config: DictConfig) -> None:
     """Train on the Ray cluster at hand, with verl's configuration as the command line makes it."""
+    auto_set_device(config)
     run_ppo(prepared(config), task_runner_class=TrajectoryTaskRunner)
