@@ -6,6 +6,8 @@ import argparse
 import asyncio
 import logging
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +62,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
     settings = load_training(source, overrides(options.set))
     if options.way == "collect":
         return asyncio.run(_collect(settings, options, console))
-    from memagent.training.trainer import train
+    with _extra():
+        from memagent.training.trainer import train
     from memagent.training.watch import TrainingWatch
 
     # A policy that learns writes empty replies by the thousand; the metrics tell of them.
@@ -91,8 +94,18 @@ def overrides(pairs: list[str]) -> dict[str, Any]:
     return tables
 
 
+@contextmanager
+def _extra() -> Iterator[None]:
+    """Around imports that need torch and its kin. Raises `SettingsError` where they are missing."""
+    try:
+        yield
+    except ImportError as error:
+        raise SettingsError(f"{error}: training needs its extra, pip install 'memagent[train]'") from error
+
+
 async def _collect(settings: TrainingSettings, options: argparse.Namespace, console: Console) -> int:
     from memagent.engines import open_engine
+    from memagent.evaluation.attempts import slots
     from memagent.training.data import load_data
     from memagent.training.rewards import load_reward
     from memagent.training.trajectories import collect, write_trajectories
@@ -105,20 +118,23 @@ async def _collect(settings: TrainingSettings, options: argparse.Namespace, cons
         count_tokens = model_of(engine).count_tokens or len
         data = load_data(settings.data.examples, settings.seed, count_tokens)
         reward = load_reward(settings.data.reward, settings.data.scorer)
+        examples = data.first(options.count)
         found = collect(
-            (data.at(position) for position in range(options.count)), engine, settings.read, reward,
-            options.least_reward, options.samples, settings.read.concurrency or 1,
+            examples, engine, settings.read, reward,
+            options.least_reward, options.samples, slots(settings.read),
         )  # fmt: skip
         kept = await write_trajectories(options.out, found)
     finally:
         await engine.aclose()
-    warn(console, f"{kept} of {options.count * options.samples} attempts kept")
+    if not options.quiet:
+        warn(console, f"{kept} of {len(examples) * options.samples} attempts kept")
     return 0
 
 
 def _export(source: Path, options: argparse.Namespace, console: Console) -> int:
-    from memagent.training.export import export_policy
-    from memagent.training.trainer import trained_policy
+    with _extra():
+        from memagent.training.export import export_policy
+        from memagent.training.trainer import trained_policy
 
     if options.out is None:
         raise SettingsError("where to? --out PATH")

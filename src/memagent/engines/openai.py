@@ -166,10 +166,11 @@ async def connect(name: str | None, connection: Connection) -> OpenAIEngine:
                 "is the server running? name a model with --model"
             ) from error
         return engine
-    if name is None and len(models) != 1:
+    whole = [known for known, entry in models.items() if not entry.get("parent")]  # vLLM lists adapters too
+    if name is None and len(whole) != 1:
         await engine.aclose()
         raise EngineError(f"choose one with --model: {', '.join(sorted(models)) or 'no model is served'}")
-    name = name or next(iter(models))
+    name = name or whole[0]
     engine.model = replace(engine.model, name=name, window_tokens=_window(models.get(name, {})))
     return engine
 

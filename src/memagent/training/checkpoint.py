@@ -57,4 +57,5 @@ def load(path: Path) -> dict[str, Any]:
 
 def _all(run: Path) -> list[Path]:
     folder = run / FOLDER
-    return sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name)) if folder.is_dir() else []
+    named = [(_NAME.fullmatch(path.name), path) for path in folder.iterdir()] if folder.is_dir() else []
+    return [path for _, path in sorted((int(found[1]), path) for found, path in named if found)]

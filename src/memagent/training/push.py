@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,20 +36,24 @@ class Server:
             timeout=_TIMEOUT_SECONDS, max_retries=2,
         )  # fmt: skip
 
-    async def push(self, policy: Policy, step: int) -> None:
-        """Give the server the policy as it is now. Raises `EngineError` if it does not take it."""
-        name = f"policy-{step:06d}"
-        place = self._folder / name
-        old = self.engine.model.name
+    async def push(self, policy: Policy, step: int, main: bool = True) -> None:
+        """Have the server use the policy as it is now; of several processes the `main` one gives it.
+
+        Raises `EngineError` if the server does not take it.
+        """
+        old, name = self.engine.model.name, f"policy-{step:06d}"
         if self._push == "vllm-lora":
-            if not policy.has_adapter:
-                raise SettingsError("rollout.push vllm-lora needs policy.lora_rank: only a LoRA is pushed")
-            export_policy(policy.model, policy.tokenizer, "adapter", place)
-            await self._post("load_lora_adapter", {"lora_name": name, "lora_path": str(place)})
             self.engine.model = replace(self.engine.model, name=name)
+        if self._push == "none" or not main:
+            return
+        place = self._folder / name
+        shutil.rmtree(place, ignore_errors=True)  # of a run that was cut off
+        if self._push == "vllm-lora":
+            export_policy(policy.model, policy.tokenizer, "adapter", place)
+            await self._load(name, place)
             if old.startswith("policy-"):
                 await self._post("unload_lora_adapter", {"lora_name": old})
-        elif self._push == "sglang-weights":
+        else:
             export_policy(policy.model, policy.tokenizer, "merged", place)
             await self._post("../update_weights_from_disk", {"model_path": str(place)})
         for other in self._folder.glob("policy-*"):
@@ -59,6 +64,15 @@ class Server:
         """Close the connections; the server goes on."""
         await self._client.close()
         await self.engine.aclose()
+
+    async def _load(self, name: str, place: Path) -> None:
+        body = {"lora_name": name, "lora_path": str(place)}
+        try:
+            await self._client.post("/load_lora_adapter", cast_to=str, body=body)
+        except openai.OpenAIError:  # a run that was cut off may have left one of this name
+            with suppress(openai.OpenAIError):
+                await self._client.post("/unload_lora_adapter", cast_to=str, body={"lora_name": name})
+            await self._post("load_lora_adapter", body)
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> None:
         try:
@@ -71,8 +85,15 @@ class Server:
 
 
 async def open_server(settings: TrainingSettings, policy: Policy, run: Path) -> Server:
-    """The server that `rollout.server` names. Raises `EngineError` if it cannot be reached."""
+    """The server that `rollout.server` names.
+
+    Raises `EngineError` if it cannot be reached, `SettingsError` if the policy cannot be pushed there.
+    """
     wanted = settings.rollout
+    if wanted.push == "vllm-lora" and not policy.has_adapter:
+        raise SettingsError(
+            "rollout.push vllm-lora pushes a LoRA alone: set policy.lora_rank, or another rollout.push"
+        )
     connection = Connection(
         base_url=wanted.server,
         api_key=settings.read.api_key or "none",

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -76,8 +77,11 @@ async def train(
 
 
 def local_engine(settings: TrainingSettings, policy: Policy) -> TransformersEngine:
-    """An engine that decodes with the policy's own weights."""
-    return TransformersEngine(
+    """An engine that decodes with the policy's own weights.
+
+    It remembers how many tokens texts have: all attempts of a group cut the same document.
+    """
+    engine = TransformersEngine(
         policy.network,
         policy.tokenizer,
         name=settings.policy.model or "embedded",
@@ -85,6 +89,9 @@ def local_engine(settings: TrainingSettings, policy: Policy) -> TransformersEngi
         most_rows=settings.rollout.rows,
         half_precision=policy.autocast,
     )
+    count_tokens = lru_cache(maxsize=4096)(engine.model.count_tokens or len)
+    engine.model = replace(engine.model, count_tokens=count_tokens)
+    return engine
 
 
 def trained_policy(run: Path) -> tuple[Policy, int, Path | None]:
@@ -158,8 +165,10 @@ class Trainer:
             sums = self.learner.imitate(self.ranks.share(draw.choices(pool, k=wanted.sequences)))
             progress.warm_steps += 1
             self._write("warm_start", progress.warm_steps, self._measures(sums))
-            if progress.warm_steps % self.settings.checkpoint_every == 0:
+            due = progress.warm_steps % self.settings.checkpoint_every == 0
+            if due and progress.warm_steps < wanted.steps:
                 self._save()
+        # Reinforcement begins with an optimizer of its own: no checkpoint has the other one with all steps.
         self.learner = Learner(self.policy, self.settings.optimizer, self.ranks)
         self._save()
 
@@ -167,11 +176,11 @@ class Trainer:
         progress, steps = self.progress, self.settings.steps
         self._keep_reference()
         self.watch.begin(progress.step + 1, steps)
+        if progress.step == 0 or progress.step < steps:
+            await self._push()
         if progress.step == 0:
             await self._evaluate()
         while progress.step < steps:
-            if self.server:
-                await self.server.push(self.policy, progress.step)
             started = time.perf_counter()
             groups, tallies, rounds = await self._attempt()
             rolled = time.perf_counter()
@@ -185,9 +194,16 @@ class Trainer:
                 "memory_mib": used_mib(),
             }
             self._write("training", progress.step, values)
+            await self._push()
             await self._evaluate()
             if progress.step % self.settings.checkpoint_every == 0 or progress.step == steps:
                 self._save()
+
+    async def _push(self) -> None:
+        """Have the server generate with the policy as it is now, for the next attempts and an evaluation."""
+        if self.server:
+            await self.server.push(self.policy, self.progress.step, self.ranks.main)
+            self.ranks.wait()
 
     @property
     def _drops(self) -> bool:

@@ -1,0 +1,85 @@
+"""Checkpoints: whole or not there, the newest ones, and what is said of one that cannot be used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from memagent.errors import SettingsError  # noqa: E402
+from memagent.training import checkpoint  # noqa: E402
+
+
+def state(step: int) -> dict[str, Any]:
+    return {"progress": {"step": step}, "weights": torch.full((3,), float(step))}
+
+
+def names(run: Path) -> list[str]:
+    return sorted(path.name for path in (run / checkpoint.FOLDER).iterdir())
+
+
+def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+    path = checkpoint.save(tmp_path, 7, state(7), keep=2)
+    assert path == checkpoint.newest(tmp_path)
+    loaded = checkpoint.load(path)
+    assert loaded["progress"] == {"step": 7} and torch.equal(loaded["weights"], torch.full((3,), 7.0))
+
+
+def test_the_newest_are_kept_and_nothing_else_is_touched(tmp_path: Path) -> None:
+    checkpoint.write(tmp_path / checkpoint.FOLDER / "reference.pt", {})
+    for step in (999_998, 999_999, 1_000_000):
+        checkpoint.save(tmp_path, step, state(step), keep=2)
+    assert names(tmp_path) == ["reference.pt", "step-1000000.pt", "step-999999.pt"]
+    newest = checkpoint.newest(tmp_path)
+    assert newest is not None and newest.name == "step-1000000.pt", "by number, not by name"
+
+
+def test_a_folder_without_checkpoints_has_no_newest(tmp_path: Path) -> None:
+    assert checkpoint.newest(tmp_path / "none") is None
+    (tmp_path / checkpoint.FOLDER).mkdir()
+    (tmp_path / checkpoint.FOLDER / ".step-000001.pt.part").touch()
+    assert checkpoint.newest(tmp_path) is None
+
+
+def test_a_crash_while_writing_leaves_the_last_whole_one(tmp_path: Path) -> None:
+    class Crash(BaseException):
+        pass
+
+    class Fatal:
+        def __reduce__(self) -> Any:
+            raise Crash
+
+    checkpoint.save(tmp_path, 1, state(1), keep=1)
+    with pytest.raises(Crash):
+        checkpoint.save(tmp_path, 2, {"weights": torch.zeros(1000), "fatal": Fatal()}, keep=1)
+    newest = checkpoint.newest(tmp_path)
+    assert newest is not None and checkpoint.load(newest)["progress"] == {"step": 1}
+    checkpoint.save(tmp_path, 2, state(2), keep=1)
+    assert names(tmp_path) == ["step-000002.pt"], "what was left half written is written over"
+
+
+@pytest.mark.parametrize("kept", [0, 10, 400, 1400])
+def test_a_damaged_file_says_what_to_do(tmp_path: Path, kept: int) -> None:
+    path = checkpoint.save(tmp_path, 1, state(1), keep=1)
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(SettingsError, match=r"step-000001.pt is no checkpoint .*remove it to go on"):
+        checkpoint.load(path)
+
+
+def test_a_file_that_would_run_code_is_not_loaded(tmp_path: Path) -> None:
+    class Code:
+        def __reduce__(self) -> Any:
+            return print, ("run",)
+
+    path = checkpoint.save(tmp_path, 1, {"code": Code()}, keep=1)
+    with pytest.raises(SettingsError, match="is no checkpoint"):
+        checkpoint.load(path)
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / checkpoint.FOLDER).touch()
+    with pytest.raises(SettingsError, match=r"step-000001\.pt cannot be written"):
+        checkpoint.save(tmp_path, 1, state(1), keep=1)

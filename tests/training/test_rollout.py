@@ -1,0 +1,183 @@
+"""Attempts for training: any workflow, with the ids and log-probabilities that were sampled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memagent import Settings
+from memagent.documents import text_document
+from memagent.engines.scripted import count_words
+from memagent.errors import EngineError, SettingsError
+from memagent.reading import Read
+from memagent.training.rewards import load_reward, overlong_penalty
+from memagent.training.rollout import Rollout
+from memagent.types import Completion, Conversation, Engine, Example, Group, Message, Model, Sampling
+from memagent.workflows import WORKFLOWS
+
+EXAMPLES = [
+    Example(f"e{number}", "mine", f"Who came at {number}?", f"Ada came at {number}. " * 40, ("Ada",), 160)
+    for number in range(3)
+]
+SETTINGS = Settings(chunk_tokens=50, memory_tokens=6, answer_tokens=9, temperature=1.0)
+
+
+class Sampler:
+    """Replies with what it is told for an update and an answer; its tokens are words. It keeps each call."""
+
+    def __init__(self, update: str = "Ada came.", answer: Callable[[str], str] | str = "Ada") -> None:
+        self.model = Model("sampler", None, count_words, "words")
+        self.calls: list[tuple[str, Sampling]] = []
+        self._update, self._answer = update, answer
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        prompt = messages[-1].content
+        self.calls.append((prompt, sampling))
+        text = self._update if "<chunk>" in prompt else self._answer
+        words = (text if isinstance(text, str) else text(prompt)).split()[: sampling.max_tokens]
+        ids = tuple(map(len, words)) or (0,)
+        return Completion(" ".join(words), "stop", (1, 2, 3), ids, (-0.5,) * len(ids))
+
+    async def aclose(self) -> None:
+        """Nothing to release."""
+
+
+def groups(engine: Engine, examples: Sequence[Example] = EXAMPLES, **options: Any) -> list[Group]:
+    given = {"settings": SETTINGS, "reward": load_reward(), "attempts": 4, **options}
+    seeds = [f"0/{number}" for number in range(len(examples))]
+    return asyncio.run(Rollout(engine=engine, **given).groups(examples, seeds))
+
+
+def read(example: Example, engine: Engine, settings: Settings) -> list[Conversation]:
+    async def run() -> list[Conversation]:
+        return [it async for it in Read(example.problem, text_document(example.document), engine, settings)]
+
+    return asyncio.run(run())
+
+
+def untimed(conversations: Sequence[Conversation]) -> list[Conversation]:
+    return [replace(it, seconds=0.0) for it in conversations]
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS)
+def test_attempts_have_the_conversations_of_a_read(workflow: str) -> None:
+    chosen = replace(SETTINGS, workflow=workflow)
+    made = groups(Sampler(), settings=chosen)
+    assert [group.example for group in made] == EXAMPLES
+    for group in made:
+        expected = untimed(read(group.example, Sampler(), chosen))
+        assert len(expected) > 3 and len(group.trajectories) == 4
+        for attempt in group.trajectories:
+            assert untimed(attempt.conversations) == expected
+            assert (attempt.answer, attempt.reward, attempt.error) == ("Ada", 1.0, None)
+
+
+def test_each_call_of_each_attempt_has_a_seed_of_its_own() -> None:
+    engine, again, other = Sampler(), Sampler(), Sampler()
+    for one in (engine, again):
+        groups(one)
+    seeds = [sampling.seed for _, sampling in engine.calls]
+    assert len(set(seeds)) == len(seeds) > 40 and None not in seeds
+    assert sorted(map(str, again.calls)) == sorted(map(str, engine.calls))
+    asyncio.run(Rollout(engine=other, settings=SETTINGS, reward=load_reward(), attempts=4)
+                .groups(EXAMPLES, ["1/0", "1/1", "1/2"]))  # fmt: skip
+    assert not {sampling.seed for _, sampling in other.calls} & set(seeds)
+
+
+def test_an_answer_has_its_own_limit() -> None:
+    engine = Sampler()
+    groups(engine)
+    limits = {("<chunk>" in prompt, sampling.max_tokens) for prompt, sampling in engine.calls}
+    assert limits == {(True, 6), (False, 9)}
+    assert {(sampling.temperature, sampling.top_p) for _, sampling in engine.calls} == {(1.0, 1.0)}
+
+
+def test_an_empty_answer_is_worth_nothing_and_is_trained_on() -> None:
+    engine = Sampler(answer=lambda prompt: "" if "at 1?" in prompt else "Ada")
+    good, empty, _ = groups(engine)
+    assert {attempt.reward for attempt in good.trajectories} == {1.0}
+    for attempt in empty.trajectories:
+        assert attempt.reward == 0.0 and attempt.error and "empty answer" in attempt.error
+        assert len(attempt.conversations) == len(good.trajectories[0].conversations)
+        answer = attempt.conversations[-1]
+        assert (answer.kind, answer.chunk_index, answer.memory) == ("answer", None, "Ada came.")
+        assert answer.completion.completion_ids == (0,) and answer.completion.logprobs == (-0.5,)
+        assert "at 1?" in answer.messages[-1].content
+
+
+def test_an_engine_that_fails_for_good_ends_the_rollout() -> None:
+    def failing(prompt: str) -> str:
+        if "at 2?" in prompt:
+            raise EngineError("out of order")
+        return "Ada"
+
+    with pytest.raises(EngineError, match="out of order"):
+        groups(Sampler(answer=failing))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "penalty"), [(0, 0.0), (80, 0.0), (81, -0.05), (90, -0.5), (100, -1.0), (120, -1.0)]
+)
+def test_the_overlong_penalty_falls_over_the_buffer(tokens: int, penalty: float) -> None:
+    assert overlong_penalty(tokens, limit_tokens=100, buffer_tokens=20) == pytest.approx(penalty)
+    assert overlong_penalty(tokens, limit_tokens=100, buffer_tokens=0) == 0
+
+
+def test_the_longest_reply_for_its_limit_is_what_is_taken_off() -> None:
+    (group, *_) = groups(Sampler(update="one two three four five"), overlong_tokens=4)
+    # A memory of 5 tokens of 6 is 3 of 4 into the buffer; the answer of 1 of 9 is not in it.
+    assert [attempt.reward for attempt in group.trajectories] == [0.25] * 4
+    (group, *_) = groups(Sampler(update="Ada", answer="Ada two three four five six seven"), overlong_tokens=4)
+    assert [attempt.reward for attempt in group.trajectories] == [0.5] * 4
+
+
+def test_a_reward_is_any_function_by_name(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def length(example, trajectory):\n    return len(trajectory.answer) / 10\n")
+    (group, *_) = groups(Sampler(answer="four"), reward=load_reward(f"{file}:length"))
+    assert {attempt.reward for attempt in group.trajectories} == {0.4}
+    wrong = {
+        "mine": "names no function",
+        f"{file}:no": "has no function 'no'",
+        f"{tmp_path}/no.py:x": "there is no file",
+        "no.module:x": "cannot be loaded",
+    }
+    for name, said in wrong.items():
+        with pytest.raises(SettingsError, match=said):
+            load_reward(name)
+
+
+def test_what_was_sampled_is_kept() -> None:
+    torch = pytest.importorskip("torch")
+    from memagent.engines.transformers import TransformersEngine
+    from memagent.training.data import load_data
+    from memagent.training.policy import load_policy
+    from memagent.training.sequences import sequences_of
+    from memagent.training.settings import load_training
+
+    preset = load_training(Path(__file__).parents[2] / "presets" / "tiny.toml")
+    policy = load_policy(replace(preset.policy, dtype="float32"), temperature=1.0, seed=0)
+    data = load_data(preset.data.examples, 0, len)
+    engine = TransformersEngine(policy.network, policy.tokenizer, window_tokens=256)
+    chosen = replace(preset.read, temperature=1.0, memory_tokens=3, answer_tokens=2)
+    made = groups(engine, data.first(3), settings=chosen)
+    sequences = [it for group in made for attempt in group.trajectories for it in sequences_of(attempt, 1.0)]
+    assert len(sequences) == 3 * 4 * 4, "three chunks and an answer"
+    for group in made:
+        for attempt in group.trajectories:
+            for it in attempt.conversations:
+                ids = torch.tensor([it.completion.prompt_ids + it.completion.completion_ids])
+                with torch.no_grad():
+                    logprobs = torch.log_softmax(policy.network(ids).logits[0], -1)
+                first = len(it.completion.prompt_ids) - 1
+                expected = [logprobs[first + n, token].item()
+                            for n, token in enumerate(it.completion.completion_ids)]  # fmt: skip
+                assert it.completion.logprobs == pytest.approx(expected, abs=1e-5)
+                text = policy.tokenizer.decode(it.completion.completion_ids, skip_special_tokens=True)
+                assert text == it.completion.text
+    assert len({it.completion_ids for it in sequences}) > 10, "they are random"

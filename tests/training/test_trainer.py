@@ -1,0 +1,339 @@
+"""Training runs of presets/tiny.toml: what they write, and that killing one changes nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+import shutil
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from runs import lines, settings, start, train, weights  # noqa: E402
+
+from memagent.errors import SettingsError, TrainingError  # noqa: E402
+from memagent.training import checkpoint  # noqa: E402
+from memagent.training.settings import LossSettings  # noqa: E402
+from memagent.training.trainer import group_sequences, trained_policy  # noqa: E402
+from memagent.types import Completion, Conversation, Example, Group, Trajectory  # noqa: E402
+
+PATIENCE_SECONDS = 300.0
+TOLD = {
+    "reward", "reward_std", "groups", "groups_dropped", "rounds", "failed", "conversations", "memory_tokens",
+    "answer_tokens", "longest_reply_tokens", "cut", "unchanged", "completion_tokens", "loss", "entropy",
+    "clip_low", "clip_high", "mismatch", "tokens", "sequence_tokens", "gradient_norm", "learning_rate",
+    "update_seconds", "update_tokens_per_second", "rollout_seconds", "rollout_tokens_per_second",
+    "memory_mib",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One place for all runs, so that they have the same settings."""
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> Path:
+    """A run that nothing disturbed."""
+    train(settings(folder), folder / "whole")
+    return folder / "whole"
+
+
+def same(run: Path, whole: Path) -> None:
+    """Assert that two runs have the same metrics and the same weights."""
+    assert lines(run) == lines(whole)
+    ours, theirs = weights(run), weights(whole)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_every_step_has_a_line_with_all_that_is_measured(whole: Path) -> None:
+    rows = [json.loads(line) for line in (whole / "metrics.jsonl").read_text("utf-8").splitlines()]
+    stages = [(row["stage"], row["step"]) for row in rows]
+    assert stages == [
+        *(("warm_start", step) for step in (1, 2, 3, 4)),
+        ("evaluation", 0), ("training", 1), ("training", 2), ("evaluation", 2),
+        ("training", 3), ("evaluation", 3),
+    ]  # fmt: skip
+    for row in rows:
+        assert all(
+            value is not None and math.isfinite(value) for name, value in row.items() if name != "stage"
+        )
+        if row["stage"] == "training":
+            assert TOLD | {"stage", "step"} == row.keys()
+            assert (
+                row["groups"] == 4
+                and row["groups_dropped"] == 0
+                and row["conversations"] == 4 * 4 * 4
+                and row["rounds"] == 1
+            )
+            assert row["tokens"] == row["completion_tokens"] == 64 and row["sequence_tokens"] > 64
+            assert 0 < row["reward"] < 1 and row["gradient_norm"] > 0 and row["mismatch"] < 1e-5
+            assert abs(row["loss"]) < 1 and 0 < row["entropy"] < math.log(40)
+        if row["stage"] == "evaluation":
+            assert row["count"] == 8
+    assert rows[3]["loss"] < rows[0]["loss"], "the warm start learns"
+
+
+def test_the_rows_of_each_evaluation_stay_with_the_run(whole: Path) -> None:
+    folders = sorted((whole / "evaluation").iterdir())
+    assert [it.name for it in folders] == ["step-000000", "step-000002", "step-000003"]
+    for it in folders:
+        rows = [json.loads(line) for line in (it / "rows.jsonl").read_text("utf-8").splitlines()]
+        assert len({row["example_id"] for row in rows}) == 8
+        assert all("held out" in row["example_id"] for row in rows)
+
+
+def test_a_seed_decides_a_run(folder: Path, whole: Path) -> None:
+    train(settings(folder), folder / "again")
+    same(folder / "again", whole)
+    train(settings(folder, "seed=1"), folder / "other")
+    assert lines(folder / "other") != lines(whole)
+
+
+def wait_for(run: Path, count: int, process: subprocess.Popen[str]) -> None:
+    """Wait until the run has so many lines of metrics, as long as the process lives."""
+    patience, metrics = time.monotonic() + PATIENCE_SECONDS, run / "metrics.jsonl"
+    while process.poll() is None and not (metrics.is_file() and metrics.read_bytes().count(b"\n") >= count):
+        assert time.monotonic() < patience
+        time.sleep(0.002)
+
+
+def test_a_run_that_is_killed_goes_on_as_if_it_had_not_been(folder: Path, whole: Path) -> None:
+    run, chance, kills = folder / "killed", random.Random(0), 0
+    for count in (0, 2, 5, 7):  # before the first line, in the warm start, in its first steps, later
+        process = start(folder, run, "--resume")
+        wait_for(run, count, process)
+        time.sleep(chance.uniform(0, 0.1))
+        process.kill()
+        process.communicate()
+        kills += process.returncode < 0
+    assert kills >= 3
+    process = start(folder, run, "--resume")
+    out, err = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 0 and out == f"{run}\n", err
+    same(run, whole)
+
+
+@pytest.mark.parametrize("step", range(1, 7))
+def test_a_run_goes_on_from_each_of_its_checkpoints(step: int, folder: Path) -> None:
+    """As after a kill between a checkpoint and the next: the lines behind it are written again."""
+    kept = settings(folder, "keep=99")
+    whole = folder / "kept"
+    if not whole.exists():
+        train(kept, whole)
+    run = folder / f"from-{step}"
+    shutil.copytree(whole, run)
+    for path in (run / checkpoint.FOLDER).glob("step-*.pt"):
+        if int(path.stem.removeprefix("step-")) > step:
+            path.unlink()
+    train(kept, run, resume=True)
+    same(run, whole)
+
+
+def test_the_optimizer_of_the_warm_start_ends_with_it(folder: Path) -> None:
+    """The checkpoint after the last step of imitation is what reinforcement begins with."""
+    train(settings(folder), folder / "warm", sft=True)
+    path = checkpoint.newest(folder / "warm")
+    assert path is not None and path.name == "step-000004.pt"
+    state = checkpoint.load(path)
+    assert state["progress"] == {"warm_steps": 4, "step": 0, "position": 0}
+    assert state["learner"]["steps"] == 0 and not state["learner"]["optimizer"]["state"]
+
+
+def test_no_checkpoint_has_the_whole_warm_start_and_its_optimizer(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill may fall between any two checkpoints, so each must be one to go on from."""
+    seen, save = [], checkpoint.save
+
+    def watched(run: Path, step: int, state: dict[str, object], keep: int) -> Path:
+        seen.append((state["progress"]["warm_steps"], state["learner"]["steps"]))  # type: ignore[index]
+        return save(run, step, state, keep)
+
+    monkeypatch.setattr(checkpoint, "save", watched)
+    train(settings(folder), folder / "watched", sft=True)
+    assert seen == [(1, 1), (2, 2), (3, 3), (4, 0)]
+
+
+def test_a_warm_start_alone_is_the_beginning_of_a_run(folder: Path, whole: Path) -> None:
+    run = folder / "both"
+    train(settings(folder), run, sft=True)
+    assert {row["stage"] for row in lines(run)} == {"warm_start"}
+    train(settings(folder), run, resume=True)
+    same(run, whole)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("loss.clip_high=0.3", "loss.clip_high (0.28, now 0.3)"),
+        ("rollout.attempts=5", "rollout.attempts (4, now 5)"),
+        ("seed=1", "seed (0, now 1)"),
+        ("policy.lora_rank=2", "policy.lora_rank (0, now 2)"),
+        ("read.chunk_tokens=9", "read.chunk_tokens (7, now 9)"),
+    ],
+)
+def test_other_settings_are_refused_by_name(folder: Path, whole: Path, change: str, said: str) -> None:
+    before = (whole / "metrics.jsonl").read_bytes()
+    with pytest.raises(SettingsError, match=re.escape(said)):
+        train(settings(folder, change), whole, resume=True)
+    assert (whole / "metrics.jsonl").read_bytes() == before
+
+
+def test_how_long_to_train_may_change(folder: Path) -> None:
+    run = folder / "longer"
+    train(settings(folder, "evaluation.every=0"), run)
+    train(settings(folder, "evaluation.every=0", "steps=4", "checkpoint_every=2", "keep=1"), run, resume=True)
+    train(settings(folder, "evaluation.every=0", "steps=4"), folder / "long")
+    same(run, folder / "long")
+    assert [path.name for path in (run / checkpoint.FOLDER).glob("step-*")] == ["step-000008.pt"]
+
+
+def test_a_finished_run_has_nothing_to_do(folder: Path, whole: Path) -> None:
+    run = folder / "finished"
+    shutil.copytree(whole, run)
+    before = (run / "metrics.jsonl").read_bytes()
+    assert train(settings(folder), run, resume=True).rows == []
+    assert (run / "metrics.jsonl").read_bytes() == before
+    same(run, whole)
+
+
+def test_a_folder_with_a_run_is_not_written_over(folder: Path, whole: Path) -> None:
+    before = (whole / "metrics.jsonl").read_bytes()
+    with pytest.raises(SettingsError, match="holds a training run"):
+        train(settings(folder), whole)
+    assert (whole / "metrics.jsonl").read_bytes() == before
+
+
+def test_groups_of_equal_rewards_are_dropped_and_others_drawn(folder: Path) -> None:
+    run = folder / "refilled"
+    train(
+        settings(folder, "rollout.refills=20", "rollout.attempts=2", "evaluation.every=0", reward="early"),
+        run,
+    )
+    rows = lines(run, "training")
+    for row in rows:
+        assert row["groups_dropped"] > 0 and row["rounds"] > 1
+        assert row["groups"] - row["groups_dropped"] == 4, "so many as were asked for"
+        assert row["tokens"] == 4 * 2 * 4 < row["completion_tokens"], "attempts, conversations of one token"
+    state = checkpoint.load(checkpoint.newest(run) or run)
+    assert state["progress"]["position"] == sum(row["groups"] for row in rows), "no example twice"
+
+
+def test_refills_end_and_what_differs_is_trained_on(folder: Path) -> None:
+    run = folder / "refilled-once"
+    train(
+        settings(folder, "rollout.refills=1", "rollout.attempts=2", "evaluation.every=0", reward="early"), run
+    )
+    for row in lines(run, "training"):
+        assert row["rounds"] <= 2
+        assert row["tokens"] == (row["groups"] - row["groups_dropped"]) * 2 * 4
+
+
+def test_a_step_without_a_group_to_learn_from_leaves_the_policy(folder: Path) -> None:
+    run = folder / "nothing"
+    train(settings(folder, "rollout.refills=1", "rollout.attempts=1", "evaluation.every=0", "keep=99"), run)
+    for row in lines(run, "training"):
+        assert (row["groups"], row["groups_dropped"], row["tokens"]) == (8, 8, 0)
+    first, last = (checkpoint.load(run / checkpoint.FOLDER / f"step-00000{n}.pt")["learner"] for n in (4, 7))
+    assert all(torch.equal(first["trained"][name], last["trained"][name]) for name in first["trained"])
+
+
+def test_without_refills_all_groups_are_kept(folder: Path) -> None:
+    run = folder / "kept-equal"
+    train(settings(folder, "rollout.attempts=2", "evaluation.every=0", reward="early"), run)
+    rows = lines(run, "training")
+    assert sum(row["groups_dropped"] for row in rows) > 0
+    assert all((row["groups"], row["tokens"], row["rounds"]) == (4, 4 * 2 * 4, 1) for row in rows)
+
+
+@pytest.mark.parametrize("updates", [1, 2, 3])
+def test_the_optimizer_steps_are_as_many_as_were_asked_for(folder: Path, updates: int) -> None:
+    run = folder / f"updates-{updates}"
+    train(settings(folder, f"optimizer.updates={updates}", "evaluation.every=0", "warm_start.steps=0"), run)
+    state = checkpoint.load(checkpoint.newest(run) or run)
+    assert state["learner"]["steps"] == 3 * updates
+    assert [row["tokens"] for row in lines(run, "training")] == [64] * 3, "each token once"
+
+
+def attempt(*answers: str, reward: float) -> Trajectory:
+    completions = [Completion(it, "stop", (1, 2), (3,), (-1.0,)) for it in answers]
+    conversations = [Conversation("update", n, (), it, it.text) for n, it in enumerate(completions)]
+    return Trajectory("e", tuple(conversations), answers[-1], reward=reward)
+
+
+def test_an_attempt_counts_once_however_many_conversations_it_has() -> None:
+    example = Example("e", "mine", "?", "a", ("a",), 1)
+    group = Group(example, (attempt("a", "b", "c", "d", reward=0.0), attempt("a", reward=1.0)))
+    advantages = [it.advantage for it in group_sequences(group, LossSettings())]
+    assert advantages == [-0.5] * 4 + [0.5], "normalised by trajectory: rows would give -0.2 and 0.8"
+    assert [it.advantage for it in group_sequences(group, LossSettings(credit="answer"))] == [-0.5, 0.5]
+
+
+def test_credit_for_the_answer_alone_trains_on_answers(folder: Path) -> None:
+    run = folder / "answers"
+    train(settings(folder, "loss.credit=answer", "evaluation.every=0"), run)
+    assert [row["tokens"] for row in lines(run, "training")] == [4 * 4] * 3
+
+
+def test_the_reference_of_all_weights_survives_a_resume(folder: Path) -> None:
+    changes = ("loss.kl_weight=0.1", "evaluation.every=0", "keep=99")
+    whole, run = folder / "reference", folder / "reference-resumed"
+    train(settings(folder, *changes), whole)
+    kl = [row["kl"] for row in lines(whole, "training")]
+    assert abs(kl[0]) < 1e-9 < 1e-6 < kl[1] < kl[2], "from the policy as the warm start left it"
+    shutil.copytree(whole, run)
+    (run / checkpoint.FOLDER / "step-000007.pt").unlink()
+    train(settings(folder, *changes), run, resume=True)
+    same(run, whole)
+
+
+def test_a_lora_has_its_base_for_reference(folder: Path) -> None:
+    pytest.importorskip("peft")
+    run = folder / "lora"
+    changes = ("loss.kl_weight=0.1", "policy.lora_rank=2", "evaluation.every=0", "warm_start.steps=0")
+    train(settings(folder, *changes), run)
+    kl = [row["kl"] for row in lines(run, "training")]
+    assert abs(kl[0]) < 1e-9 < kl[1]
+    assert not (run / checkpoint.FOLDER / "reference.pt").exists()
+    assert weights(run) and all("lora_" in name for name in weights(run))
+
+
+def test_the_policy_of_a_run_is_that_of_its_newest_checkpoint(folder: Path, whole: Path) -> None:
+    policy, step, base = trained_policy(whole)
+    assert (step, base) == (3, None)
+    expected = weights(whole)
+    assert all(torch.equal(value, expected[name]) for name, value in policy.trained().items())
+    with pytest.raises(SettingsError, match="has no checkpoint"):
+        trained_policy(folder / "none")
+
+
+def test_a_gradient_that_is_no_number_ends_the_run(folder: Path) -> None:
+    with pytest.raises(TrainingError, match="lower the learning rate"):
+        train(settings(folder, "optimizer.learning_rate=1e30", "evaluation.every=0"), folder / "blown")
+
+
+def test_two_processes_have_the_metrics_of_one(folder: Path, whole: Path) -> None:
+    pytest.importorskip("accelerate")
+    run = folder / "two"
+    launcher = ("-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2")
+    process = start(folder, run, launcher=launcher)
+    out, err = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 0, err[-3000:]
+    for ours, theirs in zip(lines(run), lines(whole), strict=True):
+        for name, value in theirs.items():
+            near = name in ("loss", "entropy", "mismatch", "gradient_norm", "kl")
+            assert ours[name] == (pytest.approx(value, abs=1e-5) if near else value), (name, theirs["step"])
+    assert Counter(out.split()) == Counter([str(run)]), "one of them speaks"
+    ours_, theirs_ = weights(run), weights(whole)
+    assert all(torch.allclose(ours_[name], theirs_[name], atol=1e-5) for name in theirs_)
