@@ -98,7 +98,7 @@ def sequences_of(
         if not completion.prompt_ids or not completion.completion_ids:
             raise TrainingError(_NO_IDS.format(trajectory.example_id, "token ids"))
         if len(completion.logprobs) != len(completion.completion_ids):
-            raise TrainingError(_NO_IDS.format(trajectory.example_id, "a log-probability for each token"))
+            raise TrainingError(_NO_IDS.format(trajectory.example_id, "log-probability for each token"))
         sequences.append(
             TrainingSequence(completion.prompt_ids, completion.completion_ids, completion.logprobs, advantage)
         )
