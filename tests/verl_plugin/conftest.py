@@ -77,7 +77,7 @@ def compose(model: Path, examples: Path) -> Callable[..., Any]:
     return make
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Ray, on this machine, for all tests that need it; what it and the model keep goes to nobody's home."""
     import ray
