@@ -24,7 +24,7 @@ from memagent.training.metrics import read_metrics
 PRESET = Path(__file__).parent.parent / "presets" / "tiny.toml"
 CHANCE = 1 / 6
 CHUNKS = (3, 16, 64, 256, 1024, 10_000)
-EXAMPLES = 32
+EXAMPLES = 16
 
 
 def memagent(*words: object) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
+from memagent.engines.adapters import with_peft
 from memagent.engines.embedded import default_model
 from memagent.errors import SettingsError
 from memagent.training.attention import attention_over_trees
@@ -170,12 +171,12 @@ def _load(settings: PolicySettings, frozen_dtype: torch.dtype) -> tuple[Any, Any
 
 
 def _with_lora(model: Any, settings: PolicySettings) -> Any:
+    if settings.adapter:
+        return with_peft(model, Path(settings.adapter), trainable=True)
     try:
-        from peft import LoraConfig, PeftModel, get_peft_model
+        from peft import LoraConfig, get_peft_model
     except ImportError as error:
         raise SettingsError(f"{error}: a LoRA needs peft, pip install 'memagent[train]'") from error
-    if settings.adapter:
-        return PeftModel.from_pretrained(model, settings.adapter, is_trainable=True)
     targets = settings.lora_targets
     config = LoraConfig(
         r=settings.lora_rank,
