@@ -156,7 +156,8 @@ class Server:
     `paid` holds the digest of every completion made, in order; `requests` all that was asked.
     `window` is the longest prompt taken, in characters; a longer one is refused in the words of
     `wording`. `listed` is what /v1/models tells, or None to have no such page; it is out of order
-    for the first `list_failures` that ask.
+    for the first `list_failures` that ask. `completion` makes the whole completion of a call's body, with
+    token ids for instance, in place of `reply`; `pages` answers what is posted to other paths.
     """
 
     def __init__(
@@ -169,8 +170,12 @@ class Server:
         wording: str = "openai",
         listed: Sequence[Any] | None = ({"id": "test-model"},),
         list_failures: int = 0,
+        completion: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        pages: Mapping[str, Callable[[dict[str, Any]], Fault]] | None = None,
         port: int = 0,
     ) -> None:
+        self.completion = completion or (lambda body: complete(body, self.reply(body["messages"])))
+        self.pages = pages or {}
         self.reply = reply or read_facts
         self.faults = faults
         self.latency_seconds = latency_seconds
@@ -237,6 +242,8 @@ class Server:
         """The reply to a request: a fault, a refusal, or (status 200) a completion."""
         if request.method == "GET":
             return self._models(request, attempt)
+        if page := self.pages.get(request.path):
+            return page(request.body)
         if not request.path.endswith("/v1/chat/completions"):
             return refusal(404, f"no page {request.path}")
         fault = self.faults(request.digest, attempt)
@@ -247,7 +254,7 @@ class Server:
         if self.window is not None and len(prompt) > self.window:
             error = WORDINGS[self.wording](count_tokens(prompt), self.window)
             return Fault(400, body=json.dumps(error))
-        completion = json.dumps(complete(body, self.reply(body["messages"])))
+        completion = json.dumps(self.completion(body))
         if fault:
             return replace(fault, body=completion)
         with self._lock:
