@@ -1,0 +1,128 @@
+"""The settings of a training run: one file, and errors that name what is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memagent.errors import SettingsError
+from memagent.training.settings import TrainingSettings, load_training, restored
+
+PRESETS = sorted((Path(__file__).parents[2] / "presets").glob("*.toml"))
+
+
+def load(folder: Path, text: str, overrides: dict[str, Any] | None = None) -> TrainingSettings:
+    (folder / "run.toml").write_text(text)
+    return load_training(folder / "run.toml", overrides)
+
+
+def test_the_defaults_are_the_papers() -> None:
+    settings = TrainingSettings()
+    assert settings.rollout.attempts == 16
+    assert settings.rollout.temperature == 1.0
+    assert settings.loss.kl_weight == 1e-3
+    assert settings.loss.clip_high > settings.loss.clip_low
+    assert not settings.loss.divide_by_std
+    assert settings.loss.credit == "trajectory"
+    assert (settings.optimizer.learning_rate, settings.optimizer.warmup_steps) == (1e-6, 20)
+
+
+def test_tables_are_parts_and_whole_numbers_are_numbers(tmp_path: Path) -> None:
+    settings = load(
+        tmp_path,
+        'steps = 7\n[rollout]\ntemperature = 1\n[optimizer]\nbetas = [0.8, 0.95]\n[data]\nexamples = ["a:b"]',
+    )
+    assert settings.steps == 7
+    assert isinstance(settings.rollout.temperature, float)
+    assert settings.optimizer.betas == (0.8, 0.95)
+    assert settings.data.examples == ("a:b",)
+
+
+def test_overrides_go_over_the_file_and_leave_the_rest(tmp_path: Path) -> None:
+    settings = load(
+        tmp_path, "steps = 7\n[loss]\nclip_low = 0.1\nkl_weight = 0.5", {"loss": {"kl_weight": 0.0}}
+    )
+    assert (settings.steps, settings.loss.clip_low, settings.loss.kl_weight) == (7, 0.1, 0.0)
+
+
+def test_files_are_found_from_where_the_settings_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, other = tmp_path / "here", tmp_path / "there"
+    for path in (folder / "policy", other):
+        path.mkdir(parents=True)
+    (folder / "own.py").write_text("")
+    (folder / "rows.jsonl").write_text("")
+    monkeypatch.chdir(other)
+    settings = load(
+        folder,
+        '[policy]\nmodel = "policy"\n[data]\nexamples = ["rows.jsonl", "own.py:f", "json:loads", "no.jsonl"]'
+        '\nreward = "own.py:reward"',
+    )
+    assert settings.policy.model == str(folder / "policy")
+    assert settings.data.examples == (
+        str(folder / "rows.jsonl"), f"{folder / 'own.py'}:f", "json:loads", "no.jsonl"
+    )  # fmt: skip
+    assert settings.data.reward == f"{folder / 'own.py'}:reward"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("step = 3", "unknown setting 'step', did you mean 'steps'"),
+        ("[loss]\nclip_hihg = 0.3", "loss: unknown setting 'clip_hihg', did you mean 'clip_high'"),
+        ("[losses]\nclip_low = 0.3", "unknown setting 'losses', did you mean 'loss'"),
+        ("loss = 3", "loss must be a table"),
+        ("steps = 1.5", "steps is 1.5, it must be a whole number"),
+        ("steps = true", "steps is True, it must be a whole number"),
+        ("[loss]\nkl_weight = true", "kl_weight is True, it must be a number"),
+        ("[loss]\ndivide_by_std = 1", "divide_by_std is 1, it must be true or false"),
+        ('[loss]\ncredit = "last"', "credit is 'last', it must be one of 'trajectory', 'answer'"),
+        ('[data]\nexamples = "rows.jsonl"', "examples is 'rows.jsonl', it must be a list"),
+        ("[data]\nexamples = [3]", "examples is 3, it must be text"),
+        ("steps = -1", "steps is too small"),
+        ("[rollout]\nattempts = 0", "rollout.attempts is too small"),
+        ("[rollout]\ntemperature = 0", "rollout.temperature is too small"),
+        ("[optimizer]\nlearning_rate = nan", "optimizer.learning_rate is too small"),
+        ("[optimizer]\nbatch_tokens = 0", "optimizer.batch_tokens is too small"),
+        ("[loss]\nclip_low = 1.0", r"clip_low lies in \[0, 1\)"),
+        ("[loss]\nkl_weight = -1e-3", "kl_weight are not negative"),
+        ("steps = ", "is no TOML"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_file(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=rf"run\.toml.*{message}"):
+        load(tmp_path, text)
+
+
+def test_no_file_is_an_error() -> None:
+    with pytest.raises(SettingsError, match=r"no-such\.toml cannot be read: No such file"):
+        load_training("no-such.toml")
+
+
+def test_a_recorded_run_has_the_same_settings_again(tmp_path: Path) -> None:
+    settings = load(
+        tmp_path,
+        '[policy]\nlora_targets = ["q_proj"]\n[optimizer]\nbetas = [0.8, 0.95]\n[read]\napi_key = "s"',
+    )
+    record = json.loads(json.dumps(settings.recorded()))
+    assert "api_key" not in record["read"]
+    again = restored(record, "checkpoint")
+    assert again.recorded() == settings.recorded()
+    assert again.optimizer == settings.optimizer
+    assert again.policy == settings.policy
+
+
+def test_a_record_with_a_setting_of_another_version_is_named() -> None:
+    record = TrainingSettings().recorded()
+    record["loss"]["entropy_bonus"] = 0.1
+    with pytest.raises(SettingsError, match=r"step-000001.*loss: unknown setting 'entropy_bonus'"):
+        restored(record, "step-000001")
+
+
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)
+def test_every_preset_can_be_used(preset: Path) -> None:
+    settings = load_training(preset)
+    if settings.policy.model is not None:
+        assert settings.policy.model.startswith(str(preset.parent)) or "/" in settings.policy.model
