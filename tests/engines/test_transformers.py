@@ -455,6 +455,82 @@ def test_calls_just_answered_may_take_a_moment_to_ask_again(engine: Transformers
     assert [rows for rows, _ in shapes if rows > 1] == [3, 3]  # beside them, what the three begin with
 
 
+CHUNKS = ("the gulls of the bay, " * 4, "forty-two lamps and a half, " * 3)
+BEGUN = tuple(chunk + end for end in ("a", "one more", "and then?") for chunk in CHUNKS)
+
+
+def test_beginnings_that_prompts_share_are_read_once_and_change_nothing(
+    engine: TransformersEngine, model: Any
+) -> None:
+    samplings = [Sampling(6 + n, temperature=1.0, top_p=1 - n / 20, seed=n) for n in range(len(BEGUN))]
+    alone = [complete(engine, [text], each)[0] for text, each in zip(BEGUN, samplings, strict=True)]
+    shapes = watch(model)
+    together = complete(engine, BEGUN, samplings)
+    assert [rows for rows, _ in shapes[:2]] == [2, 6]  # the two chunks, then what is each call's own
+    assert shapes[1][1] < shapes[0][1]
+    assert [it.prompt_ids for it in together] == [it.prompt_ids for it in alone]
+    assert [it.completion_ids for it in together] == [it.completion_ids for it in alone]
+    for one, other in zip(together, alone, strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+
+
+async def announced(engine: TransformersEngine, text: str, calls: int, pauses: int = 0) -> None:
+    """A caller that makes one call after another, each after some turns of the event loop."""
+    with engine.caller():
+        for _ in range(calls):
+            for _ in range(pauses):
+                await asyncio.sleep(0.002)
+            await engine.complete(chat(text), Sampling(1))
+
+
+def test_a_batch_starts_once_all_announced_callers_wait(engine: TransformersEngine, model: Any) -> None:
+    shapes = watch(model)
+
+    async def run() -> None:
+        with engine.caller():
+            early = [asyncio.create_task(announced(engine, text, 1)) for text in ("a", "why?" * 9)]
+            await asyncio.sleep(0.05)
+            assert shapes == []  # this one has announced itself, and makes no call yet
+            await engine.complete(chat("the cat sat on the mat"), Sampling(1))
+            await asyncio.gather(*early)
+
+    in_time(run())
+    assert max(rows for rows, _ in shapes) == 3
+
+
+def test_a_caller_that_leaves_is_not_waited_for(engine: TransformersEngine, model: Any) -> None:
+    shapes = watch(model)
+
+    async def run() -> None:
+        with engine.caller():
+            waiting = asyncio.create_task(announced(engine, "a", 1))
+            await asyncio.sleep(0.02)
+            assert shapes == []
+        await waiting
+
+    in_time(run())
+    assert len(shapes) == 1
+
+
+def test_the_same_callers_get_the_same_batches_however_slow_they_are(
+    engine: TransformersEngine, model: Any
+) -> None:
+    shapes = watch(model)
+    batches = []
+    for pauses in ((0, 0, 0, 0), (0, 3, 1, 6), (9, 0, 2, 0)):
+
+        async def run(pauses: tuple[int, ...] = pauses) -> None:
+            texts = ("a", "b", "c", "d")
+            async with asyncio.TaskGroup() as tasks:
+                for text, calls, pause in zip(texts, (3, 2, 3, 1), pauses, strict=True):
+                    tasks.create_task(announced(engine, text, calls, pause))
+
+        in_time(run())
+        batches.append([rows for rows, tokens in shapes if rows > 1])
+        shapes.clear()
+    assert batches == [[4, 3, 2]] * 3  # a caller that is done leaves; beginnings are read in rows of one
+
+
 def test_a_batch_is_led_by_the_oldest_call_and_has_prompts_of_like_length() -> None:
     async def run() -> None:
         future = asyncio.get_running_loop().create_future

@@ -188,7 +188,7 @@ class TransformersEngine:
     async def _gather(self) -> None:
         """Wait while more calls come in: those just answered mostly have a next one to make."""
         while 0 < len(self._waiting) < self._callers:
-            self._changed.clear()
+            self._changed = asyncio.Event()  # a used one belongs to the event loop that waited for it
             await self._changed.wait()
         seen = len(self._waiting) if self._callers else 0
         while seen < len(self._waiting) < self._most_rows:
