@@ -30,7 +30,8 @@ test-train: .venv-train/dev
 # verl wants other versions than the rest is tested with: its own environment. It brings Ray along, so that
 # evaluation on a cluster is tested here too.
 test-verl: .venv-verl/dev
-	$(VERL)/python -m pytest tests/verl_plugin tests/evaluation/test_cluster.py
+	$(VERL)/python -m pytest tests/verl_plugin
+	$(VERL)/python -m pytest tests/evaluation/test_cluster.py
 
 clean:
 	rm -rf .venv .venv-train .venv-verl .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
