@@ -22,7 +22,9 @@ lint: .venv/dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Hugging Face models and training need torch, which on Linux is large: their own environment.
+# Hugging Face models and training need torch, which on Linux is large: their own environment. One
+# thread: those that wait for each other take longer, for models this small.
+test-train: export OMP_NUM_THREADS = 1
 test-train: .venv-train/dev
 	$(TRAIN)/mypy src/memagent/engines/transformers.py src/memagent/training
 	$(TRAIN)/python -m pytest tests/engines/test_transformers.py tests/training tests/cli/test_train.py

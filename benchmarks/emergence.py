@@ -68,8 +68,8 @@ def longer(run: Path, seed: int) -> dict[int, float]:
             )
             memagent("eval", "--examples", file, "--reader", "overwrite", "--scorer", "exact_match",
                      "--engine", "transformers", "--model", policy, "--window-tokens", 256,
-                     "--problem-tokens", 8, "--templates", PRESET.parent / "tiny" / "prompts.toml", "--chunk-tokens", 7,
-                     "--memory-tokens", 1, "--answer-tokens", 1, "--concurrency", EXAMPLES,
+                     "--templates", PRESET.parent / "tiny" / "prompts.toml",
+                     "--problem-tokens", 8, "--chunk-tokens", 7, "--memory-tokens", 1, "--answer-tokens", 1, "--concurrency", EXAMPLES,
                      "--out", rows, "--resume", "--quiet")  # fmt: skip
             (rows / "done").touch()
         found = [json.loads(line) for line in (rows / "rows.jsonl").read_text().splitlines()]

@@ -1,6 +1,6 @@
 """What a step of training costs: the update in three layouts, decoding with shared beginnings and without.
 
-    python benchmarks/training.py [--layers 6] [--device cpu] [--out FILE.json]
+    python benchmarks/training.py [--layers 6] [--device cpu] [--json FILE]
 
 A group of G attempts reads one chunk: prompts that begin with the same chunk and go on with a memory of
 their own. Weights are random, of SmolLM2-135M's shape with fewer layers, or of any folder (--model). Every
@@ -17,9 +17,9 @@ import random
 import subprocess
 import sys
 import time
-from pathlib import Path
 from statistics import median
 
+import measure
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
@@ -126,7 +126,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--model")
-    parser.add_argument("--out", type=Path)
+    measure.add_json_flag(parser)
     parser.add_argument("--only", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.only:
@@ -136,20 +136,15 @@ def main() -> None:
         return
     variants = [("update", it) for it in UPDATES] + [("rollout", it) for it in ROLLOUTS]
     results = {f"{kind} {layout}": in_own_process(kind, layout) for kind, layout in variants}
-    print(
-        f"G = {options.attempts}, chunk {options.chunk}, memory and reply up to {options.memory} tokens each"
-    )
-    print(f"{'':18}{'seconds':>9}{'tokens/s':>10}{'against first':>15}{'peak MiB':>10}")
+    print(f"G = {options.attempts}, chunk {options.chunk}, memory and reply up to {options.memory} tokens")
+    rows = []
     for name, it in results.items():
         first = results["update padded" if name.startswith("update") else "rollout apart"]
-        ratio = first["seconds"] / it["seconds"]
-        print(
-            f"{name:18}{it['seconds']:9.2f}{it['tokens_per_second']:10.0f}{ratio:14.2f}x{it['peak_mib']:10.0f}"
-        )
-    if options.out:
-        options.out.write_text(
-            json.dumps({"options": vars(options) | {"out": None}, **results}, indent=1) + "\n"
-        )
+        ratio = f"{first['seconds'] / it['seconds']:.2f}x"
+        rows.append((name, it["seconds"], round(it["tokens_per_second"]), ratio, round(it["peak_mib"])))
+    print(measure.table(("", "seconds", "tokens/s", "against the first", "peak MiB"), rows))
+    record = measure.provenance() | {"torch": torch.__version__, "device": options.device}
+    measure.write_json(options.json, record | {"measured": results})
 
 
 if __name__ == "__main__":
