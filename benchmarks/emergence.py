@@ -69,8 +69,9 @@ def longer(run: Path, seed: int) -> dict[int, float]:
             memagent("eval", "--examples", file, "--reader", "overwrite", "--scorer", "exact_match",
                      "--engine", "transformers", "--model", policy, "--window-tokens", 256,
                      "--templates", PRESET.parent / "tiny" / "prompts.toml",
-                     "--problem-tokens", 8, "--chunk-tokens", 7, "--memory-tokens", 1, "--answer-tokens", 1, "--concurrency", EXAMPLES,
-                     "--out", rows, "--resume", "--quiet")  # fmt: skip
+                     "--problem-tokens", 8, "--chunk-tokens", 7, "--memory-tokens", 1,
+                     "--answer-tokens", 1, "--concurrency", EXAMPLES, "--resume", "--quiet",
+                     "--out", rows)  # fmt: skip
             (rows / "done").touch()
         found = [json.loads(line) for line in (rows / "rows.jsonl").read_text().splitlines()]
         scores[chunks] = 100 * fmean(row["score"] for row in found)
