@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -69,9 +70,11 @@ def run(options: argparse.Namespace, console: Console) -> int:
     # A policy that learns writes empty replies by the thousand; the metrics tell of them.
     logging.getLogger("memagent.workflows").setLevel(logging.ERROR)
     out = Path(options.out or Path("runs") / source.stem)
-    with TrainingWatch(console, options.quiet) as watch:
+    first = os.environ.get("RANK", "0") == "0"  # of several processes one tells
+    with TrainingWatch(console, options.quiet or not first) as watch:
         asyncio.run(train(settings, out, watch, options.resume, only_warm_start=options.way == "sft"))
-    print(out)
+    if first:
+        print(out)
     return 0
 
 
