@@ -23,7 +23,7 @@ import measure
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
-from memagent.engines import transformers as engine
+from memagent.engines import decoding
 from memagent.training.learner import Learner
 from memagent.training.policy import Policy
 from memagent.training.ranks import Ranks
@@ -88,19 +88,19 @@ def rollout(options: argparse.Namespace, layout: str) -> dict[str, float]:
     """Median seconds and tokens/s (read and written) of decoding a batch."""
     model = network(options)
     if layout == "apart":
-        engine.shared_beginnings = lambda prompts: [(0, [index]) for index in range(len(prompts))]
+        decoding.shared_beginnings = lambda prompts: [(0, [index]) for index in range(len(prompts))]
     sequences = group(options)
     seconds = []
     for _ in range(options.rounds + 1):
         loop = asyncio.new_event_loop()
         rows = [
-            engine._Row(
+            decoding.Row(
                 list(it.prompt_ids), Sampling(options.memory // 2, 1.0, 1.0, index), loop.create_future()
             )
             for index, it in enumerate(sequences)
         ]
         started = time.perf_counter()
-        engine._decode(model, rows, frozenset(), options.device != "cpu")
+        decoding.decode(model, rows, frozenset(), options.device != "cpu")
         seconds.append(time.perf_counter() - started)
         loop.close()
     tokens = sum(len(it.prompt_ids) + options.memory // 2 for it in sequences)

@@ -44,14 +44,8 @@ from memagent import (  # noqa: E402
     open_engine,
     text_document,
 )
-from memagent.engines.transformers import (  # noqa: E402
-    TransformersEngine,
-    _Draws,
-    _next_batch,
-    _nucleus,
-    _Row,
-    _sample,
-)
+from memagent.engines.decoding import Draws, Row, nucleus, sample  # noqa: E402
+from memagent.engines.transformers import TransformersEngine, _next_batch  # noqa: E402
 
 SPECIALS = ("<|pad|>", "<|start|>", "<|end|>")
 END = 2
@@ -289,7 +283,7 @@ def test_the_nucleus_is_the_fewest_tokens_that_reach_top_p() -> None:
         [0.1, 0.5, 0.15, 0.25],
         [0, 0.5, 0, 0],
     ]
-    assert _nucleus(row.expand(6, 4), top_p).tolist() == wanted
+    assert nucleus(row.expand(6, 4), top_p).tolist() == wanted
 
 
 def test_tokens_are_drawn_by_their_shares_of_the_unit_interval() -> None:
@@ -298,13 +292,13 @@ def test_tokens_are_drawn_by_their_shares_of_the_unit_interval() -> None:
     # A number of exactly 0 falls on the first token that has a share at all.
     uniforms = torch.tensor([[0.0], [0.49], [0.51], [0.71], [0.62], [0.63], [0.65], [0.67]]).double()
     logits[0, 0] = -torch.inf
-    draws = _Draws(
+    draws = Draws(
         temperature=torch.tensor([[1.0]] * 6 + [[0.5]] * 2),
         greedy=torch.zeros(8, dtype=torch.bool),
         top_p=torch.tensor([[2.0]] * 4 + [[0.6]] * 2 + [[2.0]] * 2),
         uniforms=uniforms,
     )
-    token_ids, logprobs = _sample(logits, draws, 0)
+    token_ids, logprobs = sample(logits, draws, 0)
     assert token_ids.tolist() == [1, 0, 1, 2, 0, 2, 0, 1]
     shares = [0.4, 0.5, 0.2, 0.3, 0.5, 0.3, 25 / 38, 4 / 38]
     assert logprobs.exp().tolist() == pytest.approx(shares, abs=1e-6)
@@ -535,8 +529,8 @@ def test_a_batch_is_led_by_the_oldest_call_and_has_prompts_of_like_length() -> N
     async def run() -> None:
         future = asyncio.get_running_loop().create_future
 
-        def row(tokens: int) -> _Row:
-            return _Row([1] * tokens, GREEDY, future())
+        def row(tokens: int) -> Row:
+            return Row([1] * tokens, GREEDY, future())
 
         rows = [row(tokens) for tokens in (6000, 900, 5000, 3000, 2999, 8000, 10)]
         batch, rest = _next_batch(rows, 16)

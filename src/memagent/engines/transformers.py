@@ -1,32 +1,30 @@
 """A Hugging Face model in this process: concurrent calls are decoded together, as one batch.
 
-It keeps what training needs: the token ids and the log-probability of each sampled token. What
-several prompts of a batch begin with is computed once. Left out: joining a batch that already runs; a
-server (vLLM, SGLang) behind the OpenAI engine does that.
+It keeps what training needs: the token ids and the log-probability of each sampled token. Left out: joining
+a batch that already runs; a server (vLLM, SGLang) behind the OpenAI engine does that.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from memagent.config import Settings
 from memagent.engines.adapters import adapter_of, name_with, with_peft
 from memagent.errors import ContextOverflowError, EngineError, SettingsError
-from memagent.prefixes import shared_beginnings
 from memagent.types import Completion, Message, Model, Sampling, Usage
 
 try:
     import torch
     from jinja2 import TemplateError
     from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+    from memagent.engines.decoding import Row, decode
 except ImportError as error:
     raise SettingsError(f"{error}: this engine needs its extra, pip install 'memagent[train]'") from error
 
@@ -34,17 +32,6 @@ _MOST_WINDOW_TOKENS = 8192
 _MOST_ROWS = 16
 _SHORT_PROMPT_TOKENS = 512
 _GATHER_SECONDS = 0.005
-
-
-@dataclass(slots=True, eq=False)
-class _Row:
-    """One call, a row of a batch. `finished` is resolved once the row has ended or failed."""
-
-    prompt_ids: list[int]
-    sampling: Sampling
-    finished: asyncio.Future[None]
-    completion_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
 
 
 class TransformersEngine:
@@ -82,8 +69,8 @@ class TransformersEngine:
         self._half_precision = half_precision
         self._callers = 0
         self._changed = asyncio.Event()
-        self._waiting: list[_Row] = []
-        self._running: list[_Row] = []
+        self._waiting: list[Row] = []
+        self._running: list[Row] = []
         self._worker: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -103,7 +90,7 @@ class TransformersEngine:
         if self._closed:
             raise EngineError("the engine is closed: open a new one")
         prompt_ids = self._prompt_ids(messages, sampling)
-        row = _Row(prompt_ids, sampling, asyncio.get_running_loop().create_future())
+        row = Row(prompt_ids, sampling, asyncio.get_running_loop().create_future())
         self._waiting.append(row)
         self._changed.set()
         if self._worker is None or self._worker.done():
@@ -198,7 +185,7 @@ class TransformersEngine:
     async def _run(self) -> None:
         rows = self._running
         try:
-            await asyncio.to_thread(_decode, self._network, rows, self._stop_ids(), self._half_precision)
+            await asyncio.to_thread(decode, self._network, rows, self._stop_ids(), self._half_precision)
         except Exception as error:  # noqa: BLE001 - the boundary: it fails the calls of this batch, no more
             traceback.clear_frames(error.__traceback__)  # they hold the tensors of the failed batch
             what = f"{self.model.name} failed on a batch of {len(rows)} ({type(error).__name__}: {error})"
@@ -264,7 +251,7 @@ def _window(model: PreTrainedModel) -> int:
     return min(known or _MOST_WINDOW_TOKENS, _MOST_WINDOW_TOKENS)
 
 
-def _next_batch(waiting: Sequence[_Row], most_rows: int) -> tuple[list[_Row], list[_Row]]:
+def _next_batch(waiting: Sequence[Row], most_rows: int) -> tuple[list[Row], list[Row]]:
     """The call that waits longest with those of about its length, and the rest; no cancelled ones.
 
     Rows are padded to the longest prompt of their batch, so that a far shorter one would cost as much.
@@ -277,162 +264,9 @@ def _next_batch(waiting: Sequence[_Row], most_rows: int) -> tuple[list[_Row], li
     return batch, [row for row in rows if row not in batch]
 
 
-def _fail(rows: Iterable[_Row], reason: str, cause: BaseException | None = None) -> None:
+def _fail(rows: Iterable[Row], reason: str, cause: BaseException | None = None) -> None:
     for row in rows:
         if not row.finished.done():
             failure = EngineError(reason)
             failure.__cause__ = cause
             row.finished.set_exception(failure)
-
-
-class _Draws(NamedTuple):
-    """How each row of a batch draws its tokens."""
-
-    temperature: torch.Tensor  # (sequences, 1), 1 where greedy
-    greedy: torch.Tensor  # (sequences,)
-    top_p: torch.Tensor  # (sequences, 1), above 1 where nothing is cut
-    uniforms: torch.Tensor  # (sequences, tokens), a number in [0, 1) for each token
-
-    @classmethod
-    def of(cls, samplings: Sequence[Sampling], device: torch.device) -> _Draws:
-        # Each row has its own generator and draws on the CPU, all at once: its numbers depend on
-        # its seed alone, not on the rows beside it, nor on the device.
-        uniforms = torch.zeros(len(samplings), max(it.max_tokens for it in samplings), dtype=torch.float64)
-        for row, sampling in zip(uniforms, samplings, strict=True):
-            generator = torch.Generator()
-            generator.seed() if sampling.seed is None else generator.manual_seed(sampling.seed % 2**63)
-            row[: sampling.max_tokens] = torch.rand(
-                sampling.max_tokens, generator=generator, dtype=torch.float64
-            )
-        column = partial(torch.tensor, device=device, dtype=torch.float32)
-        return cls(
-            temperature=column([[it.temperature or 1.0] for it in samplings]),
-            greedy=column([it.temperature for it in samplings]) == 0,
-            top_p=column([[it.top_p if it.top_p < 1 else 2.0] for it in samplings]),
-            uniforms=uniforms.to(device),
-        )
-
-
-def _decode(
-    model: PreTrainedModel, rows: Sequence[_Row], stop_ids: frozenset[int], half_precision: bool = False
-) -> None:
-    """Sample all rows to their ends, as one batch. Runs in a thread."""
-    was_training = model.training
-    model.train(False)  # training mode may drop units out, and has no cache under gradient checkpointing
-    precision = torch.autocast(model.device.type, torch.bfloat16, enabled=half_precision)
-    try:
-        with torch.no_grad(), precision:  # inference_mode could leave tensors that refuse training
-            _decode_batch(model, rows, stop_ids)
-    finally:
-        model.train(was_training)
-
-
-def _decode_batch(model: PreTrainedModel, rows: Sequence[_Row], stop_ids: frozenset[int]) -> None:
-    draws = _Draws.of([row.sampling for row in rows], model.device)
-    rows, draws, mask, cache = _read_beginnings(model, rows, draws)
-    read = mask.shape[1]
-    input_ids, tail = _left_padded([row.prompt_ids[int(count) :] for row, count in
-                                    zip(rows, mask.sum(1).tolist(), strict=True)], model.device)  # fmt: skip
-    steps, width = draws.uniforms.shape[1], read + input_ids.shape[1]
-    mask = torch.cat([mask, tail, tail.new_ones(len(rows), steps)], dim=1)  # those to come included
-    positions = (mask.cumsum(1) - 1).clamp(min=0)[:, read:width]  # (sequences, tokens)
-    for step in range(steps):
-        output = model(
-            input_ids=input_ids,
-            attention_mask=mask[:, : width + step],
-            position_ids=positions,
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        cache = output.past_key_values
-        token_ids, logprobs = _sample(output.logits[:, -1], draws, step)
-        _append(rows, token_ids.tolist(), logprobs.tolist())
-        live = [index for index, row in enumerate(rows) if not _ended(row, stop_ids)]
-        if not live:
-            return
-        input_ids, positions = token_ids[:, None], positions[:, -1:] + 1  # (sequences, 1)
-        if len(live) < len(rows):  # at once, as every step copies the whole cache anyway
-            kept = torch.tensor(live, device=model.device)
-            cache.reorder_cache(kept)  # the one selection of rows that every kind of cache has
-            input_ids, positions, mask = input_ids[kept], positions[kept], mask[kept]
-            draws = _Draws(*(part[kept] for part in draws))
-            rows = [rows[index] for index in live]
-
-
-def _read_beginnings(
-    model: PreTrainedModel, rows: Sequence[_Row], draws: _Draws
-) -> tuple[Sequence[_Row], _Draws, torch.Tensor, Any]:
-    """Read what several prompts begin with, each beginning once.
-
-    Returns the rows and draws, family after family; which places of the cache are a row's own
-    `(sequences, tokens)`, their sum being how much of its prompt is read; and the cache, with an entry
-    for each row. Where no two prompts begin alike nothing is read, and the cache is None.
-    """
-    families = shared_beginnings([row.prompt_ids for row in rows])
-    if len(families) == len(rows) or not all(shared for shared, _ in families):
-        return rows, draws, torch.ones(len(rows), 0, dtype=torch.long, device=model.device), None
-    order = torch.tensor([index for _, members in families for index in members], device=model.device)
-    family = [number for number, (_, members) in enumerate(families) for _ in members]
-    ids, mask = _left_padded(
-        [rows[members[0]].prompt_ids[:shared] for shared, members in families], model.device
-    )
-    cache = model(
-        input_ids=ids,
-        attention_mask=mask,
-        position_ids=(mask.cumsum(1) - 1).clamp(min=0),
-        use_cache=True,
-        logits_to_keep=1,
-    ).past_key_values
-    of_rows = torch.tensor(family, device=model.device)
-    cache.reorder_cache(of_rows)  # a row's beginning is its family's
-    ordered = [rows[index] for index in order.tolist()]
-    return ordered, _Draws(*(part[order] for part in draws)), mask[of_rows], cache
-
-
-def _left_padded(ids: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """The ids `(sequences, tokens)`, all ending in the last place, and a mask of what is no padding."""
-    width = max(map(len, ids))
-    padded = [[0] * (width - len(row)) + list(row) for row in ids]
-    mask = [[0] * (width - len(row)) + [1] * len(row) for row in ids]
-    return torch.tensor(padded, device=device), torch.tensor(mask, device=device)
-
-
-def _append(rows: Sequence[_Row], token_ids: list[int], logprobs: list[float]) -> None:
-    for row, token_id, logprob in zip(rows, token_ids, logprobs, strict=True):
-        if math.isnan(logprob):
-            raise ArithmeticError("the logits are not numbers, the weights may be broken")
-        row.completion_ids.append(token_id)
-        row.logprobs.append(logprob)
-
-
-def _ended(row: _Row, stop_ids: frozenset[int]) -> bool:
-    # The state of a future may be read from any thread; a row that nobody waits for has ended.
-    full = len(row.completion_ids) == row.sampling.max_tokens
-    return full or row.completion_ids[-1] in stop_ids or row.finished.done()
-
-
-def _sample(logits: torch.Tensor, draws: _Draws, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The next token of each row and its log-probability before `top_p`, both `(sequences,)`.
-
-    `logits` are `(sequences, vocabulary)`. A token is where the row's uniform number lies in the
-    cumulative distribution, which follows the order of the vocabulary: in that of the
-    probabilities, rounding would make tokens that are nearly as likely change places.
-    """
-    logprobs = torch.log_softmax(logits.float() / draws.temperature, dim=-1)  # (sequences, vocabulary)
-    cumulative = _nucleus(logprobs.double().exp(), draws.top_p).cumsum(-1)
-    targets = draws.uniforms[:, step, None] * cumulative[:, -1:]  # (sequences, 1)
-    drawn = torch.searchsorted(cumulative, targets, right=True)[:, 0]
-    drawn = drawn.clamp(max=logits.shape[-1] - 1)  # only logits that are not numbers lead past the end
-    token_ids = torch.where(draws.greedy, logits.argmax(-1), drawn)
-    return token_ids, logprobs.gather(-1, token_ids[:, None])[:, 0]
-
-
-def _nucleus(probabilities: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """The probabilities, zero but for each row's fewest tokens that together reach `top_p`."""
-    if bool((top_p > 1).all()):
-        return probabilities
-    ordered, order = probabilities.sort(-1, descending=True)  # (sequences, vocabulary)
-    before = ordered.cumsum(-1) - ordered
-    before[:, 0] = -1.0  # the likeliest token stays, however small top_p is
-    return probabilities * torch.zeros_like(probabilities).scatter(-1, order, (before < top_p).double())
