@@ -4,7 +4,8 @@
 
 A group of G attempts reads one chunk: prompts that begin with the same chunk and go on with a memory of
 their own. Weights are random, of SmolLM2-135M's shape with fewer layers, or of any folder (--model). Every
-variant runs in a process of its own, so that its peak of memory is its own; the median of --rounds is told.
+variant runs in a process of its own, so that its peak of memory is its own; the median of --rounds is told,
+on a CPU in seconds of the processor (take one thread, OMP_NUM_THREADS=1: threads that wait are counted too).
 "Tokens" are those of all sequences, whatever a layout spares or pads: so tokens/s compare work done.
 """
 
@@ -17,6 +18,7 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from statistics import median
 
 import measure
@@ -47,6 +49,11 @@ def network(options: argparse.Namespace) -> PreTrainedModel:
     return AutoModelForCausalLM.from_config(config).to(options.device)
 
 
+def clock_of(options: argparse.Namespace) -> Callable[[], float]:
+    """Seconds: of the processor on a CPU, which other work does not lengthen; else of the wall."""
+    return time.process_time if options.device == "cpu" else time.perf_counter
+
+
 def group(options: argparse.Namespace) -> list[TrainingSequence]:
     """The update conversations of one group at one chunk: chunk, problem, memory, reply."""
     draw = random.Random(0)
@@ -68,15 +75,16 @@ def group(options: argparse.Namespace) -> list[TrainingSequence]:
 
 def update(options: argparse.Namespace, layout: str) -> dict[str, float]:
     """Median seconds and tokens/s of an optimizer step."""
+    clock = clock_of(options)
     policy = Policy(network(options), None, autocast=options.device != "cpu")
     learner = Learner(policy, OptimizerSettings(layout=layout, batch_tokens=options.budget), Ranks())
     sequences = group(options)
     tokens = sum(len(it.prompt_ids) + len(it.completion_ids) for it in sequences)
     seconds = []
     for _ in range(options.rounds + 1):
-        started = time.perf_counter()
+        started = clock()
         learner.reinforce(sequences, LossSettings(kl_weight=0.0))
-        seconds.append(time.perf_counter() - started)
+        seconds.append(clock() - started)
     return {
         "tokens": tokens,
         "seconds": median(seconds[1:]),
@@ -86,7 +94,7 @@ def update(options: argparse.Namespace, layout: str) -> dict[str, float]:
 
 def rollout(options: argparse.Namespace, layout: str) -> dict[str, float]:
     """Median seconds and tokens/s (read and written) of decoding a batch."""
-    model = network(options)
+    clock, model = clock_of(options), network(options)
     if layout == "apart":
         decoding.shared_beginnings = lambda prompts: [(0, [index]) for index in range(len(prompts))]
     sequences = group(options)
@@ -99,9 +107,9 @@ def rollout(options: argparse.Namespace, layout: str) -> dict[str, float]:
             )
             for index, it in enumerate(sequences)
         ]
-        started = time.perf_counter()
+        started = clock()
         decoding.decode(model, rows, frozenset(), options.device != "cpu")
-        seconds.append(time.perf_counter() - started)
+        seconds.append(clock() - started)
         loop.close()
     tokens = sum(len(it.prompt_ids) + options.memory // 2 for it in sequences)
     return {
