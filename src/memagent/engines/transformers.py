@@ -22,7 +22,13 @@ from memagent.types import Completion, Message, Model, Sampling, Usage
 try:
     import torch
     from jinja2 import TemplateError
-    from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import (
+        AutoConfig,
+        AutoModelForCausalLM,
+        AutoTokenizer,
+        PreTrainedModel,
+        PreTrainedTokenizerBase,
+    )
 
     from memagent.engines.decoding import Row, decode
 except ImportError as error:
@@ -211,7 +217,9 @@ async def open_engine(settings: Settings) -> TransformersEngine:
     adapter = adapter_of(settings, "transformers")
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    model, tokenizer = await asyncio.to_thread(_load, settings.model)
+    device, dtype = ("cuda", torch.bfloat16) if torch.cuda.is_available() else ("cpu", torch.float32)
+    model, tokenizer = await asyncio.to_thread(load_model, settings.model, dtype)
+    model = model.to(device)
     if adapter:
         model = (await asyncio.to_thread(with_peft, model, adapter)).get_base_model()
     name, most_rows = name_with(settings.model, adapter), settings.concurrency or _MOST_ROWS
@@ -229,16 +237,23 @@ def chat_ids(tokenizer: PreTrainedTokenizerBase, messages: Iterable[Message]) ->
     return list(rendered)
 
 
-def _load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    device, dtype = ("cuda", torch.bfloat16) if torch.cuda.is_available() else ("cpu", torch.float32)
+def load_model(name: str, dtype: torch.dtype, random_weights: bool = False) -> tuple[Any, Any]:
+    """The model and tokenizer of a Hugging Face folder, an id of its hub, or a .gguf file, on the CPU.
+
+    With `random_weights` only the configuration is taken. Raises `SettingsError` if it cannot be loaded.
+    """
     file = Path(name) if name.endswith(".gguf") else None
     place, options = (str(file.parent), {"gguf_file": file.name}) if file else (name, {})
     try:
         if file and not file.is_file():  # its folder would else be looked for on the hub, at length
             raise FileNotFoundError("there is no such file")
         tokenizer: Any = AutoTokenizer.from_pretrained(place, **options)
-        model: Any = AutoModelForCausalLM.from_pretrained(place, dtype=dtype, **options)
-        return model.to(device), tokenizer
+        factory: Any = AutoModelForCausalLM
+        if random_weights:
+            model = factory.from_config(AutoConfig.from_pretrained(place, **options), dtype=dtype)
+        else:
+            model = factory.from_pretrained(place, dtype=dtype, **options)
+        return model, tokenizer
     except Exception as error:  # a bad file meets the errors of half a dozen libraries
         raise SettingsError(
             f"the model {name} cannot be loaded ({type(error).__name__}: {error}): name a folder with "

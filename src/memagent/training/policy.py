@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import PreTrainedModel
 
 from memagent.engines.adapters import with_peft
 from memagent.engines.embedded import default_model
+from memagent.engines.transformers import load_model
 from memagent.errors import SettingsError
 from memagent.training.attention import attention_over_trees
 from memagent.training.sequences import Batch, Layout
@@ -150,24 +151,7 @@ def load_policy(settings: PolicySettings, temperature: float, seed: int, device:
 def _load(settings: PolicySettings, frozen_dtype: torch.dtype) -> tuple[Any, Any]:
     name = settings.model or str(default_model())
     dtype = frozen_dtype if settings.adapter or settings.lora_rank else torch.float32
-    file = Path(name) if name.endswith(".gguf") else None
-    place, options = (str(file.parent), {"gguf_file": file.name}) if file else (name, {})
-    try:
-        if file and not file.is_file():
-            raise FileNotFoundError("there is no such file")
-        tokenizer = AutoTokenizer.from_pretrained(place, **options)
-        if settings.random_weights:
-            config = AutoConfig.from_pretrained(place, **options)
-            factory: Any = AutoModelForCausalLM
-            model = factory.from_config(config, dtype=dtype)
-        else:
-            model = AutoModelForCausalLM.from_pretrained(place, dtype=dtype, **options)
-    except Exception as error:  # a bad file meets the errors of half a dozen libraries
-        raise SettingsError(
-            f"the policy {name} cannot be loaded ({type(error).__name__}: {error}): name a Hugging Face "
-            "folder or a .gguf file in policy.model"
-        ) from error
-    return model, tokenizer
+    return load_model(name, dtype, settings.random_weights)
 
 
 def _with_lora(model: Any, settings: PolicySettings) -> Any:
