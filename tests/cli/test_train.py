@@ -153,7 +153,7 @@ def test_what_cannot_be_ends_with_2(
     ("arguments", "words"),
     [
         ([PRESET, "--set", "data.examples=[]"], "set data.examples"),
-        ([PRESET, "--set", "policy.model=nowhere.gguf"], "the policy nowhere.gguf cannot be loaded"),
+        ([PRESET, "--set", "policy.model=nowhere.gguf"], "the model nowhere.gguf cannot be loaded"),
         ([PRESET, "--set", "data.reward=a:b"], "a cannot be loaded"),
         ([PRESET, "--set", "evaluation.examples=['no.jsonl']"], "no.jsonl"),
         ([PRESET, "--set", "warm_start.trajectories=no.jsonl"], "no.jsonl cannot be read"),
