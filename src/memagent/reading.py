@@ -217,8 +217,9 @@ def fitted_budgets(settings: Settings, engine: Engine, prompts: Prompts) -> Budg
     given = {
         name: value for name in Budgets.__dataclass_fields__ if (value := getattr(settings, name)) is not None
     }
-    budgets = Budgets(**given)
-    window = settings.window_tokens or model_of(engine).window_tokens
+    model = model_of(engine)
+    budgets = Budgets(**{**model.budgets, **given})
+    window = settings.window_tokens or model.window_tokens
     if window is None:
         return budgets
     return budgets.fit(window, counter_of(engine)(prompts.bare_text), frozenset(given))

@@ -6,8 +6,8 @@ MemAgent paper (arXiv 2507.02259) and are used with one meaning throughout the p
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 TokenCounter = Callable[[str], int]
@@ -152,13 +152,15 @@ class Model:
 
     `window_tokens` is the largest prompt and completion together, where known. `count_tokens`
     is the model's own tokenizer, or None where it is not at hand and sizes are estimated.
-    `tokenizer` names that tokenizer: chunks cut by another one are other chunks.
+    `tokenizer` names that tokenizer: chunks cut by another one are other chunks. `budgets` are those that
+    it was trained to read with, where known: what the settings leave open is taken from there.
     """
 
     name: str
     window_tokens: int | None = None
     count_tokens: TokenCounter | None = None
     tokenizer: str = "estimate"
+    budgets: Mapping[str, int] = field(default_factory=dict)
 
 
 class Engine(Protocol):

@@ -310,8 +310,8 @@ def test_a_lora_has_its_base_for_reference(folder: Path) -> None:
 
 
 def test_the_policy_of_a_run_is_that_of_its_newest_checkpoint(folder: Path, whole: Path) -> None:
-    policy, step, base = trained_policy(whole)
-    assert (step, base) == (3, None)
+    policy, trained_with, step = trained_policy(whole)
+    assert (step, trained_with.read.chunk_tokens) == (3, settings(folder).read.chunk_tokens)
     expected = weights(whole)
     assert all(torch.equal(value, expected[name]) for name, value in policy.trained().items())
     with pytest.raises(SettingsError, match="has no checkpoint"):

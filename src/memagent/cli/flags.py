@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import fields
 
-from memagent.config import Settings, load_settings, setting_types
+from memagent.config import NO_ADAPTER, Settings, load_settings, setting_types
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -14,6 +14,14 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         "settings", "also from a TOML file (--config) and the environment (MEMAGENT_MODEL, ...)"
     )
     group.add_argument("--config", metavar="FILE", help="a TOML file with settings")
+    group.add_argument(
+        "--no-adapter",
+        dest="adapter",
+        action="store_const",
+        const=NO_ADAPTER,
+        default=argparse.SUPPRESS,
+        help="the embedded model as it was before training",
+    )
     types = setting_types()
     for item in fields(Settings):
         flag = "--" + item.name.replace("_", "-")

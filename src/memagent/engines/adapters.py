@@ -6,14 +6,22 @@ Adapters are found here, named for the record, and looked into when they do not 
 from __future__ import annotations
 
 import hashlib
+import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memagent.config import Settings
+from memagent.config import NO_ADAPTER, Settings
+from memagent.engines.gguf_header import whole_numbers
 from memagent.errors import SettingsError
 
 if TYPE_CHECKING:
     from gguf import GGUFReader
+
+READER = Path(__file__).with_name("reader.gguf")
+"""The LoRA of the default reader: the embedded model, trained to read. See docs/results.md."""
+
+BUDGETS = "memagent."
+"""What the keys of a GGUF adapter begin with that hold the budgets it was trained with."""
 
 _PEFT_CONFIG = "adapter_config.json"
 _PEFT_FILES = (_PEFT_CONFIG, "adapter_model.safetensors", "adapter_model.bin")
@@ -22,10 +30,14 @@ _PEFT_FILES = (_PEFT_CONFIG, "adapter_model.safetensors", "adapter_model.bin")
 def adapter_of(settings: Settings, engine: str) -> Path | None:
     """Where the adapter is that an engine is to use, or None without one.
 
-    Raises `SettingsError` for an adapter that is not there, or that the engine cannot take.
+    The embedded model has its own, which is used if no other is named. Raises `SettingsError` for an
+    adapter that is not there, or that the engine cannot take.
     """
-    if not settings.adapter:
+    if settings.adapter == NO_ADAPTER:
         return None
+    if not settings.adapter:
+        mine = engine == "llamacpp" and settings.model is None and READER.is_file()
+        return READER if mine else None
     path = Path(settings.adapter).expanduser()
     is_folder = (path / _PEFT_CONFIG).is_file()
     if engine == "openai":
@@ -60,6 +72,17 @@ def name_with(model: str, adapter: Path | None) -> str:
         if file.is_file():
             digest.update(_digest(file))
     return f"{model} + {adapter.resolve().name.removesuffix('.gguf')}@{digest.hexdigest()[:12]}"
+
+
+def trained_budgets(adapter: Path | None) -> dict[str, int]:
+    """The budgets that a GGUF adapter was trained to read with, in tokens; nothing where it does not tell."""
+    if adapter is None:
+        return {}
+    try:
+        numbers = dict(whole_numbers(adapter))
+    except (OSError, ValueError, KeyError, struct.error):
+        return {}  # llama.cpp refuses the file as well, and `misfit` has the reason
+    return {key.removeprefix(BUDGETS): value for key, value in numbers.items() if key.startswith(BUDGETS)}
 
 
 def misfit(adapter: Path, model: Path) -> str | None:

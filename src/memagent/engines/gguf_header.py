@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # bytes, by GGUF type
+_WHOLE = {4: "<I", 5: "<i", 10: "<Q", 11: "<q"}
 _STRING, _ARRAY = 8, 9
 
 
 def trained_window(path: Path) -> int | None:
-    """The context length, in tokens, in a GGUF's header; None where it has none.
+    """The context length of a model, in tokens; None where its header has none. Raises as `whole_numbers`."""
+    return next((value for key, value in whole_numbers(path) if key.endswith(".context_length")), None)
 
-    The `gguf` package would take longer for it than llama.cpp to load a small model. Raises `OSError`,
+
+def whole_numbers(path: Path) -> Iterator[tuple[str, int]]:
+    """The keys of a GGUF's header that hold a whole number, with it, in their order.
+
+    The `gguf` package would take longer for that than llama.cpp to load a small model. Raises `OSError`,
     and `ValueError`, `KeyError` or `struct.error` for a file that is not a GGUF.
     """
     with path.open("rb") as file:
@@ -24,10 +31,10 @@ def trained_window(path: Path) -> int | None:
         for _ in range(pairs):
             key = file.read(min(_unpack(file, "<Q")[0], 65535))
             (kind,) = _unpack(file, "<I")
-            if key.endswith(b".context_length"):
-                return int(_unpack(file, {4: "<I", 5: "<i", 10: "<Q", 11: "<q"}[kind])[0])
-            _skip(file, kind)
-    return None
+            if form := _WHOLE.get(kind):
+                yield key.decode("utf-8", "replace"), _unpack(file, form)[0]
+            else:
+                _skip(file, kind)
 
 
 def _skip(file: BinaryIO, kind: int, count: int = 1) -> None:

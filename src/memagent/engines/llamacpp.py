@@ -24,7 +24,7 @@ import openai
 
 from memagent.config import Settings
 from memagent.engines import embedded
-from memagent.engines.adapters import adapter_of, misfit, name_with
+from memagent.engines.adapters import adapter_of, misfit, name_with, trained_budgets
 from memagent.engines.gguf_header import trained_window
 from memagent.engines.openai import Connection, OpenAIEngine
 from memagent.errors import EngineError, SettingsError
@@ -99,7 +99,8 @@ async def open_engine(settings: Settings) -> LlamaCppEngine:
     server = await asyncio.to_thread(_serve, start)
     tokenizer = _Tokenizer(server.listening_address, key)
     name = await asyncio.to_thread(name_with, path.stem, adapter)
-    model = Model(name, window, tokenizer.count, f"{path.name}, {path.stat().st_size} bytes")
+    file = f"{path.name}, {path.stat().st_size} bytes"
+    model = Model(name, window, tokenizer.count, file, trained_budgets(adapter))
     connection = Connection(
         base_url=f"{server.listening_address}/v1",
         api_key=key,

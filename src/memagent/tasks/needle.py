@@ -74,9 +74,9 @@ def make(name: str, needles: Needles, recipe: Recipe, index: int) -> Example:
     source = draft.content
     keys: dict[str, list[str]] = {}
     while len(keys) < needles.keys:
-        keys.setdefault(_draw(needles.key, source), [])
+        keys.setdefault(draw(needles.key, source), [])
     for values in keys.values():
-        values += [_draw(needles.value, source) for _ in range(needles.values)]
+        values += [draw(needles.value, source) for _ in range(needles.values)]
     asked = source.sample(list(keys), needles.queries)
     problem = _problem(needles, asked)
     sought = {text for key in asked for text in _sentences(needles, key, keys[key])}
@@ -107,7 +107,7 @@ def _problem(needles: Needles, asked: Sequence[str]) -> str:
     return f"Which special magic {kind}s does the text give for {names}? List every one of them."
 
 
-def _draw(kind: Kind, source: random.Random) -> str:
+def draw(kind: Kind, source: random.Random) -> str:
     """A random key or value: a compound word, seven digits, or a version 4 UUID."""
     if kind == "words":
         return compound(source)
@@ -148,8 +148,8 @@ def _builder(
 def like_needles(needles: Needles, source: random.Random, keys: Container[str]) -> Iterator[str]:
     """Endless needles of other keys."""
     while True:
-        if (key := _draw(needles.key, source)) not in keys:
-            yield NEEDLE.format(kind=needles.value, key=key, value=_draw(needles.value, source))
+        if (key := draw(needles.key, source)) not in keys:
+            yield NEEDLE.format(kind=needles.value, key=key, value=draw(needles.value, source))
 
 
 def _insert(texts: Sequence[str], hidden: Sequence[str], places: Sequence[int]) -> list[str]:

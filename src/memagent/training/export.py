@@ -7,7 +7,7 @@ All are written beside their place and moved there whole. Left out: GGUF files w
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from memagent.engines.adapters import BUDGETS
 from memagent.engines.embedded import QUANTISATION, requantise, written_whole
 from memagent.errors import SettingsError
 from memagent.training.gguf_layout import Layout, layout_of
@@ -35,6 +36,7 @@ def export_policy(
     out: str | Path,
     base_gguf: str | Path | None = None,
     quantisation: str = QUANTISATION,
+    budgets: Mapping[str, int] | None = None,
 ) -> None:
     """Write a policy to `out`, which must not exist yet; the policy itself stays as it is.
 
@@ -47,6 +49,8 @@ def export_policy(
         base_gguf: for "gguf", the file that the policy started from, or another of the same model: what is
             no weight is taken from there, the tokenizer above all.
         quantisation: for "gguf", one of `QUANTISATIONS`.
+        budgets: for "gguf-adapter", those of the reads that it was trained on, in tokens, by their names in
+            the settings. Reads with the adapter take them for defaults.
 
     Raises `SettingsError` for a policy that has no such form, and if `out` cannot be written.
     """
@@ -71,7 +75,7 @@ def export_policy(
                 case "gguf":
                     _write_gguf(_merged(model), place, base_gguf, quantisation)
                 case _:
-                    _write_gguf_adapter(model, place)
+                    _write_gguf_adapter(model, place, budgets or {})
     except (OSError, SafetensorError) as error:
         raise SettingsError(f"{out} cannot be written: {error}") from error
 
@@ -146,7 +150,7 @@ def _shapes(base: Path, layout: Layout) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _write_gguf_adapter(model: Any, place: Path) -> None:
+def _write_gguf_adapter(model: Any, place: Path, budgets: Mapping[str, int]) -> None:
     layout = layout_of(model.config)
     writer = gguf.GGUFWriter(place, layout.architecture)
     try:
@@ -154,14 +158,16 @@ def _write_gguf_adapter(model: Any, place: Path) -> None:
         writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
         # llama.cpp multiplies by alpha / rank. Here all of the scale is in b, as layers may differ in it.
         writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, 1.0)
+        for name, tokens in budgets.items():
+            writer.add_uint32(f"{BUDGETS}{name}", tokens)
         for weight, a, b in _lora(model):
             name = layout.name(weight)
             if name == "output.weight" and model.config.tie_word_embeddings:
                 raise SettingsError(
                     "a LoRA on an output that is tied to the embeddings has no GGUF form: use merged"
                 )
-            writer.add_tensor(f"{name}.lora_a", a.detach().float().cpu().numpy())
-            writer.add_tensor(f"{name}.lora_b", layout.arranged(weight, b))
+            writer.add_tensor(f"{name}.lora_a", a.detach().half().cpu().numpy())
+            writer.add_tensor(f"{name}.lora_b", layout.arranged(weight, b).astype(np.float16))
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()

@@ -116,13 +116,16 @@ class WarmStartSettings:
     """Imitation before reinforcement. `trajectories` is a file of `memagent train collect`, or "oracle".
 
     "oracle" writes the trajectories from the solutions of `[data]`'s examples, `count` of them; a function
-    (`file.py:function`) from an example to a `Trajectory` does as well. `sequences` are drawn for a step.
+    (`file.py:function`) from an example to a `Trajectory` does as well. `sequences` are drawn for a step, in
+    runs of `neighbours` that follow each other when all are sorted by their prompts: where several questions
+    are asked of one document, layout "shared" then computes a chunk once for them.
     """
 
     trajectories: str = "oracle"
     count: int = 256
     steps: int = 0
     sequences: int = 8
+    neighbours: int = 1
     learning_rate: float = 2e-5
     warmup_steps: int = 10
 
@@ -168,7 +171,8 @@ class TrainingSettings:
             "rollout.refills": self.rollout.refills + 1, "optimizer.updates": self.optimizer.updates,
             "optimizer.batch_tokens": self.optimizer.batch_tokens,
             "optimizer.learning_rate": self.optimizer.learning_rate,
-            "warm_start.sequences": self.warm_start.sequences, "evaluation.count": self.evaluation.count,
+            "warm_start.sequences": self.warm_start.sequences,
+            "warm_start.neighbours": self.warm_start.neighbours, "evaluation.count": self.evaluation.count,
         }  # fmt: skip
         for name, value in above_zero.items():
             if not value > 0:

@@ -17,7 +17,6 @@ from typing import Any, Protocol
 
 import torch
 
-from memagent.engines.embedded import default_model
 from memagent.engines.transformers import TransformersEngine
 from memagent.errors import SettingsError
 from memagent.training import checkpoint
@@ -34,7 +33,7 @@ from memagent.training.rollout import Rollout
 from memagent.training.sequences import sequences_of
 from memagent.training.settings import LossSettings, TrainingSettings, restored
 from memagent.training.tally import Tally, kept, tally, totals, used_mib
-from memagent.training.warm_start import load_imitations
+from memagent.training.warm_start import draw, load_imitations
 from memagent.types import Engine, Group, TrainingSequence, model_of
 
 
@@ -94,8 +93,8 @@ def local_engine(settings: TrainingSettings, policy: Policy) -> TransformersEngi
     return engine
 
 
-def trained_policy(run: Path) -> tuple[Policy, int, Path | None]:
-    """The policy of a run's newest checkpoint, the steps it has taken, and the .gguf file it started from.
+def trained_policy(run: Path) -> tuple[Policy, TrainingSettings, int]:
+    """The policy of a run's newest checkpoint, what it was trained with, and the steps it has taken.
 
     Raises `SettingsError` if the run has no checkpoint.
     """
@@ -106,8 +105,7 @@ def trained_policy(run: Path) -> tuple[Policy, int, Path | None]:
     settings = restored(state["settings"], str(path))
     policy = load_policy(settings.policy, settings.rollout.temperature, settings.seed)
     Learner(policy, settings.optimizer, Ranks()).load_weights(state["learner"])
-    name = settings.policy.model or str(default_model())
-    return policy, state["progress"]["step"], Path(name) if name.endswith(".gguf") else None
+    return policy, settings, state["progress"]["step"]
 
 
 @dataclass(slots=True)
@@ -161,8 +159,8 @@ class Trainer:
         pool = await load_imitations(self.settings, self.policy.tokenizer, self.count_tokens)
         self.watch.begin(progress.warm_steps + 1, wanted.steps, "warm_start")
         while progress.warm_steps < wanted.steps:
-            draw = random.Random(f"{self.settings.seed}/warm start/{progress.warm_steps}")
-            sums = self.learner.imitate(self.ranks.share(draw.choices(pool, k=wanted.sequences)))
+            source = random.Random(f"{self.settings.seed}/warm start/{progress.warm_steps}")
+            sums = self.learner.imitate(self.ranks.share(draw(pool, wanted, source)))
             progress.warm_steps += 1
             self._write("warm_start", progress.warm_steps, self._measures(sums))
             due = progress.warm_steps % self.settings.checkpoint_every == 0
@@ -327,7 +325,7 @@ def group_sequences(group: Group, loss: LossSettings) -> list[TrainingSequence]:
 def _changed(now: Mapping[str, Any], then: Mapping[str, Any], within: str = "") -> str | None:
     """The first setting that differs from a checkpoint's; how long to train may change."""
     for name in sorted(now.keys() | then.keys()):
-        if within or name not in ("steps", "checkpoint_every", "keep"):
+        if f"{within}{name}" not in ("steps", "warm_start.steps", "checkpoint_every", "keep"):
             new, old = now.get(name), then.get(name)
             if isinstance(new, dict) and isinstance(old, dict):
                 if found := _changed(new, old, f"{within}{name}."):

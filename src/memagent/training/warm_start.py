@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+import random
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from memagent.errors import SettingsError
 from memagent.training.data import load_data
 from memagent.training.oracle import solve
 from memagent.training.rewards import load_function
-from memagent.training.settings import TrainingSettings
+from memagent.training.settings import TrainingSettings, WarmStartSettings
 from memagent.training.trajectories import read_trajectories
 from memagent.types import Conversation, Example, TokenCounter, TrainingSequence, Trajectory
 
@@ -21,7 +22,10 @@ from memagent.types import Conversation, Example, TokenCounter, TrainingSequence
 async def load_imitations(
     settings: TrainingSettings, tokenizer: Any, count_tokens: TokenCounter
 ) -> list[TrainingSequence]:
-    """All conversations of the warm start's trajectories. Raises `SettingsError` if there are none."""
+    """All conversations of the warm start's trajectories, sorted by their prompts.
+
+    Raises `SettingsError` if there are none.
+    """
     trajectories = await _trajectories(settings, count_tokens)
     sequences = [
         imitation(conversation, tokenizer)
@@ -32,7 +36,16 @@ async def load_imitations(
         raise SettingsError(
             f"warm_start.trajectories {settings.warm_start.trajectories!r} holds no conversation"
         )
-    return sequences
+    return sorted(sequences, key=lambda sequence: sequence.prompt_ids)
+
+
+def draw(
+    pool: Sequence[TrainingSequence], settings: WarmStartSettings, source: random.Random
+) -> list[TrainingSequence]:
+    """The sequences of a step, in runs of neighbours in the pool."""
+    run = min(settings.neighbours, settings.sequences)
+    starts = source.choices(range(len(pool)), k=-(-settings.sequences // run))
+    return [pool[(start + offset) % len(pool)] for start in starts for offset in range(run)]
 
 
 def imitation(conversation: Conversation, tokenizer: Any) -> TrainingSequence:

@@ -1,0 +1,68 @@
+"""The claim of the default reader, on the real model: it finds what the bare model misses.
+
+Takes some ten minutes of two cores, and is left out of the other tests: `make test-reader`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+from memagent.config import Settings
+from memagent.documents import text_document
+from memagent.engines import open_engine
+from memagent.reading import Read
+from memagent.tasks import TASKS, Recipe
+from memagent.tasks.scoring import string_match_all
+from memagent.types import Example, model_of
+
+CHUNKS, CHUNK_TOKENS, SEEDS = 16, 100, 20
+TASK = "niah_multikey_1"  # a sentence among essays, and three like it with other keys
+
+
+def example(seed: int) -> Example:
+    """A document of 16 chunks, counted by the estimate: any model gets the same."""
+    length = CHUNKS * CHUNK_TOKENS + TASKS[TASK].answer_tokens
+    return TASKS[TASK].make(Recipe(length_tokens=length, seed=seed), 0)
+
+
+async def found(examples: Sequence[Example], adapter: str | None) -> list[bool]:
+    """Which of the needles the embedded model finds with an adapter, or with its own (None)."""
+    settings = Settings(adapter=adapter, chunk_tokens=CHUNK_TOKENS, memory_tokens=64, answer_tokens=32,
+                        problem_tokens=64, window_tokens=1024)  # fmt: skip
+    engine = await open_engine(settings)
+    outcomes = []
+    try:
+        for number, it in enumerate(examples):
+            reading = Read(it.problem, text_document(it.document), engine, settings)
+            async for _ in reading:
+                pass
+            assert reading.chunks >= CHUNKS
+            outcomes.append(string_match_all(reading.answer, it.answers) == 1)
+            answer = reading.answer.replace("\n", " ")[:60]
+            _tell(f"{model_of(engine).name}, seed {number}: {outcomes[-1]} {answer!r}")
+    finally:
+        await engine.aclose()
+    return outcomes
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+
+
+@pytest.mark.reader
+def test_the_trained_reader_finds_needles_that_the_bare_model_misses() -> None:
+    examples = [example(seed) for seed in range(SEEDS)]
+    trained = asyncio.run(found(examples, None))
+    bare = asyncio.run(found(examples, "none"))
+    won = sum(ours and not theirs for ours, theirs in zip(trained, bare, strict=True))
+    lost = sum(theirs and not ours for ours, theirs in zip(trained, bare, strict=True))
+    _tell(
+        f"needles found in {CHUNKS} chunks, {SEEDS} seeds: trained {sum(trained)}, bare {sum(bare)}; "
+        f"by the trained reader alone {won}, by the bare model alone {lost}"
+    )
+    # By chance alone, ten more wins than losses come with a probability below 0.001 (sign test).
+    assert won - lost >= 10
