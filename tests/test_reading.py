@@ -517,6 +517,17 @@ def test_a_read_fits_its_budgets_to_the_window_that_the_model_tells() -> None:
     assert Read(PROBLEM, text_document(DOCUMENT), FactsEngine(), settings).budgets.chunk_tokens == 5000
 
 
+def test_budgets_that_the_model_was_trained_with_are_the_defaults() -> None:
+    engine = FactsEngine()
+    trained = {"chunk_tokens": 200, "memory_tokens": 128}
+    engine.model = Model("small", window_tokens=2048, budgets=trained)  # type: ignore[attr-defined]
+    settings = replace(SETTINGS, chunk_tokens=None, memory_tokens=None)
+    budgets = Read(PROBLEM, text_document(DOCUMENT), engine, settings).budgets
+    assert (budgets.chunk_tokens, budgets.memory_tokens) == (200, 128)
+    budgets = Read(PROBLEM, text_document(DOCUMENT), engine, replace(settings, chunk_tokens=300)).budgets
+    assert (budgets.chunk_tokens, budgets.memory_tokens) == (300, 128)
+
+
 def test_the_window_of_the_settings_wins_over_the_models() -> None:
     engine = FactsEngine()
     engine.model = Model("small", window_tokens=2048)  # type: ignore[attr-defined]

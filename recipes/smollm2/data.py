@@ -26,7 +26,7 @@ from memagent.tasks.recipe import ABSENT_ANSWERS, Recipe
 from memagent.tokens import TokenEstimate
 from memagent.types import Example
 
-QUESTIONS = 4  # of each document; one of them it does not answer
+QUESTIONS = 3  # of each document; one of them it does not answer
 FORMS = (
     *(NEEDLE, NEEDLE, NEEDLE),
     "The {noun} of {key} is {value}.",
@@ -60,14 +60,14 @@ class Question:
 
 
 def needles(essays: Sequence[Essays], limits: Limits, seed: int) -> Iterator[tuple[str, list[Question]]]:
-    """Documents with four to six keys among novels, noise or needles like them, and their questions."""
+    """Documents with two or three keys among novels, noise or needles like them, and their questions."""
     source = random.Random(f"needles/{seed}")
     while True:
         key_kind: Kind = source.choice(("words",) * 7 + ("uuids",))
         value_kind: Kind = source.choice(("numbers",) * 5 + ("words", "words", "uuids"))
         form = source.choice(FORMS)
         keys: dict[str, list[str]] = {}
-        while len(keys) < source.randint(QUESTIONS, QUESTIONS + 2):
+        while len(keys) < source.randint(QUESTIONS, QUESTIONS + 1):
             many = source.choice((1, 1, 1, 1, 1, 2, 3))
             keys[draw(key_kind, source)] = [draw(value_kind, source) for _ in range(many)]
         *known, unknown = keys
@@ -104,9 +104,9 @@ def _haystack(
 ) -> tuple[list[str], str]:
     """Sentences or lines to hide needles among, and what stands between them."""
     kind = source.random()
-    if kind < 0.7:
+    if kind < 0.75:
         return _passage(source.choice(essays), source, characters), " "
-    if kind < 0.85:
+    if kind < 0.9:
         return [NOISE] * (characters // len(NOISE)), "\n"
     return list(islice(like, characters // 90)), "\n"
 
@@ -187,7 +187,7 @@ def main() -> None:
     parser.add_argument("--squad", type=Path, required=True, help="rows of a paragraph and its questions")
     parser.add_argument("--hotpot", type=Path, required=True, help="rows of HotpotQA, with their paragraphs")
     parser.add_argument("--skip", type=int, default=1405, help="rows of HotpotQA kept for evaluation")
-    parser.add_argument("--count", type=int, default=800,
+    parser.add_argument("--count", type=int, default=1200,
                         help="documents with needles; of others in proportion")  # fmt: skip
     parser.add_argument("--characters", nargs=2, type=int, default=(700, 2400), metavar="N",
                         help="the least and the most of a document (one to three chunks)")  # fmt: skip
@@ -205,9 +205,9 @@ def main() -> None:
     count, seed, limits = given.count, given.seed, tuple(given.characters)
     wanted = {
         "needles": examples("needles", needles(essays, limits, seed), count),
-        "wikipedia": examples("wikipedia", wikipedia(articles, limits, seed), count // 3),
-        "hqa": made("hqa", hotpot, count // 8),
-        "vt": made("vt", Recipe(length_tokens=500, seed=seed), count // 8),
+        "wikipedia": examples("wikipedia", wikipedia(articles, limits, seed), count // 4),
+        "hqa": made("hqa", hotpot, count // 20),
+        "vt": made("vt", Recipe(length_tokens=500, seed=seed), count // 20),
     }
     write_examples(given.out, chain.from_iterable(wanted[kind] for kind in given.kinds))
 

@@ -5,7 +5,7 @@
 set -euo pipefail
 sources=$(realpath "$1") name=${2:-cpu}
 cd "$(dirname "$0")"
-declare -A count=([cpu]=800 [gpu]=4000) characters=([cpu]="700 2400" [gpu]="8000 48000")
+declare -A count=([cpu]=1200 [gpu]=4000) characters=([cpu]="700 2400" [gpu]="8000 48000")
 make() { python data.py --hotpot "$sources/hotpotqa_dev_distractor.jsonl.gz" "$@"; }
 
 # shellcheck disable=SC2086

@@ -13,9 +13,10 @@ import pytest
 from memagent import Message, Sampling, Settings, SettingsError, load_settings, open_engine, text_document
 from memagent.cli import main
 from memagent.engines import embedded
-from memagent.engines.adapters import adapter_of, misfit, name_with
+from memagent.engines.adapters import READER, adapter_of, misfit, name_with, trained_budgets
 from memagent.reading import Read
 from memagent.types import Completion
+from memagent.workflows import Budgets
 
 needs_wheel = pytest.mark.skipif(
     embedded.installed_model() is None,
@@ -79,6 +80,33 @@ def test_each_engine_takes_its_own_kind(tmp_path: Path) -> None:
     for engine in ("llamacpp", "transformers"):
         with pytest.raises(SettingsError, match=f"there is no adapter {tmp_path}"):
             adapter_of(Settings(adapter=str(tmp_path)), engine)
+
+
+def test_the_embedded_model_has_its_own(tmp_path: Path) -> None:
+    assert adapter_of(Settings(), "llamacpp") == READER and READER.is_file()
+    assert adapter_of(Settings(adapter="none"), "llamacpp") is None
+    assert adapter_of(Settings(model="other.gguf"), "llamacpp") is None
+    assert adapter_of(Settings(), "transformers") is None
+    file = lora(tmp_path / "one.gguf")
+    assert adapter_of(Settings(adapter=str(file)), "llamacpp") == file
+
+
+def test_the_shipped_adapter_is_small_and_of_the_embedded_model() -> None:
+    assert READER.stat().st_size <= 40e6
+    if model := embedded.installed_model():
+        assert misfit(READER, model) is None
+
+
+def test_the_shipped_adapter_tells_its_budgets() -> None:
+    budgets = trained_budgets(READER)
+    assert budgets.keys() == Budgets.__dataclass_fields__.keys()
+    assert Budgets(**budgets).window_tokens < 2048
+
+
+def test_budgets_of_an_adapter_that_tells_none(tmp_path: Path) -> None:
+    assert trained_budgets(lora(tmp_path / "one.gguf")) == trained_budgets(None) == {}
+    (tmp_path / "bad.gguf").write_bytes(b"no GGUF")
+    assert trained_budgets(tmp_path / "bad.gguf") == trained_budgets(tmp_path / "missing") == {}
 
 
 def test_a_missing_adapter_is_told_before_a_model_is_loaded(tmp_path: Path) -> None:
@@ -186,3 +214,11 @@ def test_doctor_names_the_adapter(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert f"adapter: {file}\n" in capsys.readouterr().out
     assert main(["doctor", *flags, str(tmp_path / "none")]) == 2
     assert "wrong: there is no adapter" in capsys.readouterr().out
+
+
+def test_doctor_names_the_readers_adapter(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["doctor"])
+    out = capsys.readouterr().out
+    assert (f"adapter: {READER}\n" in out) == (code == 0)
+    assert main(["doctor", "--no-adapter"]) == code
+    assert "adapter:" not in capsys.readouterr().out

@@ -22,8 +22,9 @@ import numpy as np  # noqa: E402
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
 from memagent import Message, Sampling, Settings, SettingsError, open_engine  # noqa: E402
+from memagent.config import NO_ADAPTER  # noqa: E402
 from memagent.engines import embedded, llamacpp  # noqa: E402
-from memagent.engines.adapters import name_with, with_peft  # noqa: E402
+from memagent.engines.adapters import name_with, trained_budgets, with_peft  # noqa: E402
 from memagent.engines.transformers import TransformersEngine, chat_ids  # noqa: E402
 from memagent.training.export import export_policy  # noqa: E402
 from memagent.types import Completion  # noqa: E402
@@ -180,7 +181,7 @@ def write_blank(vocabulary: list[tuple[Any, ...]], path: Path, model: Any) -> Pa
 def completed(model: Path | None, adapter: Path | None = None) -> Completion:
     """What llama.cpp makes of the messages, with the ids and log-probabilities."""
     settings = Settings(
-        model=model and str(model), adapter=adapter and str(adapter), threads=1, window_tokens=256
+        model=model and str(model), adapter=str(adapter or NO_ADAPTER), threads=1, window_tokens=256
     )
 
     async def run() -> Completion:
@@ -377,7 +378,8 @@ def test_a_gguf_adapter_of_the_embedded_model(
     tmp_path: Path, wheel: Path, whole_tokenizer: Any, smollm: Any
 ) -> None:
     adapter, exact = tmp_path / "out.gguf", tmp_path / "exact.gguf"
-    export_policy(smollm, whole_tokenizer, "gguf-adapter", adapter)
+    export_policy(smollm, whole_tokenizer, "gguf-adapter", adapter, budgets={"chunk_tokens": 200})
+    assert trained_budgets(adapter) == {"chunk_tokens": 200}
     embedded.requantise(wheel, exact, "F16")
     completion = completed(exact, adapter)
     assert disagreement(completion, smollm, whole_tokenizer) < 0.1

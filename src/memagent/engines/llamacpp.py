@@ -150,8 +150,7 @@ def parameters(xllamacpp: Any, start: Start) -> Any:
     params.verbosity = -1  # silent
     params.ui = params.endpoint_slots = False
     # A reused prefix changes the batches, and so the rounding: a resumed read, whose server is new,
-    # could end otherwise than one that went through. It would save little: chunks come first in a
-    # prompt and differ. The store of old prompts would take up to 8 GiB.
+    # could end otherwise than one that went through. The store of old prompts would take up to 8 GiB.
     params.cache_prompt = params.cache_idle_slots = False
     params.cache_ram_mib = 0
     if not _has_gpu(xllamacpp):

@@ -51,9 +51,12 @@ class Learner:
 
         return self._step(sequences, losses)
 
-    def imitate(self, sequences: Sequence[TrainingSequence]) -> Sums:
-        """A step towards the completions as they are. Returns sums over their tokens."""
-        return self._step(sequences, lambda _batch, values, _sums: -values.logprobs)
+    def imitate(self, sequences: Sequence[TrainingSequence], scale: float = 1.0) -> Sums:
+        """A step towards the completions as they are, with the learning rate times `scale`.
+
+        Returns sums over their tokens.
+        """
+        return self._step(sequences, lambda _batch, values, _sums: -values.logprobs, scale)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps: trained weights, optimizer, count of steps."""
@@ -94,7 +97,7 @@ class Learner:
         self.ranks.sum_gradients(self._parameters)
         return sums
 
-    def _step(self, sequences: Sequence[TrainingSequence], token_loss: TokenLoss) -> Sums:
+    def _step(self, sequences: Sequence[TrainingSequence], token_loss: TokenLoss, scale: float = 1.0) -> Sums:
         started = time.perf_counter()
         sums = self.gradient(sequences, token_loss)
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, self.settings.max_gradient_norm).item()
@@ -103,13 +106,13 @@ class Learner:
                 f"the gradient is {norm} at optimizer step {self.steps + 1}: lower the learning rate"
             )
         self.steps += 1
-        warmed = min(1.0, self.steps / max(1, self.settings.warmup_steps))
+        rate = self.settings.learning_rate * scale * min(1.0, self.steps / max(1, self.settings.warmup_steps))
         for group in self._optimizer.param_groups:
-            group["lr"] = self.settings.learning_rate * warmed
+            group["lr"] = rate
         self._optimizer.step()
         sums["steps"] += 1
         sums["gradient_norm"] += norm
-        sums["learning_rate"] += self.settings.learning_rate * warmed
+        sums["learning_rate"] += rate
         sums["seconds"] += time.perf_counter() - started
         return sums
 

@@ -118,7 +118,8 @@ class WarmStartSettings:
     "oracle" writes the trajectories from the solutions of `[data]`'s examples, `count` of them; a function
     (`file.py:function`) from an example to a `Trajectory` does as well. `sequences` are drawn for a step, in
     runs of `neighbours` that follow each other when all are sorted by their prompts: where several questions
-    are asked of one document, layout "shared" then computes a chunk once for them.
+    are asked of one document, layout "shared" then computes a chunk once for them. Over the last
+    `decay_steps` the learning rate falls to zero.
     """
 
     trajectories: str = "oracle"
@@ -128,6 +129,7 @@ class WarmStartSettings:
     neighbours: int = 1
     learning_rate: float = 2e-5
     warmup_steps: int = 10
+    decay_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -160,7 +160,8 @@ class Trainer:
         self.watch.begin(progress.warm_steps + 1, wanted.steps, "warm_start")
         while progress.warm_steps < wanted.steps:
             source = random.Random(f"{self.settings.seed}/warm start/{progress.warm_steps}")
-            sums = self.learner.imitate(self.ranks.share(draw(pool, wanted, source)))
+            falling = min(1.0, (wanted.steps - progress.warm_steps) / max(wanted.decay_steps, 1))
+            sums = self.learner.imitate(self.ranks.share(draw(pool, wanted, source)), falling)
             progress.warm_steps += 1
             self._write("warm_start", progress.warm_steps, self._measures(sums))
             due = progress.warm_steps % self.settings.checkpoint_every == 0
