@@ -37,7 +37,8 @@ test-verl: .venv-verl/dev
 	$(VERL)/python -m pytest tests/verl_plugin
 	$(VERL)/python -m pytest tests/evaluation/test_cluster.py
 
-# The default reader against the bare model, 20 documents of 16 chunks: some ten minutes of two cores.
+# The default reader against the bare model, on documents of 16 chunks: half a minute of two cores each.
+test-reader: export SEEDS ?= 20
 test-reader: .venv/dev
 	$(BIN)/python -m pytest tests/e2e/test_default_reader.py -m reader -s
 

@@ -1,8 +1,6 @@
 #!/usr/bin/env bash
-# Stage 4: the adapter that the package ships: export.sh [cpu|gpu]
+# Stage 4: the adapter that the package ships, from the newest checkpoint: export.sh [cpu|gpu]
 set -euo pipefail
 cd "$(dirname "$0")"
-run=runs/${1:-cpu}
-rm -rf "$run/reinforced" ../../src/memagent/engines/reader.gguf
-memagent train export "$run" --to adapter --out "$run/reinforced"
-memagent train export "$run" --to gguf-adapter --out ../../src/memagent/engines/reader.gguf
+rm -f ../../src/memagent/engines/reader.gguf
+memagent train export "runs/${1:-cpu}" --to gguf-adapter --out ../../src/memagent/engines/reader.gguf

@@ -3,5 +3,6 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 name=${1:-cpu} run=runs/${1:-cpu}
-[ -d "$run/imitated" ] || memagent train export "$run" --to adapter --out "$run/imitated"
 memagent train "$name.toml" --out "$run" --resume
+rm -rf "$run/reinforced"
+memagent train export "$run" --to adapter --out "$run/reinforced"

@@ -11,7 +11,8 @@ import pytest
 from memagent.errors import SettingsError
 from memagent.training.settings import TrainingSettings, load_training, restored
 
-PRESETS = sorted((Path(__file__).parents[2] / "presets").glob("*.toml"))
+ROOT = Path(__file__).parents[2]
+PRESETS = [*sorted((ROOT / "presets").glob("*.toml")), *sorted((ROOT / "recipes/smollm2").glob("*.toml"))]
 
 
 def load(folder: Path, text: str, overrides: dict[str, Any] | None = None) -> TrainingSettings:
