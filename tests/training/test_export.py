@@ -35,6 +35,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 TOKENS = 2048
+ROUNDED = 0.05  # how far a log-probability may be off with an adapter, whose weights are F16
 # Pieces of characters, without blank and newline: llama.cpp's server leaves such tokens out of its record.
 BYTES = [token for token in range(111, 252) if token not in (198, 216)]
 MESSAGES = (Message("user", "Name three birds, and where each of them lives."),)
@@ -338,7 +339,7 @@ def test_a_gguf_adapter_of_each_family(name: str, tmp_path: Path, blank: Any, to
     export_policy(plain, tokenizer, "gguf", tmp_path / "base.gguf", base, "F32")
     policy = with_lora(plain)
     export_policy(policy, tokenizer, "gguf-adapter", tmp_path / "out.gguf")
-    assert disagreement(completed(tmp_path / "base.gguf", tmp_path / "out.gguf"), policy, tokenizer) < 0.02
+    assert disagreement(completed(tmp_path / "base.gguf", tmp_path / "out.gguf"), policy, tokenizer) < ROUNDED
     assert disagreement(completed(tmp_path / "base.gguf"), policy, tokenizer) > 1
 
 
@@ -355,7 +356,7 @@ def test_a_gguf_adapter_of_each_kind(
     export_policy(plain, tokenizer, "gguf", tmp_path / "base.gguf", blank(tmp_path / "b", plain), "F32")
     policy = with_lora(plain, **{"strength": 0.15} | options)
     export_policy(policy, tokenizer, "gguf-adapter", tmp_path / "out.gguf")
-    assert disagreement(completed(tmp_path / "base.gguf", tmp_path / "out.gguf"), policy, tokenizer) < 0.02
+    assert disagreement(completed(tmp_path / "base.gguf", tmp_path / "out.gguf"), policy, tokenizer) < ROUNDED
     assert disagreement(completed(tmp_path / "base.gguf"), policy, tokenizer) > 0.3
 
 
