@@ -36,8 +36,7 @@ def adapter_of(settings: Settings, engine: str) -> Path | None:
     if settings.adapter == NO_ADAPTER:
         return None
     if not settings.adapter:
-        mine = engine == "llamacpp" and settings.model is None and READER.is_file()
-        return READER if mine else None
+        return READER if engine == "llamacpp" and settings.model is None else None
     path = Path(settings.adapter).expanduser()
     is_folder = (path / _PEFT_CONFIG).is_file()
     if engine == "openai":
