@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Stage 5: the bare model and the adapters of both stages on the held-out examples: evaluate.sh [cpu|gpu]
-# Settings that are missing here (budgets) are those of the adapter's training. Started again, it goes on.
+# A stage that was not run is left out. Started again, it goes on.
 set -euo pipefail
 cd "$(dirname "$0")"
 run=runs/${1:-cpu} model=$(python -c "from memagent.engines.embedded import default_model as m; print(m())")
 budgets="--window-tokens 1024 --problem-tokens 128 --chunk-tokens 200 --memory-tokens 128 --answer-tokens 48"
 for length in 4 16; do
     for name in bare imitated reinforced; do
+        [ $name = bare ] || [ -d "$run/$name" ] || continue
         adapter=$([ $name = bare ] && echo none || echo "$run/$name") out=$run/eval/$name-$length
         # shellcheck disable=SC2086
         memagent eval --examples "data/held_out/$length.jsonl.gz" --reader gated --reader overwrite \

@@ -12,7 +12,7 @@ make() { python data.py --hotpot "$sources/hotpotqa_dev_distractor.jsonl.gz" "$@
 make --books "$sources"/books/*.txt.gz --squad "$sources/squadshifts_new_wiki.jsonl.gz" \
     --count "${count[$name]}" --characters ${characters[$name]} --out "data/$name/train.jsonl.gz"
 for length in 4 16; do # chunks of 200 tokens
-    make --books "$sources"/held_out/*.txt.gz --squad "$sources/squad_v2_dev.jsonl.gz" --seed 1 --count 24 \
+    make --books "$sources"/held_out/*.txt.gz --squad "$sources/squad_v2_dev.jsonl.gz" --seed 1 --count 12 \
         --kinds needles wikipedia --characters $((length * 800)) $((length * 840)) \
         --out "data/held_out/$length.jsonl.gz"
 done

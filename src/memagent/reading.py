@@ -212,12 +212,15 @@ def counter_of(engine: Engine) -> TokenCounter:
     return model_of(engine).count_tokens or TokenEstimate()
 
 
+def given_budgets(settings: Settings) -> dict[str, int]:
+    """The budgets that the settings set, in tokens, by name."""
+    names = Budgets.__dataclass_fields__
+    return {name: value for name in names if (value := getattr(settings, name)) is not None}
+
+
 def fitted_budgets(settings: Settings, engine: Engine, prompts: Prompts) -> Budgets:
     """The budgets that the settings ask for, fitted to the model's window. Raises `SettingsError`."""
-    given = {
-        name: value for name in Budgets.__dataclass_fields__ if (value := getattr(settings, name)) is not None
-    }
-    model = model_of(engine)
+    given, model = given_budgets(settings), model_of(engine)
     budgets = Budgets(**{**model.budgets, **given})
     window = settings.window_tokens or model.window_tokens
     if window is None:

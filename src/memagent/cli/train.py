@@ -17,8 +17,8 @@ from rich.console import Console
 from memagent.cli.messages import warn
 from memagent.engines.embedded import default_model
 from memagent.errors import SettingsError
+from memagent.reading import given_budgets
 from memagent.training.settings import TrainingSettings, load_training
-from memagent.workflows import Budgets
 
 _WAYS = {"sft": "only the warm start", "collect": "write trajectories", "export": "write out a policy"}
 
@@ -145,15 +145,13 @@ def _export(source: Path, options: argparse.Namespace, console: Console) -> int:
         raise SettingsError("where to? --out PATH")
     policy, settings, step = trained_policy(source)
     model = settings.policy.model or str(default_model())
-    read = settings.read
-    budgets = {name: value for name in Budgets.__dataclass_fields__ if (value := getattr(read, name))}
     export_policy(
         policy.model,
         policy.tokenizer,
         options.to,
         Path(options.out),
         base_gguf=Path(model) if model.endswith(".gguf") else None,
-        budgets=budgets,
+        budgets=given_budgets(settings.read),
     )
     if not options.quiet:
         console.print(f"the policy after step {step}: {options.out}", highlight=False)
