@@ -1,6 +1,6 @@
 """The examples that the default reader is trained on: needles in novels, questions on Wikipedia, variables.
 
-    python recipes/smollm2/data.py --books BOOK.txt ... --squad SQUAD.jsonl --hotpot HOTPOT.jsonl --out FILE
+    python recipes/smollm2/data.py --kinds needles squad --books BOOK.txt ... --squad SQUAD.jsonl --out FILE
 
 Several questions are asked of one document, some of which it does not answer: what a chunk is worth
 depends on the question, and training computes a chunk once for all of them. The first 1,405 rows of
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -26,7 +27,6 @@ from memagent.tasks.recipe import ABSENT_ANSWERS, Recipe
 from memagent.tokens import TokenEstimate
 from memagent.types import Example
 
-QUESTIONS = 3  # of each document; one of them it does not answer
 FORMS = (
     *(NEEDLE, NEEDLE, NEEDLE),
     "The {noun} of {key} is {value}.",
@@ -41,7 +41,7 @@ ALL_ASKED = (
     "Which special magic {kind}s does the text give for {key}? List every one of them.",
     "What are all the {kind}s of {key}?",
 )
-KINDS = ("needles", "wikipedia", "hqa", "vt")
+SENTENCE = 400  # characters, the most that evidence may have
 NOUNS = {"numbers": "number", "words": "word", "uuids": "UUID"}
 
 
@@ -67,10 +67,12 @@ def needles(essays: Sequence[Essays], limits: Limits, seed: int) -> Iterator[tup
         value_kind: Kind = source.choice(("numbers",) * 5 + ("words", "words", "uuids"))
         form = source.choice(FORMS)
         keys: dict[str, list[str]] = {}
-        while len(keys) < source.randint(QUESTIONS, QUESTIONS + 1):
+        for _ in range(source.randint(3, 5)):
             many = source.choice((1, 1, 1, 1, 1, 2, 3))
             keys[draw(key_kind, source)] = [draw(value_kind, source) for _ in range(many)]
-        *known, unknown = keys
+        *known, other, _ = keys
+        if source.random() < 0.5:
+            known.append(other)
         noun, questions = NOUNS[value_kind], []
         sentences = {
             key: [form.format(kind=value_kind, noun=noun, key=key, value=value) for value in keys[key]]
@@ -83,9 +85,9 @@ def needles(essays: Sequence[Essays], limits: Limits, seed: int) -> Iterator[tup
         for already, place in enumerate(sorted(source.choices(range(len(haystack) + 1), k=len(hidden)))):
             haystack.insert(place + already, hidden[already])
         document = between.join(haystack)
-        asked = [[key] for key in source.sample(known, QUESTIONS - 1)]
-        if source.random() < 0.25:
-            asked[-1] = source.sample(known, source.randint(2, min(3, len(known))))
+        asked = [[key] for key in known]
+        if len(known) > 1:
+            asked.append(source.sample(known, source.randint(2, min(3, len(known)))))
         for group in asked:
             values = tuple(value for key in group for value in keys[key])
             words = group[0] if len(group) == 1 else f"{', '.join(group[:-1])} and {group[-1]}"
@@ -94,8 +96,9 @@ def needles(essays: Sequence[Essays], limits: Limits, seed: int) -> Iterator[tup
             evidence = tuple(text for text in hidden if any(text in sentences[key] for key in group))
             task = "niah_single_1" if one else "niah_multivalue"
             questions.append(Question(problem, values, evidence, task))
-        problem = source.choice(ASKED).format(kind=noun, key=unknown)
-        questions.append(Question(problem, ABSENT_ANSWERS[:1], (), "niah_single_1"))
+        for key in keys.keys() - known:
+            problem = source.choice(ASKED).format(kind=noun, key=key)
+            questions.append(Question(problem, ABSENT_ANSWERS[:1], (), "niah_single_1"))
         yield document, questions
 
 
@@ -121,11 +124,9 @@ def _passage(essays: Essays, source: random.Random, characters: int) -> list[str
     return found
 
 
-def wikipedia(
-    rows: Sequence[dict[str, Any]], limits: Limits, seed: int
-) -> Iterator[tuple[str, list[Question]]]:
-    """Paragraphs of an article that follow each other, with questions on them and on another paragraph."""
-    source = random.Random(f"wikipedia/{seed}")
+def squad(rows: Sequence[dict[str, Any]], limits: Limits, seed: int) -> Iterator[tuple[str, list[Question]]]:
+    """Paragraphs of an article that follow each other, with questions on them and on others of it."""
+    source = random.Random(f"squad/{seed}")
     while True:
         first = source.randrange(len(rows))
         article = [row for row in rows if row["title"] == rows[first]["title"]]
@@ -136,27 +137,71 @@ def wikipedia(
                 chosen.append(row)
         document = "\n\n".join(row["context"].strip() for row in chosen)
         inside = [it for row in chosen for it in _answerable(row)]
-        outside = [it for row in article if row not in chosen for it in _answerable(row)
-                   if not any(answer.lower() in document.lower() for answer in it.answers)]  # fmt: skip
-        if len(inside) >= QUESTIONS - 1 and outside:
-            absent = source.choice(outside)
-            open_question = Question(absent.problem, ABSENT_ANSWERS, (), "squad")
-            yield document, [*source.sample(inside, QUESTIONS - 1), open_question]
+        outside = [it for row in article if row not in chosen for it in _answerable(row)]
+        asked = source.sample(inside, min(5, len(inside)))
+        yield document, asked + _left_open(document, source.sample(outside, min(2, len(outside))))
+
+
+def natural(
+    rows: Sequence[dict[str, Any]], limits: Limits, seed: int
+) -> Iterator[tuple[str, list[Question]]]:
+    """Paragraphs of several articles, each with the question that somebody asked a search engine."""
+    source = random.Random(f"natural/{seed}")
+    asked = [(_plain(row["text"]), question) for row in rows for question in _searched(row)]
+    while True:
+        limit = source.randint(*limits)
+        chosen = source.sample(asked, 100)
+        while sum(len(text) for text, _ in chosen[:-1]) >= limit:
+            del chosen[-1]
+        document = "\n\n".join(text for text, _ in chosen)
+        other = _left_open(document, [source.choice(asked)[1]])
+        yield document, [question for _, question in chosen[:6]] + other
+
+
+def _left_open(document: str, questions: Sequence[Question]) -> list[Question]:
+    """Those of the questions whose answers the document does not have, as questions without an answer."""
+    return [
+        Question(it.problem, ABSENT_ANSWERS, (), it.task)
+        for it in questions
+        if not any(answer.lower() in document.lower() for answer in it.answers)
+    ]
 
 
 def _answerable(row: dict[str, Any]) -> Iterator[Question]:
     """The questions on a paragraph, each with the sentence that its first answer stands in."""
-    text = row["context"]
     for item in row["qas"]:
         if not item.get("is_impossible") and item["answers"]:
             answers = tuple(dict.fromkeys(answer["text"] for answer in item["answers"]))
-            place, end = item["answers"][0]["answer_start"], len(item["answers"][0]["text"])
-            starts = [0, *(match.end() for match in SENTENCE_END.finditer(text))]
-            begin = max(start for start in starts if start <= place)
-            stops = [*(match.start() for match in SENTENCE_END.finditer(text)), len(text)]
-            stop = min(stop for stop in stops if stop >= place + end)
-            if stop - begin < 400:
-                yield Question(item["question"].strip(), answers, (text[begin:stop].strip(),), "squad")
+            evidence = _sentence(row["context"], item["answers"][0]["answer_start"], len(answers[0]))
+            if len(evidence) < SENTENCE:
+                yield Question(item["question"].strip(), answers, (evidence,), "squad")
+
+
+def _searched(row: dict[str, Any]) -> Iterator[Question]:
+    """A row's question, with the sentence of its text that has an answer and most of the question's words."""
+    text, words = _plain(row["text"]), set(row["question"].lower().split())
+    answers = tuple(map(_plain, row["answers"]))
+    found = [
+        (_sentence(text, match.start(), len(answer)), match.group())
+        for answer in answers
+        for match in re.finditer(re.escape(answer), text, re.IGNORECASE)
+    ]
+    evidence, answer = max(found, key=lambda it: len(words & set(it[0].lower().split())))
+    if len(evidence) < SENTENCE:
+        problem = row["question"].strip().capitalize() + "?"
+        yield Question(problem, tuple(dict.fromkeys((answer, *answers))), (evidence,), "squad")
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _sentence(text: str, start: int, length: int) -> str:
+    """What stands between the borders of sentences around a part of a text."""
+    borders = [match.span() for match in SENTENCE_END.finditer(text)]
+    begin = max((after for _, after in borders if after <= start), default=0)
+    stop = min((before for before, _ in borders if before >= start + length), default=len(text))
+    return text[begin:stop].strip()
 
 
 def examples(name: str, documents: Iterator[tuple[str, list[Question]]], count: int) -> Iterator[Example]:
@@ -183,33 +228,49 @@ def made(task: str, recipe: Recipe, count: int) -> Iterator[Example]:
 def main() -> None:
     """Write all files."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--books", nargs="+", type=Path, required=True, help="texts for haystacks")
-    parser.add_argument("--squad", type=Path, required=True, help="rows of a paragraph and its questions")
-    parser.add_argument("--hotpot", type=Path, required=True, help="rows of HotpotQA, with their paragraphs")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--books", nargs="+", type=Path, default=(), help="texts for haystacks")
+    parser.add_argument("--squad", type=Path, help="rows of a paragraph and its questions")
+    parser.add_argument("--nq", type=Path, help="rows of a question and its paragraph")
+    parser.add_argument("--hotpot", type=Path, help="rows of HotpotQA, with their paragraphs")
     parser.add_argument("--skip", type=int, default=1405, help="rows of HotpotQA kept for evaluation")
     parser.add_argument("--count", type=int, default=1200,
-                        help="documents with needles; of others in proportion")  # fmt: skip
+                        help="documents of needles, squad and nq each; a twelfth of others")  # fmt: skip
     parser.add_argument("--characters", nargs=2, type=int, default=(700, 2400), metavar="N",
                         help="the least and the most of a document (one to three chunks)")  # fmt: skip
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     given.out.parent.mkdir(parents=True, exist_ok=True)
+    write_examples(given.out, chain.from_iterable(KINDS[kind](given) for kind in given.kinds))
+
+
+def _needles(given: argparse.Namespace) -> Iterator[Example]:
     essays = [Corpora((("essays", book),)).essays() for book in given.books]
-    articles = list(read_rows(given.squad))
+    return examples("needles", needles(essays, given.characters, given.seed), given.count)
+
+
+def _squad(given: argparse.Namespace) -> Iterator[Example]:
+    return examples("squad", squad([*read_rows(given.squad)], given.characters, given.seed), given.count)
+
+
+def _nq(given: argparse.Namespace) -> Iterator[Example]:
+    return examples("nq", natural([*read_rows(given.nq)], given.characters, given.seed), given.count)
+
+
+def _hqa(given: argparse.Namespace) -> Iterator[Example]:
     rest = given.out.with_name("hotpot_train.jsonl.gz")
     with new_file(rest) as file:
         file.writelines(json.dumps(row) + "\n" for row in islice(read_rows(given.hotpot), given.skip, None))
-    hotpot = Recipe(documents=4, seed=given.seed, corpora=Corpora((("hotpot", rest),)), absent=0.25)
-    count, seed, limits = given.count, given.seed, tuple(given.characters)
-    wanted = {
-        "needles": examples("needles", needles(essays, limits, seed), count),
-        "wikipedia": examples("wikipedia", wikipedia(articles, limits, seed), count // 4),
-        "hqa": made("hqa", hotpot, count // 20),
-        "vt": made("vt", Recipe(length_tokens=500, seed=seed), count // 20),
-    }
-    write_examples(given.out, chain.from_iterable(wanted[kind] for kind in given.kinds))
+    recipe = Recipe(documents=4, seed=given.seed, corpora=Corpora((("hotpot", rest),)), absent=0.25)
+    return made("hqa", recipe, given.count // 12)
+
+
+def _vt(given: argparse.Namespace) -> Iterator[Example]:
+    return made("vt", Recipe(length_tokens=500, seed=given.seed), given.count // 12)
+
+
+KINDS = {"needles": _needles, "squad": _squad, "nq": _nq, "hqa": _hqa, "vt": _vt}
 
 
 if __name__ == "__main__":

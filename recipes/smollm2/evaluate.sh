@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
-# Stage 5: the bare model and the adapters of both stages on the held-out examples: evaluate.sh [cpu|gpu]
-# A stage that was not run is left out. Started again, it goes on.
+# The bare model and the adapters of all rounds on the held-out examples: evaluate.sh [CHUNKS [READER ...]]
+# 4 or 16 chunks; gated and overwrite. A round that was not run is left out. Started again, it goes on.
 set -euo pipefail
 cd "$(dirname "$0")"
-run=runs/${1:-cpu} model=$(python -c "from memagent.engines.embedded import default_model as m; print(m())")
-budgets="--window-tokens 1024 --problem-tokens 128 --chunk-tokens 200 --memory-tokens 128 --answer-tokens 48"
-for length in 4 16; do
-    for name in bare imitated reinforced; do
-        [ $name = bare ] || [ -d "$run/$name" ] || continue
-        adapter=$([ $name = bare ] && echo none || echo "$run/$name") out=$run/eval/$name-$length
-        # shellcheck disable=SC2086
-        memagent eval --examples "data/held_out/$length.jsonl.gz" --reader gated --reader overwrite \
-            --engine transformers --model "$model" --adapter "$adapter" --concurrency 48 $budgets \
-            --out "$out" $([ -d "$out" ] && echo --resume)
-    done
+length=${1:-4} readers=("${@:2}")
+[ $# -gt 1 ] || readers=(gated overwrite)
+model=$(python -c "from memagent.engines.embedded import default_model as m; print(m())")
+for round in bare needles questions reinforce gpu; do
+    [ $round = bare ] || [ -d "runs/$round/adapter" ] || continue
+    adapter=$([ $round = bare ] && echo none || echo "runs/$round/adapter") out=runs/eval/$round-$length
+    # shellcheck disable=SC2046
+    memagent eval --examples "data/held_out/$length.jsonl.gz" \
+        $(printf -- "--reader %s " "${readers[@]}") \
+        --engine transformers --model "$model" --adapter "$adapter" --concurrency 64 --window-tokens 1024 \
+        --problem-tokens 128 --chunk-tokens 200 --memory-tokens 128 --answer-tokens 48 \
+        --out "$out" $([ -d "$out" ] && echo --resume)
 done
-memagent report "$run"/eval/* --out "$run/report"
+memagent report runs/eval/*-"$length" --out "runs/report-$length"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Stage 4: the adapter that the package ships, from the newest checkpoint: export.sh [cpu|gpu]
+# The adapter that the package ships, from a round's newest checkpoint: export.sh NAME
 set -euo pipefail
 cd "$(dirname "$0")"
 rm -f ../../src/memagent/engines/reader.gguf
-memagent train export "runs/${1:-cpu}" --to gguf-adapter --out ../../src/memagent/engines/reader.gguf
+memagent train export "runs/$1" --to gguf-adapter --out ../../src/memagent/engines/reader.gguf

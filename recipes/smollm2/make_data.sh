@@ -1,18 +1,20 @@
 #!/usr/bin/env bash
-# Stage 1: the examples of a configuration, from a folder of sources: make_data.sh SOURCES [cpu|gpu]
-# SOURCES has books/*.txt.gz, squadshifts_new_wiki.jsonl.gz, hotpotqa_dev_distractor.jsonl.gz and, for what is
-# held out, held_out/*.txt.gz and squad_v2_dev.jsonl.gz; README.md says where they are from.
+# The examples of all rounds, and those that are held out, from a folder of sources: make_data.sh SOURCES
+# README.md says what SOURCES has, and where that is from.
 set -euo pipefail
-sources=$(realpath "$1") name=${2:-cpu}
+sources=$(realpath "$1")
 cd "$(dirname "$0")"
-declare -A count=([cpu]=1200 [gpu]=4000) characters=([cpu]="700 2400" [gpu]="8000 48000")
-make() { python data.py --hotpot "$sources/hotpotqa_dev_distractor.jsonl.gz" "$@"; }
 
-# shellcheck disable=SC2086
-make --books "$sources"/books/*.txt.gz --squad "$sources/squadshifts_new_wiki.jsonl.gz" \
-    --count "${count[$name]}" --characters ${characters[$name]} --out "data/$name/train.jsonl.gz"
+train() {
+    python data.py --books "$sources"/books/*.txt.gz --squad "$sources/squadshifts_new_wiki.jsonl.gz" \
+        --nq "$sources/nq_open_gold.jsonl.gz" --hotpot "$sources/hotpotqa_dev_distractor.jsonl.gz" "$@"
+}
+train --out data/needles.jsonl.gz --kinds needles hqa vt --count 1200
+train --out data/questions.jsonl.gz --count 800
+train --out data/reinforce.jsonl.gz --kinds needles squad nq --count 100 --seed 2
+train --out data/gpu.jsonl.gz --count 2000 --characters 8000 48000
 for length in 4 16; do # chunks of 200 tokens
-    make --books "$sources"/held_out/*.txt.gz --squad "$sources/squad_v2_dev.jsonl.gz" --seed 1 --count 12 \
-        --kinds needles wikipedia --characters $((length * 800)) $((length * 840)) \
+    python data.py --books "$sources"/held_out/*.txt.gz --squad "$sources/squad_v2_dev.jsonl.gz" --seed 1 \
+        --kinds needles squad --count 8 --characters $((length * 800)) $((length * 840)) \
         --out "data/held_out/$length.jsonl.gz"
 done

@@ -38,7 +38,7 @@ class Settings:
     )
     adapter: str | None = _setting(
         None,
-        "a LoRA to use the model with: a GGUF adapter (llamacpp) or a PEFT folder (transformers); "
+        "a LoRA to use the model with: a GGUF adapter, or for transformers also a PEFT folder; "
         "the embedded model has its own, 'none' is for the bare model",
     )
     base_url: str | None = _setting(None, "an OpenAI-compatible endpoint, such as http://localhost:8000/v1")

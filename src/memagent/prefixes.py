@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+from itertools import pairwise
+from typing import NamedTuple
 
 
 def common_length(left: Sequence[int], right: Sequence[int]) -> int:
@@ -20,22 +23,48 @@ def common_length(left: Sequence[int], right: Sequence[int]) -> int:
 def shared_beginnings(prompts: Sequence[Sequence[int]]) -> list[tuple[int, list[int]]]:
     """The prompts in families: how many tokens a family begins with in common, and its members' indices.
 
-    A family keeps each prompt's last token apart, since what follows it differs. The words that every
-    prompt opens with make no family: a prompt joins one only if at least half of the common tokens stay
-    common. Families come in the order of their first members, and a prompt that is like no other is a
-    family by itself.
+    Of all ways to part them it is the one that leaves the fewest tokens to compute if each family's common
+    tokens are computed once: where every prompt opens with the same words, those with a chunk in common are
+    a family, and not all. A family keeps each prompt's last token apart, since what follows it differs.
+    Families come in the order of their first members; a prompt that is like no other is one by itself.
     """
-    families: list[tuple[int, list[int]]] = []
-    for index in sorted(range(len(prompts)), key=lambda index: (tuple(prompts[index]), index)):
-        prompt = prompts[index]
-        if families:
-            shared, members = families[-1]
-            common = min(common_length(prompts[members[0]], prompt), shared, len(prompt) - 1)
-            if common and 2 * common >= shared:
-                members.append(index)
-                families[-1] = (common, members)
-                continue
-        families.append((len(prompt) - 1, [index]))
-    for _, members in families:
-        members.sort()
+    order = sorted(range(len(prompts)), key=lambda index: (tuple(prompts[index]), index))
+    ordered = [prompts[index] for index in order]
+    common = [min(common_length(one, other), len(one) - 1) for one, other in pairwise(ordered)]
+
+    @cache
+    def parted(begin: int, end: int, above: int) -> _Parts:
+        """The best parts of the sorted prompts from `begin` to `end`, which may share `above` with others."""
+        if end - begin == 1:
+            return _Parts(above, [begin], [])
+        depth = min(common[begin : end - 1])
+        borders = [place for place in range(begin + 1, end) if common[place - 1] == depth]
+        branches = [*pairwise((begin, *borders, end))]
+        closed = _joined([parted(*branch, above) for branch in branches])
+        opened = _joined([parted(*branch, depth) for branch in branches])
+        if opened.saved - depth > closed.saved:
+            return _Parts(opened.saved - depth, [], [*opened.families, (depth, opened.left)])
+        return closed
+
+    parts = parted(0, len(order), 0) if order else _joined([])
+    alone = [(len(ordered[place]) - 1, [place]) for place in parts.left]
+    families = [
+        (shared, sorted(order[place] for place in places)) for shared, places in alone + parts.families
+    ]
     return sorted(families, key=lambda family: family[1][0])
+
+
+class _Parts(NamedTuple):
+    """What is saved, in tokens; the prompts left to a family that takes in others as well; the families."""
+
+    saved: int
+    left: list[int]
+    families: list[tuple[int, list[int]]]
+
+
+def _joined(parts: Sequence[_Parts]) -> _Parts:
+    return _Parts(
+        sum(part.saved for part in parts),
+        [place for part in parts for place in part.left],
+        [family for part in parts for family in part.families],
+    )

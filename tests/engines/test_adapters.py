@@ -68,15 +68,14 @@ def test_a_setting_like_the_others(tmp_path: Path) -> None:
     assert load_settings({"adapter": "flag"}, environment={"MEMAGENT_ADAPTER": "x"}).adapter == "flag"
 
 
-def test_each_engine_takes_its_own_kind(tmp_path: Path) -> None:
+def test_each_engine_takes_the_kinds_it_knows(tmp_path: Path) -> None:
     file, folder = lora(tmp_path / "one.gguf"), peft(tmp_path / "two")
     assert adapter_of(Settings(), "openai") is None
     assert adapter_of(Settings(adapter=str(file)), "llamacpp") == file
     assert adapter_of(Settings(adapter=str(folder)), "transformers") == folder
+    assert adapter_of(Settings(adapter=str(file)), "transformers") == file
     with pytest.raises(SettingsError, match=r"is a PEFT folder, llama\.cpp takes a GGUF"):
         adapter_of(Settings(adapter=str(folder)), "llamacpp")
-    with pytest.raises(SettingsError, match="is no PEFT folder"):
-        adapter_of(Settings(adapter=str(file)), "transformers")
     for engine in ("llamacpp", "transformers"):
         with pytest.raises(SettingsError, match=f"there is no adapter {tmp_path}"):
             adapter_of(Settings(adapter=str(tmp_path)), engine)

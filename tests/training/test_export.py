@@ -24,7 +24,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer  # noqa
 from memagent import Message, Sampling, Settings, SettingsError, open_engine  # noqa: E402
 from memagent.config import NO_ADAPTER  # noqa: E402
 from memagent.engines import embedded, llamacpp  # noqa: E402
-from memagent.engines.adapters import name_with, trained_budgets, with_peft  # noqa: E402
+from memagent.engines.adapters import READER, name_with, trained_budgets  # noqa: E402
+from memagent.engines.lora import with_adapter  # noqa: E402
 from memagent.engines.transformers import TransformersEngine, chat_ids  # noqa: E402
 from memagent.training.export import export_policy  # noqa: E402
 from memagent.types import Completion  # noqa: E402
@@ -290,7 +291,7 @@ def test_an_adapter_folder_on_its_base(tmp_path: Path, tokenizer: Any) -> None:
         assert disagreement(completion, policy, tokenizer) < 1e-4
 
     asyncio.run(run())
-    again = with_peft(tiny(), tmp_path / "out", trainable=True)
+    again = with_adapter(tiny(), tmp_path / "out", trainable=True)
     assert agree(logits_of(again, tokenizer), wanted)
     assert {name for name, values in again.named_parameters() if values.requires_grad} == {
         name for name, values in policy.named_parameters() if "lora_" in name
@@ -302,8 +303,15 @@ def test_an_adapter_folder_on_another_base(changed: dict[str, int], tmp_path: Pa
     policy = with_lora(tiny(), target_modules=["q_proj", "v_proj"])
     export_policy(policy, tokenizer, "adapter", tmp_path / "out")
     with pytest.raises(SettingsError, match="name the model that it was made for") as caught:
-        with_peft(tiny(**changed), tmp_path / "out")
+        with_adapter(tiny(**changed), tmp_path / "out")
     assert "\n" not in str(caught.value)
+
+
+def test_a_gguf_adapter_on_another_base(tokenizer: Any) -> None:
+    with pytest.raises(SettingsError, match="name the model that it was made for"):
+        with_adapter(tiny(), READER)
+    with pytest.raises(SettingsError, match="name the model that it was made for"):
+        with_adapter(tiny(num_hidden_layers=1), READER)
 
 
 def test_the_adapter_folder_must_be_one(tmp_path: Path) -> None:
@@ -341,6 +349,8 @@ def test_a_gguf_adapter_of_each_family(name: str, tmp_path: Path, blank: Any, to
     export_policy(policy, tokenizer, "gguf-adapter", tmp_path / "out.gguf")
     assert disagreement(completed(tmp_path / "base.gguf", tmp_path / "out.gguf"), policy, tokenizer) < ROUNDED
     assert disagreement(completed(tmp_path / "base.gguf"), policy, tokenizer) > 1
+    again = with_adapter(tiny(name.split(",")[0], **FAMILIES[name]), tmp_path / "out.gguf")
+    assert (logits_of(again, tokenizer) - logits_of(policy, tokenizer)).abs().mean() < ROUNDED / 5
 
 
 @pytest.mark.parametrize("options", [
@@ -358,6 +368,12 @@ def test_a_gguf_adapter_of_each_kind(
     export_policy(policy, tokenizer, "gguf-adapter", tmp_path / "out.gguf")
     assert disagreement(completed(tmp_path / "base.gguf", tmp_path / "out.gguf"), policy, tokenizer) < ROUNDED
     assert disagreement(completed(tmp_path / "base.gguf"), policy, tokenizer) > 0.3
+    again = with_adapter(tiny(), tmp_path / "out.gguf", trainable=True)
+    assert (logits_of(again, tokenizer) - logits_of(policy, tokenizer)).abs().mean() < ROUNDED / 5
+    export_policy(again, tokenizer, "gguf-adapter", tmp_path / "again.gguf")
+    assert (
+        disagreement(completed(tmp_path / "base.gguf", tmp_path / "again.gguf"), policy, tokenizer) < ROUNDED
+    )
 
 
 # llama.cpp rounds what it multiplies with Q8_0 weights: the plain SmolLM2 is off by 0.2 as well.

@@ -106,6 +106,42 @@ def test_a_chunk_that_adds_nothing_leaves_the_memory(workflow: str) -> None:
     assert {"", before} < {memory for _, memory in idle}
 
 
+@pytest.mark.parametrize("workflow", ["gated", "overwrite"])
+def test_mistakes_are_not_imitated_but_how_to_go_on_from_them(workflow: str) -> None:
+    others = [f"Nothing of note, {number} times." for number in range(40)]
+    document = " ".join([*others[:20], "The hat of Ada is red.", NEEDLE, *others[20:]])
+    whole, chosen = example(document, NEEDLE), settings(workflow=workflow, chunk_tokens=30)
+
+    async def run(mistakes: float) -> Trajectory:
+        found = solve([replace(whole, problem="Which number has Ada?")], chosen, words, mistakes=mistakes)
+        (trajectory,) = [it async for it in found]
+        return trajectory
+
+    right, erring = asyncio.run(run(0.0)), asyncio.run(run(1.0))
+    assert erring.reward == 1 and erring.answer == right.answer == "77"
+    assert len(right.conversations) > 5 > len(erring.conversations) == 2
+    update, answer = erring.conversations
+    shown = update.messages[0].content.split("<memory>")[1]
+    assert shown.startswith("\nNothing of note") and update.completion.text == update.memory == NEEDLE
+    noted = answer.messages[0].content.split("<memory>\n")[1].split("\n</memory>")[0].split("\n")
+    assert noted[0] == NEEDLE and noted[1] in others
+    some = asyncio.run(run(0.5))
+    assert 2 < len(some.conversations) < len(right.conversations)
+    assert replies(some) == replies(asyncio.run(run(0.5)))
+
+
+def test_without_room_for_a_mistake_none_is_made() -> None:
+    whole = example(" ".join([NEEDLE, *["A sentence of seven words is this."] * 20]), NEEDLE)
+
+    async def run() -> Trajectory:
+        chosen = settings(chunk_tokens=30, memory_tokens=words(NEEDLE) + 1)
+        (trajectory,) = [it async for it in solve([whole], chosen, words, mistakes=1.0)]
+        return trajectory
+
+    trajectory = asyncio.run(run())
+    assert {it.memory for it in trajectory.conversations} == {NEEDLE}
+
+
 def test_several_answers_are_given_in_the_order_of_the_memory() -> None:
     for whole, trajectory in zip(
         made("niah_multivalue"), play(made("niah_multivalue"), settings()), strict=True

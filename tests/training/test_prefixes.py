@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from itertools import combinations
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,6 +44,37 @@ def test_families_are_in_the_order_of_their_first_members(prompts: Any) -> None:
     assert [family[0] for family in families] == sorted(family[0] for family in families)
 
 
+@given(st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=6), min_size=1, max_size=6))
+def test_no_other_families_leave_less_to_compute(prompts: Any) -> None:
+    prompts = [[*prompt, 9] for prompt in prompts]  # as all chats end, so that none begins another
+
+    def computed(families: list[list[int]]) -> int:
+        tokens = sum(map(len, prompts))
+        for family in families:
+            shared = min(len(prompts[index]) - 1 for index in family)
+            for one, other in combinations(family, 2):
+                shared = min(shared, common_length(prompts[one], prompts[other]))
+            tokens -= (len(family) - 1) * shared
+        return tokens
+
+    least = min(map(computed, partitions(range(len(prompts)))))
+    found = shared_beginnings(prompts)
+    assert computed([family for _, family in found]) == least
+    whole = sum(map(len, prompts))
+    assert whole - sum((len(family) - 1) * shared for shared, family in found) == least
+
+
+def partitions(indices: Sequence[int]) -> Iterator[list[list[int]]]:
+    """All ways to part them."""
+    if not indices:
+        yield []
+        return
+    for rest in partitions(indices[1:]):
+        yield [[indices[0]], *rest]
+        for place, family in enumerate(rest):
+            yield [*rest[:place], [indices[0], *family], *rest[place + 1 :]]
+
+
 def test_attempts_at_one_chunk_are_a_family() -> None:
     # two groups that take turns; after the chunk of six tokens each has a memory of its own
     one, other = [1, 2, 3, 4, 5, 6], [7, 8, 9, 7, 8, 9]
@@ -48,10 +82,10 @@ def test_attempts_at_one_chunk_are_a_family() -> None:
     assert shared_beginnings(prompts) == [(6, [0, 2]), (6, [1, 3])]
 
 
-def test_the_words_that_every_prompt_opens_with_make_no_family() -> None:
-    opening = [1, 2]
-    prompts = [opening + [start] * 8 + [own] for start in (5, 6) for own in (7, 8)]
-    assert shared_beginnings(prompts) == [(10, [0, 1]), (10, [2, 3])]
+@pytest.mark.parametrize("opening", [2, 20])
+def test_the_words_that_every_prompt_opens_with_make_no_family(opening: int) -> None:
+    prompts = [[1] * opening + [start] * 21 + [own] for start in (5, 6) for own in (7, 8)]
+    assert shared_beginnings(prompts) == [(opening + 21, [0, 1]), (opening + 21, [2, 3])]
 
 
 def test_identical_prompts_share_all_but_the_last_token() -> None:

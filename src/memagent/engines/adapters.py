@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memagent.config import NO_ADAPTER, Settings
 from memagent.engines.gguf_header import whole_numbers
@@ -52,11 +52,6 @@ def adapter_of(settings: Settings, engine: str) -> Path | None:
         raise SettingsError(
             f"the adapter {path} is a PEFT folder, llama.cpp takes a GGUF adapter: "
             "use --engine transformers, or export it anew with --to gguf-adapter"
-        )
-    if engine == "transformers" and not is_folder:
-        raise SettingsError(
-            f"the adapter {path} is no PEFT folder with {_PEFT_CONFIG}, and transformers takes no other: "
-            "use --engine llamacpp for a GGUF adapter"
         )
     return path
 
@@ -111,32 +106,6 @@ def misfit(adapter: Path, model: Path) -> str | None:
             wanted = sizes.get(tensor.name, "none at all")
             return f"it was made for another model: {tensor.name} is for size {size}, here it is {wanted}"
     return None
-
-
-def with_peft(model: Any, folder: Path, trainable: bool = False) -> Any:
-    """A `PeftModel`: a transformers model with the LoRA of a PEFT folder in its layers.
-
-    It is not merged into the weights, which bfloat16 would round it away from. Raises `SettingsError` if
-    peft is missing, or the adapter is of another model.
-    """
-    try:
-        from peft import PeftModel, get_peft_model_state_dict
-        from peft.utils import load_peft_weights
-    except ImportError as error:
-        raise SettingsError(f"{error}: an adapter needs peft, pip install 'memagent[train]'") from error
-    try:
-        adapted = PeftModel.from_pretrained(model, folder, is_trainable=trainable)
-        # PEFT passes over weights that the model has no place for, and only warns of those that it lacks.
-        kept = load_peft_weights(str(folder), device="cpu")
-        used = get_peft_model_state_dict(adapted, save_embedding_layers=False)
-        if odd := {name for name in kept.keys() ^ used.keys() if ".lora_" in name}:
-            raise ValueError(f"{len(odd)} of its weights are for other layers, such as {min(odd)}")
-    except Exception as error:  # a bad folder meets the errors of several libraries
-        raise SettingsError(
-            f"the adapter {folder} cannot be used with {model.name_or_path} "
-            f"({type(error).__name__}: {' '.join(str(error).split())}): name the model that it was made for"
-        ) from error
-    return adapted
 
 
 def _text(file: GGUFReader, key: str) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from memagent.config import Settings
-from memagent.engines.adapters import adapter_of, name_with, with_peft
+from memagent.engines.adapters import adapter_of, name_with
 from memagent.errors import ContextOverflowError, EngineError, SettingsError
 from memagent.types import Completion, Message, Model, Sampling, Usage
 
@@ -31,6 +31,7 @@ try:
     )
 
     from memagent.engines.decoding import Row, decode
+    from memagent.engines.lora import with_adapter
 except ImportError as error:
     raise SettingsError(f"{error}: this engine needs its extra, pip install 'memagent[train]'") from error
 
@@ -221,7 +222,7 @@ async def open_engine(settings: Settings) -> TransformersEngine:
     model, tokenizer = await asyncio.to_thread(load_model, settings.model, dtype)
     model = model.to(device)
     if adapter:
-        model = (await asyncio.to_thread(with_peft, model, adapter)).get_base_model()
+        model = (await asyncio.to_thread(with_adapter, model, adapter)).get_base_model()
     name, most_rows = name_with(settings.model, adapter), settings.concurrency or _MOST_ROWS
     return TransformersEngine(
         model, tokenizer, name=name, window_tokens=settings.window_tokens, most_rows=most_rows

@@ -20,8 +20,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from memagent.engines.adapters import BUDGETS
 from memagent.engines.embedded import QUANTISATION, requantise, written_whole
+from memagent.engines.gguf_layout import Layout, layout_of
 from memagent.errors import SettingsError
-from memagent.training.gguf_layout import Layout, layout_of
 
 FORMS = ("adapter", "merged", "gguf", "gguf-adapter")
 QUANTISATIONS = ("F32", "F16", "Q8_0")

@@ -7,6 +7,7 @@ prompts of a read. Leaves out ENOUGH: whether more is to come cannot be told fro
 from __future__ import annotations
 
 import logging
+import random
 import re
 from collections.abc import AsyncGenerator, Iterable
 from dataclasses import replace
@@ -18,7 +19,7 @@ from memagent.prompts import UNCHANGED, Prompts
 from memagent.tokens import shorten
 from memagent.training.rewards import Reward, load_reward
 from memagent.training.rollout import Rollout
-from memagent.training.solutions import solution_of
+from memagent.training.solutions import SENTENCE_ENDS, solution_of
 from memagent.types import Completion, Example, Message, Model, Sampling, TokenCounter, Trajectory, Usage
 
 _log = logging.getLogger(__name__)
@@ -33,10 +34,15 @@ class Oracle:
     At an update it replies with the memory so far and the evidence in the chunk, or, where there is none,
     UNCHANGED if the prompt knows that word, and the memory as it is if not. At the end it gives the gold
     answer, all of them if several values are asked for, or says that the memory does not hold it.
+    Of the chunks without evidence it errs at a share of `mistakes`: it notes the sentence that has most
+    words in common with the problem, and forgets that one with its next note. `erred` has these replies.
     Raises `SettingsError` for an example whose solution is not known.
     """
 
-    def __init__(self, example: Example, prompts: Prompts, count_tokens: TokenCounter) -> None:
+    def __init__(
+        self, example: Example, prompts: Prompts, count_tokens: TokenCounter, mistakes: float = 0.0
+    ) -> None:
+        self.erred: set[str] = set()
         self.model = Model("oracle", None, count_tokens, "the trained model's")
         self._example = example
         self._prompts = prompts
@@ -46,7 +52,10 @@ class Oracle:
         self._solution = solution_of(shown, document, count_tokens)
         self._folded = _folded(document)
         self._position = 0
+        self._noted = ""
         self._memories = [""]  # the last is what the reader should have, the one before what it may have kept
+        self._mistakes = mistakes
+        self._source = random.Random(example.id)
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """The perfect reply. Raises `EngineError` for a prompt that is not of this read."""
@@ -70,12 +79,25 @@ class Oracle:
         if start < 0:
             raise EngineError(f"{self._example.id}: a chunk is not of the document, or was read before")
         self._position = start + len(chunk)
-        # The token that ends a reply needs room as well.
-        after = self._solution.see(start, self._position, sampling.max_tokens - 1)
+        limit_tokens = sampling.max_tokens - 1  # the token that ends a reply needs room as well
+        before, self._noted = self._noted, self._solution.see(start, self._position, limit_tokens)
+        may_leave = UNCHANGED in self._prompts.update
+        after = memory if may_leave and self._noted == before else self._noted
+        if self._noted == before and self._source.random() < self._mistakes:
+            after = self._mistaken(chunk, limit_tokens) or after
         self._memories = [memory, after]
-        if after != memory:
-            return after
-        return UNCHANGED if UNCHANGED in self._prompts.update else memory or self._prompts.empty_memory
+        return UNCHANGED if may_leave and after == memory else after or self._prompts.empty_memory
+
+    def _mistaken(self, chunk: str, limit_tokens: int) -> str:
+        """The memory with a sentence of the chunk that does not belong there; nothing if none has room."""
+        wanted = _words(self._example.problem)
+        sentences = SENTENCE_ENDS.split(chunk.strip())
+        for sentence in sorted(sentences, key=lambda it: len(wanted & _words(it)), reverse=True):
+            after = f"{self._noted}\n{sentence}".strip()
+            if self._count_tokens(after) <= limit_tokens:
+                self.erred.add(after)
+                return after
+        return ""
 
     def _chunk(self, messages: tuple[Message, ...], memory: str) -> str:
         """The chunk of an update's prompt; nothing if it is another prompt, or of another memory."""
@@ -94,6 +116,10 @@ class Oracle:
         return Completion(text, "stop" if text == whole else "length", usage=usage)
 
 
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text.lower()))
+
+
 def _folded(text: str) -> str:
     """The text with all brackets alike: a chunk's border may cut a tag, which is then left as it is."""
     return _BRACKETS.sub("‹", text)
@@ -105,8 +131,12 @@ async def solve(
     count_tokens: TokenCounter,
     reward: Reward | None = None,
     least_reward: float = 1.0,
+    mistakes: float = 0.0,
 ) -> AsyncGenerator[Trajectory, None]:
     """The oracle's trajectory of each example, in their order, with its reward: the task's scorer by default.
+
+    With `mistakes`, a share, it goes on from notes that it should not have made; the conversations that made
+    them are left out.
 
     `settings` are those of the reads that training will make, `count_tokens` is the trained model's
     tokenizer. What the budgets leave no room for is worth less than `least_reward`, and left out with a
@@ -114,9 +144,10 @@ async def solve(
     """
     prompts, reward = prompts_of(settings.workflow, settings), reward or load_reward()
     for example in examples:
-        oracle = Oracle(example, prompts, count_tokens)
+        oracle = Oracle(example, prompts, count_tokens, mistakes)
         trajectory = await Rollout(engine=oracle, settings=settings, reward=reward).attempt(example)
         if (worth := trajectory.reward or 0.0) >= least_reward:
-            yield trajectory
+            good = [it for it in trajectory.conversations if it.completion.text not in oracle.erred]
+            yield replace(trajectory, conversations=tuple(good))
         else:
             _log.warning("%s is left out: the budgets leave room for a reward of %.2f", example.id, worth)

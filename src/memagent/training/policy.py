@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from memagent.engines.adapters import with_peft
 from memagent.engines.embedded import default_model
+from memagent.engines.lora import with_adapter
 from memagent.engines.transformers import load_model
 from memagent.errors import SettingsError
 from memagent.training.attention import attention_over_trees
@@ -156,7 +156,7 @@ def _load(settings: PolicySettings, frozen_dtype: torch.dtype) -> tuple[Any, Any
 
 def _with_lora(model: Any, settings: PolicySettings) -> Any:
     if settings.adapter:
-        return with_peft(model, Path(settings.adapter), trainable=True)
+        return with_adapter(model, Path(settings.adapter), trainable=True)
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError as error:

@@ -24,7 +24,8 @@ class PolicySettings:
     """The model that is trained.
 
     `model` is a Hugging Face folder or id, or a .gguf file; nothing for the embedded model's weights.
-    With `random_weights` only its configuration is taken. `adapter` is a PEFT folder to go on from.
+    With `random_weights` only its configuration is taken. `adapter` is a PEFT folder or a GGUF adapter to
+    go on from.
     `lora_rank` 0 trains all weights. `lora_targets` are PEFT's target modules: "all-linear", or names.
     `dtype` "auto" is bfloat16 on a GPU and float32 elsewhere.
     """
@@ -116,14 +117,18 @@ class WarmStartSettings:
     """Imitation before reinforcement. `trajectories` is a file of `memagent train collect`, or "oracle".
 
     "oracle" writes the trajectories from the solutions of `[data]`'s examples, `count` of them; a function
-    (`file.py:function`) from an example to a `Trajectory` does as well. `sequences` are drawn for a step, in
-    runs of `neighbours` that follow each other when all are sorted by their prompts: where several questions
-    are asked of one document, layout "shared" then computes a chunk once for them. Over the last
+    (`file.py:function`) from an example to a `Trajectory` does as well. At a share `mistakes` of the chunks
+    without evidence the oracle notes something all the same; not that is imitated, but how it goes on from
+    there, so that the model learns to let go of what it should not have noted.
+
+    `sequences` are drawn for a step, up to `neighbours` at a time whose prompts begin alike: where several
+    questions are asked of one document, layout "shared" then computes a chunk once for them. Over the last
     `decay_steps` the learning rate falls to zero.
     """
 
     trajectories: str = "oracle"
     count: int = 256
+    mistakes: float = 0.0
     steps: int = 0
     sequences: int = 8
     neighbours: int = 1
@@ -179,6 +184,8 @@ class TrainingSettings:
         for name, value in above_zero.items():
             if not value > 0:
                 raise SettingsError(f"{name} is too small: it must be above 0 (steps and refills: not below)")
+        if not 0 <= self.warm_start.mistakes <= 1:
+            raise SettingsError("warm_start.mistakes is a share: it lies in [0, 1]")
         if not 0 <= self.loss.clip_low < 1 or self.loss.clip_high < 0 or self.loss.kl_weight < 0:
             raise SettingsError("loss: clip_low lies in [0, 1), clip_high and kl_weight are not negative")
 

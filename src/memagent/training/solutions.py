@@ -26,7 +26,7 @@ REFUSAL = f"The memory {ABSENT_ANSWERS[0]}."
 
 _SEVERAL = "string_match_all"  # the scorer of tasks that ask for all of the answers
 _LEAST_PIECE = 0.5  # of a sentence: a smaller piece of it, at a chunk's end, does not tell what it is about
-_SENTENCE_ENDS = re.compile(rf"{SENTENCE_END.pattern}|\n+")
+SENTENCE_ENDS = re.compile(rf"{SENTENCE_END.pattern}|\n+")
 _TALLIED = {"cwe": re.compile(r"\s*\d+\.(?:\s+|$)"), "fwe": re.compile(r"\s+")}
 _TALLY_TIMES = 4  # as many words are counted as are asked for: those behind may still come up
 
@@ -135,7 +135,7 @@ class Notes:
 def _sentences(example: Example, document: str) -> Iterator[tuple[int, int, int]]:
     """The sentences of the evidence: where they start and end, and the number of their passage."""
     for passage, (start, text) in enumerate(_places(example, document)):
-        ends = [match.span() for match in _SENTENCE_ENDS.finditer(text)]
+        ends = [match.span() for match in SENTENCE_ENDS.finditer(text)]
         starts = [0, *(after for _, after in ends)]
         for first, last in zip(starts, [*(before for before, _ in ends), len(text)], strict=True):
             yield start + first, start + last, passage

@@ -11,6 +11,7 @@ from typing import Any
 
 from memagent.engines.transformers import chat_ids
 from memagent.errors import SettingsError
+from memagent.prefixes import shared_beginnings
 from memagent.training.data import load_data
 from memagent.training.oracle import solve
 from memagent.training.rewards import load_function
@@ -21,10 +22,10 @@ from memagent.types import Conversation, Example, TokenCounter, TrainingSequence
 
 async def load_imitations(
     settings: TrainingSettings, tokenizer: Any, count_tokens: TokenCounter
-) -> list[TrainingSequence]:
-    """All conversations of the warm start's trajectories, sorted by their prompts.
+) -> list[list[TrainingSequence]]:
+    """All conversations of the warm start's trajectories; those whose prompts begin alike are together.
 
-    Raises `SettingsError` if there are none.
+    At most `warm_start.neighbours` are. Raises `SettingsError` if there are no conversations.
     """
     trajectories = await _trajectories(settings, count_tokens)
     sequences = [
@@ -36,16 +37,22 @@ async def load_imitations(
         raise SettingsError(
             f"warm_start.trajectories {settings.warm_start.trajectories!r} holds no conversation"
         )
-    return sorted(sequences, key=lambda sequence: sequence.prompt_ids)
+    most = settings.warm_start.neighbours
+    return [
+        [sequences[index] for index in members[start : start + most]]
+        for _, members in shared_beginnings([sequence.prompt_ids for sequence in sequences])
+        for start in range(0, len(members), most)
+    ]
 
 
 def draw(
-    pool: Sequence[TrainingSequence], settings: WarmStartSettings, source: random.Random
+    pool: Sequence[Sequence[TrainingSequence]], settings: WarmStartSettings, source: random.Random
 ) -> list[TrainingSequence]:
-    """The sequences of a step, in runs of neighbours in the pool."""
-    run = min(settings.neighbours, settings.sequences)
-    starts = source.choices(range(len(pool)), k=-(-settings.sequences // run))
-    return [pool[(start + offset) % len(pool)] for start in starts for offset in range(run)]
+    """The sequences of a step; each is as likely as any other, with those that it is together with."""
+    drawn: list[TrainingSequence] = []
+    while len(drawn) < settings.sequences:
+        drawn += source.choice(pool)
+    return drawn[: settings.sequences]
 
 
 def imitation(conversation: Conversation, tokenizer: Any) -> TrainingSequence:
@@ -67,7 +74,8 @@ async def _trajectories(settings: TrainingSettings, count_tokens: TokenCounter) 
     data = load_data(settings.data.examples, settings.seed, count_tokens)
     examples = [data.at(position) for position in range(wanted.count)]
     if wanted.trajectories == "oracle":
-        return [it async for it in solve(examples, settings.read, count_tokens)]
+        solved = solve(examples, settings.read, count_tokens, mistakes=wanted.mistakes)
+        return [it async for it in solved]
     write = load_function(place)
     return [await _written(write, example) for example in examples]
 

@@ -48,6 +48,14 @@ class Layout:
         halves = rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:])
         return halves.swapaxes(1, 2).reshape(rows.shape)
 
+    def restored(self, weight: str, rows: NDArray[Any]) -> torch.Tensor:
+        """Values of a GGUF `(out, ...)` in the order of transformers, as float32: `arranged`, undone."""
+        # Where a row came from: `arranged` tells it of the rows' own numbers.
+        order = self.arranged(weight, torch.arange(len(rows)))
+        values = np.empty(rows.shape, dtype=np.float32)
+        values[order.astype(int)] = rows
+        return torch.from_numpy(values)
+
 
 def layout_of(config: Any) -> Layout:
     """The layout for a transformers configuration. Raises `SettingsError` for one that is not known."""

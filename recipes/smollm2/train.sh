@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# A round of training, and its LoRA in runs/NAME/adapter: train.sh needles|questions|reinforce|gpu
+# Started again, it goes on from its newest checkpoint.
+set -euo pipefail
+cd "$(dirname "$0")"
+run=runs/$1
+memagent train "$1.toml" --out "$run" $([ -d "$run/checkpoints" ] && echo --resume)
+rm -rf "$run/adapter"
+memagent train export "$run" --to adapter --out "$run/adapter"
