@@ -13,8 +13,9 @@ import argparse
 import json
 import random
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ ALL_ASKED = (
     "Which special magic {kind}s does the text give for {key}? List every one of them.",
     "What are all the {kind}s of {key}?",
 )
+WRAPPED = 0.35  # of the documents have short lines, as books of Project Gutenberg have
 SENTENCE = 400  # characters, the most that evidence may have
 NOUNS = {"numbers": "number", "words": "word", "uuids": "UUID"}
 
@@ -96,7 +98,7 @@ def needles(essays: Sequence[Essays], limits: Limits, seed: int) -> Iterator[tup
             evidence = tuple(text for text in hidden if any(text in sentences[key] for key in group))
             task = "niah_single_1" if one else "niah_multivalue"
             questions.append(Question(problem, values, evidence, task))
-        for key in keys.keys() - known:
+        for key in (it for it in keys if it not in known):
             problem = source.choice(ASKED).format(kind=noun, key=key)
             questions.append(Question(problem, ABSENT_ANSWERS[:1], (), "niah_single_1"))
         yield document, questions
@@ -205,9 +207,11 @@ def _sentence(text: str, start: int, length: int) -> str:
 
 
 def examples(name: str, documents: Iterator[tuple[str, list[Question]]], count: int) -> Iterator[Example]:
-    """The questions of the documents, those of one document after each other."""
-    tokens = TokenEstimate()
+    """The questions of the documents, those of one document after each other; some have short lines."""
+    tokens, source = TokenEstimate(), random.Random(name)
     for number, (document, questions) in enumerate(islice(documents, count)):
+        if source.random() < WRAPPED:
+            document, questions = _wrapped(document, questions, source.randint(60, 80))
         for place, it in enumerate(questions):
             yield Example(
                 id=f"{name}-{number}-{place}",
@@ -218,6 +222,21 @@ def examples(name: str, documents: Iterator[tuple[str, list[Question]]], count: 
                 length_tokens=tokens(document),
                 evidence=it.evidence,
             )
+
+
+def _wrapped(document: str, questions: list[Question], width: int) -> tuple[str, list[Question]]:
+    """The document with lines of at most `width` characters, where they have spaces, and its evidence."""
+    lines = (textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False)
+             for line in document.split("\n"))  # fmt: skip
+    wrapped = "\n".join("\n".join(parts) for parts in lines)
+    if wrapped.replace("\n", " ") != document.replace("\n", " "):
+        return document, questions
+
+    def shown(text: str) -> str:
+        start = document.index(text)
+        return wrapped[start : start + len(text)]
+
+    return wrapped, [replace(it, evidence=tuple(map(shown, it.evidence))) for it in questions]
 
 
 def made(task: str, recipe: Recipe, count: int) -> Iterator[Example]:
