@@ -10,7 +10,7 @@ import gzip
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -71,6 +71,38 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
                     yield number, line
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} cannot be read: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an example stands in a plain JSONL file, so that its document need not stay in memory."""
+
+    path: Path
+    number: int
+    offset: int  # bytes
+
+    def example(self, count_tokens: TokenCounter) -> Example:
+        """The example. Raises `SettingsError` if the file cannot be read, or its line is none."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.offset)
+                line = file.readline().decode("utf-8", "replace")
+        except OSError as error:
+            raise SettingsError(f"{self.path} cannot be read: {error.strerror}") from error
+        return example_of(line, self.path, self.number, count_tokens)
+
+
+def places(path: Path) -> Iterator[Place]:
+    """The places of a plain file's lines that are not blank. Raises `SettingsError` if it cannot be read."""
+    offset = 0
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield Place(path, number, offset)
+                offset += len(line)
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def object_of(line: str, place: str) -> dict[str, Any]:

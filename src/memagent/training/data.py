@@ -9,7 +9,7 @@ from pathlib import Path
 
 from memagent.errors import SettingsError
 from memagent.tasks import load_examples
-from memagent.tasks.files import example_of
+from memagent.tasks.files import places
 from memagent.training.rewards import load_function
 from memagent.types import Example, TokenCounter
 
@@ -77,31 +77,14 @@ class _File:
     """A JSONL file of which only the places of its lines are kept in memory; a gzipped one is kept whole."""
 
     def __init__(self, path: Path, count_tokens: TokenCounter) -> None:
-        self._path, self._count_tokens = path, count_tokens
+        self._count_tokens = count_tokens
         self._whole = list(load_examples(path, count_tokens)) if path.suffix == ".gz" else None
-        self._starts = [] if self._whole is not None else _line_starts(path)
-        self.count = len(self._starts if self._whole is None else self._whole)
+        self._places = list(places(path)) if self._whole is None else []
+        self.count = len(self._places if self._whole is None else self._whole)
         if not self.count:
             raise SettingsError(f"{path} holds no examples")
 
     def example(self, index: int) -> Example:
         if self._whole is not None:
             return self._whole[index]
-        number, start = self._starts[index]
-        with self._path.open("rb") as file:
-            file.seek(start)
-            return example_of(file.readline().decode("utf-8"), self._path, number, self._count_tokens)
-
-
-def _line_starts(path: Path) -> list[tuple[int, int]]:
-    """The number and offset of each line that is not blank."""
-    starts, offset = [], 0
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    starts.append((number, offset))
-                offset += len(line)
-    except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
-    return starts
+        return self._places[index].example(self._count_tokens)

@@ -70,7 +70,7 @@ class Policy:
         return torch.autocast(self.device.type, torch.bfloat16) if self.autocast else nullcontext()
 
     def values(self, batch: Batch) -> TokenValues:
-        """Log-probabilities of the batch's completion tokens, with gradient where it is enabled."""
+        """Log-probabilities of the completion tokens of a batch on the policy's device, with gradient."""
         return self._values(self.network, batch)
 
     def keep_reference(self) -> None:
@@ -97,7 +97,6 @@ class Policy:
             self._reference.load_state_dict(state)
 
     def _values(self, network: PreTrainedModel, batch: Batch) -> TokenValues:
-        batch = batch.to(self.device)
         arguments: dict[str, Any] = {"trees": batch.trees} if batch.trees else {}
         with self.precision(), attention_over_trees(network) if batch.trees else nullcontext():
             logits = network(

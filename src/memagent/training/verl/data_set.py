@@ -13,7 +13,7 @@ from typing import Any
 from torch.utils.data import Dataset
 
 from memagent.errors import SettingsError
-from memagent.tasks.files import example_of
+from memagent.tasks.files import Place, places
 from memagent.tokens import TokenEstimate
 from memagent.types import Example
 
@@ -34,9 +34,7 @@ class ExampleDataset(Dataset[dict[str, Any]]):  # type: ignore[misc, unused-igno
         max_samples: int = -1,
     ) -> None:
         files = [data_files] if isinstance(data_files, str) else list(data_files)
-        self._rows = [
-            _row(*found) for file in files for found in _examples(Path(file).expanduser().resolve())
-        ]
+        self._rows = [row for file in files for row in _rows(Path(file).expanduser().resolve())]
         if max_samples > 0:
             del self._rows[max_samples:]
         if not self._rows:
@@ -52,43 +50,24 @@ class ExampleDataset(Dataset[dict[str, Any]]):  # type: ignore[misc, unused-igno
 
 def read_example(place: Mapping[str, Any]) -> Example:
     """The example that a row names. Raises `SettingsError` if its file is not there or has changed."""
-    path, offset, number = Path(place["path"]), place["offset"], place["number"]
-    try:
-        with path.open("rb") as file:
-            file.seek(offset)
-            example = example_of(file.readline().decode("utf-8", "replace"), path, number, TokenEstimate())
-    except OSError as error:
-        raise SettingsError(f"{path} cannot be read on this machine: {error.strerror}") from error
+    found = Place(Path(place["path"]), place["number"], place["offset"])
+    example = found.example(TokenEstimate())
     if example.id != place["id"]:
         raise SettingsError(
-            f"{path}, line {number} is not {place['id']}: the file was changed during the run"
+            f"{found.path}, line {found.number} is not {place['id']}: the file was changed during the run"
         )
     return example
 
 
-def _examples(path: Path) -> Iterator[tuple[Example, dict[str, Any]]]:
-    """The examples of a file, each with the place to find it again."""
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    """A file's rows. Each has the place to find its example again."""
     if path.suffix == ".gz":
         raise SettingsError(f"{path} is gzipped, and examples are read from their places: unpack it")
-    offset, count_tokens = 0, TokenEstimate()
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    example = example_of(line.decode("utf-8", "replace"), path, number, count_tokens)
-                    yield (
-                        example,
-                        {"path": str(path), "offset": offset, "number": number, "id": example.id},
-                    )
-                offset += len(line)
-    except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
-
-
-def _row(example: Example, place: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "raw_prompt": [{"role": "user", "content": example.problem}],
-        "example": place,
-        "data_source": example.task,
-        "reward_model": {"style": "rule", "ground_truth": list(example.answers)},
-    }
+    for place in places(path):
+        example = place.example(TokenEstimate())
+        yield {
+            "raw_prompt": [{"role": "user", "content": example.problem}],
+            "example": {"path": str(path), "offset": place.offset, "number": place.number, "id": example.id},
+            "data_source": example.task,
+            "reward_model": {"style": "rule", "ground_truth": list(example.answers)},
+        }
