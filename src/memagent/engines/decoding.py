@@ -19,6 +19,8 @@ from transformers import PreTrainedModel
 from memagent.prefixes import shared_beginnings
 from memagent.types import Sampling
 
+_LEAST_SAVED = 0.25  # of all tokens of the prompts: a pass of its own is not worth less
+
 
 @dataclass(slots=True, eq=False)
 class Row:
@@ -114,10 +116,12 @@ def _read_beginnings(
 
     Returns the rows and draws, family after family; which places of the cache are a row's own
     `(sequences, tokens)`, their sum being how much of its prompt is read; and the cache, with an entry
-    for each row. Where no two prompts begin alike nothing is read, and the cache is None.
+    for each row. Where that saves less than a quarter of the tokens nothing is read, and the cache is None.
     """
     families = shared_beginnings([row.prompt_ids for row in rows])
-    if len(families) == len(rows) or not all(shared for shared, _ in families):
+    saved = sum(shared * (len(members) - 1) for shared, members in families)
+    few = saved < _LEAST_SAVED * sum(len(row.prompt_ids) for row in rows)
+    if few or not all(shared for shared, _ in families):
         return rows, draws, torch.ones(len(rows), 0, dtype=torch.long, device=model.device), None
     order = torch.tensor([index for _, members in families for index in members], device=model.device)
     family = [number for number, (_, members) in enumerate(families) for _ in members]
