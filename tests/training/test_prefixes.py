@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -82,10 +81,15 @@ def test_attempts_at_one_chunk_are_a_family() -> None:
     assert shared_beginnings(prompts) == [(6, [0, 2]), (6, [1, 3])]
 
 
-@pytest.mark.parametrize("opening", [2, 20])
-def test_the_words_that_every_prompt_opens_with_make_no_family(opening: int) -> None:
-    prompts = [[1] * opening + [start] * 21 + [own] for start in (5, 6) for own in (7, 8)]
-    assert shared_beginnings(prompts) == [(opening + 21, [0, 1]), (opening + 21, [2, 3])]
+def test_the_words_that_every_prompt_opens_with_make_no_family() -> None:
+    opening = [1, 2]
+    prompts = [opening + [start] * 8 + [own] for start in (5, 6) for own in (7, 8)]
+    assert shared_beginnings(prompts) == [(10, [0, 1]), (10, [2, 3])]
+
+
+def test_long_instructions_that_all_prompts_open_with_make_no_family_either() -> None:
+    prompts = [[1] * 20 + [start] * 21 + [own] for start in (5, 6) for own in (7, 8)]
+    assert shared_beginnings(prompts) == [(41, [0, 1]), (41, [2, 3])]
 
 
 def test_identical_prompts_share_all_but_the_last_token() -> None:

@@ -88,7 +88,7 @@ class Place:
                 file.seek(self.offset)
                 line = file.readline().decode("utf-8", "replace")
         except OSError as error:
-            raise SettingsError(f"{self.path} cannot be read: {error.strerror}") from error
+            raise SettingsError(f"{self.path} cannot be read on this machine: {error.strerror}") from error
         return example_of(line, self.path, self.number, count_tokens)
 
 
