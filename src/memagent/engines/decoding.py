@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import PreTrainedModel
 
+from memagent.engines.cache import make_room
 from memagent.prefixes import shared_beginnings
 from memagent.types import Sampling
 
@@ -94,19 +95,22 @@ def _decode_batch(model: PreTrainedModel, rows: Sequence[Row], stop_ids: frozens
             use_cache=True,
             logits_to_keep=1,
         )
-        cache = output.past_key_values
+        if step == 0:
+            cache = output.past_key_values
+            make_room(cache, steps)
         token_ids, logprobs = sample(output.logits[:, -1], draws, step)
         _append(rows, token_ids.tolist(), logprobs.tolist())
         live = [index for index, row in enumerate(rows) if not _ended(row, stop_ids)]
         if not live:
             return
         input_ids, positions = token_ids[:, None], positions[:, -1:] + 1  # (sequences, 1)
-        if len(live) < len(rows):  # at once, as every step copies the whole cache anyway
-            kept = torch.tensor(live, device=model.device)
+        if len(live) < len(rows):
+            order = _closed_up(live)
+            kept = torch.tensor(order, device=model.device)
             cache.reorder_cache(kept)  # the one selection of rows that every kind of cache has
             input_ids, positions, mask = input_ids[kept], positions[kept], mask[kept]
             draws = Draws(*(part[kept] for part in draws))
-            rows = [rows[index] for index in live]
+            rows = [rows[index] for index in order]
 
 
 def _read_beginnings(
@@ -139,6 +143,14 @@ def _read_beginnings(
     cache.reorder_cache(of_rows)  # a row's beginning is its family's
     ordered = [rows[index] for index in order.tolist()]
     return ordered, Draws(*(part[order] for part in draws)), mask[of_rows], cache
+
+
+def _closed_up(live: list[int]) -> list[int]:
+    """The live rows' indices, the last of them in the gaps of those that ended: most stay at their places."""
+    gaps = iter(sorted(set(range(len(live))) - set(live)))
+    return [
+        index for _, index in sorted((index if index < len(live) else next(gaps), index) for index in live)
+    ]
 
 
 def _left_padded(ids: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,0 +1,63 @@
+"""A key-value cache with room for what is still to be sampled: a step writes its tokens in place.
+
+transformers' own layers grow by concatenation, which copies all that was read at each token. Left out: layers
+of other kinds (sliding windows, states), which stay as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import Cache
+from transformers.cache_utils import DynamicLayer
+
+
+def make_room(cache: Cache, tokens: int) -> None:
+    """Let a filled cache take so many more tokens without growing."""
+    for place, layer in enumerate(cache.layers):
+        if type(layer) is DynamicLayer and layer.keys is not None and layer.values is not None:
+            cache.layers[place] = _RoomyLayer(layer.keys, layer.values, tokens)
+
+
+class _RoomyLayer(DynamicLayer):  # type: ignore[misc, no-untyped-call, unused-ignore]
+    """Keys and values are the filled parts of two larger tensors `(sequences, heads, tokens, size)`."""
+
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor, tokens: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
+        self.dtype, self.device, self.is_initialized = keys.dtype, keys.device, True
+        self._all_keys, self._all_values = _with_room(keys, tokens), _with_room(values, tokens)
+        self._show(*keys.shape[::2])
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write the new tokens behind those that are there."""
+        rows, start = self._filled
+        stop = start + key_states.shape[2]
+        self._all_keys[:rows, :, start:stop] = key_states
+        self._all_values[:rows, :, start:stop] = value_states
+        return self._show(rows, stop)
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        """Put row `beam_idx[i]` at place i, for no more rows than there are; one that stays costs nothing."""
+        moved = (beam_idx != torch.arange(len(beam_idx), device=beam_idx.device)).nonzero()[:, 0]
+        tokens = self._filled[1]
+        for part in (self._all_keys, self._all_values):
+            part[moved, :, :tokens] = part[beam_idx[moved], :, :tokens]
+        self._show(len(beam_idx), tokens)
+
+    def _show(self, rows: int, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+        self._filled = rows, tokens
+        self.keys, self.values = keys, values = (
+            self._all_keys[:rows, :, :tokens],
+            self._all_values[:rows, :, :tokens],
+        )
+        return keys, values
+
+
+def _with_room(part: torch.Tensor, tokens: int) -> torch.Tensor:
+    rows, heads, filled, size = part.shape
+    room = part.new_empty(rows, heads, filled + tokens, size)
+    room[:, :, :filled] = part
+    return room
