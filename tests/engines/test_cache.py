@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from transformers import DynamicCache  # noqa: E402
+from transformers import DynamicCache, LlamaConfig  # noqa: E402
 
 from memagent.engines.cache import make_room  # noqa: E402
 
@@ -42,6 +42,6 @@ def test_tokens_are_appended_in_place_and_rows_leave_like_in_transformers_own_ca
 
 
 def test_an_empty_layer_is_left_alone() -> None:
-    cache = DynamicCache()
+    cache = DynamicCache(config=LlamaConfig(num_hidden_layers=1))
     make_room(cache, tokens=4)
     assert torch.equal(both(cache, 2, 3, 1), both(DynamicCache(), 2, 3, 1))
