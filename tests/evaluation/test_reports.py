@@ -70,6 +70,8 @@ def test_the_numbers_are_those_worked_by_hand(tmp_path: Path) -> None:
     assert "| full | ContextOverflowError | N tokens are too many | 8 |" in told
     assert "| gated | 2K | 2,048 | 2.0 | 4,096 | 0 | 2.0 | 8 |" in told
     assert "| full | 8K | 8,192 | – | – | – | – | 0 |" in told
+    assert "Points above **gated**" in told
+    assert "| full | 24 | +25.0 [-12, +52] | +25.0 [-12, +52] | -75.0 [-96, -24] | -8.3 [-33, +17] |" in told
     assert "±7 points" in told.replace("\n", " ")
     growth = {line["reader"]: line for line in data["growth"]}
     assert growth["gated"]["tokens_exponent"] == pytest.approx(1.0, abs=1e-9)

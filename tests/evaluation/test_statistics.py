@@ -16,6 +16,7 @@ from memagent.evaluation.statistics import (
     by_depth,
     by_size,
     by_task,
+    differences,
     failures,
     growth,
     growth_of,
@@ -57,6 +58,32 @@ def test_128_questions_mean_7_points() -> None:
     summary = summarise([result(index=index, score=float(index % 5 > 0)) for index in range(128)])
     assert summary.score == pytest.approx(0.797, abs=1e-3)
     assert (summary.high - summary.low) / 2 == pytest.approx(0.07, abs=0.005)
+
+
+def test_differences_are_taken_example_by_example() -> None:
+    easy = [result(series, index=0, score=1.0) for series in ("gated", "full")]
+    hard = [result("gated", index=1, score=0.25), result("full", index=1, sample=0, score=1.0)]
+    again = result("full", index=1, sample=1, score=0.0)
+    longer = [
+        result(series, index=0, length=4096, score=float(series == "full")) for series in ("gated", "full")
+    ]
+    alone = [result("gated", index=2, score=0.0), result("rag", index=7)]
+    other = [result("gated", index=3), result("full", index=3, answers=("of another example",), score=0.0)]
+    found = differences([*easy, *hard, again, *longer, *alone, *other], "gated")
+    assert {group: (it.examples, it.mean) for group, it in found.items()} == {
+        ("full", Size("tokens", 2048)): (2, 0.125),  # 0 and 0.5 - 0.25
+        ("full", Size("tokens", 4096)): (1, 1.0),
+        ("full", None): (3, 1.25 / 3),
+    }
+
+
+def test_a_difference_on_each_example_can_be_told_where_two_scores_cannot() -> None:
+    half = [result("gated", index=index, score=float(index % 2)) for index in range(100)]
+    more = [result("full", index=index, score=float(index % 2 or index < 20)) for index in range(100)]
+    one, other = summarise(half), summarise(more)
+    assert one.high > other.low, "their intervals overlap"
+    found = differences([*half, *more], "gated")["full", None]
+    assert found.mean == 0.1 and found.low > 0
 
 
 def test_growth_of_linear_data_is_1() -> None:

@@ -15,6 +15,7 @@ from memagent.tasks.scoring import (
     exact_match,
     extract_answer,
     f1,
+    paired_interval,
     published_substring_match,
     rouge_l,
     string_match_all,
@@ -137,6 +138,15 @@ def test_the_interval_of_other_scores_is_the_normal_one() -> None:
 def test_too_few_scores_tell_nothing_and_equal_ones_not_everything() -> None:
     assert confidence_interval([]) == (0, 1) == confidence_interval([1.0])
     assert confidence_interval([1.0] * 10)[0] == pytest.approx(0.7225, abs=1e-3)
+
+
+def test_paired_interval_is_that_of_agresti_and_min() -> None:
+    # Of 100 questions one reader alone is right at 20, the other alone at 10: with half an answer more
+    # in each of the four cells (20 - 10) / 102, and to each side 1.96 * sqrt(31 - 10 ** 2 / 102) / 102.
+    low, high = paired_interval([1.0] * 20 + [-1.0] * 10 + [0.0] * 70)
+    assert (low, high) == pytest.approx((0.0980 - 0.1053, 0.0980 + 0.1053), abs=1e-4)
+    low, high = paired_interval([0.0] * 8)  # 1.96 * sqrt(1 / 10 / 10)
+    assert (low, high) == pytest.approx((-0.196, 0.196), abs=1e-3), "eight ties are no proof of a tie"
 
 
 @given(st.lists(st.floats(0, 1) | st.sampled_from([0.0, 1.0]), min_size=2))

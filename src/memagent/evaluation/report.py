@@ -17,13 +17,13 @@ from memagent.errors import SettingsError
 from memagent.evaluation import plots, statistics
 from memagent.evaluation.markdown import cell, table
 from memagent.evaluation.rows import read_header, read_rows
-from memagent.evaluation.statistics import Result, Size, Summary
+from memagent.evaluation.statistics import Difference, Result, Size, Summary
 
 FORMAT = 1
 _INTERVALS = """\
 Scores are in percent, with the 95% interval of the mean in brackets. With 128 questions it is about \
-±7 points at a score of 80%: smaller differences between two readers mean nothing. A failed attempt scores \
-0 and is counted; an example that was read several times counts once, with the mean of its samples."""
+±7 points at a score of 80%. A failed attempt scores 0 and is counted; an example that was read several \
+times counts once, with the mean of its samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,10 @@ def as_json(evidence: Evidence) -> str:
             {"reader": series, "task": task, **asdict(size), **_told(summary)}
             for (series, task, size), summary in statistics.by_task(evidence.results).items()
         ],
+        "differences": [
+            {"reader": series, "from": evidence.series[0], "size": size and asdict(size), **asdict(it)}
+            for (series, size), it in statistics.differences(evidence.results, evidence.series[0]).items()
+        ],
         "by_size": [
             {"reader": series, **asdict(size), **_told(summary)} for (series, size), summary in sizes.items()
         ],
@@ -131,6 +135,7 @@ def as_markdown(evidence: Evidence, pictures: dict[str, Path] | None) -> str:
         *(_run(name, run, evidence.results) for name, run in evidence.runs.items()),
         f"## Scores\n\n{_INTERVALS}\n",
         score_tables(evidence),
+        _differences(evidence),
         shown.get("score by length", ""),
         _depths(shown.get("score by depth")),
         "## Cost\n",
@@ -180,6 +185,26 @@ def score_tables(evidence: Evidence) -> str:
             f"**{cell(series)}**, {count} examples a cell\n\n" + table(["task", *map(str, sizes)], rows)
         )
     return "\n".join(tables)
+
+
+def _differences(evidence: Evidence) -> str:
+    """A table of what every reader has over the first one."""
+    first = evidence.series[0]
+    found = statistics.differences(evidence.results, first)
+    if not found:
+        return ""
+    sizes = sorted({size for _, size in found if size})
+    rows = [
+        [series, f"{found[series, None].examples:,}"]
+        + [_difference(found.get((series, size))) for size in (*sizes, None)]
+        for series in evidence.series
+        if (series, None) in found
+    ]
+    return (
+        f"## Differences\n\nPoints above **{cell(first)}** on the examples that both have read, with the 95% "
+        "interval of the mean difference (Agresti and Min 2005). One that holds 0 tells nothing.\n\n"
+        + table(["reader", "examples", *map(str, sizes), "all"], rows)
+    )
 
 
 def _depths(picture: str | None) -> str:
@@ -232,6 +257,12 @@ def _score(summary: Summary | None) -> str:
     if summary is None:
         return "–"
     return f"{100 * summary.score:.1f} [{100 * summary.low:.0f}, {100 * summary.high:.0f}]"
+
+
+def _difference(found: Difference | None) -> str:
+    if found is None:
+        return "–"
+    return f"{100 * found.mean:+.1f} [{100 * found.low:+.0f}, {100 * found.high:+.0f}]"
 
 
 def _number(value: float | None, places: int = 0) -> str:

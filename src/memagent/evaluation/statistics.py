@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Literal, TypeVar
 
 from memagent.evaluation.rows import Row
-from memagent.tasks.scoring import confidence_interval
+from memagent.tasks.scoring import confidence_interval, paired_interval
 
 DEPTH_BINS = 10
 _LEAST_SPREAD = 1.5  # of lengths, longest over shortest: growth over less than that cannot be told
@@ -59,10 +59,15 @@ class Result:
         return Size("tokens", 1 << round(log2(max(self.row.length_tokens, 1))))
 
     @property
+    def question(self) -> tuple[object, ...]:
+        """What readers of one example have in common."""
+        row = self.row
+        return (row.task, row.length, row.documents, row.index, row.example_id, row.answers)
+
+    @property
     def example(self) -> tuple[object, ...]:
         """What samples of one example, by one reader, have in common."""
-        row = self.row
-        return (self.series, self.folder, row.task, row.length, row.documents, row.index)
+        return (self.series, self.folder, *self.question)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,35 @@ class Summary:
         if self.prompt_tokens is None or self.completion_tokens is None:
             return None
         return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How much more a reader scores than another on the same examples, -1 to 1, with its interval."""
+
+    examples: int
+    mean: float
+    low: float
+    high: float
+
+
+def differences(results: Iterable[Result], first: str) -> dict[tuple[str, Size | None], Difference]:
+    """What every other series has over the `first` on the examples that both have read.
+
+    By size, and over all sizes (None). A series without such an example has no entry.
+    """
+    read = {
+        group: fmean(result.row.score for result in one)
+        for group, one in grouped(results, lambda it: (it.series, it.size, it.question)).items()
+    }
+    over: defaultdict[tuple[str, Size | None], list[float]] = defaultdict(list)
+    for (series, size, question), score in read.items():
+        if series != first and (first, size, question) in read:
+            for group in (size, None):
+                over[series, group].append(score - read[first, size, question])
+    return {
+        group: Difference(len(found), fmean(found), *paired_interval(found)) for group, found in over.items()
+    }
 
 
 def summarise(results: Sequence[Result]) -> Summary:

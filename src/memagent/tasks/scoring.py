@@ -102,8 +102,8 @@ def extract_answer(text: str) -> str:
 def confidence_interval(scores: Sequence[float]) -> tuple[float, float]:
     """The 95% interval of the mean score: Wilson's if all scores are 0 or 1, else the normal one.
 
-    With 128 questions it is about 7 points to each side at a score of 80%, and 8.5 at 50%: smaller
-    differences between two readers mean nothing. With fewer than two scores it is 0 to 1.
+    With 128 questions it is about 7 points to each side at a score of 80%, and 8.5 at 50%. With
+    fewer than two scores it is 0 to 1. Two readers of the same questions: `paired_interval`.
     """
     count = len(scores)
     if count < 2:
@@ -116,6 +116,18 @@ def confidence_interval(scores: Sequence[float]) -> tuple[float, float]:
     else:
         middle, half = mean, _Z95 * stdev(scores) / sqrt(count)
     return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def paired_interval(differences: Sequence[float]) -> tuple[float, float]:
+    """The 95% interval of the mean difference of two readers' scores, question by question.
+
+    For scores of 0 and 1 it is that of Agresti and Min (2005): the normal one, with two more questions, one
+    that neither reader won and one that each won by half. So it is never empty, however few agree.
+    """
+    count = len(differences) + 2
+    mean = sum(differences) / count
+    half = _Z95 * sqrt(((sum(it * it for it in differences) + 1) / count - mean**2) / count)
+    return max(-1.0, mean - half), min(1.0, mean + half)
 
 
 def _normalise(text: str) -> str:
