@@ -96,3 +96,11 @@ def test_the_split_of_the_questions_is_stored(sources: Path, tmp_path: Path) -> 
         gzip.open(SAMPLE / "hotpot.jsonl.gz", "rt") as whole,
     ):
         assert [*map(json.loads, rest)] == [*map(json.loads, whole)][3:]
+
+
+def test_the_story_has_the_answer_to_every_question_on_it(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, str(RECIPE / "story.py"), str(tmp_path / "story.jsonl")], check=True)
+    found = list(load_examples(tmp_path / "story.jsonl"))
+    assert len(found) == 20
+    for it in found:
+        assert all(answer in it.document for answer in it.answers), it.problem

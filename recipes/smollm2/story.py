@@ -1,0 +1,51 @@
+"""Questions on the story in examples/, which no training text has a part of: story.py FILE."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from memagent.tasks import write_examples
+from memagent.tokens import TokenEstimate
+from memagent.types import Example
+
+STORY = Path(__file__).parents[2] / "examples" / "blue_carbuncle.txt"
+QUESTIONS = {
+    "Who is the landlord of the Alpha Inn?": ("Windigate",),
+    "How large is the reward for the blue carbuncle?": ("1000 pounds", "1000"),
+    "Who was arrested for the theft of the blue carbuncle?": ("Horner",),
+    "What is John Horner's occupation?": ("plumber",),
+    "Where does Mrs. Oakshott live?": ("Brixton Road",),
+    "Where was the blue carbuncle found?": ("goose", "crop", "Amoy River"),
+    "Who is the upper-attendant at the hotel?": ("Ryder",),
+    "From which hotel was the blue carbuncle stolen?": ("Cosmopolitan",),
+    "Who owned the blue carbuncle?": ("Countess of Morcar", "Countess"),
+    "Who sold the geese to the Alpha Inn?": ("Breckinridge",),
+    "What was found inside the goose?": ("carbuncle", "stone", "gem"),
+    "Who is Peterson?": ("commissionaire",),
+    "Who instituted a goose club?": ("Windigate",),
+    "In which river was the stone found?": ("Amoy",),
+    "How old is the stone?": ("twenty years",),
+    "What is the name of the plumber who was accused of the robbery?": ("Horner",),
+    "Which inn did Mr. Henry Baker go to?": ("Alpha",),
+    "Who is the egg and poultry supplier?": ("Oakshott",),
+    "What is the name of the salesman?": ("Breckinridge",),
+    "Who was the maid of the Countess?": ("Catherine Cusack",),
+}
+
+
+def main() -> None:
+    """Write an example for each question."""
+    document = STORY.read_text("utf-8")
+    tokens = TokenEstimate()(document)
+    write_examples(
+        Path(sys.argv[1]),
+        (
+            Example(f"story-{number}", "story", problem, document, answers, tokens)
+            for number, (problem, answers) in enumerate(QUESTIONS.items())
+        ),
+    )
+
+
+if __name__ == "__main__":
+    main()
