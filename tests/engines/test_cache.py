@@ -29,7 +29,8 @@ def test_tokens_are_appended_in_place_and_rows_leave_like_in_transformers_own_ca
     own, roomy = DynamicCache(), DynamicCache()
     for cache in (own, roomy):
         grow(cache, rows=5, tokens=7, seed=1)
-    make_room(roomy, tokens=3)
+    own.reorder_cache(rows := torch.tensor([1, 0, 1, 4, 2]))
+    make_room(roomy, rows, tokens=3)
     place = roomy.layers[0].keys.data_ptr()
     assert torch.equal(both(own, 5, 1, 2), both(roomy, 5, 1, 2))
     for kept in (torch.tensor([0, 4, 2]), torch.tensor([1, 0])):
@@ -43,5 +44,5 @@ def test_tokens_are_appended_in_place_and_rows_leave_like_in_transformers_own_ca
 
 def test_an_empty_layer_is_left_alone() -> None:
     cache = DynamicCache(config=LlamaConfig(num_hidden_layers=1))
-    make_room(cache, tokens=4)
+    make_room(cache, torch.tensor([0, 1]), tokens=4)
     assert torch.equal(both(cache, 2, 3, 1), both(DynamicCache(), 2, 3, 1))

@@ -437,10 +437,10 @@ def test_calls_just_answered_may_take_a_moment_to_ask_again(engine: Transformers
     shapes = watch(model)
 
     async def caller(pauses: int) -> None:
-        await engine.complete(chat("a"), Sampling(1))
+        await engine.complete(chat(f"a{pauses}"), Sampling(1))
         for _ in range(pauses):
             await asyncio.sleep(0)
-        await engine.complete(chat("b"), Sampling(1))
+        await engine.complete(chat(f"b{pauses}"), Sampling(1))
 
     async def run() -> None:
         await asyncio.gather(*(caller(pauses) for pauses in (0, 2, 4)))
@@ -466,6 +466,17 @@ def test_beginnings_that_prompts_share_are_read_once_and_change_nothing(
     assert [it.completion_ids for it in together] == [it.completion_ids for it in alone]
     for one, other in zip(together, alone, strict=True):
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+
+
+def test_a_prompt_that_several_calls_have_is_read_once(engine: TransformersEngine, model: Any) -> None:
+    texts = ("the gulls", "forty-two lamps", "the gulls", "the gulls")
+    samplings = [Sampling(5, temperature=1.0, seed=seed) for seed in range(4)]
+    alone = [complete(engine, [text], each)[0] for text, each in zip(texts, samplings, strict=True)]
+    shapes = watch(model)
+    together = complete(engine, texts, samplings)
+    assert max(rows for rows, tokens in shapes if tokens > 1) == 2 and (4, 1) in shapes
+    assert [it.completion_ids for it in together] == [it.completion_ids for it in alone]
+    assert len({it.completion_ids for it in together}) == 4
 
 
 async def announced(engine: TransformersEngine, text: str, calls: int, pauses: int = 0) -> None:

@@ -13,21 +13,23 @@ from transformers import Cache
 from transformers.cache_utils import DynamicLayer
 
 
-def make_room(cache: Cache, tokens: int) -> None:
-    """Let a filled cache take so many more tokens without growing."""
+def make_room(cache: Cache, rows: torch.Tensor, tokens: int) -> None:
+    """Give each place i a copy of the cache's row `rows[i]`, with room for so many more tokens."""
     for place, layer in enumerate(cache.layers):
         if type(layer) is DynamicLayer and layer.keys is not None and layer.values is not None:
-            cache.layers[place] = _RoomyLayer(layer.keys, layer.values, tokens)
+            cache.layers[place] = _RoomyLayer(layer.keys, layer.values, rows, tokens)
+        else:
+            layer.reorder_cache(rows)  # type: ignore[arg-type, unused-ignore]
 
 
 class _RoomyLayer(DynamicLayer):  # type: ignore[misc, no-untyped-call, unused-ignore]
     """Keys and values are the filled parts of two larger tensors `(sequences, heads, tokens, size)`."""
 
-    def __init__(self, keys: torch.Tensor, values: torch.Tensor, tokens: int) -> None:
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor, rows: torch.Tensor, tokens: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
         self.dtype, self.device, self.is_initialized = keys.dtype, keys.device, True
-        self._all_keys, self._all_values = _with_room(keys, tokens), _with_room(values, tokens)
-        self._show(*keys.shape[::2])
+        self._all_keys, self._all_values = (_with_room(part, rows, tokens) for part in (keys, values))
+        self._show(len(rows), keys.shape[2])
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
@@ -56,8 +58,8 @@ class _RoomyLayer(DynamicLayer):  # type: ignore[misc, no-untyped-call, unused-i
         return keys, values
 
 
-def _with_room(part: torch.Tensor, tokens: int) -> torch.Tensor:
-    rows, heads, filled, size = part.shape
-    room = part.new_empty(rows, heads, filled + tokens, size)
-    room[:, :, :filled] = part
+def _with_room(part: torch.Tensor, rows: torch.Tensor, tokens: int) -> torch.Tensor:
+    _, heads, filled, size = part.shape
+    room = part.new_empty(len(rows), heads, filled + tokens, size)
+    room[:, :, :filled] = part[rows]
     return room

@@ -79,59 +79,77 @@ def decode(
 
 def _decode_batch(model: PreTrainedModel, rows: Sequence[Row], stop_ids: frozenset[int]) -> None:
     draws = Draws.of([row.sampling for row in rows], model.device)
-    rows, draws, mask, cache = _read_beginnings(model, rows, draws)
-    read = mask.shape[1]
-    input_ids, tail = _left_padded([row.prompt_ids[int(count) :] for row, count in
-                                    zip(rows, mask.sum(1).tolist(), strict=True)], model.device)  # fmt: skip
-    steps, width = draws.uniforms.shape[1], read + input_ids.shape[1]
-    mask = torch.cat([mask, tail, tail.new_ones(len(rows), steps)], dim=1)  # those to come included
-    positions = (mask.cumsum(1) - 1).clamp(min=0)[:, read:width]  # (sequences, tokens)
+    steps = draws.uniforms.shape[1]
+    logits, mask, cache = _read_prompts(model, rows, steps)
+    width, positions = mask.shape[1], mask.sum(1, keepdim=True)  # (sequences, 1)
+    mask = torch.cat([mask, mask.new_ones(len(rows), steps)], dim=1)  # those to come included
     for step in range(steps):
-        output = model(
-            input_ids=input_ids,
-            attention_mask=mask[:, : width + step],
-            position_ids=positions,
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        if step == 0:
-            cache = output.past_key_values
-            make_room(cache, steps)
-        token_ids, logprobs = sample(output.logits[:, -1], draws, step)
+        token_ids, logprobs = sample(logits, draws, step)
         _append(rows, token_ids.tolist(), logprobs.tolist())
         live = [index for index, row in enumerate(rows) if not _ended(row, stop_ids)]
         if not live:
             return
-        input_ids, positions = token_ids[:, None], positions[:, -1:] + 1  # (sequences, 1)
         if len(live) < len(rows):
             order = _closed_up(live)
             kept = torch.tensor(order, device=model.device)
             cache.reorder_cache(kept)  # the one selection of rows that every kind of cache has
-            input_ids, positions, mask = input_ids[kept], positions[kept], mask[kept]
+            token_ids, positions, mask = token_ids[kept], positions[kept], mask[kept]
             draws = Draws(*(part[kept] for part in draws))
             rows = [rows[index] for index in order]
+        logits = model(
+            input_ids=token_ids[:, None],
+            attention_mask=mask[:, : width + step + 1],
+            position_ids=positions + step,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        ).logits[:, -1]
+
+
+def _read_prompts(
+    model: PreTrainedModel, rows: Sequence[Row], steps: int
+) -> tuple[torch.Tensor, torch.Tensor, Any]:
+    """Read all prompts; one that several rows have, once, and what several begin with, once.
+
+    Returns, for each row, the logits of its first token `(sequences, vocabulary)`; which places of the cache
+    are its own `(sequences, tokens)`; and the cache, with room for so many more steps.
+    """
+    prompts = list(dict.fromkeys(tuple(row.prompt_ids) for row in rows))
+    prompts, mask, cache = _read_beginnings(model, prompts)
+    read = mask.shape[1]
+    counts = mask.sum(1).tolist()
+    rest = [prompt[int(count) :] for prompt, count in zip(prompts, counts, strict=True)]
+    input_ids, tail = _left_padded(rest, model.device)
+    mask = torch.cat([mask, tail], dim=1)
+    output = model(
+        input_ids=input_ids,
+        attention_mask=mask,
+        position_ids=(mask.cumsum(1) - 1).clamp(min=0)[:, read:],
+        past_key_values=cache,
+        use_cache=True,
+        logits_to_keep=1,
+    )
+    places = {prompt: place for place, prompt in enumerate(prompts)}
+    of_rows = torch.tensor([places[tuple(row.prompt_ids)] for row in rows], device=model.device)
+    make_room(output.past_key_values, of_rows, steps)
+    return output.logits[of_rows, -1], mask[of_rows], output.past_key_values
 
 
 def _read_beginnings(
-    model: PreTrainedModel, rows: Sequence[Row], draws: Draws
-) -> tuple[Sequence[Row], Draws, torch.Tensor, Any]:
+    model: PreTrainedModel, prompts: list[tuple[int, ...]]
+) -> tuple[list[tuple[int, ...]], torch.Tensor, Any]:
     """Read what several prompts begin with, each beginning once.
 
-    Returns the rows and draws, family after family; which places of the cache are a row's own
-    `(sequences, tokens)`, their sum being how much of its prompt is read; and the cache, with an entry
-    for each row. Where that saves less than a quarter of the tokens nothing is read, and the cache is None.
+    Returns the prompts, family after family; which places of the cache are a prompt's own
+    `(prompts, tokens)`, their sum being how much of it is read; and the cache, with an entry for each
+    prompt. Where that saves less than a quarter of the tokens nothing is read, and the cache is None.
     """
-    families = shared_beginnings([row.prompt_ids for row in rows])
+    families = shared_beginnings(prompts)
     saved = sum(shared * (len(members) - 1) for shared, members in families)
-    few = saved < _LEAST_SAVED * sum(len(row.prompt_ids) for row in rows)
+    few = saved < _LEAST_SAVED * sum(map(len, prompts))
     if few or not all(shared for shared, _ in families):
-        return rows, draws, torch.ones(len(rows), 0, dtype=torch.long, device=model.device), None
-    order = torch.tensor([index for _, members in families for index in members], device=model.device)
-    family = [number for number, (_, members) in enumerate(families) for _ in members]
-    ids, mask = _left_padded(
-        [rows[members[0]].prompt_ids[:shared] for shared, members in families], model.device
-    )
+        return prompts, torch.ones(len(prompts), 0, dtype=torch.long, device=model.device), None
+    ids, mask = _left_padded([prompts[members[0]][:shared] for shared, members in families], model.device)
     cache = model(
         input_ids=ids,
         attention_mask=mask,
@@ -139,10 +157,11 @@ def _read_beginnings(
         use_cache=True,
         logits_to_keep=1,
     ).past_key_values
-    of_rows = torch.tensor(family, device=model.device)
-    cache.reorder_cache(of_rows)  # a row's beginning is its family's
-    ordered = [rows[index] for index in order.tolist()]
-    return ordered, Draws(*(part[order] for part in draws)), mask[of_rows], cache
+    of_prompts = torch.tensor(
+        [number for number, (_, members) in enumerate(families) for _ in members], device=model.device
+    )
+    cache.reorder_cache(of_prompts)  # a prompt's beginning is its family's
+    return [prompts[index] for _, members in families for index in members], mask[of_prompts], cache
 
 
 def _closed_up(live: list[int]) -> list[int]:
