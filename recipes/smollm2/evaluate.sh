@@ -13,7 +13,7 @@ for reader in "${readers[@]}"; do
         out=runs/eval/$round-$reader-$examples
         # shellcheck disable=SC2046
         memagent eval --examples "data/held_out/$examples.jsonl.gz" --reader "$reader" --engine transformers \
-            --model "$model" --adapter "$adapter" --concurrency 64 --window-tokens 1024 --problem-tokens 128 \
+            --model "$model" --adapter "$adapter" --concurrency 192 --window-tokens 1024 --problem-tokens 128 \
             --chunk-tokens 200 --memory-tokens 128 --answer-tokens 48 \
             --out "$out" $([ -d "$out" ] && echo --resume)
     done

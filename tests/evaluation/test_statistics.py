@@ -69,11 +69,12 @@ def test_differences_are_taken_example_by_example() -> None:
     ]
     alone = [result("gated", index=2, score=0.0), result("rag", index=7)]
     other = [result("gated", index=3), result("full", index=3, answers=("of another example",), score=0.0)]
-    found = differences([*easy, *hard, again, *longer, *alone, *other], "gated")
+    named = [result("gated", index=4, example_id="a"), result("full", index=5, example_id="a", score=0.5)]
+    found = differences([*easy, *hard, again, *longer, *alone, *other, *named], "gated")
     assert {group: (it.examples, it.mean) for group, it in found.items()} == {
-        ("full", Size("tokens", 2048)): (2, 0.125),  # 0 and 0.5 - 0.25
+        ("full", Size("tokens", 2048)): (3, -0.25 / 3),  # 0, 0.5 - 0.25 and 0.5 - 1
         ("full", Size("tokens", 4096)): (1, 1.0),
-        ("full", None): (3, 1.25 / 3),
+        ("full", None): (4, 0.75 / 4),
     }
 
 

@@ -60,14 +60,15 @@ class Result:
 
     @property
     def question(self) -> tuple[object, ...]:
-        """What readers of one example have in common."""
+        """What readers of one example have in common, also where files name it at different places."""
         row = self.row
-        return (row.task, row.length, row.documents, row.index, row.example_id, row.answers)
+        return (row.task, row.length, row.documents, row.example_id or row.index, row.answers)
 
     @property
     def example(self) -> tuple[object, ...]:
         """What samples of one example, by one reader, have in common."""
-        return (self.series, self.folder, *self.question)
+        row = self.row
+        return (self.series, self.folder, row.task, row.length, row.documents, row.index)
 
 
 @dataclass(frozen=True, slots=True)
