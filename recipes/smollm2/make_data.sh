@@ -10,7 +10,7 @@ train() {
         --nq "$sources/nq_open_gold.jsonl.gz" --hotpot "$sources/hotpotqa_dev_distractor.jsonl.gz" "$@"
 }
 train --out data/needles.jsonl.gz --kinds needles hqa vt --count 1200
-train --out data/questions.jsonl.gz --count 1600
+train --out data/questions.jsonl.gz --count 800
 train --out data/reinforce.jsonl.gz --kinds needles squad nq --count 150 --seed 2
 train --out data/gpu.jsonl.gz --count 2000 --characters 8000 48000
 for length in 4 16; do # chunks of 200 tokens
