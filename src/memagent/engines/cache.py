@@ -35,7 +35,7 @@ class _RoomyLayer(DynamicLayer):  # type: ignore[misc, no-untyped-call, unused-i
         self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Write the new tokens behind those that are there."""
-        rows, start = self._filled
+        rows, start = len(key_states), self.get_seq_length()
         stop = start + key_states.shape[2]
         self._all_keys[:rows, :, start:stop] = key_states
         self._all_values[:rows, :, start:stop] = value_states
@@ -44,17 +44,14 @@ class _RoomyLayer(DynamicLayer):  # type: ignore[misc, no-untyped-call, unused-i
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Put row `beam_idx[i]` at place i, for no more rows than there are; one that stays costs nothing."""
         moved = (beam_idx != torch.arange(len(beam_idx), device=beam_idx.device)).nonzero()[:, 0]
-        tokens = self._filled[1]
+        tokens = self.get_seq_length()
         for part in (self._all_keys, self._all_values):
             part[moved, :, :tokens] = part[beam_idx[moved], :, :tokens]
         self._show(len(beam_idx), tokens)
 
     def _show(self, rows: int, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
-        self._filled = rows, tokens
-        self.keys, self.values = keys, values = (
-            self._all_keys[:rows, :, :tokens],
-            self._all_values[:rows, :, :tokens],
-        )
+        keys, values = (part[:rows, :, :tokens] for part in (self._all_keys, self._all_values))
+        self.keys, self.values = keys, values
         return keys, values
 
 

@@ -81,7 +81,7 @@ def _decode_batch(model: PreTrainedModel, rows: Sequence[Row], stop_ids: frozens
     draws = Draws.of([row.sampling for row in rows], model.device)
     steps = draws.uniforms.shape[1]
     logits, mask, cache = _read_prompts(model, rows, steps)
-    width, positions = mask.shape[1], mask.sum(1, keepdim=True)  # (sequences, 1)
+    width = mask.shape[1]
     mask = torch.cat([mask, mask.new_ones(len(rows), steps)], dim=1)  # those to come included
     for step in range(steps):
         token_ids, logprobs = sample(logits, draws, step)
@@ -93,17 +93,28 @@ def _decode_batch(model: PreTrainedModel, rows: Sequence[Row], stop_ids: frozens
             order = _closed_up(live)
             kept = torch.tensor(order, device=model.device)
             cache.reorder_cache(kept)  # the one selection of rows that every kind of cache has
-            token_ids, positions, mask = token_ids[kept], positions[kept], mask[kept]
+            token_ids, mask = token_ids[kept], mask[kept]
             draws = Draws(*(part[kept] for part in draws))
             rows = [rows[index] for index in order]
-        logits = model(
-            input_ids=token_ids[:, None],
-            attention_mask=mask[:, : width + step + 1],
-            position_ids=positions + step,
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-        ).logits[:, -1]
+        logits, cache = _forward(model, token_ids[:, None], mask[:, : width + step + 1], cache)
+
+
+def _forward(
+    model: PreTrainedModel, input_ids: torch.Tensor, mask: torch.Tensor, cache: Any = None
+) -> tuple[torch.Tensor, Any]:
+    """Read tokens behind those in the cache; `mask` `(sequences, tokens)` tells what of both is no padding.
+
+    Returns the logits of the next token `(sequences, vocabulary)`, and the cache with the tokens in it.
+    """
+    output = model(
+        input_ids=input_ids,
+        attention_mask=mask,
+        position_ids=(mask.cumsum(1) - 1).clamp(min=0)[:, -input_ids.shape[1] :],
+        past_key_values=cache,
+        use_cache=True,
+        logits_to_keep=1,
+    )
+    return output.logits[:, -1], output.past_key_values
 
 
 def _read_prompts(
@@ -116,23 +127,15 @@ def _read_prompts(
     """
     prompts = list(dict.fromkeys(tuple(row.prompt_ids) for row in rows))
     prompts, mask, cache = _read_beginnings(model, prompts)
-    read = mask.shape[1]
     counts = mask.sum(1).tolist()
     rest = [prompt[int(count) :] for prompt, count in zip(prompts, counts, strict=True)]
     input_ids, tail = _left_padded(rest, model.device)
     mask = torch.cat([mask, tail], dim=1)
-    output = model(
-        input_ids=input_ids,
-        attention_mask=mask,
-        position_ids=(mask.cumsum(1) - 1).clamp(min=0)[:, read:],
-        past_key_values=cache,
-        use_cache=True,
-        logits_to_keep=1,
-    )
+    logits, cache = _forward(model, input_ids, mask, cache)
     places = {prompt: place for place, prompt in enumerate(prompts)}
     of_rows = torch.tensor([places[tuple(row.prompt_ids)] for row in rows], device=model.device)
-    make_room(output.past_key_values, of_rows, steps)
-    return output.logits[of_rows, -1], mask[of_rows], output.past_key_values
+    make_room(cache, of_rows, steps)
+    return logits[of_rows], mask[of_rows], cache
 
 
 def _read_beginnings(
@@ -150,13 +153,7 @@ def _read_beginnings(
     if few or not all(shared for shared, _ in families):
         return prompts, torch.ones(len(prompts), 0, dtype=torch.long, device=model.device), None
     ids, mask = _left_padded([prompts[members[0]][:shared] for shared, members in families], model.device)
-    cache = model(
-        input_ids=ids,
-        attention_mask=mask,
-        position_ids=(mask.cumsum(1) - 1).clamp(min=0),
-        use_cache=True,
-        logits_to_keep=1,
-    ).past_key_values
+    _, cache = _forward(model, ids, mask)
     of_prompts = torch.tensor(
         [number for number, (_, members) in enumerate(families) for _ in members], device=model.device
     )
@@ -166,10 +163,8 @@ def _read_beginnings(
 
 def _closed_up(live: list[int]) -> list[int]:
     """The live rows' indices, the last of them in the gaps of those that ended: most stay at their places."""
-    gaps = iter(sorted(set(range(len(live))) - set(live)))
-    return [
-        index for _, index in sorted((index if index < len(live) else next(gaps), index) for index in live)
-    ]
+    stay, movers = set(live), iter(index for index in live if index >= len(live))
+    return [place if place in stay else next(movers) for place in range(len(live))]
 
 
 def _left_padded(ids: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
