@@ -41,13 +41,13 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One file of a document. `encoding` is "" for formats that carry their own.
+    """One file of a document, or text in memory. `encoding` is "" for formats that carry their own.
 
     `named` tells that the user named it, or a pattern for it, rather than a directory it is in.
     """
 
     name: str
-    path: Path
+    origin: Path | bytes = field(repr=False)
     format: Format
     encoding: str
     size_bytes: int
@@ -125,7 +125,7 @@ def open_document(*paths: str | os.PathLike[str]) -> Document:
     for path in paths:
         if os.fspath(path) == "-":
             if spooled is None:
-                spooled = _spool(sys.stdin.buffer)
+                spooled = _spool_stdin()
                 found[spooled.name] = _look_at(Path(spooled.name), "stdin", named=True)
             continue
         for file, named in _files(path):
@@ -146,15 +146,14 @@ def open_document(*paths: str | os.PathLike[str]) -> Document:
 
 def text_document(text: str, name: str = "text") -> Document:
     """A document from a string."""
-    spooled = _spool(BytesIO(_sendable(text).encode()))
-    path = Path(spooled.name)
-    return Document((Source(name, path, "text", "utf-8", path.stat().st_size),), _spooled=spooled)
+    content = _sendable(text).encode()
+    return Document((Source(name, content, "text", "utf-8", len(content)),))
 
 
-def _spool(stream: IO[bytes]) -> IO[bytes]:
-    """Copy a stream to a temporary file, which lives as long as the returned handle."""
+def _spool_stdin() -> IO[bytes]:
+    """Copy standard input to a temporary file, which lives as long as the returned handle."""
     spooled = tempfile.NamedTemporaryFile(prefix="memagent-")  # noqa: SIM115 the document keeps it
-    shutil.copyfileobj(stream, spooled)
+    shutil.copyfileobj(sys.stdin.buffer, spooled)
     spooled.flush()
     return spooled
 
@@ -218,9 +217,11 @@ def _look_at(path: Path, name: str, named: bool) -> Source:
     return Source(name, path, kind, encoding, size, named)
 
 
-def _opened(source: Source) -> BufferedReader:
+def _opened(source: Source) -> BufferedReader | BytesIO:
+    if isinstance(source.origin, bytes):
+        return BytesIO(source.origin)
     try:
-        return source.path.open("rb")
+        return source.origin.open("rb")
     except OSError as error:
         raise _unreadable(source.name, error) from error
 
