@@ -20,11 +20,13 @@ import numpy as np
 import pytest
 
 from memagent.config import Settings
-from memagent.engines import embedded, llamacpp
+from memagent.engines import embedded
 from memagent.engines import open_engine as open_any
 from memagent.engines.gguf_header import trained_window
 from memagent.engines.llamacpp import LlamaCppEngine, available_cores, open_engine
+from memagent.engines.loopback import Loopback
 from memagent.errors import ContextOverflowError, EngineError, SettingsError
+from memagent.prompts import GATED
 from memagent.types import Completion, Message, Sampling
 
 pytestmark = pytest.mark.skipif(
@@ -50,9 +52,9 @@ def user(text: str) -> tuple[Message, ...]:
 
 
 @asynccontextmanager
-async def opened(model: Path, **settings: Any) -> Any:
+async def opened(model: Path | None, **settings: Any) -> Any:
     given = {"window_tokens": 1024, "threads": 1, "retries": 0} | settings
-    engine = await open_engine(Settings(model=str(model), **given))
+    engine = await open_engine(Settings(model=str(model) if model else None, **given))
     try:
         yield engine
     finally:
@@ -115,7 +117,7 @@ def test_counting_survives_lost_connections_and_many_threads(model: Path) -> Non
         async with opened(model) as engine:
             texts = [STORY[start : start + 400] for start in range(0, 8000, 400)]
             expected = [engine.model.count_tokens(text) for text in texts]
-            engine._tokenizer._connection.sock.shutdown(socket.SHUT_RDWR)  # as the server does after 5 s
+            engine._loopback._connection.sock.shutdown(socket.SHUT_RDWR)  # as the server does after 5 s
             assert engine.model.count_tokens(texts[0]) == expected[0]
             with ThreadPoolExecutor(4) as pool:
                 assert list(pool.map(engine.model.count_tokens, texts * 10)) == expected * 10
@@ -150,6 +152,32 @@ def test_greedy_completions_do_not_depend_on_what_came_before(model: Path) -> No
     fresh, after = asyncio.run(completions(before=False)), asyncio.run(completions(before=True))
     assert all(len(completion.logprobs) == 8 for completion in fresh)
     assert fresh == after  # to the bit
+
+
+def test_the_embedded_model_keeps_the_first_batch_and_no_bit_changes(model: Path) -> None:
+    chunks = (STORY[:800], STORY[:950], STORY[2000:2700])  # the second begins as the first does
+    prompts = [GATED.for_update("Who lost a hat?", chunk, "") for chunk in chunks]
+    prompts += [user("Hello."), prompts[0], prompts[0]]  # one is shorter than a batch; one comes again
+
+    async def completions(model: Path | None) -> list[Completion]:
+        async with opened(model, adapter="none") as engine:
+            engine._engine.connection = replace(engine._engine.connection, record=True)
+            return [await engine.complete(prompt, Sampling(4)) for prompt in prompts]
+
+    async def cached() -> list[int]:
+        async with opened(None, adapter="none") as engine:
+            inner, found = engine._engine, []
+            for prompt in prompts:
+                await inner._prepare(prompt)
+                body = inner._body(prompt, Sampling(1))
+                reply = await inner._client.post("/chat/completions", cast_to=object, body=body)
+                found.append(reply["usage"]["prompt_tokens_details"]["cached_tokens"])
+            return found
+
+    plain, keeping = asyncio.run(completions(model)), asyncio.run(completions(None))
+    assert all(len(completion.logprobs) == 4 for completion in plain[:3])
+    assert plain == keeping
+    assert asyncio.run(cached()) == [128, 128, 128, 0, 128, 128]
 
 
 def test_calls_side_by_side_have_a_window_each(model: Path) -> None:
@@ -195,7 +223,7 @@ def test_nobody_else_can_use_the_server(model: Path) -> None:
         async with opened(model) as engine:
             address = engine._engine.connection.base_url.removeprefix("http://").removesuffix("/v1")
             assert address.startswith("127.0.0.1:")
-            stranger = llamacpp._Tokenizer(address=f"http://{address}", key="guessed")
+            stranger = Loopback(address=f"http://{address}", key="guessed")
             with pytest.raises(EngineError, match="401"):
                 stranger.count("text")
             stranger.close()

@@ -8,17 +8,13 @@ there and nowhere else. Settings of single layers are left out.
 from __future__ import annotations
 
 import asyncio
-import http.client
 import importlib
-import json
 import os
 import secrets
 import struct
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import openai
 
@@ -26,6 +22,7 @@ from memagent.config import Settings
 from memagent.engines import embedded
 from memagent.engines.adapters import adapter_of, misfit, name_with, trained_budgets
 from memagent.engines.gguf_header import trained_window
+from memagent.engines.loopback import Loopback
 from memagent.engines.openai import Connection, OpenAIEngine
 from memagent.errors import EngineError, SettingsError
 from memagent.types import Completion, Message, Model, Sampling
@@ -60,10 +57,10 @@ class LlamaCppEngine:
     by side share batches, and llama.cpp rounds by the batch: a near tie may then fall otherwise.
     """
 
-    def __init__(self, server: Any, engine: OpenAIEngine, tokenizer: _Tokenizer) -> None:
+    def __init__(self, server: Any, engine: OpenAIEngine, loopback: Loopback) -> None:
         self._servers = [server]
         self._engine = engine
-        self._tokenizer = tokenizer
+        self._loopback = loopback
 
     @property
     def model(self) -> Model:
@@ -79,7 +76,7 @@ class LlamaCppEngine:
     async def aclose(self) -> None:
         """Stop the server and free the model; a call in flight ends with its batch. May be repeated."""
         await self._engine.aclose()
-        self._tokenizer.close()
+        self._loopback.close()
         # Dropping the last reference ends the server's own threads, which can take a moment.
         await asyncio.to_thread(self._servers.clear)
 
@@ -97,23 +94,29 @@ async def open_engine(settings: Settings) -> LlamaCppEngine:
     key = secrets.token_hex(16)
     start = Start(path, window, slots, settings.threads or available_cores(), key, adapter)
     server = await asyncio.to_thread(_serve, start)
-    tokenizer = _Tokenizer(server.listening_address, key)
+    loopback = Loopback(server.listening_address, key)
     name = await asyncio.to_thread(name_with, path.stem, adapter)
     file = f"{path.name}, {path.stat().st_size} bytes"
-    model = Model(name, window, tokenizer.count, file, trained_budgets(adapter))
+    model = Model(name, window, loopback.count, file, trained_budgets(adapter))
+    # The embedded model reads short chunks, so that a third of each prompt are the same instructions.
+    keeps = settings.model is None and slots == 1 and not _has_gpu(import_xllamacpp())
     connection = Connection(
         base_url=f"{server.listening_address}/v1",
         api_key=key,
         concurrency=slots,
         timeout_seconds=settings.timeout_seconds,
         retries=settings.retries,
-        extra=_PLAIN_SAMPLING,
+        extra=_PLAIN_SAMPLING | {"cache_prompt": keeps},
     )
-    engine = OpenAIEngine(model, connection)
+
+    async def keep_beginning(messages: tuple[Message, ...]) -> None:
+        await asyncio.to_thread(loopback.keep_beginning, messages, _CPU_BATCH_TOKENS)
+
+    engine = OpenAIEngine(model, connection, keep_beginning if keeps else None)
     # A proxy set in the environment is not for the loopback interface, and must not see the text.
     direct = openai.DefaultAsyncHttpxClient(trust_env=False)
     engine._client = engine._client.with_options(http_client=direct)
-    return LlamaCppEngine(server, engine, tokenizer)
+    return LlamaCppEngine(server, engine, loopback)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +152,9 @@ def parameters(xllamacpp: Any, start: Start) -> Any:
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = start.threads
     params.verbosity = -1  # silent
     params.ui = params.endpoint_slots = False
-    # A reused prefix changes the batches, and so the rounding: a resumed read, whose server is new,
-    # could end otherwise than one that went through. The store of old prompts would take up to 8 GiB.
+    # Any reused prefix changes the batches, and so the rounding: a resumed read, whose server is new, could
+    # end otherwise than one that went through. `Loopback.keep_beginning` keeps one that does not. The
+    # store of old prompts would take up to 8 GiB.
     params.cache_prompt = params.cache_idle_slots = False
     params.cache_ram_mib = 0
     if not _has_gpu(xllamacpp):
@@ -240,48 +244,3 @@ def _window(path: Path, wanted: int | None) -> int:
             f"window_tokens is {wanted}, the model in {path} was trained for {trained}: lower --window-tokens"
         )
     return wanted or min(trained or _MOST_WINDOW_TOKENS, _MOST_WINDOW_TOKENS)
-
-
-class _Tokenizer:
-    """Counts tokens with the server's own tokenizer, over one connection that threads take in turn."""
-
-    def __init__(self, address: str, key: str) -> None:
-        self._connection = http.client.HTTPConnection(urlsplit(address).netloc)
-        self._headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-        self._lock = threading.Lock()
-        self._closed = False
-
-    def count(self, text: str) -> int:
-        """Tokens of a text, none of it taken as a special token. Raises `EngineError`."""
-        whole = text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be sent
-        body = json.dumps({"content": whole, "add_special": False, "parse_special": False})
-        with self._lock:
-            if self._closed:
-                raise EngineError("the engine is closed: open another")
-            try:
-                reply = self._post(body)
-            except (http.client.HTTPException, OSError):  # the server ends connections idle for 5 s
-                reply = self._post_again(body)
-        return len(json.loads(reply)["tokens"])
-
-    def close(self) -> None:
-        """Close the connection."""
-        with self._lock:
-            self._closed = True
-            self._connection.close()
-
-    def _post(self, body: str) -> bytes:
-        self._connection.request("POST", "/tokenize", body, self._headers)
-        reply = self._connection.getresponse()
-        content = reply.read()
-        if reply.status != http.client.OK:
-            raise EngineError(f"llama.cpp does not count tokens (HTTP {reply.status}): {content[:200]!r}")
-        return content
-
-    def _post_again(self, body: str) -> bytes:
-        self._connection.close()
-        try:
-            return self._post(body)
-        except (http.client.HTTPException, OSError) as error:
-            self._connection.close()
-            raise EngineError(f"llama.cpp's server in this process does not reply: {error}") from error

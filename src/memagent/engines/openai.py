@@ -11,7 +11,7 @@ import logging
 import random
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -29,6 +29,8 @@ _OVERFLOW = re.compile(
     r"|longer than the (?:model|maximum)|max[ _]new[ _]tokens\W+must be",
     re.IGNORECASE,
 )
+Prepare = Callable[[tuple[Message, ...]], Awaitable[None]]
+
 _RETRIED_STATUS = {408, 409, 425, 429}
 _FIRST_DELAY_SECONDS = 0.5
 _LONGEST_DELAY_SECONDS = 30.0
@@ -62,11 +64,12 @@ class _TransientError(Exception):
 
 
 class OpenAIEngine:
-    """Chat completions from one model behind one URL."""
+    """Chat completions from one model behind one URL; `prepare` is awaited before each try at a call."""
 
-    def __init__(self, model: Model, connection: Connection) -> None:
+    def __init__(self, model: Model, connection: Connection, prepare: Prepare | None = None) -> None:
         self.model = model
         self.connection = connection
+        self._prepare = prepare
         self._client = openai.AsyncOpenAI(
             base_url=connection.base_url,
             api_key=connection.api_key,
@@ -85,6 +88,8 @@ class OpenAIEngine:
         async with self._slots:
             attempt = 0
             while True:
+                if self._prepare:
+                    await self._prepare(messages)
                 try:
                     return _completion(await self._post(messages, sampling))
                 except _TransientError as failure:

@@ -1,0 +1,78 @@
+"""What llama.cpp's server in this process is asked beside chat completions.
+
+It counts tokens, and it keeps the beginning of the prompts, which most of a read's have in common.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+from urllib.parse import urlsplit
+
+from memagent.errors import EngineError
+from memagent.types import Message
+
+
+class Loopback:
+    """The server's own calls, over one connection that threads take in turn."""
+
+    def __init__(self, address: str, key: str) -> None:
+        self._connection = http.client.HTTPConnection(urlsplit(address).netloc)
+        self._headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def count(self, text: str) -> int:
+        """Tokens of a text, none of it taken as a special token. Raises `EngineError`."""
+        whole = text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be sent
+        return len(self._tokens({"content": whole, "add_special": False, "parse_special": False}))
+
+    def keep_beginning(self, messages: Sequence[Message], batch_tokens: int) -> None:
+        """Leave in the cache the first batch of this prompt, and nothing more that it begins with.
+
+        To be called before each completion that uses the cache, by a server with one slot. llama.cpp computes
+        a prompt batch by batch, so one whose first batch is there already gets the very numbers that it gets
+        from an empty cache. Whatever else it has in common with the prompt before it would shift the batches
+        behind it, and with them the rounding. Raises `EngineError`.
+        """
+        prompt = self._post("/apply-template", {"messages": [asdict(message) for message in messages]})
+        ids = self._tokens({"content": prompt["prompt"], "add_special": True, "parse_special": True})
+        kept = batch_tokens if len(ids) > batch_tokens else 0
+        another = int(ids[kept] == 0)  # here the common beginning ends
+        self._post("/completion", {"prompt": [*ids[:kept], another], "n_predict": 0, "cache_prompt": True})
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self._lock:
+            self._closed = True
+            self._connection.close()
+
+    def _tokens(self, text: Mapping[str, Any]) -> list[int]:
+        found: list[int] = self._post("/tokenize", text)["tokens"]
+        return found
+
+    def _post(self, path: str, body: Mapping[str, Any]) -> Any:
+        with self._lock:
+            if self._closed:
+                raise EngineError("the engine is closed: open another")
+            try:
+                try:
+                    return self._reply(path, json.dumps(body))
+                except (http.client.HTTPException, OSError):  # the server ends connections idle for 5 s
+                    self._connection.close()
+                    return self._reply(path, json.dumps(body))
+            except (http.client.HTTPException, OSError) as error:
+                self._connection.close()
+                raise EngineError(f"llama.cpp's server in this process does not reply: {error}") from error
+
+    def _reply(self, path: str, body: str) -> Any:
+        self._connection.request("POST", path, body, self._headers)
+        reply = self._connection.getresponse()
+        content = reply.read()
+        if reply.status != http.client.OK:
+            raise EngineError(f"llama.cpp refused {path} (HTTP {reply.status}): {content[:200]!r}")
+        return json.loads(content)
