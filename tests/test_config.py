@@ -133,6 +133,8 @@ def test_bad_variables(environment: dict[str, str], said: str) -> None:
         ("model = ['a']", "it must be text"),
         ("chunk-tokens = 5", "unknown setting 'chunk-tokens', did you mean 'chunk_tokens'?"),
         ("[read]\nmodel = 'a'", "unknown setting 'read'"),
+        ("base_url = 'localhost:8000/v1'", "begins with http:// or https://"),
+        ("api_key = 'sk-abc…xyz'", "api_key has characters that no key has"),
         ("workflow = 'Gated'", "workflow is 'Gated': use one of overwrite, gated"),
         ("model = ", "cannot be read"),
         ("model = 'a'\nmodel = 'b'", "cannot be read"),

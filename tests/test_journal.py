@@ -25,7 +25,7 @@ from memagent import (
     Usage,
 )
 from memagent.documents import Document, text_document
-from memagent.journal import Journal, default_path, read_lines
+from memagent.journal import Journal, earlier_paths, new_path, read_lines
 from server import facts_document
 
 # The digits have more tokens than their length lets one think: two prompts are over the window.
@@ -448,27 +448,23 @@ def test_other_failures_leave_no_record(tmp_path: Path) -> None:
 # Where a journal goes that was given no place
 
 
-def test_default_paths_are_new_and_the_newest_is_resumed(tmp_path: Path) -> None:
-    first = default_path(tmp_path, "d" * 64, PROBLEM, resume=False)
-    first.write_text("")
-    second = default_path(tmp_path, "d" * 64, PROBLEM, resume=False)
-    second.write_text("")
-    assert first.parent == tmp_path
-    assert first < second
-    assert default_path(tmp_path, "d" * 64, PROBLEM, resume=True) == second
+def test_new_paths_differ_and_the_newest_with_a_conversation_comes_first(tmp_path: Path) -> None:
+    paths = [new_path(tmp_path, "d" * 64, PROBLEM) for _ in range(4)]
+    assert paths == sorted(set(paths)) and {path.parent for path in paths} == {tmp_path}
+    assert f"-{os.getpid()}-" in paths[0].name
+    header, conversation = '{"type": "header"}\n', '{"type": "conversation"}\n'
+    for path, text in zip(paths, (header + conversation, header + conversation, header, ""), strict=True):
+        path.write_text(text)
+    assert earlier_paths(tmp_path, "d" * 64, PROBLEM) == [paths[1], paths[0], paths[3], paths[2]]
 
 
 @pytest.mark.parametrize(("document", "problem"), [("e" * 64, PROBLEM), ("d" * 64, "Another?")])
 def test_a_journal_of_something_else_is_not_resumed(document: str, problem: str, tmp_path: Path) -> None:
-    default_path(tmp_path, "d" * 64, PROBLEM, resume=False).write_text("")
+    new_path(tmp_path, "d" * 64, PROBLEM).write_text("")
     with pytest.raises(
         JournalError, match=r"no journal of this document and problem in .*leave out --resume"
     ):
-        default_path(tmp_path, document, problem, resume=True)
-
-
-def test_default_paths_of_two_processes_differ(tmp_path: Path) -> None:
-    assert f"-{os.getpid()}-" in default_path(tmp_path, "d" * 64, PROBLEM, resume=False).name
+        earlier_paths(tmp_path, document, problem)
 
 
 def test_two_reads_do_not_share_a_journal(tmp_path: Path) -> None:

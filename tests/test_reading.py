@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
@@ -626,3 +627,26 @@ def test_the_sampling_is_that_of_the_settings() -> None:
     run(Noting(), DOCUMENT, settings)
     assert set(drawn[:-1]) == {Sampling(300, 0.7, 0.9, 3)}
     assert drawn[-1] == Sampling(99, 0.7, 0.9, 3)
+
+
+def _answer_in_a_fork(_: int) -> str:
+    return read(PROBLEM, text_document(DOCUMENT), engine=FactsEngine(), settings=SETTINGS).answer
+
+
+def test_a_forked_process_reads_as_well() -> None:
+    answer = _answer_in_a_fork(0)  # the parent's loop has a thread, which a fork does not inherit
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        assert pool.map_async(_answer_in_a_fork, range(4)).get(timeout=60) == [answer] * 4
+
+
+def test_progress_counts_the_bytes_of_the_file_itself(tmp_path: Path) -> None:
+    path = tmp_path / "story.txt"
+    path.write_bytes(("Жил-был старик со старухою у самого синего моря. " * 400).encode("cp1251"))
+    reading = Read(PROBLEM, open_document(path), FactsEngine(), SETTINGS)
+
+    async def fractions() -> list[float | None]:
+        return [reading.fraction async for conversation in reading if conversation.kind == "update"]
+
+    found = asyncio.run(fractions())
+    assert len(found) > 5 and found[-1] == pytest.approx(1, abs=0.01)
+    assert found[len(found) // 2] == pytest.approx(0.5, abs=0.1)

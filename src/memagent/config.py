@@ -76,6 +76,10 @@ class Settings:
             raise SettingsError(f"temperature is {self.temperature}: it lies between 0 and 2")
         if not 0 < self.top_p <= 1:
             raise SettingsError(f"top_p is {self.top_p}: it lies above 0 and at most at 1")
+        if self.base_url is not None and not self.base_url.startswith(("http://", "https://")):
+            raise SettingsError(f"base_url is {self.base_url!r}: it begins with http:// or https://")
+        if self.api_key is not None and not (self.api_key.isascii() and self.api_key.isprintable()):
+            raise SettingsError("api_key has characters that no key has: copy it anew, whole and in one line")
         if self.retries < 0:
             raise SettingsError(f"retries is {self.retries}: it cannot be negative")
 

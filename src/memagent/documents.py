@@ -58,8 +58,8 @@ class Source:
 class Document:
     """Several sources read as one text, in order.
 
-    `skipped` says which files of a directory were left out, and why; `replaced` counts, by source,
-    the characters that could not be decoded. Both are complete once `blocks` has been read.
+    `skipped` says which files of a directory were left out, and why; `replaced` counts, for each source that
+    was read, the characters that could not be decoded. Both are complete once `blocks` has been read.
     """
 
     sources: tuple[Source, ...]
@@ -94,7 +94,6 @@ class Document:
         """
         failed: list[DocumentError] = []
         for source in self.sources:
-            replaced = 0
             try:
                 texts = _read(source)
             except DocumentError as error:
@@ -103,9 +102,9 @@ class Document:
                 failed.append(error)
                 self.skipped = tuple(dict.fromkeys((*self.skipped, str(error))))
                 continue
+            self.replaced[source.name] = 0
             for text in texts:
-                replaced += text.count("\ufffd")
-                self.replaced[source.name] = replaced
+                self.replaced[source.name] += text.count("\ufffd")
                 yield source, text
         if failed and len(failed) == len(self.sources):
             raise failed[0]

@@ -17,6 +17,8 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -50,10 +52,10 @@ class Journal:
             path.parent.mkdir(parents=True, exist_ok=True)
             # "a", so that a journal in use is not emptied before that is known.
             self._file: IO[str] = path.open("a", encoding="utf-8", errors="backslashreplace", newline="\n")
+            claim(self._file, JournalError(f"{path} is in use by another read: wait for it, or stop it"))
+            self._file.truncate(kept)
         except OSError as error:
             raise JournalError(f"the journal {path} cannot be written: {error.strerror}") from error
-        self._lock()
-        self._file.truncate(kept)
         if kept:
             self._record = (line for line, _ in read_lines(path) if "prompt_sha256" in line)
         else:
@@ -113,14 +115,6 @@ class Journal:
             self._write({"type": "answer", "answer": answer})
             self.answer = answer
 
-    def _lock(self) -> None:
-        """Keep other processes out; the lock goes with the process, however it ends."""
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            self._file.close()
-            raise JournalError(f"{self.path} is in use by another read: wait for it, or stop it") from error
-
     def _write(self, line: Mapping[str, Any]) -> None:
         try:
             self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
@@ -167,6 +161,15 @@ class Journal:
                 f"{self.path} holds an unfinished read: add --resume to go on with it, or delete it"
             )
         return 0
+
+
+def claim(file: IO[Any], refusal: Exception) -> None:
+    """Hold a file alone until it is closed or the process ends; raise `refusal` if another one does."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.close()
+        raise refusal from error
 
 
 def prompt_digest(messages: tuple[Message, ...]) -> str:
@@ -226,18 +229,30 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def default_path(folder: Path, document: str, problem: str, resume: bool) -> Path:
-    """Where a journal goes that was given no place: named by time, document and problem.
-
-    With `resume`, the newest one of the same document and problem; raises `JournalError` if none.
-    """
-    from datetime import UTC, datetime
-
-    key = f"{document[:12]}-{hashlib.sha256(problem.encode('utf-8', 'replace')).hexdigest()[:8]}"
-    if resume:
-        earlier = sorted(folder.glob(f"*-{key}.jsonl"))
-        if not earlier:
-            raise JournalError(f"no journal of this document and problem in {folder}: leave out --resume")
-        return earlier[-1]
+def new_path(folder: Path, document: str, problem: str) -> Path:
+    """Where a journal goes that was given no place: named by time, document (its SHA-256) and problem."""
     now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
-    return folder / f"{now}-{os.getpid()}-{key}.jsonl"
+    return folder / f"{now}-{os.getpid()}-{_key(document, problem)}.jsonl"
+
+
+def earlier_paths(folder: Path, document: str, problem: str) -> list[Path]:
+    """The journals there of this document and problem: the newest first, those without a conversation last.
+
+    Raises `JournalError` if there is none.
+    """
+    newest = sorted(folder.glob(f"*-{_key(document, problem)}.jsonl"), reverse=True)
+    if not newest:
+        raise JournalError(f"no journal of this document and problem in {folder}: leave out --resume")
+    return sorted(newest, key=_is_bare)
+
+
+def _is_bare(path: Path) -> bool:
+    """Whether a journal has nothing to go on from."""
+    try:
+        return len(list(islice(read_lines(path), 2))) < 2
+    except JournalError:
+        return True
+
+
+def _key(document: str, problem: str) -> str:
+    return f"{document[:12]}-{hashlib.sha256(problem.encode('utf-8', 'replace')).hexdigest()[:8]}"

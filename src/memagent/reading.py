@@ -112,6 +112,7 @@ class Read:
             self._journal = Journal(trace, self._header(), self._reader.engine, resume)
             self._reader.engine = self._journal
         self._bytes_read = 0
+        self._encodings = {source.name: source.encoding or "utf-8" for source in document.sources}
         self._started = time.perf_counter()
 
     @property
@@ -161,14 +162,16 @@ class Read:
             seconds=round(time.perf_counter() - self._started, 3),
             trace=str(self._journal.path) if self._journal else None,
             stopped_early=self.stopped_early,
-            sources=tuple(source.name for source in self.document.sources),
+            sources=tuple(
+                source.name for source in self.document.sources if source.name in self.document.replaced
+            ),
         )
 
     def _counted(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
         for chunk in chunks:
             self.chunks += 1
             self.document_tokens += chunk.tokens
-            self._bytes_read += len(chunk.text.encode("utf-8", "replace"))
+            self._bytes_read += len(chunk.text.encode(self._encodings[chunk.source], "replace"))
             yield chunk
 
     def _take(self, conversation: Conversation) -> None:
@@ -295,6 +298,7 @@ def _wait(task: Coroutine[Any, Any, Trajectory]) -> Trajectory:
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
     """One loop for all calls of `read`: an engine's connections belong to the loop they began in."""
+    os.register_at_fork(after_in_child=_loop.cache_clear)  # a fork has the loop, but not its thread
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="memagent", daemon=True).start()
     return loop

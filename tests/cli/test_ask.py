@@ -117,6 +117,17 @@ def test_errors_have_their_exit_code_and_name_the_thing(
     assert out == "" and err.startswith("error: ") and words in err
 
 
+def test_a_path_may_come_after_flags(
+    serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = serve().base_url
+    assert main(["ask", "Which facts?", "--base-url", address, str(story), "--quiet", str(story)]) == 0
+    assert capsys.readouterr().out.startswith("FACT-")
+    with pytest.raises(SystemExit):
+        main(["ask", "Which facts?", "--base-url", address, str(story), "--quite", str(story)])
+    assert "unrecognized arguments: --quite" in capsys.readouterr().err
+
+
 def test_a_wrong_flag_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(["ask", "what?", "file", "--chunk-tokens", "many"])
@@ -139,6 +150,21 @@ def test_a_failed_engine_says_how_to_go_on(
     assert len(server.paid) == result["calls"] and paid == 2
 
 
+def test_resume_goes_on_with_the_journal_of_the_same_settings(
+    serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = serve()
+    command = ["ask", "Which facts?", str(story), "--base-url", server.base_url, "--chunk-tokens", "100"]
+    assert main([*command, "--max-calls", "2"]) == 3
+    assert main([*command, "--workflow", "overwrite"]) == 0
+    server.faults = lasting_fault(refusal(401, "whose key?"))
+    assert main(command) == 3, "its journal holds nothing"
+    server.faults, paid = (lambda digest, attempt: None), len(server.paid)
+    capsys.readouterr()
+    assert main([*command, "--resume", "--json"]) == 0
+    assert len(server.paid) - paid == json.loads(capsys.readouterr().out)["calls"] - 2
+
+
 def test_resume_without_a_journal_says_so(
     serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -153,10 +179,15 @@ def test_left_out_files_and_bad_bytes_are_named(
     folder.mkdir()
     (folder / "text.txt").write_bytes(b"one bad byte: \xff. " + "A naïve café. ".encode() * 50)
     (folder / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(32)) * 20)
-    assert main(["ask", "what?", str(folder), "--base-url", serve().base_url]) == 0
-    err = capsys.readouterr().err
-    assert "left out:" in err and "picture.png" in err
+    (folder / "broken.docx").write_bytes(bytes(range(256)) * 9)  # which is seen only when it is converted
+    assert main(["ask", "what?", str(folder), "--base-url", serve().base_url, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert [line.split(":")[1].split()[0] for line in err.splitlines() if line.startswith("left out")] == [
+        str(folder / "picture.png"),
+        str(folder / "broken.docx"),
+    ]
     assert "1 characters could not be decoded" in err
+    assert json.loads(out)["sources"] == [str(folder / "text.txt")]
 
 
 def test_an_interrupt_ends_with_130_and_can_be_resumed(serve: Callable[..., Server], story: Path) -> None:

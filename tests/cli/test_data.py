@@ -77,6 +77,8 @@ def test_the_sample_is_named_for_what_it_is(tmp_path: Path, capsys: Captured) ->
         (["vt", "--length", "3000", "--tokenizer", "none.json"], "none.json"),
         (["longbench_qasper"], "THUDM/LongBench"),
         (["hqa", "--documents", "20", "--hotpot", "none.json"], "there is no file none.json"),
+        (["musique", "--documents", "20", "--count", "16"], "the set has 15 questions"),
+        (["musique", "--documents", "20", "--start", "15"], "the set has 15 questions"),
     ],
 )
 def test_what_cannot_be_made_is_said_and_leaves_no_file(

@@ -28,6 +28,31 @@ def test_a_dead_endpoint_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     assert "wrong: " in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--base-url", "http://127.0.0.1:9/v1", "--model", "named"], "127.0.0.1:9"),
+        (["--base-url", "{server}", "--model", "other"], "other at"),
+        (["--base-url", "{server}", "--templates", "none.toml"], "none.toml"),
+        (
+            ["--base-url", "{server}", "--chunk-tokens", "100000", "--window-tokens", "8192"],
+            "the budgets need",
+        ),
+    ],
+)
+def test_what_would_fail_every_read_is_wrong(
+    serve: Callable[..., Server], flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = serve(listed=[{"id": "reader-7b"}]).base_url
+    code = main(["doctor", *(flag.replace("{server}", address) for flag in flags)])
+    out = capsys.readouterr().out
+    assert said in out
+    if "other" in flags:  # some servers take any name
+        assert code == 0 and "it lists reader-7b" in out
+    else:
+        assert code == 2 and "wrong: " in out
+
+
 def test_a_missing_file_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--model", "nowhere.gguf"]) == 2
     assert "nowhere.gguf" in capsys.readouterr().out

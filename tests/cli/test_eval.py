@@ -92,6 +92,13 @@ def test_tasks_lengths_and_counts_are_taken_from_flags(
     assert "lengths in tokens are estimated" in err and "squad: the small sample" in err
 
 
+def test_a_small_set_is_read_whole(command: list[str]) -> None:
+    assert (
+        main(["eval", "--task", "musique", "--documents", "20", "--reader", "truncate", "--out", "all"]) == 0
+    )
+    assert len(lines("all")) == 15
+
+
 def test_the_scorer_is_the_one_asked_for(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command, "--scorer", "exact_match", "--samples-per-example", "2", "--count", "1"]) == 0
     out, err = capsys.readouterr()
@@ -126,6 +133,7 @@ def test_resume_says_what_is_there(command: list[str], capsys: pytest.CaptureFix
         (["--reader", "full", "--examples", "{file}", "--temperature", "9"], "temperature is 9"),
         (["--reader", "gated", "--examples", "{file}", "--templates", "no.toml"], "no.toml"),
         (["--reader", "full", "--task", "niah_single_1", "--length", "20"], "too few"),
+        (["--reader", "full", "--task", "musique", "--documents", "4", "--count", "99"], "15 questions"),
         (["--reader", "full", "--task", "niah_single_2", "--length", "2048", "--essays", "no.txt"], "no.txt"),
     ],
 )

@@ -28,7 +28,7 @@ def rows(tmp_path: Path, serve: Callable[..., Server], monkeypatch: pytest.Monke
 
 def test_it_prints_the_files_that_it_wrote(rows: str, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
-    assert main(["report", rows, "--out", "told"]) == 0
+    assert main(["report", "--out", "told", rows]) == 0
     written = capsys.readouterr().out.split()
     assert {"told/report.md", "told/report.json"} <= set(written)
     assert all(Path(name).stat().st_size > 100 for name in written)
@@ -45,6 +45,10 @@ def test_without_matplotlib_it_says_how_to_get_pictures(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main(["report", rows]) == 0
     assert "pip install 'memagent[report]'" in capsys.readouterr().err
+
+
+def test_a_folder_may_come_after_a_flag(rows: str) -> None:
+    assert main(["report", rows, "--out", "told", rows]) == 0
 
 
 @pytest.mark.parametrize("folder", ["nothing", "hats.jsonl"])

@@ -78,6 +78,13 @@ def test_differences_are_taken_example_by_example() -> None:
     }
 
 
+def test_examples_of_one_name_are_paired_in_their_order() -> None:
+    gated = [result("gated", index=index, example_id="a", score=float(index < 5)) for index in range(10)]
+    full = [result("full", index=index, example_id="a", score=1.0) for index in reversed(range(10))]
+    found = differences([*gated, *full], "gated")["full", None]
+    assert (found.examples, found.mean) == (10, 0.5)
+
+
 def test_a_difference_on_each_example_can_be_told_where_two_scores_cannot() -> None:
     half = [result("gated", index=index, score=float(index % 2)) for index in range(100)]
     more = [result("full", index=index, score=float(index % 2 or index < 20)) for index in range(100)]
@@ -130,9 +137,9 @@ def test_growth_is_fitted_to_the_means_at_each_size() -> None:
         (Size("tokens", 2048), "2K"),
         (Size("tokens", 131072), "128K"),
         (Size("tokens", 1 << 20), "1M"),
-        (Size("tokens", 3_500_000), "3.5M"),
-        (Size("tokens", 896_000), "896K"),
-        (Size("tokens", 7000), "7K"),
+        (Size("tokens", 3_500_000), "3,500,000"),
+        (Size("tokens", 128_000), "128,000"),  # which is not 128K
+        (Size("tokens", 1_024_000), "1,024,000"),
         (Size("tokens", 300), "300"),
         (Size("tokens", 12345), "12,345"),
         (Size("documents", 25600), "25,600 documents"),

@@ -71,7 +71,7 @@ def test_a_user_s_row_needs_a_problem_a_document_and_answers(tmp_path: Path) -> 
         ("[1]", "line 2 is not a JSON object"),
         ({"document": "x", "answers": ["y"]}, "line 2: problem is None"),
         ({"problem": "x", "answers": ["y"]}, "line 2: document is None"),
-        ({"problem": "x", "documents": "all", "answers": ["y"]}, "line 2: documents is None"),
+        ({"problem": "x", "documents": "all", "answers": ["y"]}, "line 2: documents is 'all'"),
         ({"problem": "x", "documents": [" "], "answers": ["y"]}, "line 2: documents is ' '"),
         ({"problem": "x", "document": "y"}, "line 2 has no answers"),
         ({"problem": "x", "document": "y", "answers": []}, "line 2 has no answers"),

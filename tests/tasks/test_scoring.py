@@ -104,6 +104,8 @@ def test_rouge_l_is_f1_of_the_longest_common_subsequence(ours: list[str], gold: 
         ("I think the answer is: **Paris**.\nBecause.", "Paris"),
         ("The answer is Rome.\nNo: the final answer is Paris", "Paris"),
         ("The answer is 3.5.", "3.5"),
+        ("Paris is what the answer is.", "Paris is what the answer is."),
+        ("The answer is Paris!", "Paris"),
         ("The answer is\n", "The answer is"),
         ("  Paris \n", "Paris"),
         ("", ""),
@@ -130,9 +132,16 @@ def test_128_questions_mean_about_seven_points_to_each_side() -> None:
     assert high - low == pytest.approx(0.171, abs=1e-3)
 
 
-def test_the_interval_of_other_scores_is_the_normal_one() -> None:
-    low, high = confidence_interval([0.5, 0.7, 0.6, 0.6])  # mean 0.6, deviation 0.0816, by sqrt 4
-    assert (low, high) == pytest.approx((0.6 - 0.0800, 0.6 + 0.0800), abs=1e-4)
+def test_the_interval_of_other_scores_has_a_zero_and_a_one_more() -> None:
+    # Mean 3.4 / 6 = 0.56667; mean of squares 2.46 / 6 = 0.41; deviation 0.29814, by sqrt 6, 1.95996 times.
+    low, high = confidence_interval([0.5, 0.7, 0.6, 0.6])
+    assert (low, high) == pytest.approx((0.56667 - 0.23856, 0.56667 + 0.23856), abs=1e-4)
+
+
+@pytest.mark.parametrize("scores", [[0.25, 0.25], [0.0, 0.0, 0.0, 0.2], [1.0, 1.0, 0.9]])
+def test_the_interval_of_a_few_scores_that_are_alike_is_wide(scores: list[float]) -> None:
+    low, high = confidence_interval(scores)
+    assert low <= min(scores) and high - low > 0.3
 
 
 def test_too_few_scores_tell_nothing_and_equal_ones_not_everything() -> None:

@@ -124,6 +124,7 @@ def test_thought_is_no_memory(read_reply: ReplyReader, reply: str, rest: str) ->
     "reply",
     [
         "The existing answer (4711) remains relevant.",
+        "The answer remains the same as before.",
         "No mention of Alice.",
         "No mention of Alice.\n---\n✅",
         "The document does not mention Alice, but the memory stays as it is.",
@@ -145,6 +146,9 @@ def test_nothing_new(read_reply: ReplyReader, reply: str) -> None:
         "The document is valid until 5 May 2031.",
         "The answer is correct: Paris.",
         "The existing answer (4712) remains relevant.",
+        "The answer remains the same: James Ryder.",
+        "The answer is the same man who sold the goose: James Ryder.",
+        "The answer is as was told: Henry Baker lost the hat.",
         "The section does not name the king, but the city is Rome.",
         "No new information.\nThe vault stands in Leeds.",
         "There is no other information about the vault, see Smith. " * 10,

@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, TextIOWrapper):  # a name or reply may hold what the terminal cannot show
             stream.reconfigure(errors="backslashreplace")
     console = Console(stderr=True)
-    options = _parser().parse_args(arguments)
+    options = _parsed(arguments)
     verbose = getattr(options, "verbose", False)
     _log_to(console, verbose)
     try:
@@ -45,8 +45,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         warn(console, f"a defect in memagent: {type(error).__name__}: {error} (--verbose tells where)")
         return DEFECT
     except KeyboardInterrupt:
-        warn(console, "interrupted: the same command with --resume goes on")
+        again = ": the same command with --resume goes on" if hasattr(options, "resume") else ""
+        warn(console, f"interrupted{again}")
         return INTERRUPTED
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command and its options; argparse alone takes no words behind a flag that follows words."""
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    words = [it for it in rest if not it.startswith("-") or it == "-"]
+    if unknown := rest if not hasattr(options, "words") else [it for it in rest if it not in words]:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    if words:
+        options.words += words
+    return options
 
 
 def _parser() -> argparse.ArgumentParser:

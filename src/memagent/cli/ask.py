@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ from memagent.cli.progress import progress_on
 from memagent.config import Settings, user_cache_path
 from memagent.documents import Document, open_document
 from memagent.engines import open_engine
-from memagent.errors import EngineError, MemAgentError, SettingsError
-from memagent.journal import default_path
+from memagent.errors import EngineError, JournalError, MemAgentError, SettingsError
+from memagent.journal import earlier_paths, new_path
 from memagent.reading import Read, Result
 
 
@@ -50,9 +50,12 @@ def run(options: argparse.Namespace, console: Console) -> int:
     questions, paths = _questions_and_paths(options)
     settings = flags.settings_from(options)
     document = open_document(*paths)
-    for skipped in document.skipped:
+    found = document.skipped
+    for skipped in found:
         warn(console, f"left out: {skipped}")
     outcomes = asyncio.run(_ask_all(questions, document, settings, options, console))
+    for skipped in document.skipped[len(found) :]:  # what turned out to be broken when it was read
+        warn(console, f"left out: {skipped}")
     for name, count in document.replaced.items():
         if count:
             warn(console, f"{name}: {count} characters could not be decoded and were read as U+FFFD")
@@ -74,7 +77,7 @@ def _questions_and_paths(options: argparse.Namespace) -> tuple[list[str], list[s
     paths = words if options.question else words[1:]
     if not questions:
         raise SettingsError('what is the question? memagent ask "QUESTION" PATH...')
-    if not paths and not sys.stdin.isatty():
+    if not paths and sys.stdin and not sys.stdin.isatty():  # a closed stdin is None
         paths = ["-"]
     if not paths:
         raise SettingsError("which document? name a file, a directory, a glob, or - for standard input")
@@ -93,14 +96,18 @@ async def _ask_all(
 
     async def ask(number: int, question: str) -> Result | MemAgentError:
         try:
-            trace = _trace(options, number, question, document, of=len(questions))
-            reading = Read(question, document, engine, settings, trace, options.resume)
+            traces = _traces(options, number, question, document, of=len(questions))
+            reading = _first_that_fits(
+                traces, lambda trace: Read(question, document, engine, settings, trace, options.resume)
+            )
+        except MemAgentError as error:
+            return error
+        try:
             async for conversation in reading:
                 show(reading, conversation)
         except EngineError as error:
-            return EngineError(
-                f"{error}\nthe read is kept in {trace}: the same command with --resume goes on"
-            )
+            kept = reading.result.trace
+            return EngineError(f"{error}\nthe read is kept in {kept}: the same command with --resume goes on")
         except MemAgentError as error:
             return error
         if reading.cut:
@@ -114,10 +121,25 @@ async def _ask_all(
         await engine.aclose()
 
 
-def _trace(options: argparse.Namespace, number: int, question: str, document: Document, of: int) -> Path:
-    """Where a question's journal is; several questions number the file that was named."""
+def _traces(
+    options: argparse.Namespace, number: int, question: str, document: Document, of: int
+) -> list[Path]:
+    """Where a question's journal is, or may be; several questions number the file that was named."""
     named: Path | None = options.trace
-    if named is None:
-        folder = user_cache_path() / "journals"
-        return default_path(folder, document.fingerprint, question, options.resume)
-    return named if of == 1 else named.with_stem(f"{named.stem}-{number}")
+    if named is not None:
+        return [named if of == 1 else named.with_stem(f"{named.stem}-{number}")]
+    folder = user_cache_path() / "journals"
+    if options.resume:
+        return earlier_paths(folder, document.fingerprint, question)
+    return [new_path(folder, document.fingerprint, question)]
+
+
+def _first_that_fits(traces: Sequence[Path], begin: Callable[[Path], Read]) -> Read:
+    """The read with the first journal that is one of it. Raises the first one's `JournalError` if none is."""
+    errors: list[JournalError] = []
+    for trace in traces:
+        try:
+            return begin(trace)
+        except JournalError as error:
+            errors.append(error)
+    raise errors[0]

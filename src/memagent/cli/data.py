@@ -14,14 +14,17 @@ from rich.progress import track
 from memagent.cli import flags
 from memagent.cli.messages import warn
 from memagent.engines import open_engine
+from memagent.engines.limit import CallLimit
 from memagent.errors import SettingsError
-from memagent.tasks import TASKS, Corpora, Recipe, examples, load_examples, write_examples
+from memagent.tasks import TASKS, Corpora, Recipe, examples, load_examples, task_named, write_examples
 from memagent.tasks.corpora import HOMES
 from memagent.tasks.fetch import RULER_WHEEL, fetch
 from memagent.tasks.scoring import SCORERS
 from memagent.tasks.training import Quiz, unknown
 from memagent.tokens import TokenEstimate, load_tokenizer
 from memagent.types import Example, Sampling
+
+_USUAL_COUNT = 100
 
 
 def add_parser(commands: Any) -> None:
@@ -53,7 +56,8 @@ def _add_make(verbs: Any) -> None:
     making.add_argument("--length", type=int, metavar="N",
                         help="tokens of document, problem and room for the answer together")  # fmt: skip
     making.add_argument("--documents", type=int, metavar="N", help="size in documents (hqa and the like)")
-    making.add_argument("--count", type=int, default=100, metavar="N", help="how many examples (100)")
+    making.add_argument("--count", type=int, metavar="N",
+                        help="how many examples (100, or as many as the set has)")  # fmt: skip
     making.add_argument("--start", type=int, default=0, metavar="N", help="number of the first one (0)")
     making.add_argument("--seed", type=int, default=0, metavar="N", help="the seed (0)")
     making.add_argument("--positions", choices=("seeded", "ruler"), default="seeded",
@@ -82,7 +86,7 @@ def _add_filter(verbs: Any) -> None:
 
 
 def _make(options: argparse.Namespace, console: Console) -> int:
-    if options.count < 1 or options.start < 0:
+    if (options.count is not None and options.count < 1) or options.start < 0:
         raise SettingsError(f"--count {options.count} --start {options.start}: at least 1, and at least 0")
     given = tuple((name, path) for name in HOMES if (path := vars(options)[name]) is not None)
     if not options.tokenizer:
@@ -96,10 +100,14 @@ def _make(options: argparse.Namespace, console: Console) -> int:
         positions=options.positions,
         absent=options.absent,
     )
-    made = examples(options.task, recipe, options.count, options.start)
-    _name_samples(options.task, recipe.corpora, console)
+    task, start = task_named(options.task), options.start
+    end = task.count(options.count and start + options.count, start + _USUAL_COUNT, recipe.corpora)
+    if end <= start:
+        raise SettingsError(f"--start {start}: the set of {task.name} has {end} questions")
+    made = examples(task.name, recipe, end - start, start)
+    _name_samples(task.name, recipe.corpora, console)
     tokens: list[int] = []
-    count = write_examples(options.out, _shown(made, options.count, tokens, console))
+    count = write_examples(options.out, _shown(made, end - start, tokens, console))
     spread = f"{min(tokens):,} to {max(tokens):,}"
     console.print(
         f"{count} examples, {spread} tokens: {options.out}", markup=False, highlight=False, soft_wrap=True
@@ -157,13 +165,14 @@ def _drained(stream: AsyncGenerator[Example, None], runner: asyncio.Runner) -> I
 def _filter(options: argparse.Namespace, console: Console) -> int:
     if options.attempts < 1:
         raise SettingsError(f"--attempts is {options.attempts}: at least 1")
-    options.temperature = getattr(options, "temperature", 1.0)  # several attempts must be able to differ
     settings = flags.settings_from(options)
+    # Several attempts must be able to differ.
+    temperature = settings.temperature or float(options.attempts > 1)
     room = settings.answer_tokens or 256
     quiz = Quiz(
         attempts=options.attempts,
         scorer=SCORERS[options.scorer],
-        sampling=Sampling(room, settings.temperature, settings.top_p, settings.seed),
+        sampling=Sampling(room, temperature, settings.top_p, settings.seed),
         concurrency=settings.concurrency or 16,
     )
     asked: list[str] = []
@@ -175,6 +184,8 @@ def _filter(options: argparse.Namespace, console: Console) -> int:
 
     with asyncio.Runner() as runner:
         engine = runner.run(open_engine(settings))
+        if settings.max_calls:
+            engine = CallLimit(engine, settings.max_calls)
         try:
             kept = write_examples(options.out, _drained(unknown(counted(), engine, quiz), runner))
         finally:

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import platform
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,12 @@ from memagent.cli import flags
 from memagent.config import Settings, user_cache_path, user_config_path
 from memagent.engines import choose, embedded, open_engine
 from memagent.engines.adapters import adapter_of
+from memagent.engines.openai import OpenAIEngine, served_models
 from memagent.errors import MemAgentError, SettingsError
-from memagent.types import Model, model_of
+from memagent.prompts import load_prompts
+from memagent.reading import fitted_budgets
+from memagent.types import model_of
+from memagent.workflows import WORKFLOWS
 
 _PACKAGES = {
     "the base": ("openai", "xllamacpp", "gguf", "bm25s"),
@@ -50,6 +55,8 @@ def run(options: argparse.Namespace, _console: Console) -> int:
     try:
         settings = flags.settings_from(options)
         choice = choose(settings)
+        if settings.templates:
+            load_prompts(settings.templates)
         print(f"engine: {choice.engine}, because {choice.why}")
         print(f"model: {_model(choice.engine, settings)}")
         if adapter := adapter_of(settings, choice.engine):
@@ -64,20 +71,28 @@ def run(options: argparse.Namespace, _console: Console) -> int:
 def _model(engine: str, settings: Settings) -> str:
     """The model that would be used. Raises `MemAgentError` if it could not be."""
     if engine == "openai":
-        model = asyncio.run(_remote_model(settings))
-        window = f"{model.window_tokens} tokens" if model.window_tokens else "not told"
-        return f"{model.name} at {settings.base_url or 'the OpenAI default'}, window {window}"
+        return asyncio.run(_remote_model(settings))
     if settings.model is None:
         return str(embedded.default_model())
+    if engine == "transformers" and any(find_spec(name) is None for name in ("torch", "transformers")):
+        raise SettingsError(f"{settings.model} needs torch and transformers: pip install 'memagent[train]'")
     if engine == "llamacpp" and not Path(settings.model).is_file():
         raise SettingsError(f"there is no file {settings.model}")
     return settings.model
 
 
-async def _remote_model(settings: Settings) -> Model:
+async def _remote_model(settings: Settings) -> str:
     engine = await open_engine(settings)
-    await engine.aclose()
-    return model_of(engine)
+    try:
+        fitted_budgets(settings, engine, WORKFLOWS[settings.workflow].prompts)
+        served = await served_models(engine) if isinstance(engine, OpenAIEngine) else {}
+    finally:
+        await engine.aclose()
+    model = model_of(engine)
+    window = f"{model.window_tokens} tokens" if model.window_tokens else "not told"
+    # Some servers take any name, or short ones.
+    unlisted = f"; it lists {', '.join(sorted(served))}" if served and model.name not in served else ""
+    return f"{model.name} at {settings.base_url or 'the OpenAI default'}, window {window}{unlisted}"
 
 
 def _version(package: str) -> str:

@@ -29,7 +29,7 @@ def add_parser(commands: Any) -> None:
         "from the metrics of one or more training runs.",
     )
     parser.add_argument(
-        "folders", nargs="+", type=Path, metavar="DIR", help="a folder of `memagent eval` or `memagent train`"
+        "words", nargs="+", metavar="DIR", help="a folder of `memagent eval` or `memagent train`"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (the first folder)")
     parser.set_defaults(run=run)
@@ -37,8 +37,8 @@ def add_parser(commands: Any) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Write the report and print the names of its files."""
-    out = options.out or options.folders[0]
-    written = _writer(options.folders)(options.folders, out)
+    folders = [Path(word) for word in options.words]
+    written = _writer(folders)(folders, options.out or folders[0])
     for path in written:
         print(path)
     if not any(path.suffix == ".png" for path in written):

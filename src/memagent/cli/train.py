@@ -20,7 +20,7 @@ from memagent.errors import SettingsError
 from memagent.reading import given_budgets
 from memagent.training.settings import TrainingSettings, load_training
 
-_WAYS = {"sft": "only the warm start", "collect": "write trajectories", "export": "write out a policy"}
+_WAYS = ("sft", "collect", "export")
 
 
 def add_parser(commands: Any) -> None:
@@ -28,6 +28,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "train",
         help="train a reader (Multi-Conv DAPO)",
+        usage=f"memagent train [options] [{'|'.join(_WAYS)}] CONFIG.toml|RUN",
         description="Train a policy to write memory, as a TOML file says.",
         epilog="memagent train CONFIG.toml: warm start, where the file has one, then reinforcement learning. "
         "memagent train sft CONFIG.toml: the warm start alone. memagent train collect CONFIG.toml "
@@ -36,9 +37,8 @@ def add_parser(commands: Any) -> None:
         "PEFT folder (adapter), a Hugging Face folder (merged), or for llama.cpp (gguf, gguf-adapter). "
         "Several GPUs: accelerate launch -m memagent train CONFIG.toml.",
     )
-    parser.add_argument("way", nargs="?", choices=_WAYS, metavar="{" + ",".join(_WAYS) + "}",
-                        help="; ".join(f"{name}: {text}" for name, text in _WAYS.items()))  # fmt: skip
-    parser.add_argument("source", metavar="CONFIG.toml|RUN", help="the settings; for export, a run's folder")
+    parser.add_argument("words", nargs="+", metavar="CONFIG.toml|RUN",
+                        help="the settings; for export, a run's folder")  # fmt: skip
     parser.add_argument("--out", metavar="PATH", help="where it goes (runs/ and the name of the settings)")
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
@@ -59,11 +59,11 @@ def add_parser(commands: Any) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Run the command."""
-    source = Path(options.source)
-    if options.way == "export":
+    way, source = _way_and_source(options.words)
+    if way == "export":
         return _export(source, options, console)
     settings = load_training(source, overrides(options.set))
-    if options.way == "collect":
+    if way == "collect":
         return asyncio.run(_collect(settings, options, console))
     with _extra():
         from memagent.training.trainer import train
@@ -74,10 +74,19 @@ def run(options: argparse.Namespace, console: Console) -> int:
     out = Path(options.out or Path("runs") / source.stem)
     first = os.environ.get("RANK", "0") == "0"  # of several processes one tells
     with TrainingWatch(console, options.quiet or not first) as watch:
-        asyncio.run(train(settings, out, watch, options.resume, only_warm_start=options.way == "sft"))
+        asyncio.run(train(settings, out, watch, options.resume, only_warm_start=way == "sft"))
     if first:
         print(out)
     return 0
+
+
+def _way_and_source(words: list[str]) -> tuple[str | None, Path]:
+    way, *rest = words
+    if way in _WAYS and len(rest) == 1:
+        return way, Path(rest[0])
+    if rest or way in _WAYS:
+        raise SettingsError(f"memagent train {' '.join(words)}: name one file of settings, or one run")
+    return None, Path(way)
 
 
 def overrides(pairs: list[str]) -> dict[str, Any]:

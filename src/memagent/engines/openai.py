@@ -160,24 +160,38 @@ async def connect(name: str | None, connection: Connection) -> OpenAIEngine:
     """
     engine = OpenAIEngine(Model(name or ""), connection)
     try:
-        client = engine._client.with_options(timeout=min(10.0, connection.timeout_seconds), max_retries=2)
-        listed = await client.get("/models", cast_to=object)
-        models = {entry["id"]: entry for entry in listed["data"]}  # type: ignore[index]
-    except (openai.OpenAIError, ValueError, TypeError, KeyError) as error:
+        models = await served_models(engine)
+    except EngineError:
         if name is None:
             await engine.aclose()
-            raise EngineError(
-                f"{engine._client.base_url} did not list its models ({_brief(error)}): "
-                "is the server running? name a model with --model"
-            ) from error
+            raise
         return engine
     whole = [known for known, entry in models.items() if not entry.get("parent")]  # vLLM lists adapters too
     if name is None and len(whole) != 1:
         await engine.aclose()
-        raise EngineError(f"choose one with --model: {', '.join(sorted(models)) or 'no model is served'}")
+        listed = ", ".join(sorted(models)) or f"{engine._client.base_url} lists none"
+        raise EngineError(f"name a model with --model: {listed}")
     name = name or whole[0]
     engine.model = replace(engine.model, name=name, window_tokens=_window(models.get(name, {})))
     return engine
+
+
+async def served_models(engine: OpenAIEngine) -> dict[str, Mapping[str, Any]]:
+    """The models that the endpoint lists, by name; none if it has no such list.
+
+    Raises `EngineError` if it cannot be asked.
+    """
+    client = engine._client.with_options(timeout=min(10.0, engine.connection.timeout_seconds), max_retries=2)
+    try:
+        listed = await client.get("/models", cast_to=object)
+        return {entry["id"]: entry for entry in listed["data"]}  # type: ignore[index]
+    except openai.NotFoundError:
+        return {}
+    except (openai.OpenAIError, ValueError, TypeError, KeyError) as error:
+        raise EngineError(
+            f"{client.base_url} did not list its models ({_brief(error)}): "
+            "is the server running? name a model with --model"
+        ) from error
 
 
 def _window(entry: Mapping[str, Any]) -> int | None:

@@ -56,8 +56,9 @@ class Work:
 class Plan:
     """Which readers are run over which examples.
 
-    `count` is the number of examples for each task and size (128), or the most that are taken from
-    a file (all). Every example is read `samples` times by every reader. `seed` makes the examples.
+    `count` is the number of examples for each task and size (128, or all of a smaller set), or the most
+    that are taken from a file (all). Every example is read `samples` times by every reader. `seed`
+    makes the examples.
     Raises `SettingsError` for names that are not there and for sizes that are missing.
     """
 
@@ -116,8 +117,8 @@ class Plan:
         return tuple(found)
 
     def totals(self) -> Counter[tuple[Cell, str]]:
-        """How many attempts there are for each cell and reader."""
-        examples = Counter(dict.fromkeys(self.cells, self.count or DEFAULT_COUNT))
+        """How many attempts there are for each cell and reader. Raises `SettingsError` for too many."""
+        examples = Counter({cell: self._count(cell) for cell in self.cells})
         examples.update(cell for cell, _, _ in self._from_file(len))
         return Counter(
             {
@@ -130,7 +131,7 @@ class Plan:
     def work(self, done: Collection[Key], count_tokens: TokenCounter) -> Iterator[Work]:
         """What is left to do, an example at a time; those of a file are read as they are asked for."""
         for cell in self.cells:
-            for index in range(self.count or DEFAULT_COUNT):
+            for index in range(self._count(cell)):
                 if attempts := self._missing(cell, index, done):
                     yield Work(cell, index, attempts)
         for cell, index, example in self._from_file(count_tokens):
@@ -164,6 +165,9 @@ class Plan:
             answer_tokens=settings.answer_tokens or (known.answer_tokens if known else None),
             seed=None if settings.seed is None else settings.seed + sample,
         )
+
+    def _count(self, cell: Cell) -> int:
+        return TASKS[cell.task].count(self.count, DEFAULT_COUNT, self.corpora)
 
     def _missing(self, cell: Cell, index: int, done: Collection[Key]) -> tuple[tuple[str, int], ...]:
         return tuple(

@@ -230,6 +230,8 @@ def _joined(passages: Sequence[str], best: Sequence[int], room_tokens: int, coun
         if left < 0:
             break
         kept.append(number)
+    if best and not kept:
+        return head_and_tail(passages[best[0]], room_tokens, count)
     parts: list[str] = []
     before = -1
     for number in sorted(kept):

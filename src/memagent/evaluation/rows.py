@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from memagent.errors import SettingsError
-from memagent.journal import difference
+from memagent.journal import claim, difference
 
 FORMAT = 1
 RUN_FILE = "run.json"
@@ -107,7 +107,7 @@ def open_rows(folder: Path, header: Mapping[str, Any], resume: bool) -> Rows:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / ROWS_FILE).open("a", encoding="utf-8", errors="backslashreplace", newline="\n")
         try:
-            claim(file, folder, "evaluation")
+            claim(file, SettingsError(f"another evaluation is writing to {folder}: choose another --out"))
             done = _go_on(folder, header, file, resume)
         except BaseException:
             file.close()
@@ -136,21 +136,6 @@ def _go_on(folder: Path, header: Mapping[str, Any], file: IO[str], resume: bool)
         kept = end
     os.truncate(file.fileno(), kept)
     return done
-
-
-def claim(file: IO[Any], folder: Path, run: str) -> None:
-    """Hold the file alone, where the system can, until it is closed.
-
-    Raises `SettingsError`, naming what kind of `run` is writing in the folder already.
-    """
-    try:
-        import fcntl
-    except ImportError:  # no such locks on Windows
-        return
-    try:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise SettingsError(f"another {run} is writing to {folder}: choose another --out") from error
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import log, log2
 from statistics import fmean
@@ -20,7 +20,7 @@ from memagent.tasks.scoring import confidence_interval, paired_interval
 DEPTH_BINS = 10
 _LEAST_SPREAD = 1.5  # of lengths, longest over shortest: growth over less than that cannot be told
 _ERROR_CHARACTERS = 120
-_UNITS = ((10**6, 10**4, "M"), (10**3, 10**3, "K"), (1 << 20, 1 << 17, "M"), (1 << 10, 1 << 7, "K"))
+_UNITS = ((1 << 20, "M"), (1 << 10, "K"))  # RULER's: its 128K are 131,072
 
 Group = TypeVar("Group", bound=Hashable)
 
@@ -35,9 +35,9 @@ class Size:
     def __str__(self) -> str:
         if self.kind == "documents":
             return f"{self.number:,} documents"
-        for unit, step, name in _UNITS:
-            if self.number >= unit and self.number % step == 0:
-                return f"{self.number / unit:g}{name}"
+        for unit, name in _UNITS:
+            if self.number % unit == 0 and self.number % 1000:
+                return f"{self.number // unit:,}{name}"
         return f"{self.number:,}"
 
 
@@ -114,10 +114,10 @@ def differences(results: Iterable[Result], first: str) -> dict[tuple[str, Size |
 
     By size, and over all sizes (None). A series without such an example has no entry.
     """
-    read = {
-        group: fmean(result.row.score for result in one)
-        for group, one in grouped(results, lambda it: (it.series, it.size, it.question)).items()
-    }
+    scores: defaultdict[tuple[str, Size, Hashable], list[float]] = defaultdict(list)
+    for question, result in _questions(results):
+        scores[result.series, result.size, question].append(result.row.score)
+    read = {group: fmean(of_samples) for group, of_samples in scores.items()}
     over: defaultdict[tuple[str, Size | None], list[float]] = defaultdict(list)
     for (series, size, question), score in read.items():
         if series != first and (first, size, question) in read:
@@ -126,6 +126,14 @@ def differences(results: Iterable[Result], first: str) -> dict[tuple[str, Size |
     return {
         group: Difference(len(found), fmean(found), *paired_interval(found)) for group, found in over.items()
     }
+
+
+def _questions(results: Iterable[Result]) -> Iterator[tuple[Hashable, Result]]:
+    """Each result with its question; of several that have one name and the same answers, with its number."""
+    numbers: defaultdict[Hashable, dict[int, int]] = defaultdict(dict)
+    for result in sorted(results, key=lambda it: it.row.index):
+        alike = numbers[result.series, result.folder, result.question]
+        yield (result.question, alike.setdefault(result.row.index, len(alike))), result
 
 
 def summarise(results: Sequence[Result]) -> Summary:

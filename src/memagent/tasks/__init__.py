@@ -29,12 +29,28 @@ def examples(task: str, recipe: Recipe, count: int, start: int = 0) -> Iterator[
     Raises `SettingsError` for an unknown task, or one without absent answers if those are asked for, at
     once, and while iterating for a recipe that does not suit the task or a set that has fewer questions.
     """
-    if task not in TASKS:
-        raise SettingsError(f"there is no task {task!r}: use one of {', '.join(TASKS)}")
-    if recipe.absent and not TASKS[task].can_be_absent:
+    made = task_named(task)
+    if recipe.absent and not made.can_be_absent:
         raise SettingsError(f"{task} has no examples without the answer: leave --absent out")
-    make = TASKS[task].make
+    make = made.make
     return (make(recipe, index) for index in range(start, start + count))
 
 
-__all__ = ["RULER", "TASKS", "Corpora", "Recipe", "Task", "examples", "load_examples", "write_examples"]
+def task_named(name: str) -> Task:
+    """The task of a name. Raises `SettingsError` if there is none."""
+    if name not in TASKS:
+        raise SettingsError(f"there is no task {name!r}: use one of {', '.join(TASKS)}")
+    return TASKS[name]
+
+
+__all__ = [
+    "RULER",
+    "TASKS",
+    "Corpora",
+    "Recipe",
+    "Task",
+    "examples",
+    "load_examples",
+    "task_named",
+    "write_examples",
+]

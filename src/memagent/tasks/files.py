@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -69,7 +70,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
             for number, line in enumerate(file, 1):
                 if line.strip():
                     yield number, line
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise SettingsError(f"{path} cannot be read: {error}") from error
 
 
@@ -143,7 +144,9 @@ def _document(row: dict[str, Any], place: str) -> str:
     if "document" in row or "documents" not in row:
         return _text(row.get("document"), "document", place)
     texts = []
-    for item in row["documents"] if isinstance(row["documents"], list) else [None]:
+    if not isinstance(row["documents"], list):
+        raise SettingsError(f"{place}: documents is {row['documents']!r}, it must be a list")
+    for item in row["documents"]:
         parts = [item.get("title"), item.get("text")] if isinstance(item, dict) else [item]
         texts.append("\n".join(_text(part, "documents", place) for part in parts if part or len(parts) == 1))
     return numbered_documents(texts)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from memagent.errors import SettingsError
-from memagent.tasks.corpora import Source, read_rows
+from memagent.tasks.corpora import Corpora, Source, read_rows
 from memagent.tasks.lengths import count_long
 from memagent.tasks.recipe import Draft, Recipe, Task
 from memagent.types import Example
@@ -42,6 +42,7 @@ def tasks() -> list[Task]:
             "rouge_l" if subset in _SUMMARIES else "f1",
             room,
             corpus="longbench",
+            questions=partial(_count, subset),
         )
         for subset, room in tokens.items()
     ]
@@ -59,6 +60,10 @@ def make(subset: str, answer_tokens: int, recipe: Recipe, index: int) -> Example
     problem = str(row.get("question", row.get("input")) or _SUMMARIES.get(subset, ""))
     tokens = count_long(row["context"], recipe.count_tokens)
     return draft.example(problem, row["context"], tuple(row["answers"]), tokens)
+
+
+def _count(subset: str, corpora: Corpora) -> int:
+    return len(_load(corpora.find("longbench"), subset))
 
 
 def _load(source: Source, subset: str) -> tuple[dict[str, Any], ...]:

@@ -13,6 +13,7 @@ from functools import partial
 from itertools import chain, islice
 
 from memagent.errors import SettingsError
+from memagent.tasks.corpora import Corpora
 from memagent.tasks.lengths import Pieces, count_long, digits, fit
 from memagent.tasks.passages import Passages, Question, load_passages
 from memagent.tasks.recipe import ABSENT_ANSWERS, Draft, Recipe, Task
@@ -30,14 +31,15 @@ def tasks() -> list[Task]:
     """RULER's two, and each set by its number of documents."""
     ruler = {"qa_1": "squad", "qa_2": "hotpot"}
     sized = {"hqa": "hotpot", "squad": "squad", "2wiki": "2wiki", "musique": "musique"}
-    made = [
-        Task(name, partial(make, name, corpus), "string_match_part", _ANSWER_TOKENS, (), corpus, True)
-        for name, corpus in ruler.items()
-    ]
-    return made + [
-        Task(name, partial(make, name, corpus), "substring_match", _ANSWER_TOKENS, SIZES, corpus, True)
-        for name, corpus in sized.items()
-    ]
+    made = [_task(name, corpus, "string_match_part", ()) for name, corpus in ruler.items()]
+    return made + [_task(name, corpus, "substring_match", SIZES) for name, corpus in sized.items()]
+
+
+def _task(name: str, corpus: str, scorer: str, documents: tuple[int, ...]) -> Task:
+    def questions(corpora: Corpora) -> int:
+        return len(load_passages(corpora.find(corpus)).questions)
+
+    return Task(name, partial(make, name, corpus), scorer, _ANSWER_TOKENS, documents, corpus, True, questions)
 
 
 def make(name: str, corpus: str, recipe: Recipe, index: int) -> Example:

@@ -65,7 +65,8 @@ class Task:
 
     `scorer` is a key of `SCORERS`; `answer_tokens` the room that an answer needs (RULER's figure
     where there is one); `documents` the usual sizes in documents, empty for a task that has none;
-    `corpus` the name of what it is made from; `can_be_absent` whether `Recipe.absent` is for it.
+    `corpus` the name of what it is made from; `can_be_absent` whether `Recipe.absent` is for it;
+    `questions` counts the examples that there are, where the corpora set an end to them.
     """
 
     name: str
@@ -75,6 +76,22 @@ class Task:
     documents: tuple[int, ...] = ()
     corpus: str | None = None
     can_be_absent: bool = False
+    questions: Callable[[Corpora], int] | None = None
+
+    def count(self, wanted: int | None, usual: int, corpora: Corpora) -> int:
+        """So many examples as are wanted, or the usual number, or as many as there are if these are fewer.
+
+        Raises `SettingsError` if more are wanted than there are.
+        """
+        most = self.questions(corpora) if self.questions else None
+        if wanted is None:
+            return usual if most is None else min(usual, most)
+        if most is not None and wanted > most:
+            raise SettingsError(
+                f"{self.name}: the set has {most} questions, and {wanted} are asked for: "
+                "take fewer, or a greater set"
+            )
+        return wanted
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from types import TracebackType
 from typing import IO, Any, NamedTuple, Self
 
 from memagent.errors import SettingsError
-from memagent.evaluation.rows import claim, write_whole
+from memagent.evaluation.rows import write_whole
+from memagent.journal import claim
 from memagent.training.mirrors import Mirrors
 
 METRICS_FILE = "metrics.jsonl"
@@ -83,7 +84,7 @@ def open_metrics(folder: Path, settings_record: Mapping[str, Any], offset: int |
         folder.mkdir(parents=True, exist_ok=True)
         file = path.open("ab")
         try:
-            claim(file, folder, "training run")
+            claim(file, SettingsError(f"another training run is writing to {folder}: choose another --out"))
             _cut(file, path, offset)
             write_whole(folder / SETTINGS_FILE, json.dumps(settings_record, indent=2) + "\n")
             kept = read_metrics(folder)

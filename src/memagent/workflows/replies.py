@@ -29,7 +29,7 @@ _SUBJECT = (
 )
 _SAME_MEMORY = re.compile(
     r"\b(?:memory|memories|answer|notes|summary) (?:(?:still |already )?(?:remains?|stays?|is|are) "
-    r"(?:\w+ly )?(?:unchanged|the same|as (?:it )?(?:is|was))|stands"
+    r"(?:\w+ly )?(?:unchanged|(?:the same|as (?:it )?(?:is|was))(?!:|\s+\w))|stands"
     r"|already \w+ (?:all|everything|enough))\b",
     re.IGNORECASE,
 )
