@@ -10,12 +10,12 @@ for reader in "${readers[@]}"; do
     for round in bare needles questions reinforce gpu; do
         [ $round = bare ] || [ -d "runs/$round/adapter" ] || continue
         adapter=$([ $round = bare ] && echo none || echo "runs/$round/adapter")
-        out=runs/eval/$round-$reader-$examples
-        # shellcheck disable=SC2046
+        window=1024 chunk=200 memory=128 answer=48 # as each was trained
+        [ $round != gpu ] || window=2048 chunk=1024 memory=256 answer=64
         memagent eval --examples "data/held_out/$examples.jsonl.gz" --reader "$reader" --engine transformers \
-            --model "$model" --adapter "$adapter" --concurrency 192 --window-tokens 1024 --problem-tokens 128 \
-            --chunk-tokens 200 --memory-tokens 128 --answer-tokens 48 \
-            --out "$out" $([ -d "$out" ] && echo --resume)
+            --model "$model" --adapter "$adapter" --concurrency 192 --problem-tokens 128 \
+            --window-tokens $window --chunk-tokens $chunk --memory-tokens $memory --answer-tokens $answer \
+            --out "runs/eval/$round-$reader-$examples" --resume
     done
 done
 memagent report runs/eval/*-"$examples" --out "runs/report-$examples"

@@ -12,7 +12,7 @@ train() {
 train --out data/needles.jsonl.gz --kinds needles hqa vt --count 1200
 train --out data/questions.jsonl.gz --count 800
 train --out data/reinforce.jsonl.gz --kinds needles squad nq --count 150 --seed 2
-train --out data/gpu.jsonl.gz --count 2000 --characters 8000 48000
+train --out data/gpu.jsonl.gz --count 720 --characters 8000 48000
 for length in 4 16; do # chunks of 200 tokens
     python data.py --books "$sources"/held_out/*.txt.gz --squad "$sources/squad_v2_dev.jsonl.gz" --seed 1 \
         --kinds needles squad --count 16 --characters $((length * 800)) $((length * 840)) \

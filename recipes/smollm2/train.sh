@@ -4,6 +4,6 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 run=runs/$1
-memagent train "$1.toml" --out "$run" $([ -d "$run/checkpoints" ] && echo --resume)
+memagent train "$1.toml" --out "$run" --resume
 rm -rf "$run/adapter"
 memagent train export "$run" --to adapter --out "$run/adapter"

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from memagent.training.advantage import group_advantages, tells_apart  # noqa: E402
+from memagent.training.advantage import group_advantages  # noqa: E402
 from memagent.training.settings import LossSettings  # noqa: E402
 from memagent.training.trainer import group_sequences  # noqa: E402
 from memagent.types import (  # noqa: E402
@@ -64,12 +64,6 @@ def test_equal_rewards_have_advantages_of_zero_also_when_divided() -> None:
 @pytest.mark.parametrize("divide", [False, True])
 def test_a_group_of_one_has_an_advantage_of_zero(divide: bool) -> None:
     assert group_advantages(torch.tensor([[0.8], [0.0]]), divide).tolist() == [[0.0], [0.0]]
-
-
-def test_which_groups_tell_apart() -> None:
-    rewards = torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, 1.0], [1.0, 1.0, 1.0], [0.5, 0.4, 0.5]])
-    assert tells_apart(rewards).tolist() == [False, True, False, True]
-    assert tells_apart(torch.tensor([[0.3]])).tolist() == [False]
 
 
 def test_an_attempt_counts_once_in_its_group_however_many_conversations_it_has() -> None:

@@ -306,10 +306,14 @@ def test_a_state_of_another_policy_is_refused() -> None:
         learner(with_adapter()).load_state(learner().state())
 
 
-def test_units_are_dropped_out_in_training_and_not_outside() -> None:
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_no_units_are_dropped_out_since_none_were_in_sampling(checkpointed: bool) -> None:
     trained = moved(with_adapter(lora_dropout=0.5))
+    if checkpointed:
+        trained.network.gradient_checkpointing_enable({"use_reentrant": False})
     batch = batches(GROUPS, "packed", 1000)[0]
+    sampled = trained.values(batch).logprobs
     with trained.training("packed"):
-        once, again = (trained.values(batch).logprobs for _ in range(2))
-    assert not torch.equal(once, again)
-    assert torch.equal(trained.values(batch).logprobs, trained.values(batch).logprobs)
+        assert any(module.training for module in trained.network.modules()) == checkpointed
+        assert torch.equal(sampled, trained.values(batch).logprobs)
+    assert not any(module.training for module in trained.network.modules())

@@ -133,6 +133,7 @@ def test_without_a_buffer_nothing_is_overlong() -> None:
 def test_a_buffer_as_large_as_the_limit_punishes_every_token() -> None:
     assert overlong_penalty(0, 10, 10) == 0.0
     assert overlong_penalty(1, 10, 10) == pytest.approx(-0.1)
+    assert overlong_penalty(1, 10, 99) == pytest.approx(-0.1), "a short limit is all buffer, and no more"
 
 
 def test_the_exponent_is_of_policy_over_sampler() -> None:

@@ -15,7 +15,7 @@ from memagent.documents import text_document
 from memagent.engines.scripted import count_words
 from memagent.errors import EngineError, SettingsError
 from memagent.reading import Read
-from memagent.training.rewards import load_reward, overlong_penalty
+from memagent.training.rewards import load_reward
 from memagent.training.rollout import Rollout
 from memagent.types import Completion, Conversation, Engine, Example, Group, Message, Model, Sampling
 from memagent.workflows import WORKFLOWS
@@ -118,14 +118,6 @@ def test_an_engine_that_fails_for_good_ends_the_rollout() -> None:
 
     with pytest.raises(EngineError, match="out of order"):
         groups(Sampler(answer=failing))
-
-
-@pytest.mark.parametrize(
-    ("tokens", "penalty"), [(0, 0.0), (80, 0.0), (81, -0.05), (90, -0.5), (100, -1.0), (120, -1.0)]
-)
-def test_the_overlong_penalty_falls_over_the_buffer(tokens: int, penalty: float) -> None:
-    assert overlong_penalty(tokens, limit_tokens=100, buffer_tokens=20) == pytest.approx(penalty)
-    assert overlong_penalty(tokens, limit_tokens=100, buffer_tokens=0) == 0
 
 
 def test_the_longest_reply_for_its_limit_is_what_is_taken_off() -> None:

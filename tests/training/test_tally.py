@@ -65,7 +65,7 @@ def test_a_group_is_counted() -> None:
 
 
 def test_a_step_is_the_mean_over_its_attempts_and_updates() -> None:
-    found = totals([tally(GROUP, 0), tally(Group(GROUP.example, (GOOD, GOOD)), 1)], rounds=2)
+    found = totals([tally(GROUP, 0), tally(Group(GROUP.example, (GOOD, GOOD)), 1)], 2, drop_equal=True)
     assert found == {
         "reward": 3 / 4,
         "reward_std": pytest.approx((3 / 16) ** 0.5),  # of 1, 0, 1, 1: 3/4 * 1/4
@@ -85,7 +85,7 @@ def test_a_step_is_the_mean_over_its_attempts_and_updates() -> None:
 
 def test_an_attempt_with_no_conversation_at_all_is_counted() -> None:
     empty = Trajectory("e", (), "", error="no engine")
-    found = totals([tally(Group(GROUP.example, (empty,)), 0)], rounds=1)
+    found = totals([tally(Group(GROUP.example, (empty,)), 0)], 1, drop_equal=True)
     assert (found["reward"], found["failed"], found["conversations"]) == (0.0, 1, 0)
     assert found["memory_tokens"] == found["longest_reply_tokens"] == 0
 

@@ -16,6 +16,7 @@ pytest.importorskip("torch")
 from memagent.config import Settings
 from memagent.prefixes import common_length
 from memagent.tasks import TASKS, Recipe, write_examples
+from memagent.training.data import load_data
 from memagent.training.settings import DataSettings, TrainingSettings, WarmStartSettings
 from memagent.training.warm_start import draw, load_imitations
 from memagent.types import TrainingSequence
@@ -74,7 +75,12 @@ def pool(folder: Path, neighbours: int) -> list[list[TrainingSequence]]:
         data=DataSettings(examples=(str(folder / "examples.jsonl"),)),
         warm_start=WarmStartSettings(count=8, neighbours=neighbours),
     )
-    return asyncio.run(load_imitations(settings, Words(), lambda text: len(text.split())))
+
+    def count_tokens(text: str) -> int:
+        return len(text.split())
+
+    data = load_data(settings.data.examples, settings.seed, count_tokens)
+    return asyncio.run(load_imitations(settings, data, Words(), count_tokens))
 
 
 def test_the_pool_has_the_questions_on_a_chunk_together(tmp_path: Path) -> None:

@@ -22,11 +22,3 @@ def group_advantages(rewards: torch.Tensor, divide_by_std: bool = False) -> torc
     if not divide_by_std or rewards.shape[1] < 2:
         return centred
     return centred / (rewards.std(dim=1, keepdim=True) + _EPSILON)
-
-
-def tells_apart(rewards: torch.Tensor) -> torch.Tensor:
-    """Which groups have rewards that differ: `(groups, attempts)` to `(groups,)`.
-
-    The others have no gradient; DAPO leaves them out and draws others (arXiv 2503.14476, section 3.2).
-    """
-    return (rewards != rewards[:, :1]).any(dim=1)

@@ -117,11 +117,13 @@ class Policy:
 
     @contextmanager
     def training(self, layout: Layout) -> Iterator[None]:
-        """Within it units are dropped out and gradients checkpointed, where the settings ask for that.
+        """Within it gradients are checkpointed, where the settings ask for that.
 
         A backward pass that computes its forward pass again must find the attention of the batches' layout.
+        No units are dropped out: the policy that learns is the one that sampled.
         """
-        self.model.train()
+        for module in self.network.modules():
+            module.training = getattr(module, "gradient_checkpointing", False)
         try:
             with nullcontext() if layout == "padded" else attention_over_trees(self.network):
                 yield

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 
 Item = TypeVar("Item")
+
+_PATIENCE = timedelta(hours=6)  # while one evaluates, the others wait
 
 
 class Ranks:
@@ -21,9 +24,10 @@ class Ranks:
     def __init__(self) -> None:
         self._accelerator: Any = None
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            from accelerate import Accelerator
+            from accelerate import Accelerator, InitProcessGroupKwargs
 
-            self._accelerator = Accelerator()
+            patience = InitProcessGroupKwargs(timeout=_PATIENCE)
+            self._accelerator = Accelerator(kwargs_handlers=[patience])
         self.number: int = self._accelerator.process_index if self._accelerator else 0
         self.count: int = self._accelerator.num_processes if self._accelerator else 1
         self.device: str | None = str(self._accelerator.device) if self._accelerator else None

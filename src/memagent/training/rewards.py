@@ -42,10 +42,12 @@ def load_reward(name: str | None = None, scorer: str | None = None) -> Reward:
 def overlong_penalty(completion_tokens: int, limit_tokens: int, buffer_tokens: int) -> float:
     """DAPO's soft punishment for a completion near its limit: 0 up to the buffer, -1 at the limit.
 
-    Between, it falls evenly over the last `buffer_tokens` (arXiv 2503.14476, section 3.4).
+    Between, it falls evenly over the last `buffer_tokens` (arXiv 2503.14476, section 3.4), or over all
+    tokens if the limit is below that.
     """
     if buffer_tokens <= 0:
         return 0.0
+    buffer_tokens = min(buffer_tokens, limit_tokens)
     over = completion_tokens - (limit_tokens - buffer_tokens)
     return -min(max(over, 0) / buffer_tokens, 1.0)
 

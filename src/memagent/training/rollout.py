@@ -80,8 +80,10 @@ class Rollout:
         return replace(trajectory, reward=self._reward(example, trajectory, reading))
 
     def _reward(self, example: Example, trajectory: Trajectory, reading: Read) -> float:
-        """The reward of the answer, less what is taken off for the longest reply of the attempt."""
-        reward = 0.0 if trajectory.error else float(self.reward(example, trajectory))
+        """The reward of the answer, less what is taken off for the longest reply; 0 for a failed attempt."""
+        if trajectory.error:
+            return 0.0
+        reward = float(self.reward(example, trajectory))
         limits = {"update": reading.budgets.memory_tokens, "answer": reading.budgets.answer_tokens}
         return reward + min(
             (

@@ -184,6 +184,10 @@ class TrainingSettings:
         for name, value in above_zero.items():
             if not value > 0:
                 raise SettingsError(f"{name} is too small: it must be above 0 (steps and refills: not below)")
+        if self.policy.adapter and self.policy.lora_rank:
+            raise SettingsError("policy.adapter brings a LoRA of its own rank: leave policy.lora_rank out")
+        if self.evaluation.every and not self.evaluation.examples:
+            raise SettingsError("evaluation.every needs examples: set evaluation.examples")
         if not 0 <= self.warm_start.mistakes <= 1:
             raise SettingsError("warm_start.mistakes is a share: it lies in [0, 1]")
         if not 0 <= self.loss.clip_low < 1 or self.loss.clip_high < 0 or self.loss.kl_weight < 0:

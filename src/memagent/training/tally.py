@@ -63,7 +63,7 @@ def tally(group: Group, position: int) -> Tally:
     )
 
 
-def totals(tallies: Sequence[Tally], rounds: int) -> dict[str, float]:
+def totals(tallies: Sequence[Tally], rounds: int, drop_equal: bool) -> dict[str, float]:
     """The numbers of a step, over all its groups, those that were dropped included."""
     rewards = [reward for it in tallies for reward in it.rewards]
     names = [item.name for item in fields(Tally) if item.name not in ("position", "rewards")]
@@ -73,7 +73,7 @@ def totals(tallies: Sequence[Tally], rounds: int) -> dict[str, float]:
         "reward": fmean(rewards),
         "reward_std": pstdev(rewards),
         "groups": len(tallies),
-        "groups_dropped": sum(it.equal for it in tallies),
+        "groups_dropped": len(tallies) - len(kept(tallies, drop_equal)),
         "rounds": rounds,
         "failed": sums["failed"],
         "conversations": sums["conversations"],

@@ -6,6 +6,7 @@ run that was killed and resumed has the metrics of one that was not.
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -33,7 +34,7 @@ from memagent.training.rollout import Rollout
 from memagent.training.sequences import sequences_of
 from memagent.training.settings import LossSettings, TrainingSettings, restored
 from memagent.training.tally import Tally, kept, tally, totals, used_mib
-from memagent.training.warm_start import draw, load_imitations
+from memagent.training.warm_start import draw, is_file, load_imitations
 from memagent.types import Engine, Group, TrainingSequence, model_of
 
 
@@ -55,6 +56,8 @@ async def train(
     Raises `SettingsError` for settings that cannot be used or are not those of the run that is resumed,
     `EngineError` if a server fails for good, `TrainingError` if training cannot go on.
     """
+    if only_warm_start and not settings.warm_start.steps:
+        raise SettingsError("there is no warm start: set warm_start.steps")
     path = checkpoint.newest(run) if resume else None
     state = checkpoint.load(path) if path else None
     if state and (changed := _changed(settings.recorded(), state["settings"])):
@@ -103,7 +106,9 @@ def trained_policy(run: Path) -> tuple[Policy, TrainingSettings, int]:
         raise SettingsError(f"{run} has no checkpoint: is it a folder of memagent train?")
     state = checkpoint.load(path)
     settings = restored(state["settings"], str(path))
-    policy = load_policy(settings.policy, settings.rollout.temperature, settings.seed)
+    # A LoRA would be rounded away in part if it were added to bfloat16 weights.
+    whole = replace(settings.policy, dtype="float32")
+    policy = load_policy(whole, settings.rollout.temperature, settings.seed, device="cpu")
     Learner(policy, settings.optimizer, Ranks()).load_weights(state["learner"])
     return policy, settings, state["progress"]["step"]
 
@@ -156,9 +161,10 @@ class Trainer:
         wanted, progress = self.settings.warm_start, self.progress
         if progress.step or progress.warm_steps == wanted.steps:
             return
-        pool = await load_imitations(self.settings, self.policy.tokenizer, self.count_tokens)
+        pool = await load_imitations(self.settings, self.data, self.policy.tokenizer, self.count_tokens)
         self.watch.begin(progress.warm_steps + 1, wanted.steps, "warm_start")
         while progress.warm_steps < wanted.steps:
+            await asyncio.sleep(0)  # an interrupt takes effect between steps
             source = random.Random(f"{self.settings.seed}/warm start/{progress.warm_steps}")
             falling = min(1.0, (wanted.steps - progress.warm_steps) / max(wanted.decay_steps, 1))
             sums = self.learner.imitate(self.ranks.share(draw(pool, wanted, source)), falling)
@@ -168,7 +174,9 @@ class Trainer:
             if due and progress.warm_steps < wanted.steps:
                 self._save()
         # Reinforcement begins with an optimizer of its own: no checkpoint has the other one with all steps.
+        # And with examples behind those that were imitated.
         self.learner = Learner(self.policy, self.settings.optimizer, self.ranks)
+        progress.position = 0 if is_file(wanted.trajectories) else wanted.count
         self._save()
 
     async def _reinforce(self) -> None:
@@ -185,7 +193,7 @@ class Trainer:
             rolled = time.perf_counter()
             sums = self._update(groups, kept(tallies, self._drops))
             progress.step += 1
-            values = totals(tallies, rounds) | self._measures(sums)
+            values = totals(tallies, rounds, self._drops) | self._measures(sums)
             seconds = rolled - started
             values |= {
                 "rollout_seconds": seconds,
@@ -296,7 +304,6 @@ class Trainer:
             self.learner = Learner(self.policy, imitating, self.ranks)
         if state:
             self.learner.load_state(state["learner"])
-            torch.set_rng_state(state["random"])
 
     def _save(self) -> None:
         if self.metrics:
@@ -304,7 +311,6 @@ class Trainer:
                 "settings": self.settings.recorded(),
                 "progress": asdict(self.progress),
                 "learner": self.learner.state(),
-                "random": torch.get_rng_state(),
                 "metrics": self.metrics.position(),
             }
             step = self.progress.warm_steps + self.progress.step

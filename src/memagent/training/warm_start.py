@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import random
 from collections.abc import Iterable, Sequence
@@ -12,7 +13,7 @@ from typing import Any
 from memagent.engines.transformers import chat_ids
 from memagent.errors import SettingsError
 from memagent.prefixes import shared_beginnings
-from memagent.training.data import load_data
+from memagent.training.data import Data
 from memagent.training.oracle import solve
 from memagent.training.rewards import load_function
 from memagent.training.settings import TrainingSettings, WarmStartSettings
@@ -21,13 +22,13 @@ from memagent.types import Conversation, Example, TokenCounter, TrainingSequence
 
 
 async def load_imitations(
-    settings: TrainingSettings, tokenizer: Any, count_tokens: TokenCounter
+    settings: TrainingSettings, data: Data, tokenizer: Any, count_tokens: TokenCounter
 ) -> list[list[TrainingSequence]]:
     """All conversations of the warm start's trajectories; those whose prompts begin alike are together.
 
     At most `warm_start.neighbours` are. Raises `SettingsError` if there are no conversations.
     """
-    trajectories = await _trajectories(settings, count_tokens)
+    trajectories = await _trajectories(settings, data, count_tokens)
     sequences = [
         imitation(conversation, tokenizer)
         for trajectory in trajectories
@@ -65,17 +66,26 @@ def imitation(conversation: Conversation, tokenizer: Any) -> TrainingSequence:
     return TrainingSequence(tuple(chat_ids(tokenizer, conversation.messages)), (*reply, *end))
 
 
-async def _trajectories(settings: TrainingSettings, count_tokens: TokenCounter) -> Iterable[Trajectory]:
+def is_file(trajectories: str) -> bool:
+    """Whether the setting names a file, and neither the oracle nor a function."""
+    return trajectories != "oracle" and ":" not in trajectories
+
+
+async def _trajectories(
+    settings: TrainingSettings, data: Data, count_tokens: TokenCounter
+) -> Iterable[Trajectory]:
     """What the settings name: a file, the oracle, or a function from an example to a trajectory."""
     wanted = settings.warm_start
     place = wanted.trajectories
-    if wanted.trajectories != "oracle" and ":" not in place:
+    if is_file(place):
         return [replace(it, error=None) for it in read_trajectories(Path(place))][: wanted.count]
-    data = load_data(settings.data.examples, settings.seed, count_tokens)
     examples = [data.at(position) for position in range(wanted.count)]
-    if wanted.trajectories == "oracle":
-        solved = solve(examples, settings.read, count_tokens, mistakes=wanted.mistakes)
-        return [it async for it in solved]
+    if place == "oracle":
+        found: list[Trajectory] = []
+        async for trajectory in solve(examples, settings.read, count_tokens, mistakes=wanted.mistakes):
+            found.append(trajectory)
+            await asyncio.sleep(0)  # an interrupt takes effect between examples
+        return found
     write = load_function(place)
     return [await _written(write, example) for example in examples]
 
