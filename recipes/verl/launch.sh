@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Trains as qwen7b.yaml says, on a Ray cluster that is up: `ray start --head` on one machine, `ray start
-# --address HEAD:6379` on the others, each with memagent[verl] and vllm installed, and the examples at one place.
+# --address HEAD:6379` on the others, each with this package, its extra `verl` and vllm, and the examples at one place.
 #
 #   MODEL=/models/Qwen2.5-7B-Instruct TRAIN=/data/train.jsonl HELD_OUT=/data/held_out.jsonl OUT=/data/qwen7b \
 #       recipes/verl/launch.sh [trainer.nnodes=2 memagent.read.chunk_tokens=2000 ...]

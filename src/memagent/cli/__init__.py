@@ -1,7 +1,7 @@
 """The command line: one file a command. Answers go to stdout, everything else to stderr.
 
-Exit codes: 0 answered, 2 usage or settings, 3 engine failed (resumable), 4 document unreadable,
-130 interrupted.
+Exit codes: 0 answered, 1 a defect in memagent, 2 usage or settings, 3 engine failed (resumable),
+4 document unreadable, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="memagent",
         description="Read documents of any length with any model: ask, measure, train.",
-        epilog="exit codes: 0 answered, 2 usage or settings, 3 engine failed (resumable), "
-        "4 document unreadable, 130 interrupted",
+        epilog="exit codes: 0 answered, 1 a defect in memagent, 2 usage or settings, "
+        "3 engine failed (resumable), 4 document unreadable, 130 interrupted",
     )
     parser.add_argument("--version", action="version", version=f"memagent {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")

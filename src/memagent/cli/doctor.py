@@ -39,7 +39,8 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "doctor",
         help="say what is installed, which model would be used and why, and what is wrong",
-        description="Look at the installation without loading a model. Exit code 2 if `ask` would fail.",
+        description="Look at the installation and the settings, and ask an endpoint for its models; no "
+        "model is loaded. Exit code 2 if something would keep `ask` from starting.",
     )
     flags.add_settings(parser)
     parser.set_defaults(run=run)

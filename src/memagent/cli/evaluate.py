@@ -51,7 +51,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--reader", action="append", default=[], choices=READERS, metavar="NAME",
                         help=f"{', '.join(READERS)}; may be repeated")  # fmt: skip
     parser.add_argument("--count", type=int, metavar="N",
-                        help="examples for a task at a size (128); of a file, the first (all)")  # fmt: skip
+                        help="examples for a task at a size (128, or all of a smaller set); of a file, "
+                        "the first (all)")  # fmt: skip
     parser.add_argument("--samples-per-example", type=int, default=1, metavar="N", dest="samples",
                         help="how often each reader reads an example (1)")  # fmt: skip
     parser.add_argument("--scorer", choices=SCORERS, help="another scorer than the task's own")

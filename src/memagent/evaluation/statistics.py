@@ -51,7 +51,7 @@ class Result:
 
     @property
     def size(self) -> Size:
-        """The size asked for; for an example of a file, its length to the next power of two."""
+        """The size asked for; for an example of a file, its length to the nearest power of two."""
         if self.row.documents is not None:
             return Size("documents", self.row.documents)
         if self.row.length is not None:

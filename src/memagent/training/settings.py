@@ -240,7 +240,7 @@ def _located(settings: TrainingSettings, folder: Path) -> TrainingSettings:
         settings,
         policy=replace(policy, model=found(policy.model), adapter=found(policy.adapter)),
         read=replace(read, model=found(read.model), templates=found(read.templates),
-                     tokenizer=found(read.tokenizer)),
+                     adapter=found(read.adapter), tokenizer=found(read.tokenizer)),
         data=replace(data, examples=all_found(data.examples), reward=found(data.reward)),
         evaluation=replace(evaluation, examples=all_found(evaluation.examples)),
         warm_start=replace(warm_start, trajectories=found(warm_start.trajectories) or "oracle"),
