@@ -33,6 +33,8 @@ _MOST_WINDOW_TOKENS = 8192  # the paper's; memory for keys and values grows with
 # which takes half a minute for a long prompt when the machine is busy.
 _CPU_BATCH_TOKENS = 128
 
+_SMALL_MODEL_BYTES = 512 * 2**20
+
 # The model's own distribution: nothing cut off or penalised but by temperature and top_p. All is
 # spelled out because a GGUF may bring its own defaults along.
 _PLAIN_SAMPLING = {
@@ -149,7 +151,10 @@ def parameters(xllamacpp: Any, start: Start) -> Any:
     params.n_ctx = start.window_tokens * start.slots  # llama.cpp counts that of all slots together
     params.n_parallel = start.slots
     params.hostnames, params.port, params.api_keys = ["127.0.0.1"], 0, [start.key]
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = start.threads
+    # A token of a small model is done before a second thread has woken up.
+    small = start.path.stat().st_size < _SMALL_MODEL_BYTES
+    params.cpuparams.n_threads = 1 if small else start.threads
+    params.cpuparams_batch.n_threads = start.threads
     params.verbosity = -1  # silent
     params.ui = params.endpoint_slots = False
     # Any reused prefix changes the batches, and so the rounding: a resumed read, whose server is new, could
