@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,18 @@ def test_checkpointed_gradients_are_the_same(layout: str) -> None:
     checkpointed.gradient_checkpointing_enable({"use_reentrant": False})
     found = gradient(GROUPS, trained=policy(checkpointed), layout=layout, batch_tokens=70)
     assert torch.allclose(found, gradient(GROUPS, layout="padded"), atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable:FutureWarning")
+def test_a_reference_between_forward_and_backward_leaves_checkpointed_gradients_as_they_are() -> None:
+    found = []
+    for checkpointing in (False, True):
+        trained = policy()
+        if checkpointing:
+            trained.network.gradient_checkpointing_enable({"use_reentrant": False})
+        trained.keep_reference()
+        found.append(gradient(GROUPS, LossSettings(kl_weight=0.5), moved(trained), batch_tokens=70))
+    assert torch.allclose(*found, atol=1e-6)
 
 
 def test_the_loss_is_a_mean_over_the_tokens_of_the_step() -> None:
@@ -228,19 +241,25 @@ def test_the_divergence_is_averaged_with_the_loss(batch_tokens: int) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_reference_of_an_adapter_is_the_base_without_it(layout: Any) -> None:
+@pytest.mark.parametrize("make", [policy, with_adapter])
+def test_the_reference_is_the_policy_as_it_was(make: Callable[[], Policy], layout: Any) -> None:
     batch = batches(GROUPS, layout, 1000)[0]
-    base = policy().values(batch).logprobs.detach()
-    trained = with_adapter()
-    assert torch.equal(trained.values(batch).logprobs, trained.reference_logprobs(batch))
+    trained = moved(make())
+    before = trained.values(batch).logprobs.detach()
+    trained.keep_reference()
+    assert torch.equal(trained.reference_logprobs(batch), before)
     moved(trained)
-    assert (trained.values(batch).logprobs - base).abs().max() > 0.1
-    assert torch.allclose(trained.reference_logprobs(batch), base, atol=1e-6)
+    after = trained.values(batch).logprobs.detach()
+    assert (after - before).abs().max() > 0.1
+    assert torch.equal(trained.reference_logprobs(batch), before)
     assert not trained.reference_logprobs(batch).requires_grad
+    assert torch.equal(trained.values(batch).logprobs, after), "the policy is what it was"
 
 
 def test_an_adapter_is_trained_with_its_divergence_and_the_base_is_not() -> None:
     trained = moved(with_adapter())
+    trained.keep_reference()
+    moved(trained)
     base = {name: value.clone() for name, value in trained.model.state_dict().items() if "lora_" not in name}
     names = set(trained.trained())
     adapted = {name: value.detach().clone() for name, value in trained.trained().items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -43,7 +42,7 @@ class Policy:
         self.tokenizer = tokenizer
         self.temperature = temperature
         self.autocast = autocast
-        self._reference: Any = None
+        self._reference: dict[str, torch.Tensor] = {}
 
     @property
     def has_adapter(self) -> bool:
@@ -71,33 +70,8 @@ class Policy:
 
     def values(self, batch: Batch) -> TokenValues:
         """Log-probabilities of the completion tokens of a batch on the policy's device, with gradient."""
-        return self._values(self.network, batch)
-
-    def keep_reference(self) -> None:
-        """Take the policy as it is now for the reference, unless the base without its LoRA is it."""
-        if not self.has_adapter:
-            self._reference = copy.deepcopy(self.model).requires_grad_(False).eval()
-
-    def reference_logprobs(self, batch: Batch) -> torch.Tensor:
-        """What the reference gives the same tokens `(completion tokens,)`."""
-        if not self.has_adapter and self._reference is None:
-            raise ValueError("there is no reference: call keep_reference before training")
-        without_adapter = self.model.disable_adapter() if self.has_adapter else nullcontext()
-        with torch.no_grad(), without_adapter:
-            return self._values(self.network if self.has_adapter else self._reference, batch).logprobs
-
-    def reference_state(self) -> dict[str, torch.Tensor]:
-        """The reference's weights, for a checkpoint; nothing where it is the base itself."""
-        return self._reference.state_dict() if self._reference is not None else {}
-
-    def load_reference(self, state: dict[str, torch.Tensor]) -> None:
-        """Take up the reference of a checkpoint."""
-        if state:
-            self.keep_reference()
-            self._reference.load_state_dict(state)
-
-    def _values(self, network: PreTrainedModel, batch: Batch) -> TokenValues:
         arguments: dict[str, Any] = {"trees": batch.trees} if batch.trees else {}
+        network = self.network
         with self.precision(), attention_over_trees(network) if batch.trees else nullcontext():
             logits = network(
                 input_ids=batch.input_ids,
@@ -114,6 +88,37 @@ class Policy:
             logprobs=logprobs.gather(-1, batch.targets[:, None])[:, 0],
             entropy=-(flat.exp() * flat).sum(-1),
         )
+
+    def keep_reference(self) -> None:
+        """Take the policy as it is now for the reference."""
+        self._reference = {name: value.detach().clone() for name, value in self.trained().items()}
+
+    def reference_logprobs(self, batch: Batch) -> torch.Tensor:
+        """What the reference gives the same tokens `(completion tokens,)`."""
+        if not self._reference:
+            raise ValueError("there is no reference: call keep_reference before training")
+        with torch.no_grad(), self._weights_of_reference():
+            return self.values(batch).logprobs
+
+    def reference_state(self) -> dict[str, torch.Tensor]:
+        """The reference's weights, for a checkpoint: those that are trained, as they were."""
+        return {name: value.cpu() for name, value in self._reference.items()}
+
+    def load_reference(self, state: dict[str, torch.Tensor]) -> None:
+        """Take up the reference of a checkpoint."""
+        self._reference = {name: value.to(self.device) for name, value in state.items()}
+
+    @contextmanager
+    def _weights_of_reference(self) -> Iterator[None]:
+        trained = self.trained()
+        now = {name: value.data for name, value in trained.items()}
+        for name, value in trained.items():
+            value.data = self._reference[name]
+        try:
+            yield
+        finally:
+            for name, value in trained.items():
+                value.data = now[name]
 
     @contextmanager
     def training(self, layout: Layout) -> Iterator[None]:

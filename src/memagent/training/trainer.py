@@ -283,7 +283,7 @@ class Trainer:
     def _keep_reference(self) -> None:
         """The policy before reinforcement is the reference; it is written once, for runs that are resumed."""
         path = self.run / checkpoint.FOLDER / "reference.pt"
-        if not self.settings.loss.kl_weight or self.policy.has_adapter:
+        if not self.settings.loss.kl_weight:
             return
         if self.progress.step:
             self.policy.load_reference(checkpoint.load(path))
