@@ -474,3 +474,8 @@ def test_two_reads_do_not_share_a_journal(tmp_path: Path) -> None:
         Journal(path, {"problem": "what?"}, ScriptedEngine([]), resume=True)
     asyncio.run(first.aclose())
     asyncio.run(Journal(path, {"problem": "what?"}, ScriptedEngine([]), resume=True).aclose())
+
+
+def test_what_cannot_hold_a_journal_is_refused() -> None:
+    with pytest.raises(JournalError, match="/dev/null cannot be written"):
+        Journal(Path(os.devnull), {"problem": "what?"}, ScriptedEngine([]))

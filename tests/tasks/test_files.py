@@ -96,3 +96,13 @@ def test_a_file_that_is_not_there_or_cut_off_is_an_error(tmp_path: Path) -> None
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(SettingsError, match="cannot be read"):
         list(load_examples(path))
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    write_examples(path, [Example("a", "t", "Who?", "Ada came. " * 99, ("Ada",), 300)])
+    whole = bytearray(path.read_bytes())
+    whole[30] ^= 255
+    path.write_bytes(whole)
+    with pytest.raises(SettingsError, match=r"a\.jsonl\.gz cannot be read"):
+        list(load_examples(path))
