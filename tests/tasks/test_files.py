@@ -101,8 +101,8 @@ def test_a_file_that_is_not_there_or_cut_off_is_an_error(tmp_path: Path) -> None
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.gz"
     write_examples(path, [Example("a", "t", "Who?", "Ada came. " * 99, ("Ada",), 300)])
-    whole = bytearray(path.read_bytes())
-    whole[30] ^= 255
-    path.write_bytes(whole)
-    with pytest.raises(SettingsError, match=r"a\.jsonl\.gz cannot be read"):
-        list(load_examples(path))
+    whole = path.read_bytes()
+    for place in range(10, len(whole) - 8):  # between the header and the checksum
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1 :])
+        with pytest.raises(SettingsError, match=r"a\.jsonl\.gz"):
+            list(load_examples(path))
