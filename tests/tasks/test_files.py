@@ -102,7 +102,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.gz"
     write_examples(path, [Example("a", "t", "Who?", "Ada came. " * 99, ("Ada",), 300)])
     whole = path.read_bytes()
-    for place in range(10, len(whole) - 8):  # between the header and the checksum
+    for place in range(len(whole) // 2, len(whole) - 8):  # behind the header, before the checksum
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1 :])
         with pytest.raises(SettingsError, match=r"a\.jsonl\.gz"):
             list(load_examples(path))
