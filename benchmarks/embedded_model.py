@@ -63,6 +63,7 @@ def server(path: Path, window_tokens: int = 8192, threads: int = 1, **changed: A
     """memagent's own server, some of its parameters changed."""
     xllamacpp = llamacpp.import_xllamacpp()
     params = llamacpp.parameters(xllamacpp, llamacpp.Start(path, window_tokens, 1, threads, "key"))
+    params.cpuparams.n_threads = threads  # for writing as well, which memagent does with one
     for name, value in changed.items():
         setattr(params, name, value)
     running = xllamacpp.Server(params)

@@ -19,10 +19,10 @@ from memagent.engines import choose, embedded, open_engine
 from memagent.engines.adapters import adapter_of
 from memagent.engines.openai import OpenAIEngine, served_models
 from memagent.errors import MemAgentError, SettingsError
-from memagent.prompts import load_prompts
+from memagent.evaluation.readers import prompts_of
+from memagent.prompts import Prompts
 from memagent.reading import fitted_budgets
 from memagent.types import model_of
-from memagent.workflows import WORKFLOWS
 
 _PACKAGES = {
     "the base": ("openai", "xllamacpp", "gguf", "bm25s"),
@@ -56,10 +56,9 @@ def run(options: argparse.Namespace, _console: Console) -> int:
     try:
         settings = flags.settings_from(options)
         choice = choose(settings)
-        if settings.templates:
-            load_prompts(settings.templates)
+        prompts = prompts_of(settings.workflow, settings)
         print(f"engine: {choice.engine}, because {choice.why}")
-        print(f"model: {_model(choice.engine, settings)}")
+        print(f"model: {_model(choice.engine, settings, prompts)}")
         if adapter := adapter_of(settings, choice.engine):
             print(f"adapter: {adapter}")
     except MemAgentError as error:
@@ -69,10 +68,10 @@ def run(options: argparse.Namespace, _console: Console) -> int:
     return 0
 
 
-def _model(engine: str, settings: Settings) -> str:
+def _model(engine: str, settings: Settings, prompts: Prompts) -> str:
     """The model that would be used. Raises `MemAgentError` if it could not be."""
     if engine == "openai":
-        return asyncio.run(_remote_model(settings))
+        return asyncio.run(_remote_model(settings, prompts))
     if settings.model is None:
         return str(embedded.default_model())
     if engine == "transformers" and any(find_spec(name) is None for name in ("torch", "transformers")):
@@ -82,10 +81,10 @@ def _model(engine: str, settings: Settings) -> str:
     return settings.model
 
 
-async def _remote_model(settings: Settings) -> str:
+async def _remote_model(settings: Settings, prompts: Prompts) -> str:
     engine = await open_engine(settings)
     try:
-        fitted_budgets(settings, engine, WORKFLOWS[settings.workflow].prompts)
+        fitted_budgets(settings, engine, prompts)
         served = await served_models(engine) if isinstance(engine, OpenAIEngine) else {}
     finally:
         await engine.aclose()

@@ -100,7 +100,7 @@ async def open_engine(settings: Settings) -> LlamaCppEngine:
     name = await asyncio.to_thread(name_with, path.stem, adapter)
     file = f"{path.name}, {path.stat().st_size} bytes"
     model = Model(name, window, loopback.count, file, trained_budgets(adapter))
-    # The embedded model reads short chunks, so that a third of each prompt are the same instructions.
+    # The embedded model reads short chunks, so that the instructions are a third of each prompt.
     keeps = settings.model is None and slots == 1 and not _has_gpu(import_xllamacpp())
     connection = Connection(
         base_url=f"{server.listening_address}/v1",

@@ -29,12 +29,13 @@ _OVERFLOW = re.compile(
     r"|longer than the (?:model|maximum)|max[ _]new[ _]tokens\W+must be",
     re.IGNORECASE,
 )
-Prepare = Callable[[tuple[Message, ...]], Awaitable[None]]
-
 _RETRIED_STATUS = {408, 409, 425, 429}
 _FIRST_DELAY_SECONDS = 0.5
 _LONGEST_DELAY_SECONDS = 30.0
 _LONGEST_RETRY_AFTER_SECONDS = 300.0
+
+Prepare = Callable[[tuple[Message, ...]], Awaitable[None]]
+"""What is done with a prompt before it is sent."""
 
 
 @dataclass(frozen=True, slots=True)
