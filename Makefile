@@ -26,8 +26,8 @@ lint: .venv/dev
 # thread: those that wait for each other take longer, for models this small.
 test-train: export OMP_NUM_THREADS = 1
 test-train: .venv-train/dev
-	$(TRAIN)/mypy src/memagent/engines/cache.py src/memagent/engines/decoding.py src/memagent/engines/transformers.py src/memagent/training
-	$(TRAIN)/python -m pytest tests/engines/test_cache.py tests/engines/test_transformers.py tests/training tests/cli/test_train.py
+	$(TRAIN)/mypy src/memagent/engines/torch src/memagent/training
+	$(TRAIN)/python -m pytest tests/engines/torch tests/training tests/cli/test_train.py
 
 # verl wants other versions than the rest is tested with: its own environment. It brings Ray along, so that
 # evaluation on a cluster is tested here too.

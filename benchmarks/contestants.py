@@ -43,8 +43,8 @@ Contestant = Callable[[Job], Coroutine[Any, Any, None]]
 def ours(base_url: str, journal: bool) -> Contestant:
     """memagent: from the file on disk to the answer."""
     from memagent import Read, open_document
-    from memagent.config import Settings
     from memagent.engines.openai import Connection, OpenAIEngine
+    from memagent.settings import Settings
     from memagent.types import Model
 
     engine = OpenAIEngine(Model("zero"), Connection(base_url, concurrency=1024))

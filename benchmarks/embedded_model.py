@@ -26,7 +26,8 @@ from typing import Any
 
 import measure
 
-from memagent.engines import embedded, llamacpp
+from memagent.engines.llamacpp import embedded
+from memagent.engines.llamacpp.engine import engine as llamacpp
 
 _WINDOW_TOKENS = 512  # for perplexity: each token is predicted from those before it in its window
 _DECODED_TOKENS = 64

@@ -30,8 +30,8 @@ import zero_server
 from platformdirs import user_cache_path
 
 from memagent import Read, open_document
-from memagent.config import Settings
 from memagent.engines.openai import Connection, OpenAIEngine
+from memagent.settings import Settings
 from memagent.types import Model
 
 _CHUNK_BYTES = 20_000  # what 5000 tokens of four bytes are

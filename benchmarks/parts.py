@@ -13,12 +13,12 @@ from contestants import PROBLEM
 from zero_server import REPLY
 
 from memagent import open_document
-from memagent.chunking import split
-from memagent.journal import Journal
+from memagent.documents.chunking import split
+from memagent.documents.tokens import TokenEstimate
 from memagent.prompts import OVERWRITE
-from memagent.tokens import TokenEstimate
+from memagent.reading.journal import Journal
+from memagent.reading.replies import read_rewrite
 from memagent.types import Chunk, Completion, Conversation, Message, Sampling, Usage
-from memagent.workflows.replies import read_rewrite
 
 _CHUNK_TOKENS = 5000
 

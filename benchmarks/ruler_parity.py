@@ -22,12 +22,12 @@ from typing import Any
 
 from ruler_statistics import Sample, compare, family, slots, statistics
 
-from memagent.config import user_cache_path
+from memagent.documents.tokens import load_tokenizer
+from memagent.settings import user_cache_path
 from memagent.tasks import RULER, TASKS, Corpora, Recipe, examples
 from memagent.tasks.corpora import SAMPLE, read_text
 from memagent.tasks.fetch import RULER_WHEEL, fetch
 from memagent.tasks.passages import load_passages
-from memagent.tokens import load_tokenizer
 from memagent.types import TokenCounter
 
 SEED = 42  # RULER's

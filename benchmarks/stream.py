@@ -53,22 +53,22 @@ class Run:
 
 def with_estimate(path: Path, _: Path | None) -> tuple[int, int, float]:
     """memagent without a tokenizer."""
-    from memagent.tokens import TokenEstimate
+    from memagent.documents.tokens import TokenEstimate
 
     return _chunk(path, TokenEstimate(4.0))
 
 
 def with_tokenizer(path: Path, tokenizer: Path | None) -> tuple[int, int, float]:
     """memagent with a tokenizer."""
-    from memagent.tokens import load_tokenizer
+    from memagent.documents.tokens import load_tokenizer
 
     assert tokenizer
     return _chunk(path, load_tokenizer(tokenizer))
 
 
 def _chunk(path: Path, count_tokens: Callable[[str], int]) -> tuple[int, int, float]:
-    from memagent.chunking import split
-    from memagent.documents import open_document
+    from memagent.documents.chunking import split
+    from memagent.documents.opening import open_document
 
     chunks = tokens = characters = counted = 0
 

@@ -25,12 +25,12 @@ import measure
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
-from memagent.engines import decoding
-from memagent.training.learner import Learner
-from memagent.training.policy import Policy
+from memagent.engines.torch import decoding
+from memagent.training.optimization.learner import Learner
+from memagent.training.optimization.policy import Policy
 from memagent.training.ranks import Ranks
 from memagent.training.settings import LossSettings, OptimizerSettings
-from memagent.training.tally import used_mib
+from memagent.training.step_statistics import used_mib
 from memagent.types import Sampling, TrainingSequence
 
 VOCABULARY = 49152

@@ -18,7 +18,7 @@ from memagent import (
     Settings,
     Usage,
 )
-from memagent.documents import text_document
+from memagent.documents.opening import text_document
 from memagent.errors import ContextOverflowError, EngineError
 from server import Reply, complete, count_tokens, read_facts
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
+from test_documents import PROSE, docx, epub, pdf, zipped
 
 from memagent import DocumentError, Message, ScriptedEngine, Settings, aread
-from test_documents import PROSE, docx, epub, pdf, zipped
 
 DOCUMENTS = 2000
 SECONDS = 20  # for one document; a thousand times what it takes

@@ -9,10 +9,10 @@ import string
 from dataclasses import replace
 from pathlib import Path
 
-from memagent.config import Settings
-from memagent.documents import text_document
+from memagent.documents.opening import text_document
 from memagent.engines import ScriptedEngine
-from memagent.reading import Read
+from memagent.reading.read import Read
+from memagent.settings import Settings
 from memagent.types import Example, Message, Trajectory
 
 SYMBOLS = "012345"

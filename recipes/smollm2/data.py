@@ -20,12 +20,12 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from memagent.documents.tokens import TokenEstimate
 from memagent.tasks import TASKS, write_examples
 from memagent.tasks.corpora import SENTENCE_END, Corpora, Essays, read_rows
 from memagent.tasks.files import new_file
 from memagent.tasks.needle import NEEDLE, NOISE, Kind, Needles, draw, like_needles
 from memagent.tasks.recipe import ABSENT_ANSWERS, Recipe
-from memagent.tokens import TokenEstimate
 from memagent.types import Example
 
 FORMS = (

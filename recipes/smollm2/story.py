@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from memagent.documents.tokens import TokenEstimate
 from memagent.tasks import write_examples
-from memagent.tokens import TokenEstimate
 from memagent.types import Example
 
 STORY = Path(__file__).parents[2] / "examples" / "blue_carbuncle.txt"

@@ -9,8 +9,7 @@ from importlib.metadata import version
 
 __version__ = version("memagent")
 
-from memagent.config import Settings, load_settings
-from memagent.documents import Document, open_document, text_document
+from memagent.documents.opening import Document, open_document, text_document
 from memagent.engines import ScriptedEngine, open_engine
 from memagent.errors import (
     CallLimitError,
@@ -23,7 +22,8 @@ from memagent.errors import (
     SettingsError,
 )
 from memagent.prompts import Prompts, load_prompts
-from memagent.reading import Read, Result, aread, read
+from memagent.reading.read import Read, Result, aread, read
+from memagent.settings import Settings, load_settings
 from memagent.types import (
     Chunk,
     Completion,

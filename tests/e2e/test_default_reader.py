@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from memagent import read
-from memagent.config import Settings
-from memagent.documents import text_document
+from memagent.documents.opening import text_document
 from memagent.engines import open_engine
-from memagent.reading import Read
+from memagent.reading.read import Read
+from memagent.settings import Settings
 from memagent.tasks import TASKS, Recipe
 from memagent.tasks.scoring import string_match_all
 from memagent.types import Example, TokenCounter, model_of

@@ -12,11 +12,11 @@ import pytest
 
 from memagent import Message, Sampling, Settings, SettingsError, load_settings, open_engine, text_document
 from memagent.cli import main
-from memagent.engines import embedded
 from memagent.engines.adapters import READER, adapter_of, misfit, name_with, trained_budgets
-from memagent.reading import Read
+from memagent.engines.llamacpp import embedded
+from memagent.reading.read import Read
+from memagent.reading.workflows import Budgets
 from memagent.types import Completion
-from memagent.workflows import Budgets
 
 needs_wheel = pytest.mark.skipif(
     embedded.installed_model() is None,

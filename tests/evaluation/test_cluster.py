@@ -12,10 +12,10 @@ import pytest
 from measured import find_code, without_times, write_examples
 
 from memagent import SettingsError
-from memagent.config import Settings
 from memagent.evaluation.plan import Plan
 from memagent.evaluation.rows import Row, read_rows
 from memagent.evaluation.run import Run, Watch, evaluate
+from memagent.settings import Settings
 from server import Server
 
 cluster_utils = pytest.importorskip("ray.cluster_utils", reason="needs the extra ray")

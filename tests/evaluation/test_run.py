@@ -15,12 +15,12 @@ import pytest
 from measured import find_code, story, without_times, write_examples
 
 from memagent import SettingsError
-from memagent.config import Settings
 from memagent.evaluation.attempts import depth, score
 from memagent.evaluation.plan import Cell, Plan
 from memagent.evaluation.readers import Retrieval
 from memagent.evaluation.rows import Row, read_header, read_rows
 from memagent.evaluation.run import Run, Watch, evaluate
+from memagent.settings import Settings
 from memagent.tasks import TASKS, Corpora, Recipe, Task
 from memagent.types import Example
 from server import Fault, Server, lasting_fault, refusal

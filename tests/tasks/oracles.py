@@ -8,10 +8,10 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
+from memagent.documents.tokens import load_tokenizer
 from memagent.tasks import TASKS, Corpora
 from memagent.tasks.corpora import SAMPLE, read_text
 from memagent.tasks.passages import load_passages
-from memagent.tokens import load_tokenizer
 from memagent.types import Example, TokenCounter
 
 RULER_ROOM = {"niah": 128, "vt": 30, "cwe": 120, "fwe": 50, "qa": 32}

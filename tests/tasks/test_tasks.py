@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from memagent.documents.tokens import TokenEstimate
 from memagent.errors import SettingsError
 from memagent.tasks import RULER, TASKS, Corpora, Recipe, examples
 from memagent.tasks.needle import Needles, like_needles
 from memagent.tasks.passages import load_passages
 from memagent.tasks.scoring import SCORERS
 from memagent.tasks.vocabulary import compound, distinct_words
-from memagent.tokens import TokenEstimate
 from memagent.types import Example, TokenCounter
 from tasks.oracles import solve
 

@@ -11,8 +11,8 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from memagent.engines.transformers import chat_ids
-from memagent.training.policy import load_policy
+from memagent.engines.torch.engine import chat_ids
+from memagent.training.optimization.policy import load_policy
 from memagent.training.settings import TrainingSettings
 from memagent.types import Message
 from server import Fault, Server, refusal

@@ -22,11 +22,12 @@ import numpy as np  # noqa: E402
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
 from memagent import Message, Sampling, Settings, SettingsError, open_engine  # noqa: E402
-from memagent.config import NO_ADAPTER  # noqa: E402
-from memagent.engines import embedded, llamacpp  # noqa: E402
 from memagent.engines.adapters import READER, name_with, trained_budgets  # noqa: E402
-from memagent.engines.lora import with_adapter  # noqa: E402
-from memagent.engines.transformers import TransformersEngine, chat_ids  # noqa: E402
+from memagent.engines.llamacpp import embedded
+from memagent.engines.llamacpp import engine as llamacpp  # noqa: E402
+from memagent.engines.torch.engine import TransformersEngine, chat_ids  # noqa: E402
+from memagent.engines.torch.lora import with_adapter  # noqa: E402
+from memagent.settings import NO_ADAPTER  # noqa: E402
 from memagent.training.export import export_policy  # noqa: E402
 from memagent.types import Completion  # noqa: E402
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from memagent import Settings
-from memagent.documents import text_document
+from memagent.documents.opening import text_document
 from memagent.engines.scripted import count_words
 from memagent.errors import EngineError, SettingsError
-from memagent.reading import Read
+from memagent.reading.read import Read
+from memagent.reading.workflows import WORKFLOWS
 from memagent.training.rewards import load_reward
 from memagent.training.rollout import Rollout
 from memagent.types import Completion, Conversation, Engine, Example, Group, Message, Model, Sampling
-from memagent.workflows import WORKFLOWS
 
 EXAMPLES = [
     Example(f"e{number}", "mine", f"Who came at {number}?", f"Ada came at {number}. " * 40, ("Ada",), 160)
@@ -146,10 +146,10 @@ def test_a_reward_is_any_function_by_name(tmp_path: Path) -> None:
 
 def test_what_was_sampled_is_kept() -> None:
     torch = pytest.importorskip("torch")
-    from memagent.engines.transformers import TransformersEngine
+    from memagent.engines.torch.engine import TransformersEngine
     from memagent.training.data import load_data
-    from memagent.training.policy import load_policy
-    from memagent.training.sequences import sequences_of
+    from memagent.training.optimization.policy import load_policy
+    from memagent.training.optimization.sequences import sequences_of
     from memagent.training.settings import load_training
 
     preset = load_training(Path(__file__).parents[2] / "presets" / "tiny.toml")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from memagent.training.policy import Policy
+from memagent.training.optimization.policy import Policy
 from memagent.types import TrainingSequence
 
 VOCABULARY = 40

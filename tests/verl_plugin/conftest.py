@@ -20,7 +20,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the tokenizer and the configuration of the embedded model, and no weights."""
     from transformers import AutoConfig, AutoTokenizer
 
-    from memagent.engines.embedded import installed_model
+    from memagent.engines.llamacpp.embedded import installed_model
 
     file, folder = installed_model(), tmp_path_factory.mktemp("model")
     assert file is not None

@@ -77,8 +77,8 @@ class Embedded:
     """The embedded model on llama.cpp: prompts and replies are token ids, sampled as verl says."""
 
     def __init__(self, end: int) -> None:
-        from memagent.engines.embedded import default_model
-        from memagent.engines.llamacpp import Start, import_xllamacpp, parameters
+        from memagent.engines.llamacpp.embedded import default_model
+        from memagent.engines.llamacpp.engine import Start, import_xllamacpp, parameters
 
         self._end = end
         xllamacpp = import_xllamacpp()

@@ -16,9 +16,9 @@ from transformers import AutoTokenizer
 from verl.trainer.ppo.v1 import get_trainer_cls
 
 from memagent.errors import SettingsError
+from memagent.reading.workflows import WORKFLOWS, Budgets
 from memagent.training.verl.launch import prepared
 from memagent.training.verl.settings import check, plugin_settings
-from memagent.workflows import WORKFLOWS, Budgets
 
 
 @pytest.fixture(scope="module")

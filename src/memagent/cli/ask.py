@@ -16,12 +16,12 @@ from rich.console import Console
 from memagent.cli import flags
 from memagent.cli.messages import exit_code, print_error, warn
 from memagent.cli.progress import progress_on
-from memagent.config import Settings, user_cache_path
-from memagent.documents import Document, open_document
+from memagent.documents.opening import Document, open_document
 from memagent.engines import open_engine
 from memagent.errors import EngineError, JournalError, MemAgentError, SettingsError
-from memagent.journal import earlier_paths, new_path
-from memagent.reading import Read, Result
+from memagent.reading.journal import earlier_paths, new_path
+from memagent.reading.read import Read, Result
+from memagent.settings import Settings, user_cache_path
 
 
 def add_parser(commands: Any) -> None:

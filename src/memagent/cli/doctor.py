@@ -14,14 +14,15 @@ from rich.console import Console
 
 from memagent import __version__
 from memagent.cli import flags
-from memagent.config import Settings, user_cache_path, user_config_path
-from memagent.engines import choose, embedded, open_engine
+from memagent.engines import choose, open_engine
 from memagent.engines.adapters import adapter_of
+from memagent.engines.llamacpp import embedded
 from memagent.engines.openai import OpenAIEngine, served_models
 from memagent.errors import MemAgentError, SettingsError
 from memagent.evaluation.readers import prompts_of
 from memagent.prompts import Prompts
-from memagent.reading import fitted_budgets
+from memagent.reading.read import fitted_budgets
+from memagent.settings import Settings, user_cache_path, user_config_path
 from memagent.types import model_of
 
 _PACKAGES = {

@@ -17,14 +17,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from memagent.cli import flags
 from memagent.cli.messages import warn
-from memagent.config import Settings
 from memagent.engines import choose
 from memagent.errors import EngineError, SettingsError
 from memagent.evaluation.plan import Cell, Plan
 from memagent.evaluation.readers import READERS, Retrieval
-from memagent.evaluation.report import load, score_tables
 from memagent.evaluation.rows import Row, without_password
 from memagent.evaluation.run import Run, Watch, evaluate
+from memagent.reports.evaluation import load, score_tables
+from memagent.settings import Settings
 from memagent.tasks import TASKS, Corpora
 from memagent.tasks.corpora import HOMES
 from memagent.tasks.scoring import SCORERS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import fields
 
-from memagent.config import NO_ADAPTER, Settings, load_settings, setting_types
+from memagent.settings import NO_ADAPTER, Settings, load_settings, setting_types
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:

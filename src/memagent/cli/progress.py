@@ -12,7 +12,7 @@ from rich.panel import Panel
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
-from memagent.reading import Read
+from memagent.reading.read import Read
 from memagent.types import Conversation
 
 _PREVIEW_CHARACTERS = 200

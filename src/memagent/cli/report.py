@@ -12,10 +12,10 @@ from rich.console import Console
 
 from memagent.cli.messages import warn
 from memagent.errors import SettingsError
-from memagent.evaluation.report import write_report as report_evaluations
 from memagent.evaluation.rows import RUN_FILE
+from memagent.reports.evaluation import write_report as report_evaluations
+from memagent.reports.training import write_report as report_training
 from memagent.training.metrics import METRICS_FILE
-from memagent.training.report import write_report as report_training
 
 _WRITERS = {METRICS_FILE: report_training, RUN_FILE: report_evaluations}
 

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from memagent.journal import read_lines
+from memagent.reading.journal import read_lines
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 

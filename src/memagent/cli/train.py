@@ -15,9 +15,9 @@ from typing import Any
 from rich.console import Console
 
 from memagent.cli.messages import warn
-from memagent.engines.embedded import default_model
+from memagent.engines.llamacpp.embedded import default_model
 from memagent.errors import SettingsError
-from memagent.reading import given_budgets
+from memagent.reading.read import given_budgets
 from memagent.training.settings import TrainingSettings, load_training
 
 _WAYS = ("sft", "collect", "export")
@@ -67,10 +67,10 @@ def run(options: argparse.Namespace, console: Console) -> int:
         return asyncio.run(_collect(settings, options, console))
     with _extra():
         from memagent.training.trainer import train
-    from memagent.training.watch import TrainingWatch
+    from memagent.cli.training_progress import TrainingWatch
 
     # A policy that learns writes empty replies by the thousand; the metrics tell of them.
-    logging.getLogger("memagent.workflows").setLevel(logging.ERROR)
+    logging.getLogger("memagent.reading.workflows").setLevel(logging.ERROR)
     out = Path(options.out or Path("runs") / source.stem)
     first = os.environ.get("RANK", "0") == "0"  # of several processes one tells
     with TrainingWatch(console, options.quiet or not first) as watch:
@@ -121,8 +121,8 @@ async def _collect(settings: TrainingSettings, options: argparse.Namespace, cons
     from memagent.engines import open_engine
     from memagent.evaluation.attempts import slots
     from memagent.training.data import load_data
+    from memagent.training.imitation.trajectories import collect, write_trajectories
     from memagent.training.rewards import load_reward
-    from memagent.training.trajectories import collect, write_trajectories
     from memagent.types import model_of
 
     if options.out is None:

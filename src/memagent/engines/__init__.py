@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from memagent.config import Settings
 from memagent.engines.adapters import adapter_of
 from memagent.engines.scripted import ScriptedEngine
 from memagent.errors import SettingsError
+from memagent.settings import Settings
 from memagent.types import Engine, Model
 
 __all__ = ["Choice", "ScriptedEngine", "choose", "open_engine"]
@@ -55,19 +55,19 @@ async def open_engine(settings: Settings) -> Engine:
         case "openai":
             engine: Engine = await _open_openai(settings)
         case "llamacpp":
-            from memagent.engines import llamacpp
+            from memagent.engines.llamacpp import engine as llamacpp
 
             engine = await llamacpp.open_engine(settings)
         case _:
-            from memagent.engines import transformers
+            from memagent.engines.torch import engine as transformers
 
             engine = await transformers.open_engine(settings)
     return engine
 
 
 async def _open_openai(settings: Settings) -> Engine:
+    from memagent.documents.tokens import load_tokenizer
     from memagent.engines.openai import Connection, connect
-    from memagent.tokens import load_tokenizer
 
     adapter_of(settings, "openai")
     connection = Connection(

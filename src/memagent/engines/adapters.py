@@ -10,9 +10,9 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memagent.config import NO_ADAPTER, Settings
 from memagent.engines.gguf_header import whole_numbers
 from memagent.errors import SettingsError
+from memagent.settings import NO_ADAPTER, Settings
 
 if TYPE_CHECKING:
     from gguf import GGUFReader

@@ -6,12 +6,12 @@ import time
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
 
-from memagent.config import Settings
 from memagent.engines import choose
 from memagent.errors import MemAgentError
 from memagent.evaluation.plan import Plan, Work
 from memagent.evaluation.readers import READERS, Attempt, answer_of
 from memagent.evaluation.rows import Row
+from memagent.settings import Settings
 from memagent.tasks.scoring import SCORERS, extract_answer
 from memagent.types import Conversation, Engine, Example
 

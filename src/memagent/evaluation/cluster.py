@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable
 from math import ceil
 from typing import Any
 
-from memagent.config import Settings
+from memagent.documents.tokens import TokenEstimate
 from memagent.engines import choose, open_engine
 from memagent.errors import EngineError, MemAgentError, SettingsError
 from memagent.evaluation.attempts import attempt_row, slots
 from memagent.evaluation.plan import Plan, Work
 from memagent.evaluation.rows import Row
-from memagent.tokens import TokenEstimate
+from memagent.settings import Settings
 from memagent.types import Engine, model_of
 
 _CONNECT_SECONDS = 5.0

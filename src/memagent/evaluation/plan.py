@@ -10,10 +10,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from memagent.config import Settings
 from memagent.errors import SettingsError
 from memagent.evaluation.readers import READERS, Retrieval
 from memagent.evaluation.rows import Key
+from memagent.settings import Settings
 from memagent.tasks import TASKS, Corpora, Recipe, load_examples
 from memagent.tasks.corpora import Source
 from memagent.tasks.recipe import Positions

@@ -13,18 +13,18 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
-from memagent.chunking import cut, split
-from memagent.config import Settings
-from memagent.documents import text_document
+from memagent.documents.chunking import cut, split
+from memagent.documents.opening import text_document
 from memagent.engines.limit import CallLimit
 from memagent.errors import ContextOverflowError, EngineError, SettingsError
 from memagent.evaluation import prompts
-from memagent.evaluation.retrieval import best_passages
 from memagent.prompts import Prompts, load_prompts
-from memagent.reading import Read, counter_of, fitted_budgets
+from memagent.reading.read import Read, counter_of, fitted_budgets
+from memagent.reading.replies import read_gated, read_rewrite, without_thought
+from memagent.reading.retrieval import best_passages
+from memagent.reading.workflows import WORKFLOWS, Reader
+from memagent.settings import Settings
 from memagent.types import Chunk, Conversation, Engine, Sampling, TokenCounter, model_of
-from memagent.workflows import WORKFLOWS, Reader
-from memagent.workflows.replies import read_gated, read_rewrite, without_thought
 
 DEFAULT_WINDOW_TOKENS = 8192  # the paper's, for an endpoint that does not tell its own
 _SLACK_TOKENS = 96  # for the chat template, and for tokens that differ where texts are joined

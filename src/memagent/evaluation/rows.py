@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from memagent.errors import SettingsError
-from memagent.journal import claim, difference
+from memagent.reading.journal import claim, difference
 
 FORMAT = 1
 RUN_FILE = "run.json"

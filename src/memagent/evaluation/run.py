@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from memagent import __version__
-from memagent.config import Settings
+from memagent.documents.tokens import TokenEstimate
 from memagent.engines import open_engine
 from memagent.evaluation.attempts import attempt_row, slots
 from memagent.evaluation.cluster import run_on_cluster
 from memagent.evaluation.plan import Cell, Plan, Work
 from memagent.evaluation.readers import Attempt, prompts_of
 from memagent.evaluation.rows import Row, Rows, open_rows, storable
-from memagent.tokens import TokenEstimate
+from memagent.settings import Settings
 from memagent.types import Engine, Example, TokenCounter, model_of
 
 

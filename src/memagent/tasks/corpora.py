@@ -18,8 +18,8 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, Literal
 
-from memagent.config import user_cache_path
 from memagent.errors import SettingsError
+from memagent.settings import user_cache_path
 
 SAMPLE = Path(__file__).parent / "sample"
 

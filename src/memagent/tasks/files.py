@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from memagent.documents.tokens import TokenEstimate
 from memagent.errors import SettingsError
 from memagent.tasks.lengths import count_long
 from memagent.tasks.qa import numbered_documents
-from memagent.tokens import TokenEstimate
 from memagent.types import Example, TokenCounter
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from memagent.documents.tokens import TokenEstimate
 from memagent.errors import SettingsError
 from memagent.tasks.corpora import Corpora
-from memagent.tokens import TokenEstimate
 from memagent.types import Example, TokenCounter
 
 Positions = Literal["seeded", "ruler"]

@@ -19,8 +19,8 @@ from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from memagent.engines.adapters import BUDGETS
-from memagent.engines.embedded import QUANTISATION, requantise, written_whole
-from memagent.engines.gguf_layout import Layout, layout_of
+from memagent.engines.llamacpp.embedded import QUANTISATION, requantise, written_whole
+from memagent.engines.torch.gguf_layout import Layout, layout_of
 from memagent.errors import SettingsError
 
 FORMS = ("adapter", "merged", "gguf", "gguf-adapter")

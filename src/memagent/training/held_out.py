@@ -6,12 +6,12 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+from memagent.documents.tokens import TokenEstimate
 from memagent.evaluation.plan import Plan
 from memagent.evaluation.rows import Row
 from memagent.evaluation.run import Run, Watch, evaluate
 from memagent.tasks import write_examples
 from memagent.tasks.scoring import confidence_interval
-from memagent.tokens import TokenEstimate
 from memagent.training.data import load_data
 from memagent.training.settings import TrainingSettings
 from memagent.types import Engine, model_of

@@ -16,8 +16,8 @@ from typing import IO, Any, NamedTuple, Self
 
 from memagent.errors import SettingsError
 from memagent.evaluation.rows import write_whole
-from memagent.journal import claim
-from memagent.training.mirrors import Mirrors
+from memagent.reading.journal import claim
+from memagent.training.trackers import Mirrors
 
 METRICS_FILE = "metrics.jsonl"
 SETTINGS_FILE = "settings.json"

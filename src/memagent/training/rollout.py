@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, replace
 
-from memagent.config import Settings
-from memagent.documents import text_document
+from memagent.documents.opening import text_document
 from memagent.errors import EmptyAnswerError
-from memagent.reading import Read
+from memagent.reading.read import Read
+from memagent.settings import Settings
 from memagent.training.rewards import Reward, overlong_penalty
 from memagent.types import (
     Completion,

@@ -15,8 +15,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from memagent.config import Settings
 from memagent.errors import SettingsError
+from memagent.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

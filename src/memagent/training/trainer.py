@@ -18,23 +18,23 @@ from typing import Any, Protocol
 
 import torch
 
-from memagent.engines.transformers import TransformersEngine
+from memagent.engines.torch.engine import TransformersEngine
 from memagent.errors import SettingsError
 from memagent.training import checkpoint
-from memagent.training.advantage import group_advantages
 from memagent.training.data import load_data
 from memagent.training.held_out import HeldOut
-from memagent.training.learner import Learner, Sums
+from memagent.training.imitation.warm_start import draw, is_file, load_imitations
 from memagent.training.metrics import Metrics, open_metrics
-from memagent.training.policy import Policy, load_policy
-from memagent.training.push import Server, open_server
+from memagent.training.optimization.advantage import group_advantages
+from memagent.training.optimization.learner import Learner, Sums
+from memagent.training.optimization.policy import Policy, load_policy
+from memagent.training.optimization.sequences import sequences_of
 from memagent.training.ranks import Ranks
 from memagent.training.rewards import load_reward
 from memagent.training.rollout import Rollout
-from memagent.training.sequences import sequences_of
+from memagent.training.serving import Server, open_server
 from memagent.training.settings import LossSettings, TrainingSettings, restored
-from memagent.training.tally import Tally, kept, tally, totals, used_mib
-from memagent.training.warm_start import draw, is_file, load_imitations
+from memagent.training.step_statistics import Tally, kept, tally, totals, used_mib
 from memagent.types import Engine, Group, TrainingSequence, model_of
 
 

@@ -25,7 +25,7 @@ _reward = cache(load_reward)  # a loop is made for every attempt; a user's file 
 
 
 class MemoryAgentLoop(AgentLoopBase):  # type: ignore[misc]
-    """Reads the document of one example and answers from memory, as `memagent.reading.Read` does."""
+    """Reads the document of one example and answers from memory, as `memagent.reading.read.Read` does."""
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> list[AgentLoopOutput]:
         """One attempt, as one output a conversation.

@@ -12,9 +12,9 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
+from memagent.documents.tokens import TokenEstimate
 from memagent.errors import SettingsError
 from memagent.tasks.files import Place, places
-from memagent.tokens import TokenEstimate
 from memagent.types import Example
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from memagent.config import Settings, load_settings
 from memagent.errors import SettingsError
-from memagent.workflows import Budgets
+from memagent.reading.workflows import Budgets
+from memagent.settings import Settings, load_settings
 
 TRAINER = "memagent"
 """What `trainer.v1.trainer_mode` is called with this plug-in."""

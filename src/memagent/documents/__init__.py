@@ -1,0 +1,1 @@
+"""Documents: opening files as one text, cutting it into chunks, counting tokens."""

@@ -1,0 +1,1 @@
+"""A GGUF model in this process, by llama.cpp."""

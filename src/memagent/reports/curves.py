@@ -1,0 +1,141 @@
+"""Training runs as curves over their steps. Runs that differ in the seed alone are one curve with a band.
+
+They are told by their folders' names: reader-seed0, reader-seed1 and so on are the seeds of reader.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from memagent.errors import SettingsError
+from memagent.reports.measures import STAGES
+from memagent.training.metrics import SETTINGS_FILE, MetricsRow, read_metrics
+
+_SEED = re.compile(r"(.+)[-_]seed[-_]?\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A training run: its name in the report, that of its curve, and what it left in its folder."""
+
+    name: str
+    series: str
+    folder: Path
+    settings: Mapping[str, Any]
+    rows: tuple[MetricsRow, ...]
+
+    @property
+    def steps(self) -> int:
+        """The training steps that were taken."""
+        return max((row.step for row in self.rows if row.stage == "training"), default=0)
+
+    def names(self, stage: str) -> list[str]:
+        """What was measured in a stage, in the order in which it is known."""
+        found = {name for row in self.rows if row.stage == stage for name in row.values}
+        known = [name for name in STAGES.get(stage, {}) if name in found]
+        return [*known, *sorted(found.difference(known))]
+
+    def values(self, stage: str, name: str) -> dict[int, float]:
+        """What was measured under a name, by step, without what is not a number."""
+        found = {row.step: row.values[name] for row in self.rows if row.stage == stage and name in row.values}
+        return {step: value for step, value in found.items() if math.isfinite(value)}
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A step of a curve: the mean over its runs, and how far they, or a score's interval, reach."""
+
+    step: int
+    mean: float
+    low: float
+    high: float
+
+
+def load_runs(folders: Sequence[Path]) -> list[Run]:
+    """The runs in folders, named after them. Raises `SettingsError` for a folder without a run's rows."""
+    resolved = [folder.resolve() for folder in folders]
+    named = Counter(folder.name for folder in resolved)
+    names = [
+        real.name if named[real.name] == 1 else str(it) for it, real in zip(folders, resolved, strict=True)
+    ]
+    stems = Counter(stem(name) for name in names)
+    runs = [
+        Run(
+            name=name,
+            series=stem(name) if stems[stem(name)] > 1 else name,
+            folder=folder,
+            settings=_settings(folder),
+            rows=tuple(read_metrics(folder)),
+        )
+        for name, folder in zip(names, folders, strict=True)
+    ]
+    if empty := [run.name for run in runs if not run.rows]:
+        raise SettingsError(f"no step yet in {', '.join(empty)}")
+    return runs
+
+
+def stem(name: str) -> str:
+    """A run's name without its seed."""
+    found = _SEED.fullmatch(name)
+    return found[1] if found else name
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    path = folder / SETTINGS_FILE
+    try:
+        return dict(json.loads(path.read_text("utf-8")))
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, TypeError) as error:
+        raise SettingsError(f"{path} holds no settings of a run: {error}") from error
+
+
+def by_series(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """The runs of each curve."""
+    series: defaultdict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        series[run.series].append(run)
+    return dict(series)
+
+
+def curve(runs: Sequence[Run], stage: str, name: str) -> list[Point]:
+    """The mean of the runs that have a step, from the lowest of them to the highest."""
+    values = [run.values(stage, name) for run in runs]
+    steps = sorted({step for it in values for step in it})
+    points = []
+    for step in steps:
+        found = [it[step] for it in values if step in it]
+        points.append(Point(step, fmean(found), min(found), max(found)))
+    return points
+
+
+def score_curve(runs: Sequence[Run]) -> list[Point]:
+    """The held-out score in percent: of one run with its 95% interval, of several as in `curve`."""
+    points = curve(runs, "evaluation", "score")
+    if len(runs) > 1:
+        return points
+    half = runs[0].values("evaluation", "half_width")
+    return [
+        Point(it.step, it.mean, max(0.0, it.mean - reach), min(100.0, it.mean + reach))
+        for it in points
+        for reach in [half.get(it.step, 0.0)]
+    ]
+
+
+def smoothed(values: Sequence[float], window: int) -> list[float]:
+    """The mean of the `window` values around each, of fewer at the ends."""
+    before, after = (window - 1) // 2, window // 2 + 1
+    return [fmean(values[max(0, place - before) : place + after]) for place in range(len(values))]
+
+
+def measured(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """The stages and names of all that any of the runs has measured, without repeats."""
+    return list(dict.fromkeys((stage, name) for stage in STAGES for run in runs for name in run.names(stage)))

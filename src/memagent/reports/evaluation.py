@@ -1,0 +1,273 @@
+"""A report on evaluations: report.md, report.json and pictures, made from the rows alone.
+
+The same rows always give the same report; nothing is asked of a model. Pictures need the extra `report`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from memagent import __version__
+from memagent.errors import SettingsError
+from memagent.evaluation import statistics
+from memagent.evaluation.rows import read_header, read_rows
+from memagent.evaluation.statistics import Difference, Result, Size, Summary
+from memagent.reports import evaluation_plots as plots
+from memagent.reports.markdown import cell, table
+
+FORMAT = 1
+_INTERVALS = """\
+Scores are in percent, with the 95% interval of the mean in brackets. With 128 questions it is about \
+±7 points at a score of 80%. A failed attempt scores 0 and is counted; an example that was read several \
+times counts once, with the mean of its samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The runs that a report is about, by folder, and their rows as results."""
+
+    runs: dict[str, dict[str, Any]]
+    results: tuple[Result, ...]
+
+    @property
+    def series(self) -> list[str]:
+        """The lines of the report, in the order in which the readers were asked for."""
+        return list(dict.fromkeys(result.series for result in self.results))
+
+
+def load(folders: Sequence[Path]) -> Evidence:
+    """The rows of runs, each with the name of its line: the reader, and what tells the runs apart.
+
+    That is the model where models differ, or the folder where one model did the same thing twice.
+    Raises `SettingsError` for a folder without rows.
+    """
+    runs = {str(folder): read_header(folder) for folder in folders}
+    rows = {name: list(read_rows(Path(name))) for name in runs}
+    if not any(rows.values()):
+        raise SettingsError(f"no row yet in {', '.join(runs)}")
+    models = {name: str(run["model"]["name"]) for name, run in runs.items()}
+    met = Counter((models[name], row.key) for name in runs for row in rows[name])
+    again = any(count > 1 for count in met.values())
+    several = len(set(models.values())) > 1
+    orders = [name for run in runs.values() for name in run["plan"]["readers"]]
+    results = [
+        Result(_series(row.reader, models[name] if several else "", name if again else ""), name, row)
+        for name in runs
+        for row in rows[name]
+    ]
+    results.sort(key=lambda result: (orders.index(result.row.reader), result.row.task, result.size))
+    return Evidence(runs, tuple(results))
+
+
+def _series(reader: str, model: str, folder: str) -> str:
+    apart = ", ".join(part for part in (model, folder) if part)
+    return f"{reader} ({apart})" if apart else reader
+
+
+def write_report(folders: Sequence[Path], out: Path) -> list[Path]:
+    """Write the report on the runs in `folders` to the folder `out`; returns the files.
+
+    Raises `SettingsError` for folders that hold no rows or cannot be written.
+    """
+    evidence = load(folders)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        pictures = plots.draw(evidence.results, evidence.series, out)
+        written = {out / "report.json": as_json(evidence), out / "report.md": as_markdown(evidence, pictures)}
+        for path, text in written.items():
+            path.write_text(text, "utf-8")
+    except OSError as error:
+        raise SettingsError(f"{out} cannot be written: {error.strerror or error}") from error
+    return [*written, *(pictures or {}).values()]
+
+
+def as_json(evidence: Evidence) -> str:
+    """Everything that the report says, as JSON."""
+    sizes = statistics.by_size(evidence.results)
+    told = {
+        "format": FORMAT,
+        "version": __version__,
+        "runs": evidence.runs,
+        "scores": [
+            {"reader": series, "task": task, **asdict(size), **_told(summary)}
+            for (series, task, size), summary in statistics.by_task(evidence.results).items()
+        ],
+        "differences": [
+            {"reader": series, "from": evidence.series[0], "size": size and asdict(size), **asdict(it)}
+            for (series, size), it in statistics.differences(evidence.results, evidence.series[0]).items()
+        ],
+        "by_size": [
+            {"reader": series, **asdict(size), **_told(summary)} for (series, size), summary in sizes.items()
+        ],
+        "growth": [
+            {
+                "reader": series,
+                "tokens_exponent": statistics.growth_of(sizes, series, lambda it: it.tokens),
+                "seconds_exponent": statistics.growth_of(sizes, series, lambda it: it.seconds),
+            }
+            for series in evidence.series
+        ],
+        "depth": [
+            {"reader": series, **asdict(size), "depth": depth / statistics.DEPTH_BINS, **_told(summary)}
+            for (series, size, depth), summary in statistics.by_depth(evidence.results).items()
+        ],
+        "failures": [
+            {"reader": series, "cause": cause, "error": error, "count": count}
+            for (series, cause, error), count in statistics.failures(evidence.results).most_common()
+        ],
+    }
+    return json.dumps(told, indent=2, ensure_ascii=False) + "\n"
+
+
+def _told(summary: Summary) -> dict[str, Any]:
+    return {**asdict(summary), "tokens": summary.tokens}
+
+
+def as_markdown(evidence: Evidence, pictures: dict[str, Path] | None) -> str:
+    """The report for people. `pictures` maps their names to files; None if they cannot be drawn."""
+    shown = {name: f"\n![{name}]({path.name})\n" for name, path in (pictures or {}).items()}
+    parts = [
+        "# Evaluation\n",
+        *(_run(name, run, evidence.results) for name, run in evidence.runs.items()),
+        f"## Scores\n\n{_INTERVALS}\n",
+        score_tables(evidence),
+        _differences(evidence),
+        shown.get("score by length", ""),
+        _depths(shown.get("score by depth")),
+        "## Cost\n",
+        _costs(evidence),
+        shown.get("cost by length", ""),
+        "## Failures\n",
+        _failures(evidence.results),
+    ]
+    if pictures is None:
+        parts.append("Pictures need the extra: `pip install 'memagent[report]'`.\n")
+    return "\n".join(part for part in parts if part)
+
+
+def _run(name: str, run: dict[str, Any], results: Sequence[Result]) -> str:
+    done = sum(result.folder == name for result in results)
+    model, planned = run["model"], run["attempts"]
+    lines = [
+        f"- {cell(name)}: model {cell(model['name'])}, tokens counted by {cell(model['tokenizer'])}, "
+        f"memagent {run['version']}, {run['created']}, {done:,} attempts",
+        f"  `{run['command']}`" if run["command"] else "",
+        f"  **Not finished: {planned - done:,} of {planned:,} attempts are missing.**"
+        if done < planned
+        else "",
+    ]
+    samples = [corpus for corpus, found in run["plan"]["corpora"].items() if found["origin"] == "sample"]
+    if samples:
+        lines.append(
+            f"  Made from the small samples of {', '.join(samples)}: scores compare with nothing else."
+        )
+    return "\n".join(line for line in lines if line) + "\n"
+
+
+def score_tables(evidence: Evidence) -> str:
+    """A table of tasks and sizes for each kind of size and each reader."""
+    cells = statistics.by_task(evidence.results)
+    sizes = sorted({size for _, _, size in cells})
+    overall = statistics.by_size(evidence.results)
+    tables = []
+    for series in evidence.series:
+        tasks = list(dict.fromkeys(task for name, task, _ in cells if name == series))
+        rows = [[task, *(_score(cells.get((series, task, size))) for size in sizes)] for task in tasks]
+        if len(tasks) > 1:
+            rows.append(["all", *(_score(overall.get((series, size))) for size in sizes)])
+        counts = {summary.examples for (name, _, _), summary in cells.items() if name == series}
+        count = f"{min(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
+        tables.append(
+            f"**{cell(series)}**, {count} examples a cell\n\n" + table(["task", *map(str, sizes)], rows)
+        )
+    return "\n".join(tables)
+
+
+def _differences(evidence: Evidence) -> str:
+    """A table of what every reader has over the first one."""
+    first = evidence.series[0]
+    found = statistics.differences(evidence.results, first)
+    if not found:
+        return ""
+    sizes = sorted({size for _, size in found if size})
+    rows = [
+        [series, f"{found[series, None].examples:,}"]
+        + [_difference(found.get((series, size))) for size in (*sizes, None)]
+        for series in evidence.series
+        if (series, None) in found
+    ]
+    return (
+        f"## Differences\n\nPoints above **{cell(first)}** on the examples that both have read, with the 95% "
+        "interval of the mean difference (Agresti and Min 2005). One that holds 0 tells nothing.\n\n"
+        + table(["reader", "examples", *map(str, sizes), "all"], rows)
+    )
+
+
+def _depths(picture: str | None) -> str:
+    if picture is None:
+        return ""
+    told = "The score by where in the document the answer stands, 0% at its beginning. Hatched: no example."
+    return f"## Depth\n\n{told}\n{picture}"
+
+
+def _costs(evidence: Evidence) -> str:
+    """Means by size, and how they grow."""
+    sizes = statistics.by_size(evidence.results)
+    rows = [
+        [
+            series, str(size), f"{it.length_tokens:,.0f}", _number(it.calls, 1), _number(it.prompt_tokens),
+            _number(it.completion_tokens), _number(it.seconds, 1), f"{it.cut:,}",
+        ]
+        for (series, size), it in sizes.items()
+    ]  # fmt: skip
+    heads = ["reader", "size", "document", "calls", "prompt tokens", "completion tokens", "seconds", "cut"]
+    exponents = [
+        [
+            series,
+            _number(statistics.growth_of(sizes, series, lambda it: it.tokens), 2),
+            _number(statistics.growth_of(sizes, series, lambda it: it.seconds), 2),
+        ]
+        for series in evidence.series
+    ]
+    return (
+        "Means for one attempt, failed ones left out; the document's length is in tokens. Seconds pass while "
+        "other attempts are being read. Cut: how many replies ended at their token budget.\n\n"
+        + table(heads, rows, texts=2)
+        + "\nGrowth: the exponent b of cost = a × length^b, fitted by least squares over logarithms. "
+        "Linear reading has 1.\n\n" + table(["reader", "tokens", "seconds"], exponents)
+    )
+
+
+def _failures(results: Sequence[Result]) -> str:
+    found = statistics.failures(results)
+    if not found:
+        return f"None of {len(results):,} attempts failed.\n"
+    rows = [[series, cause, error, f"{count:,}"] for (series, cause, error), count in found.most_common()]
+    return (
+        f"{found.total():,} of {len(results):,} attempts failed; each counts as 0. Numbers in the messages "
+        "are shown as N.\n\n" + table(["reader", "cause", "message", "attempts"], rows, texts=3)
+    )
+
+
+def _score(summary: Summary | None) -> str:
+    if summary is None:
+        return "–"
+    return f"{100 * summary.score:.1f} [{100 * summary.low:.0f}, {100 * summary.high:.0f}]"
+
+
+def _difference(found: Difference | None) -> str:
+    if found is None:
+        return "–"
+    return f"{100 * found.mean:+.1f} [{100 * found.low:+.0f}, {100 * found.high:+.0f}]"
+
+
+def _number(value: float | None, places: int = 0) -> str:
+    return "–" if value is None else f"{value:,.{places}f}"
+
+
+__all__ = ["Evidence", "Size", "load", "write_report"]

@@ -1,0 +1,167 @@
+"""The pictures of a report on evaluations: scores and costs by length, scores by the answer's place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import groupby
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memagent.evaluation import statistics
+from memagent.evaluation.statistics import Result, Size, Summary
+from memagent.reports import drawing as figures
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_MOST_PANELS_A_ROW = 4
+
+
+def draw(results: Sequence[Result], series: Sequence[str], out: Path) -> dict[str, Path] | None:
+    """Draw what the rows allow into `out`; maps each picture's name to its file.
+
+    None if matplotlib is not installed.
+    """
+    pictures = {"score by length": _scores, "score by depth": _depths, "cost by length": _costs}
+    return figures.save({name: partial(it, results, series) for name, it in pictures.items()}, out)
+
+
+def _scores(results: Sequence[Result], series: Sequence[str]) -> Figure:
+    """A line for each reader over the document's length, with the band of its interval."""
+    summaries = statistics.by_size(results)
+    kinds = [kind for kind, _ in groupby(sorted({size for _, size in summaries}), lambda size: size.kind)]
+    figure, panels = figures.panels(1, len(kinds), 8, 5)
+    for kind, panel in zip(kinds, panels, strict=True):
+        points = {key: summary for key, summary in summaries.items() if key[1].kind == kind}
+        for number, name in enumerate(series):
+            line = [(size, summary) for (of, size), summary in points.items() if of == name]
+            lengths = [_length(size, summary) for size, summary in line]
+            style = figures.style(number)
+            panel.plot(lengths, [100 * it.score for _, it in line], label=name, **style)
+            low, high = [100 * it.low for _, it in line], [100 * it.high for _, it in line]
+            figures.band(panel, lengths, low, high, style["color"])
+        _lengths_axis(panel, points)
+        panel.set_ylim(-3, 103)
+        panel.set_ylabel("score, % (band: 95% interval)")
+    panels[0].set_title("Score by length of the document", loc="left")
+    figures.legend(figure, panels[0])
+    return figure
+
+
+def _costs(results: Sequence[Result], series: Sequence[str]) -> Figure:
+    """Tokens and seconds for one attempt, both axes logarithmic: a straight line of slope 1 is linear."""
+    summaries = statistics.by_size(results)
+    costs: tuple[tuple[str, Callable[[Summary], float | None]], ...] = (
+        ("tokens for one attempt", lambda it: it.tokens),
+        ("seconds for one attempt", lambda it: it.seconds),
+    )
+    figure, panels = figures.panels(1, 2, 7.5, 4.8)
+    for panel, (label, cost) in zip(panels, costs, strict=True):
+        for number, name in enumerate(series):
+            points = sorted(
+                (summary.length_tokens, spent)
+                for (of, _), summary in summaries.items()
+                if of == name and (spent := cost(summary))
+            )
+            exponent = statistics.growth(points)
+            grows = "" if exponent is None else f": length$^{{{exponent:.2f}}}$"
+            panel.plot(
+                *zip(*points, strict=True) if points else ((), ()),
+                label=name + grows,
+                **figures.style(number),
+            )
+        _costs_axis(panel)
+        _lengths_axis(panel, summaries)
+        panel.set_ylabel(label)
+        if panel.lines:
+            panel.legend(frameon=False, fontsize=11, loc="upper left", bbox_to_anchor=(1, 1),
+                         alignment="left", title="fitted growth", title_fontsize=11)  # fmt: skip
+    panels[0].set_title("Cost by length of the document", loc="left")
+    return figure
+
+
+def _depths(results: Sequence[Result], series: Sequence[str]) -> Figure | None:
+    """A map for each reader: the place of the answer down, the length across, the score as colour."""
+    summaries = statistics.by_depth(results)
+    if not summaries:
+        return None
+    names = [name for name in series if any(of == name for of, _, _ in summaries)]
+    sizes = sorted({size for _, size, _ in summaries})
+    columns = min(len(names), _MOST_PANELS_A_ROW)
+    rows = ceil(len(names) / columns)
+    figure, panels = figures.panels(rows, columns, max(2.8, 1 + 0.65 * len(sizes)), 4)
+    image = None
+    for place, (panel, name) in enumerate(zip(panels, names, strict=False)):
+        image = _draw_map(panel, name, sizes, summaries)
+        panel.set_ylabel("" if place % columns else "place of the answer, %")
+        panel.tick_params(labelleft=place % columns == 0)
+    for spare in panels[len(names) :]:
+        spare.remove()
+    if image is not None:
+        figure.colorbar(image, ax=panels[: len(names)], label="score, %", shrink=0.6, aspect=30)
+    figure.suptitle("Score by place of the answer in the document", x=0.01, ha="left", fontsize=13)
+    return figure
+
+
+def _draw_map(
+    panel: Axes, name: str, sizes: Sequence[Size], summaries: dict[tuple[str, Size, int], Summary]
+) -> Any:
+    bins = range(statistics.DEPTH_BINS)
+    scores = [[_percent(summaries.get((name, size, depth))) for size in sizes] for depth in bins]
+    panel.set_facecolor("#f2f2f2")
+    panel.patch.set_hatch("///")
+    panel.patch.set_edgecolor("#cccccc")
+    image = panel.imshow(scores, vmin=0, vmax=100, cmap="cividis", aspect="auto")
+    for depth, line in enumerate(scores):
+        for place, value in enumerate(line):
+            if value == value:  # not NaN
+                ink = "white" if value < 55 else "black"
+                panel.text(place, depth, f"{value:.0f}", ha="center", va="center", fontsize=10, color=ink)
+    panel.grid(visible=False)
+    panel.set_title(name, loc="left", fontsize=12)
+    panel.set_xticks(range(len(sizes)), [str(size) for size in sizes], rotation=45 if len(sizes) > 6 else 0)
+    step = 100 // statistics.DEPTH_BINS
+    panel.set_yticks(list(bins), [f"{step * depth}–{step * (depth + 1)}" for depth in bins])
+    panel.set_xlabel("length")
+    return image
+
+
+def _percent(summary: Summary | None) -> float:
+    return float("nan") if summary is None else 100 * summary.score
+
+
+def _length(size: Size, summary: Summary) -> float:
+    """Where a size stands on the axis: as it was asked for in tokens, else as long as it came out."""
+    return size.number if size.kind == "tokens" else summary.length_tokens
+
+
+def _lengths_axis(panel: Axes, points: dict[tuple[str, Size], Summary]) -> None:
+    """A logarithmic axis with a tick at each size."""
+    from matplotlib.ticker import NullFormatter, NullLocator
+
+    ticks = {size: _length(size, summary) for (_, size), summary in points.items()}
+    panel.set_xscale("log", base=2)
+    panel.set_xticks(list(ticks.values()), [_tick(size) for size in ticks])
+    panel.xaxis.set_minor_locator(NullLocator())
+    panel.xaxis.set_minor_formatter(NullFormatter())
+    documents = any(size.kind == "documents" for size in ticks)
+    panel.set_xlabel("length of the document, " + ("documents" if documents else "tokens"))
+
+
+def _costs_axis(panel: Axes) -> None:
+    """A logarithmic axis that has its numbers written out."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    panel.set_yscale("log")
+    panel.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
+    panel.yaxis.set_minor_locator(NullLocator())
+    panel.yaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
+    )
+
+
+def _tick(size: Size) -> str:
+    return f"{size.number:,}" if size.kind == "documents" else str(size)

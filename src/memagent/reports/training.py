@@ -1,0 +1,219 @@
+"""A report on training runs: report.md, report.json and pictures, made from what is in their folders.
+
+The same metrics always give the same report. Pictures need the extra `report`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from memagent import __version__
+from memagent.errors import SettingsError
+from memagent.reports import training_plots as plots
+from memagent.reports.curves import Point, Run, by_series, curve, load_runs, measured, score_curve
+from memagent.reports.markdown import cell, table
+from memagent.reports.measures import measure
+from memagent.training.settings import TrainingSettings
+
+FORMAT = 1
+_OUTCOMES = """\
+The reward is the mean over a step's attempts; the score is of held-out examples, in percent, with half of \
+its 95% interval; the time is that of rollouts and updates. The best of many values is also the luckiest: \
+`memagent eval` on other examples tells what a model is worth."""
+_SECTIONS = {
+    "optimisation": "The loss is near 0 whatever is learned, since a group's advantages all but cancel. "
+    "Signs of trouble are a KL that runs away, an entropy that falls to 0, and spikes of the gradient norm.",
+    "clipping": "How many tokens had a ratio beyond its bounds. With one update for each step's rollouts the "
+    "ratio is 1, but for what policy and sampler compute differently: that should stay near 0.",
+    "memory": "Updates that are cut at their limit have lost their end: they should become rare.",
+    "groups": "Groups whose rewards are all equal teach nothing and are dropped. Where most are, the "
+    "examples are too hard or too easy.",
+    "speed": "Tokens that were sampled, and tokens that were trained on, for each second spent on it.",
+    "warm start": "Imitation before reinforcement; its steps are counted apart.",
+}
+_PREFIXES = {"warm_start": "warm start: ", "training": "", "evaluation": "held out: "}
+
+
+def write_report(folders: Sequence[Path], out: Path) -> list[Path]:
+    """Write the report on the runs in `folders` to the folder `out`; returns the files.
+
+    Raises `SettingsError` for a folder that holds no run, or if `out` cannot be written.
+    """
+    runs = load_runs(folders)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        pictures = plots.draw(runs, out)
+        written = {out / "report.json": as_json(runs), out / "report.md": as_markdown(runs, pictures)}
+        for path, text in written.items():
+            path.write_text(text, "utf-8")
+    except OSError as error:
+        raise SettingsError(f"{out} cannot be written: {error.strerror or error}") from error
+    return [*written, *(pictures or {}).values()]
+
+
+def as_json(runs: Sequence[Run]) -> str:
+    """Everything that the report says, as JSON: of a curve's points the step, mean, lowest and highest."""
+    told = {
+        "format": FORMAT,
+        "version": __version__,
+        "runs": {run.name: _as_json(run) for run in runs},
+    }
+    curves = [
+        {"series": series, "stage": stage, "measure": name, "points": [astuple(it) for it in points]}
+        for series, members in by_series(runs).items()
+        for stage, name in measured(members)
+        if (points := _curve(members, stage, name))
+    ]
+    lines = ",\n    ".join(json.dumps(it, ensure_ascii=False) for it in curves)
+    head = json.dumps(told, indent=2, ensure_ascii=False).removesuffix("\n}")
+    return f'{head},\n  "curves": [\n    {lines}\n  ]\n}}\n'
+
+
+def _as_json(run: Run) -> dict[str, Any]:
+    return {
+        "folder": str(run.folder),
+        "series": run.series,
+        "steps": run.steps,
+        "seconds": _seconds(run),
+        "reward": _told(run, "training", "reward"),
+        "score": _told(run, "evaluation", "score"),
+        "settings": run.settings,
+    }
+
+
+def _curve(runs: Sequence[Run], stage: str, name: str) -> list[Point]:
+    return score_curve(runs) if (stage, name) == ("evaluation", "score") else curve(runs, stage, name)
+
+
+def _told(run: Run, stage: str, name: str) -> dict[str, float] | None:
+    """The first, best and last value, each the highest the better; None where nothing was measured."""
+    values = run.values(stage, name)
+    if not values:
+        return None
+    best = max(values, key=lambda step: values[step])
+    first, last = min(values), max(values)
+    return {
+        "first": values[first], "best": values[best], "best_step": best, "last": values[last],
+        "last_step": last,
+    }  # fmt: skip
+
+
+def _seconds(run: Run) -> float:
+    """How long rollouts and updates took together."""
+    names = [
+        (stage, name) for stage, name in measured([run]) if name in ("rollout_seconds", "update_seconds")
+    ]
+    return sum(sum(run.values(stage, name).values()) for stage, name in names)
+
+
+def as_markdown(runs: Sequence[Run], pictures: Mapping[str, Path] | None) -> str:
+    """The report for people. `pictures` maps their names to files; None if they cannot be drawn."""
+    drawn = pictures or {}
+    parts = [
+        "# Training\n",
+        *map(_run, runs),
+        f"\n## Reward and held-out score\n\n{_OUTCOMES}\n",
+        _outcomes(runs),
+        *(_picture(name, drawn) for name in ("reward", "held-out score")),
+        f"## Settings\n\n{_settings(runs)}",
+        *(
+            f"## {name.capitalize()}\n\n{told}\n\n{_picture(name, drawn)}"
+            for name, told in _SECTIONS.items()
+            if name in drawn
+        ),
+        "## First and last values\n",
+        _values(runs),
+    ]
+    if pictures is None:
+        parts.append("Pictures need the extra: `pip install 'memagent[report]'`.\n")
+    return "\n".join(part for part in parts if part)
+
+
+def _picture(name: str, drawn: Mapping[str, Path]) -> str:
+    return f"![{name}]({drawn[name].name})\n" if name in drawn else ""
+
+
+def _run(run: Run) -> str:
+    model = run.settings.get("policy", {}).get("model") or "the embedded model"
+    planned = run.settings.get("steps", run.steps)
+    behind = "" if run.steps >= planned else f" **Not finished: {planned - run.steps:,} steps are missing.**"
+    failed = sum(run.values("training", "failed").values())
+    lost = f" {failed:,.0f} attempts failed, and count as 0." if failed else ""
+    return f"- {cell(run.name)}: {cell(str(model))}, {run.steps:,} of {planned:,} steps.{behind}{lost}"
+
+
+def _outcomes(runs: Sequence[Run]) -> str:
+    """A line a run: where reward and score began, what they reached, where they ended."""
+    rows = []
+    for run in runs:
+        reward, score = _told(run, "training", "reward"), _told(run, "evaluation", "score")
+        half = run.values("evaluation", "half_width")
+        reach = f" ± {half[int(score['last_step'])]:.1f}" if score and score["last_step"] in half else ""
+        rows.append(
+            [
+                run.name,
+                str(timedelta(seconds=round(_seconds(run)))),
+                *_cells(reward, ".3f"),
+                *_cells(score, ".1f", reach),
+            ]
+        )
+    heads = [
+        "run",
+        "time",
+        *(f"{what}, {when}" for what in ("reward", "score") for when in ("first", "best", "last")),
+    ]
+    return table(heads, rows)
+
+
+def _cells(told: Mapping[str, float] | None, digits: str, reach: str = "") -> list[str]:
+    if told is None:
+        return ["–"] * 3
+    best = f"{told['best']:{digits}} (step {told['best_step']:,})"
+    return [f"{told['first']:{digits}}", best, f"{told['last']:{digits}}{reach}"]
+
+
+def _settings(runs: Sequence[Run]) -> str:
+    """What differs from the defaults in any run; the values of seeds side by side."""
+    defaults = _flat(TrainingSettings().recorded())
+    series = {name: [_flat(run.settings) for run in members] for name, members in by_series(runs).items()}
+    found = [flat for members in series.values() for flat in members]
+    known = dict.fromkeys(name for flat in (defaults, *found) for name in flat)
+    names = [name for name in known if any(flat.get(name) != defaults.get(name) for flat in found)]
+    rows = []
+    for name in names:
+        values = [dict.fromkeys(_value(flat.get(name)) for flat in members) for members in series.values()]
+        rows.append([name, _value(defaults.get(name)), *map(", ".join, values)])
+    if not rows:
+        return "All are the defaults.\n"
+    return table(["setting", "default", *series], rows, texts=2 + len(series))
+
+
+def _flat(settings: Mapping[str, Any], place: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        flat |= _flat(value, f"{place}{name}.") if isinstance(value, dict) else {f"{place}{name}": value}
+    return flat
+
+
+def _value(value: Any) -> str:
+    if value in (None, []):
+        return "–"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _values(runs: Sequence[Run]) -> str:
+    """Each measure of each series, from its first step to its last; means over seeds."""
+    series = by_series(runs)
+    rows = []
+    for stage, name in measured(runs):
+        known = measure(stage, name)
+        curves = [curve(members, stage, name) for members in series.values()]
+        label = _PREFIXES[stage] + known.label + (f", {known.suffix}" if known.suffix else "")
+        ends = [f"{known.number(it[0].mean)} → {known.number(it[-1].mean)}" if it else "–" for it in curves]
+        rows.append([label, *ends])
+    return table(["measure", *series], rows)

@@ -1,0 +1,1 @@
+"""The warm start: trajectories to imitate, and the oracle that writes them."""

@@ -1,0 +1,153 @@
+"""The perfect memory-writer: an engine that knows what each example's answer follows from.
+
+It plays through the package's workflows unchanged, so a warm start imitates conversations with the very
+prompts of a read. Leaves out ENOUGH: whether more is to come cannot be told from what was read.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+from collections.abc import AsyncGenerator, Iterable
+from dataclasses import replace
+
+from memagent.documents.tokens import shorten
+from memagent.errors import EngineError
+from memagent.evaluation.readers import prompts_of
+from memagent.prompts import UNCHANGED, Prompts
+from memagent.settings import Settings
+from memagent.training.imitation.solutions import SENTENCE_ENDS, solution_of
+from memagent.training.rewards import Reward, load_reward
+from memagent.training.rollout import Rollout
+from memagent.types import Completion, Example, Message, Model, Sampling, TokenCounter, Trajectory, Usage
+
+_log = logging.getLogger(__name__)
+
+_CHUNK = "\ue000chunk\ue000"  # stands for the chunk where a prompt is compared; in no document
+_BRACKETS = re.compile(r"[<＜﹤\[]")
+
+
+class Oracle:
+    """An engine for one read of one example, with the prompts that the read will have.
+
+    At an update it replies with the memory so far and the evidence in the chunk, or, where there is none,
+    UNCHANGED if the prompt knows that word, and the memory as it is if not. At the end it gives the gold
+    answer, all of them if several values are asked for, or says that the memory does not hold it.
+    Of the chunks without evidence it errs at a share of `mistakes`: it notes the sentence that has most
+    words in common with the problem, and forgets that one with its next note. `erred` has these replies.
+    Raises `SettingsError` for an example whose solution is not known.
+    """
+
+    def __init__(
+        self, example: Example, prompts: Prompts, count_tokens: TokenCounter, mistakes: float = 0.0
+    ) -> None:
+        self.erred: set[str] = set()
+        self.model = Model("oracle", None, count_tokens, "the trained model's")
+        self._example = example
+        self._prompts = prompts
+        self._count_tokens = count_tokens
+        document = prompts.neutralise(example.document)
+        shown = replace(example, evidence=tuple(map(prompts.neutralise, example.evidence)))
+        self._solution = solution_of(shown, document, count_tokens)
+        self._folded = _folded(document)
+        self._position = 0
+        self._noted = ""
+        self._memories = [""]  # the last is what the reader should have, the one before what it may have kept
+        self._mistakes = mistakes
+        self._source = random.Random(example.id)
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        """The perfect reply. Raises `EngineError` for a prompt that is not of this read."""
+        problem = self._example.problem
+        for memory in reversed(self._memories):
+            if messages == self._prompts.for_answer(problem, memory):
+                return self._completion(messages, self._solution.answer(), sampling)
+            if chunk := self._chunk(messages, memory):
+                return self._completion(messages, self._update(chunk, memory, sampling), sampling)
+        raise EngineError(
+            f"the oracle did not write the memory of a prompt for {self._example.id}: it plays workflows "
+            "that keep the memory as it is replied, with the prompts that it was given"
+        )
+
+    async def aclose(self) -> None:
+        """Nothing to release."""
+
+    def _update(self, chunk: str, memory: str, sampling: Sampling) -> str:
+        """The reply to a chunk."""
+        start = self._folded.find(_folded(chunk), self._position)
+        if start < 0:
+            raise EngineError(f"{self._example.id}: a chunk is not of the document, or was read before")
+        self._position = start + len(chunk)
+        limit_tokens = sampling.max_tokens - 1  # the token that ends a reply needs room as well
+        before, self._noted = self._noted, self._solution.see(start, self._position, limit_tokens)
+        may_leave = UNCHANGED in self._prompts.update
+        after = memory if may_leave and self._noted == before else self._noted
+        if self._noted == before and self._source.random() < self._mistakes:
+            after = self._mistaken(chunk, limit_tokens) or after
+        self._memories = [memory, after]
+        return UNCHANGED if may_leave and after == memory else after or self._prompts.empty_memory
+
+    def _mistaken(self, chunk: str, limit_tokens: int) -> str:
+        """The memory with a sentence of the chunk that does not belong there; nothing if none has room."""
+        wanted = _words(self._example.problem)
+        sentences = SENTENCE_ENDS.split(chunk.strip())
+        for sentence in sorted(sentences, key=lambda it: len(wanted & _words(it)), reverse=True):
+            after = f"{self._noted}\n{sentence}".strip()
+            if self._count_tokens(after) <= limit_tokens:
+                self.erred.add(after)
+                return after
+        return ""
+
+    def _chunk(self, messages: tuple[Message, ...], memory: str) -> str:
+        """The chunk of an update's prompt; nothing if it is another prompt, or of another memory."""
+        expected = self._prompts.for_update(self._example.problem, _CHUNK, memory)
+        if messages[:-1] != expected[:-1]:
+            return ""
+        text, parts = messages[-1].content, expected[-1].content.split(_CHUNK)
+        length = (len(text) - sum(map(len, parts))) // (len(parts) - 1)
+        chunk = text[len(parts[0]) : len(parts[0]) + length] if length > 0 else ""
+        return chunk if chunk.join(parts) == text else ""
+
+    def _completion(self, messages: tuple[Message, ...], text: str, sampling: Sampling) -> Completion:
+        whole, text = text, shorten(text, sampling.max_tokens, self._count_tokens)
+        prompt_tokens = sum(self._count_tokens(message.content) for message in messages)
+        usage = Usage(prompt_tokens, self._count_tokens(text))
+        return Completion(text, "stop" if text == whole else "length", usage=usage)
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text.lower()))
+
+
+def _folded(text: str) -> str:
+    """The text with all brackets alike: a chunk's border may cut a tag, which is then left as it is."""
+    return _BRACKETS.sub("‹", text)
+
+
+async def solve(
+    examples: Iterable[Example],
+    settings: Settings,
+    count_tokens: TokenCounter,
+    reward: Reward | None = None,
+    least_reward: float = 1.0,
+    mistakes: float = 0.0,
+) -> AsyncGenerator[Trajectory, None]:
+    """The oracle's trajectory of each example, in their order, with its reward: the task's scorer by default.
+
+    With `mistakes`, a share, it goes on from notes that it should not have made; the conversations that made
+    them are left out.
+
+    `settings` are those of the reads that training will make, `count_tokens` is the trained model's
+    tokenizer. What the budgets leave no room for is worth less than `least_reward`, and left out with a
+    warning. Raises `SettingsError` for an example that cannot be solved, and for budgets that do not fit.
+    """
+    prompts, reward = prompts_of(settings.workflow, settings), reward or load_reward()
+    for example in examples:
+        oracle = Oracle(example, prompts, count_tokens, mistakes)
+        trajectory = await Rollout(engine=oracle, settings=settings, reward=reward).attempt(example)
+        if (worth := trajectory.reward or 0.0) >= least_reward:
+            good = [it for it in trajectory.conversations if it.completion.text not in oracle.erred]
+            yield replace(trajectory, conversations=tuple(good))
+        else:
+            _log.warning("%s is left out: the budgets leave room for a reward of %.2f", example.id, worth)

@@ -1,0 +1,169 @@
+"""Trajectories to imitate: made by a model that reads well, kept in files.
+
+A file has JSON lines, one trajectory a line, gzipped if its name ends in .gz. What is imitated is text:
+token ids, which another model's tokenizer made, are left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterable, Coroutine, Iterable, Iterator
+from contextlib import aclosing
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from textwrap import shorten
+from typing import Any
+
+from memagent.errors import SettingsError
+from memagent.settings import Settings
+from memagent.tasks.files import new_file, object_of, read_lines
+from memagent.training.rewards import Reward
+from memagent.training.rollout import Rollout
+from memagent.types import Completion, Conversation, Engine, Example, Message, Trajectory
+
+
+async def collect(
+    examples: Iterable[Example],
+    engine: Engine,
+    settings: Settings,
+    reward: Reward,
+    least_reward: float = 1.0,
+    samples: int = 1,
+    concurrency: int = 16,
+) -> AsyncGenerator[Trajectory, None]:
+    """The attempts at the examples that were worth `least_reward` or more, in the examples' order.
+
+    `samples` attempts are made at each example, `concurrency` of all side by side; with a seed in `settings`
+    each has another, and each of its calls. Raises `EngineError` if the engine fails for good, and
+    `SettingsError` for samples that would be all the same.
+    """
+    if samples < 1 or concurrency < 1:
+        raise SettingsError(f"samples is {samples} and concurrency {concurrency}: each is 1 or more")
+    if samples > 1 and settings.temperature == 0:
+        raise SettingsError(f"{samples} samples at temperature 0 are all the same: set a temperature")
+    rollout = Rollout(engine=engine, settings=settings, reward=reward)
+    attempts = (
+        rollout.attempt(example, None if settings.seed is None else f"{settings.seed}/{number}/{sample}")
+        for number, example in enumerate(examples)
+        for sample in range(samples)
+    )
+    async with aclosing(_side_by_side(attempts, concurrency)) as done:
+        async for trajectory in done:
+            if not trajectory.error and trajectory.reward is not None and trajectory.reward >= least_reward:
+                yield trajectory
+
+
+async def _side_by_side(
+    attempts: Iterator[Coroutine[Any, Any, Trajectory]], concurrency: int
+) -> AsyncGenerator[Trajectory, None]:
+    """The results in the attempts' order; so many are under way while one is waited for."""
+    running: deque[asyncio.Task[Trajectory]] = deque()
+    try:
+        while True:
+            running += map(asyncio.create_task, islice(attempts, concurrency - len(running)))
+            if not running:
+                return
+            yield await running[0]
+            running.popleft()
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+async def write_trajectories(path: str | Path, trajectories: AsyncIterable[Trajectory]) -> int:
+    """Write the trajectories as they come and return how many there were.
+
+    The file appears once it is complete. Raises `SettingsError` if it cannot be written.
+    """
+    count = 0
+    with new_file(Path(path)) as file:
+        async for trajectory in trajectories:
+            file.write(json.dumps(_row(trajectory)) + "\n")
+            count += 1
+    return count
+
+
+def read_trajectories(path: str | Path) -> Iterator[Trajectory]:
+    """The trajectories of a file, one in memory at a time.
+
+    Raises `SettingsError` for a file that cannot be read or holds none, naming the line that is wrong.
+    """
+    path, number = Path(path), 0
+    for number, line in read_lines(path):
+        place = f"{path}, line {number}"
+        row = object_of(line, place)
+        try:
+            trajectory = _trajectory(row)
+        except ValueError as error:
+            raise SettingsError(f"{place} is no trajectory: {error}") from error
+        yield trajectory
+    if not number:
+        raise SettingsError(f"{path} holds no trajectories: collect some, with a lower least reward perhaps")
+
+
+def _row(trajectory: Trajectory) -> dict[str, Any]:
+    return {
+        "example_id": trajectory.example_id,
+        "answer": trajectory.answer,
+        "reward": trajectory.reward,
+        "conversations": [
+            {
+                "kind": conversation.kind,
+                "chunk_index": conversation.chunk_index,
+                "messages": [asdict(message) for message in conversation.messages],
+                "reply": conversation.completion.text,
+                "memory": conversation.memory,
+            }
+            for conversation in trajectory.conversations
+        ],
+    }
+
+
+def _trajectory(row: dict[str, Any]) -> Trajectory:
+    """A row's trajectory. Raises `ValueError` naming what is wrong."""
+    conversations = tuple(map(_conversation, _value(row, "conversations", list)))
+    if not conversations:
+        raise ValueError("conversations is empty")
+    reward = _value(row, "reward", int, float, type(None))
+    return Trajectory(
+        example_id=_value(row, "example_id", str),
+        conversations=conversations,
+        answer=_value(row, "answer", str),
+        reward=None if reward is None else float(reward),
+    )
+
+
+def _conversation(row: Any) -> Conversation:
+    kind = _value(row, "kind", str)
+    if kind not in ("update", "answer"):
+        raise ValueError(f"kind is {kind!r}: update or answer")
+    messages = tuple(map(_message, _value(row, "messages", list)))
+    if not messages:
+        raise ValueError("messages is empty")
+    return Conversation(
+        kind=kind,
+        chunk_index=_value(row, "chunk_index", int, type(None)),
+        messages=messages,
+        completion=Completion(_value(row, "reply", str)),
+        memory=_value(row, "memory", str),
+    )
+
+
+def _message(row: Any) -> Message:
+    role = _value(row, "role", str)
+    if role not in ("system", "user", "assistant"):
+        raise ValueError(f"role is {role!r}: system, user or assistant")
+    return Message(role, _value(row, "content", str))
+
+
+def _value(row: Any, name: str, *kinds: type) -> Any:
+    """A field of a row, if it is of one of these types."""
+    if not isinstance(row, dict) or name not in row:
+        raise ValueError(f"{name} is missing")
+    if type(row[name]) not in kinds:
+        raise ValueError(f"{name} is {shorten(repr(row[name]), 60)}")
+    return row[name]

@@ -1,0 +1,1 @@
+"""From rewards to gradients: sequences, attention, policy, objective."""

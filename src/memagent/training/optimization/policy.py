@@ -1,0 +1,177 @@
+"""The model that is trained: its weights or a LoRA on them, and the log-probabilities of what was sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from memagent.engines.llamacpp.embedded import default_model
+from memagent.engines.torch.engine import load_model
+from memagent.engines.torch.lora import with_adapter
+from memagent.errors import SettingsError
+from memagent.training.optimization.attention import attention_over_trees
+from memagent.training.optimization.sequences import Batch, Layout
+from memagent.training.settings import PolicySettings
+
+
+@dataclass(frozen=True, slots=True)
+class TokenValues:
+    """For each completion token of a batch: its log-probability, and the entropy it was drawn with."""
+
+    logprobs: torch.Tensor  # (tokens,)
+    entropy: torch.Tensor  # (tokens,), without gradient
+
+
+class Policy:
+    """A causal language model with its tokenizer; made by `load_policy`.
+
+    `temperature` is that of the sampler: log-probabilities are of the distribution that was sampled from.
+    Weights that are trained are float32; with `autocast` the arithmetic is bfloat16.
+    """
+
+    def __init__(
+        self, model: Any, tokenizer: Any, *, temperature: float = 1.0, autocast: bool = False
+    ) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.temperature = temperature
+        self.autocast = autocast
+        self._reference: dict[str, torch.Tensor] = {}
+
+    @property
+    def has_adapter(self) -> bool:
+        """Whether a LoRA is trained, and the base is as it was."""
+        return hasattr(self.model, "disable_adapter")
+
+    @property
+    def network(self) -> PreTrainedModel:
+        """The transformers model, with the LoRA's layers in it where there is one."""
+        network: PreTrainedModel = self.model.get_base_model() if self.has_adapter else self.model
+        return network
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self.network.device
+
+    def trained(self) -> dict[str, torch.nn.Parameter]:
+        """The parameters that are trained, by name."""
+        return {name: value for name, value in self.model.named_parameters() if value.requires_grad}
+
+    def precision(self) -> AbstractContextManager[Any]:
+        """The arithmetic that sampling and training are done in."""
+        return torch.autocast(self.device.type, torch.bfloat16) if self.autocast else nullcontext()
+
+    def values(self, batch: Batch) -> TokenValues:
+        """Log-probabilities of the completion tokens of a batch on the policy's device, with gradient."""
+        arguments: dict[str, Any] = {"trees": batch.trees} if batch.trees else {}
+        network = self.network
+        with self.precision(), attention_over_trees(network) if batch.trees else nullcontext():
+            logits = network(
+                input_ids=batch.input_ids,
+                attention_mask=batch.attention_mask,
+                position_ids=batch.position_ids,
+                logits_to_keep=batch.keep,
+                use_cache=False,
+                **arguments,
+            ).logits  # (rows, kept, vocabulary)
+        chosen = logits.flatten(0, 1)[batch.select].float() / self.temperature  # (tokens, vocabulary)
+        logprobs = torch.log_softmax(chosen, dim=-1)
+        flat = logprobs.detach()
+        return TokenValues(
+            logprobs=logprobs.gather(-1, batch.targets[:, None])[:, 0],
+            entropy=-(flat.exp() * flat).sum(-1),
+        )
+
+    def keep_reference(self) -> None:
+        """Take the policy as it is now for the reference."""
+        self._reference = {name: value.detach().clone() for name, value in self.trained().items()}
+
+    def reference_logprobs(self, batch: Batch) -> torch.Tensor:
+        """What the reference gives the same tokens `(completion tokens,)`."""
+        if not self._reference:
+            raise ValueError("there is no reference: call keep_reference before training")
+        with torch.no_grad(), self._weights_of_reference():
+            return self.values(batch).logprobs
+
+    def reference_state(self) -> dict[str, torch.Tensor]:
+        """The reference's weights, for a checkpoint: those that are trained, as they were."""
+        return {name: value.cpu() for name, value in self._reference.items()}
+
+    def load_reference(self, state: dict[str, torch.Tensor]) -> None:
+        """Take up the reference of a checkpoint."""
+        self._reference = {name: value.to(self.device) for name, value in state.items()}
+
+    @contextmanager
+    def _weights_of_reference(self) -> Iterator[None]:
+        trained = self.trained()
+        now = {name: value.data for name, value in trained.items()}
+        for name, value in trained.items():
+            value.data = self._reference[name]
+        try:
+            yield
+        finally:
+            for name, value in trained.items():
+                value.data = now[name]
+
+    @contextmanager
+    def training(self, layout: Layout) -> Iterator[None]:
+        """Within it gradients are checkpointed, where the settings ask for that.
+
+        A backward pass that computes its forward pass again must find the attention of the batches' layout.
+        No units are dropped out: the policy that learns is the one that sampled.
+        """
+        for module in self.network.modules():
+            module.training = getattr(module, "gradient_checkpointing", False)
+        try:
+            with nullcontext() if layout == "padded" else attention_over_trees(self.network):
+                yield
+        finally:
+            self.model.eval()
+
+
+def load_policy(settings: PolicySettings, temperature: float, seed: int, device: str | None = None) -> Policy:
+    """The policy that the settings describe, on a GPU if there is one.
+
+    Raises `SettingsError` for a model or adapter that cannot be loaded.
+    """
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    half = settings.dtype == "bfloat16" or (settings.dtype == "auto" and device.startswith("cuda"))
+    torch.manual_seed(seed)
+    model, tokenizer = _load(settings, frozen_dtype=torch.bfloat16 if half else torch.float32)
+    model = model.to(device)
+    if settings.gradient_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.enable_input_require_grads()
+    if settings.adapter or settings.lora_rank:
+        model = _with_lora(model, settings)
+    return Policy(model.eval(), tokenizer, temperature=temperature, autocast=half)
+
+
+def _load(settings: PolicySettings, frozen_dtype: torch.dtype) -> tuple[Any, Any]:
+    name = settings.model or str(default_model())
+    dtype = frozen_dtype if settings.adapter or settings.lora_rank else torch.float32
+    return load_model(name, dtype, settings.random_weights)
+
+
+def _with_lora(model: Any, settings: PolicySettings) -> Any:
+    if settings.adapter:
+        return with_adapter(model, Path(settings.adapter), trainable=True)
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError as error:
+        raise SettingsError(f"{error}: a LoRA needs peft, pip install 'memagent[train]'") from error
+    targets = settings.lora_targets
+    config = LoraConfig(
+        r=settings.lora_rank,
+        lora_alpha=settings.lora_alpha,
+        target_modules=targets if isinstance(targets, str) else list(targets),
+        task_type="CAUSAL_LM",
+    )
+    return get_peft_model(model, config)

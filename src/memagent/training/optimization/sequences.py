@@ -1,0 +1,263 @@
+"""From trajectories to what the model computes: rows under a token budget, laid out without waste.
+
+Three layouts give the same numbers. "padded" is one sequence a row, padded to the longest. "packed" puts all
+sequences of a micro-batch into one row. "shared" also computes a beginning that several sequences have in
+common once: in a group, all attempts read the same chunk, which stands at the start of their prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from memagent.engines.torch.prefixes import shared_beginnings
+from memagent.errors import TrainingError
+from memagent.types import TrainingSequence, Trajectory
+
+Layout = Literal["shared", "packed", "padded"]
+_NO_IDS = "{}: the engine gave no {}, without which nothing can be trained: vLLM gives them from 0.10.2 on"
+_UNEVEN = 1.25  # branches of one tree are padded to the longest, in attention alone
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Sequences that begin with the same `shared` tokens (0: they are just of about one length)."""
+
+    shared: int
+    branches: tuple[TrainingSequence, ...]
+
+    @property
+    def tokens(self) -> int:
+        """What has to be computed: the beginning once, and each branch's own tokens."""
+        return self.shared + sum(_length(branch) - self.shared for branch in self.branches)
+
+
+@dataclass(frozen=True, slots=True)
+class TreeIndex:
+    """Where a tree stands in its row: the shared tokens from `start` on, then the branches.
+
+    `rows` `(branches, tokens)` are the places of the branches' tokens, the last one repeated as padding;
+    `own` picks, from the flattened rows, those that are no padding, in the row's order.
+    """
+
+    start: int
+    shared: int
+    rows: torch.Tensor
+    own: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A micro-batch.
+
+    `keep` is the model's `logits_to_keep`; `select` picks the completion tokens from those logits. The flat
+    tensors have an entry for each completion token of the batch, all in one order.
+    """
+
+    input_ids: torch.Tensor  # (rows, tokens)
+    position_ids: torch.Tensor  # (rows, tokens)
+    attention_mask: torch.Tensor | None  # (rows, tokens), padded layout only
+    trees: tuple[TreeIndex, ...] | None
+    keep: int | torch.Tensor
+    select: torch.Tensor  # (completion tokens,)
+    targets: torch.Tensor  # (completion tokens,)
+    old_logprobs: torch.Tensor  # (completion tokens,), 0 where nobody sampled
+    advantages: torch.Tensor  # (completion tokens,)
+    tokens: int
+    """The tokens of all sequences; a beginning counts as often as it occurs."""
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same on another device."""
+        moved = {name: getattr(self, name) for name in self.__slots__}
+        for name, value in moved.items():
+            if isinstance(value, torch.Tensor):
+                moved[name] = value.to(device)
+        if self.trees is not None:
+            moved["trees"] = tuple(
+                TreeIndex(tree.start, tree.shared, tree.rows.to(device), tree.own.to(device))
+                for tree in self.trees
+            )
+        return Batch(**moved)
+
+
+def sequences_of(
+    trajectory: Trajectory, advantage: float, credit: Literal["trajectory", "answer"] = "trajectory"
+) -> list[TrainingSequence]:
+    """One sequence for each conversation, all with the trajectory's advantage.
+
+    With `credit` "answer" only the last conversation is trained on. Raises `TrainingError` for a conversation
+    whose engine recorded no token ids, or not a log-probability for each.
+    """
+    conversations = trajectory.conversations if credit == "trajectory" else trajectory.conversations[-1:]
+    sequences = []
+    for conversation in conversations:
+        completion = conversation.completion
+        if not completion.prompt_ids or not completion.completion_ids:
+            raise TrainingError(_NO_IDS.format(trajectory.example_id, "token ids"))
+        if len(completion.logprobs) != len(completion.completion_ids):
+            raise TrainingError(_NO_IDS.format(trajectory.example_id, "log-probability for each token"))
+        sequences.append(
+            TrainingSequence(completion.prompt_ids, completion.completion_ids, completion.logprobs, advantage)
+        )
+    return sequences
+
+
+def batches(sequences: Sequence[TrainingSequence], layout: Layout, budget_tokens: int) -> list[Batch]:
+    """The sequences in micro-batches of at most `budget_tokens` computed tokens, one at least in each.
+
+    Every sequence is in one of them, and which one depends on the sequences alone.
+    """
+    if layout == "padded":
+        return [_padded(rows) for rows in _by_length(sequences, budget_tokens)]
+    trees = _shared_trees(sequences) if layout == "shared" else _even_trees(sequences)
+    return [_packed(part) for part in _fill(trees, budget_tokens)]
+
+
+def _length(sequence: TrainingSequence) -> int:
+    return len(sequence.prompt_ids) + len(sequence.completion_ids)
+
+
+def _ids(sequence: TrainingSequence) -> tuple[int, ...]:
+    return sequence.prompt_ids + sequence.completion_ids
+
+
+def _by_length(sequences: Sequence[TrainingSequence], budget_tokens: int) -> list[list[TrainingSequence]]:
+    parts: list[list[TrainingSequence]] = []
+    for sequence in sorted(sequences, key=_length, reverse=True):
+        if parts and _length(parts[-1][0]) * (len(parts[-1]) + 1) <= budget_tokens:
+            parts[-1].append(sequence)
+        else:
+            parts.append([sequence])
+    return parts
+
+
+def _shared_trees(sequences: Sequence[TrainingSequence]) -> list[Tree]:
+    """A tree for each common beginning; the sequences that have none, in trees of like lengths."""
+    trees, alone = [], []
+    for shared, members in shared_beginnings([sequence.prompt_ids for sequence in sequences]):
+        if len(members) > 1 and shared:
+            trees.append(Tree(shared, tuple(sequences[index] for index in members)))
+        else:
+            alone += [sequences[index] for index in members]
+    return trees + _even_trees(alone)
+
+
+def _even_trees(sequences: Sequence[TrainingSequence]) -> list[Tree]:
+    parts: list[list[TrainingSequence]] = []
+    for sequence in sorted(sequences, key=_length, reverse=True):
+        if parts and _length(parts[-1][0]) <= _UNEVEN * _length(sequence):
+            parts[-1].append(sequence)
+        else:
+            parts.append([sequence])
+    return [Tree(0, tuple(part)) for part in parts]
+
+
+def _fill(trees: Sequence[Tree], budget_tokens: int) -> list[list[Tree]]:
+    """The trees in bins of at most `budget_tokens`; one that is too large is cut, its beginning repeated."""
+    pieces = [piece for tree in trees for piece in _cut(tree, budget_tokens)]
+    bins: list[tuple[int, list[Tree]]] = []
+    for piece in sorted(pieces, key=lambda piece: piece.tokens, reverse=True):
+        for index, (used, members) in enumerate(bins):
+            if used + piece.tokens <= budget_tokens:
+                members.append(piece)
+                bins[index] = (used + piece.tokens, members)
+                break
+        else:
+            bins.append((piece.tokens, [piece]))
+    return [members for _, members in bins]
+
+
+def _cut(tree: Tree, budget_tokens: int) -> list[Tree]:
+    pieces: list[list[TrainingSequence]] = [[]]
+    used = tree.shared
+    for branch in tree.branches:
+        own = _length(branch) - tree.shared
+        if pieces[-1] and used + own > budget_tokens:
+            pieces.append([])
+            used = tree.shared
+        pieces[-1].append(branch)
+        used += own
+    return [Tree(tree.shared, tuple(piece)) for piece in pieces]
+
+
+def _flat(sequences: Sequence[TrainingSequence]) -> dict[str, torch.Tensor]:
+    """The completion tokens of the sequences, one after another."""
+    pairs = [(sequence, len(sequence.completion_ids)) for sequence in sequences]
+    old = [sequence.old_logprobs or (0.0,) * count for sequence, count in pairs]
+    return {
+        "targets": torch.tensor([token for sequence in sequences for token in sequence.completion_ids]),
+        "old_logprobs": torch.tensor([value for row in old for value in row], dtype=torch.float32),
+        "advantages": torch.tensor(
+            [sequence.advantage for sequence, count in pairs for _ in range(count)], dtype=torch.float32
+        ),
+    }
+
+
+def _padded(sequences: Sequence[TrainingSequence]) -> Batch:
+    """Padded on the left, so that all completions end where the logits are kept."""
+    width = max(map(_length, sequences))
+    kept = max(len(sequence.completion_ids) for sequence in sequences) + 1
+    pads = [width - _length(sequence) for sequence in sequences]
+    ids = torch.tensor([[0] * pad + list(_ids(row)) for pad, row in zip(pads, sequences, strict=True)])
+    mask = torch.tensor([[0] * pad + [1] * (width - pad) for pad in pads])
+    select = [
+        row * kept + kept - 1 - len(sequence.completion_ids) + index
+        for row, sequence in enumerate(sequences)
+        for index in range(len(sequence.completion_ids))
+    ]
+    return Batch(
+        input_ids=ids,
+        position_ids=(mask.cumsum(1) - 1).clamp(min=0),
+        attention_mask=mask,
+        trees=None,
+        keep=kept,
+        select=torch.tensor(select),
+        tokens=sum(map(_length, sequences)),
+        **_flat(sequences),
+    )
+
+
+def _packed(trees: Sequence[Tree]) -> Batch:
+    """All trees in one row: each beginning, then the branches' own tokens."""
+    ids: list[int] = []
+    positions: list[int] = []
+    keep: list[int] = []
+    index: list[TreeIndex] = []
+    for tree in trees:
+        start, first = len(ids), len(ids) + tree.shared
+        ids += _ids(tree.branches[0])[: tree.shared]
+        positions += range(tree.shared)
+        own = [_length(branch) - tree.shared for branch in tree.branches]
+        for branch, count in zip(tree.branches, own, strict=True):
+            predicted = len(branch.completion_ids)
+            keep += range(len(ids) + count - predicted - 1, len(ids) + count - 1)
+            ids += _ids(branch)[tree.shared :]
+            positions += range(tree.shared, tree.shared + count)
+        index.append(_tree_index(start, first, tree.shared, own))
+    sequences = [branch for tree in trees for branch in tree.branches]
+    return Batch(
+        input_ids=torch.tensor([ids]),
+        position_ids=torch.tensor([positions]),
+        attention_mask=None,
+        trees=tuple(index),
+        keep=torch.tensor(keep),
+        select=torch.arange(len(keep)),
+        tokens=sum(map(_length, sequences)),
+        **_flat(sequences),
+    )
+
+
+def _tree_index(start: int, first: int, shared: int, lengths: Sequence[int]) -> TreeIndex:
+    width = max(lengths)
+    counts = torch.tensor(lengths)[:, None]  # (branches, 1)
+    firsts = first + counts.cumsum(0) - counts  # (branches, 1)
+    steps = torch.arange(width)[None, :]  # (1, tokens)
+    return TreeIndex(
+        start=start,
+        shared=shared,
+        rows=firsts + torch.minimum(steps, counts - 1),
+        own=(steps < counts).flatten().nonzero()[:, 0],
+    )

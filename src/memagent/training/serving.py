@@ -1,0 +1,113 @@
+"""Another process generates: an OpenAI-compatible server that gets the policy's weights before each step.
+
+vLLM takes a LoRA at run time (start it with `--enable-lora` and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True),
+SGLang weights from a folder. Both read the run's folder, so it must be one that the server sees too.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import openai
+
+from memagent.engines.openai import Connection, OpenAIEngine, connect
+from memagent.errors import EngineError, SettingsError
+from memagent.training.export import export_policy
+from memagent.training.optimization.policy import Policy
+from memagent.training.settings import TrainingSettings
+
+_TIMEOUT_SECONDS = 600.0
+
+
+class Server:
+    """The engine of a serving process, and the way its weights are brought up to date."""
+
+    def __init__(self, engine: OpenAIEngine, settings: TrainingSettings, run: Path) -> None:
+        self.engine = engine
+        self._push = settings.rollout.push
+        self._folder = (run / "served").resolve()
+        self._client = openai.AsyncOpenAI(
+            base_url=settings.rollout.server, api_key=settings.read.api_key or "none",
+            timeout=_TIMEOUT_SECONDS, max_retries=2,
+        )  # fmt: skip
+
+    async def push(self, policy: Policy, step: int, main: bool = True) -> None:
+        """Have the server use the policy as it is now; of several processes the `main` one gives it.
+
+        Raises `EngineError` if the server does not take it.
+        """
+        old, name = self.engine.model.name, f"policy-{step:06d}"
+        if self._push == "vllm-lora":
+            self.engine.model = replace(self.engine.model, name=name)
+        if self._push == "none" or not main:
+            return
+        place = self._folder / name
+        shutil.rmtree(place, ignore_errors=True)  # of a run that was cut off
+        if self._push == "vllm-lora":
+            export_policy(policy.model, policy.tokenizer, "adapter", place)
+            await self._load(name, place)
+            if old.startswith("policy-"):
+                await self._post("unload_lora_adapter", {"lora_name": old})
+        else:
+            export_policy(policy.model, policy.tokenizer, "merged", place)
+            await self._post("../update_weights_from_disk", {"model_path": str(place)})
+        for other in self._folder.glob("policy-*"):
+            if other != place:
+                shutil.rmtree(other)
+
+    async def aclose(self) -> None:
+        """Close the connections; the server goes on."""
+        await self._client.close()
+        await self.engine.aclose()
+
+    async def _load(self, name: str, place: Path) -> None:
+        body = {"lora_name": name, "lora_path": str(place)}
+        try:
+            await self._client.post("/load_lora_adapter", cast_to=str, body=body)
+        except openai.OpenAIError:  # a run that was cut off may have left one of this name
+            with suppress(openai.OpenAIError):
+                await self._client.post("/unload_lora_adapter", cast_to=str, body={"lora_name": name})
+            await self._post("load_lora_adapter", body)
+
+    async def _post(self, path: str, body: Mapping[str, Any]) -> None:
+        try:
+            await self._client.post(f"/{path}", cast_to=str, body=body)
+        except openai.OpenAIError as error:
+            raise EngineError(
+                f"{self._client.base_url} did not take the weights ({path}: {error}): see rollout.push in "
+                "docs/training.md for how it must be started"
+            ) from error
+
+
+async def open_server(settings: TrainingSettings, policy: Policy, run: Path) -> Server:
+    """The server that `rollout.server` names.
+
+    Raises `EngineError` if it cannot be reached, `SettingsError` if the policy cannot be pushed there.
+    """
+    wanted = settings.rollout
+    if wanted.push == "vllm-lora" and not policy.has_adapter:
+        raise SettingsError(
+            "rollout.push vllm-lora pushes a LoRA alone: set policy.lora_rank, or another rollout.push"
+        )
+    connection = Connection(
+        base_url=wanted.server,
+        api_key=settings.read.api_key or "none",
+        concurrency=wanted.rows,
+        timeout_seconds=settings.read.timeout_seconds,
+        retries=settings.read.retries,
+        record=True,
+    )
+    engine = await connect(wanted.served_model, connection)
+
+    def count_tokens(text: str) -> int:
+        return len(policy.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    name = str(policy.tokenizer.name_or_path)
+    window = settings.read.window_tokens or engine.model.window_tokens
+    engine.model = replace(engine.model, count_tokens=count_tokens, tokenizer=name, window_tokens=window)
+    return Server(engine, settings, run)

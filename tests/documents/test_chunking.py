@@ -1,0 +1,379 @@
+"""Cutting text into chunks: nothing is lost, no budget is passed, and every cut is where it may be."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import unicodedata
+from collections.abc import Iterable, Iterator
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from memagent import Chunk, open_document, text_document
+from memagent.documents.chunking import cut, halve, natural_end, split
+from memagent.types import TokenCounter
+
+STORY = (Path(__file__).parents[2] / "examples" / "blue_carbuncle.txt").read_text("utf-8")
+
+
+def count_words(text: str) -> int:
+    return len(text.split())
+
+
+def count_bytes(text: str) -> int:
+    return -(-len(text.encode()) // 4)
+
+
+def count_oddly(text: str) -> int:
+    """As no tokenizer counts: neither additive nor monotonic."""
+    return sum(map(ord, text[:50])) % 7 + len(text) // 3 * (1 + len(text) % 2) + text.count("e") * 20
+
+
+def trained_tokenizer() -> TokenCounter:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=2000, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator([STORY], trainer)
+    return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+COUNTERS: dict[str, TokenCounter] = {
+    "words": count_words,
+    "bytes": count_bytes,
+    "characters": len,
+    "BPE": trained_tokenizer(),
+    "odd": count_oddly,
+    "nothing": lambda text: 0,
+}
+
+# What a reader sees as one character or line end, and must not be cut through.
+CLUSTERS = [
+    *("\r\n", "e\u0301", "a\u0308\u0323", "ก็", "क्\u200dष", "\u1112\u1161\u11ab"),
+    *("👩🏽\u200d💻", "👨\u200d👩\u200d👧\u200d👦", "🏳\ufe0f\u200d🌈", "👍🏿", "🇫🇷", "🇯🇵", "1\ufe0f\u20e3"),
+]
+PLAIN = [
+    "a",
+    "word",
+    " ",
+    "\n",
+    "\n\n",
+    "\t",
+    "end. ",
+    "中文",
+    "。",
+    "한",
+    "\u3000",
+    "—",
+    "0",
+    "x" * 40,
+    "<b>",
+]
+
+texts = st.one_of(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=300),
+    st.lists(st.sampled_from([*CLUSTERS, *PLAIN]), max_size=200).map("".join),
+    st.builds(lambda piece, times: piece * times, st.sampled_from([*CLUSTERS, *PLAIN]), st.integers(0, 400)),
+)
+counters = st.sampled_from(sorted(COUNTERS)).map(COUNTERS.__getitem__)
+budgets = st.integers(1, 120)
+
+
+def pieces_of(text: str, budget: int, count: TokenCounter) -> list[tuple[str, int]]:
+    return list(cut([text], budget, count))
+
+
+def in_blocks(text: str, sizes: list[int]) -> Iterator[str]:
+    """The text in blocks of the sizes, over and over."""
+    position, turn = 0, 0
+    while position < len(text):
+        size = sizes[turn % len(sizes)]
+        yield text[position : position + size]
+        position, turn = position + size, turn + 1
+
+
+# Nothing is lost, and no budget passed
+
+
+@settings(max_examples=400, deadline=None)
+@given(texts, budgets, counters)
+def test_pieces_joined_are_the_text_within_the_budget(text: str, budget: int, count: TokenCounter) -> None:
+    pieces = pieces_of(text, budget, count)
+    assert "".join(piece for piece, _ in pieces) == text
+    for piece, tokens in pieces:
+        assert piece
+        assert tokens == count(piece)
+        assert tokens <= budget or len(piece) == 1
+
+
+@settings(max_examples=200, deadline=None)
+@given(texts, budgets, counters, st.lists(st.integers(1, 50), min_size=1, max_size=5))
+def test_blocks_do_not_matter(text: str, budget: int, count: TokenCounter, sizes: list[int]) -> None:
+    assert list(cut(in_blocks(text, sizes), budget, count)) == pieces_of(text, budget, count)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.lists(st.sampled_from([*CLUSTERS, "a", "b", "語"]), max_size=150),
+    st.integers(12, 60),
+    st.sampled_from([len, COUNTERS["BPE"], COUNTERS["odd"]]),
+)
+def test_no_character_is_cut_through(parts: list[str], budget: int, count: TokenCounter) -> None:
+    text = "".join(parts)
+    borders = set(accumulate(map(len, parts)))
+    position = 0
+    for piece, _ in pieces_of(text, budget, count):
+        position += len(piece)
+        whole_ones = [border for border in borders if position - len(piece) < border <= position]
+        assert position in borders or not whole_ones
+
+
+@settings(deadline=None)
+@given(texts, budgets, counters)
+def test_a_cut_stands_where_none_better_is_near(text: str, budget: int, count: TokenCounter) -> None:
+    """Also in texts of any characters: marks go with their letter, unless they are more than 32."""
+    position = 0
+    for piece, _ in pieces_of(text, budget, count)[:-1]:
+        start, position = position, position + len(piece)
+        before = range(position, max(start, position - 32), -1)
+        if splits_character(text, position):
+            assert all(splits_character(text, place) for place in before)
+
+
+def splits_character(text: str, position: int) -> bool:
+    before, after = text[position - 1], text[position]
+    flag = re.search("[\U0001f1e6-\U0001f1ff]*$", text[max(0, position - 32) : position])
+    halves = len(flag.group()) if flag else 0
+    return (
+        before + after == "\r\n"
+        or unicodedata.category(after) in ("Mn", "Mc", "Me")
+        or "\u200d" in (before, after)
+        or "\U0001f3fb" <= after <= "\U0001f3ff"
+        or ("\U0001f1e6" <= after <= "\U0001f1ff" and halves % 2 == 1)
+    )
+
+
+def test_a_single_character_may_be_over_the_budget() -> None:
+    assert pieces_of("ab", 1, lambda text: 5 * len(text)) == [("a", 5), ("b", 5)]
+
+
+def test_no_character_is_cut_where_the_count_jumps() -> None:
+    """Here a guess by proportion never fits, and the length is halved until it does."""
+    family = "👨\u200d👩\u200d👧\u200d👦"
+    pieces = pieces_of(family * 50, 20, lambda text: min(len(text), 21))
+    assert {piece.replace(family, "") for piece, _ in pieces} == {""}
+    assert len(pieces) <= 50
+
+
+def test_a_character_longer_than_the_budget_is_cut() -> None:
+    pieces = pieces_of("e" + "\u0301" * 100, 10, len)
+    assert "".join(piece for piece, _ in pieces) == "e" + "\u0301" * 100
+    assert max(tokens for _, tokens in pieces) <= 10
+
+
+# Where a chunk ends
+
+
+def first_piece(text: str, budget: int) -> str:
+    return pieces_of(text, budget, len)[0][0]
+
+
+@pytest.mark.parametrize(
+    ("text", "end"),
+    [
+        ("x" * 85 + "\n\nlast. word\nline ", "\n\n"),
+        ("x" * 85 + "\r\n \r\nlast. word\nline ", "\r\n \r\n"),
+        ("x" * 85 + "\nlast. word ", "\n"),
+        ("x" * 85 + "\r\nlast. word ", "\r\n"),
+        ("x" * 85 + '." word ', '." '),
+        ("中" * 85 + "。」中文 ", "。」"),
+        ("x" * 85 + " word", " "),
+        ("x" * 85, "x"),
+    ],
+)
+def test_a_chunk_ends_at_the_best_place_near(text: str, end: str) -> None:
+    piece = first_piece(text + "y" * 300, 100)
+    assert piece == (text[: 85 + len(end)] if end != "x" else piece)
+    assert 75 <= len(piece) <= 100
+
+
+def test_a_place_far_back_is_not_taken() -> None:
+    assert len(first_piece("x" * 40 + "\n\n" + "y" * 300, 100)) >= 75
+
+
+@given(st.text(st.sampled_from("ab \r\n.\u0301🏽"), min_size=2, max_size=80), st.data())
+def test_a_natural_end_is_within_the_limit(text: str, data: st.DataObject) -> None:
+    limit = data.draw(st.integers(1, len(text)))
+    end = natural_end(text, limit)
+    assert 1 <= end <= limit
+    assert text[end - 1 : end + 1] != "\r\n" or end == 1 == limit
+
+
+def test_prose_is_cut_between_lines() -> None:
+    chunks = list(split(text_document(STORY), 500, count_bytes))
+    assert all(chunk.text.endswith("\n") for chunk in chunks)
+    assert min(chunk.tokens for chunk in chunks[:-1]) > 500 * 0.7
+
+
+# Documents
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(texts, max_size=4), budgets, counters)
+def test_chunks_of_several_sources(
+    tmp_path_factory: pytest.TempPathFactory, contents: list[str], budget: int, count: TokenCounter
+) -> None:
+    folder = tmp_path_factory.mktemp("sources")
+    for number, content in enumerate(contents):
+        (folder / f"{number}.txt").write_bytes(content.encode("utf-8-sig"))
+    (folder / "last.txt").write_bytes("\ufefflast".encode())
+    chunks = list(split(open_document(folder), budget, count))
+    whole = "".join(contents) + "last"
+    assert [chunk.index for chunk in chunks] == list(range(len(chunks)))
+    assert chunks[0].start == 0
+    assert chunks[-1].end == len(whole)
+    assert all(before.end == after.start for before, after in pairwise(chunks))
+    assert all(whole[chunk.start : chunk.end] == chunk.text for chunk in chunks)
+    for number, content in enumerate(contents):
+        name = str(folder / f"{number}.txt")
+        assert "".join(chunk.text for chunk in chunks if chunk.source == name) == content
+
+
+@settings(deadline=None)
+@given(texts.filter(lambda text: len(text) > 1), counters)
+def test_halves_joined_are_the_chunk(text: str, count: TokenCounter) -> None:
+    chunk = Chunk(3, text, 100, 100 + len(text), count(text), "a.txt")
+    first, second = halve(chunk, count)
+    assert first.text
+    assert second.text
+    assert first.text + second.text == text
+    assert (first.start, first.end, second.end) == (100, second.start, chunk.end)
+    for half in (first, second):
+        assert half.tokens == count(half.text)
+        assert half.end - half.start == len(half.text)
+        assert (half.index, half.source) == (3, "a.txt")
+
+
+def test_halves_meet_at_a_natural_place_and_not_inside_a_character() -> None:
+    for text, first in [
+        ("one two three. four five, six.", "one two three. "),
+        ("a\r\n", "a"),
+        ("ae\u0301\u0301", "a"),
+    ]:
+        assert halve(Chunk(0, text, 0, len(text), 1, ""), len)[0].text == first
+
+
+def test_one_character_cannot_be_halved() -> None:
+    with pytest.raises(ValueError, match="one character"):
+        halve(Chunk(0, "a", 0, 1, 1, ""), len)
+
+
+# What it costs
+
+
+class Counting:
+    """A counter that notes how often and on how much text it was called."""
+
+    def __init__(self, count: TokenCounter) -> None:
+        self.count = count
+        self.calls = self.characters = 0
+
+    def __call__(self, text: str) -> int:
+        self.calls += 1
+        self.characters += len(text)
+        return self.count(text)
+
+
+@pytest.mark.parametrize("name", ["words", "bytes", "BPE"])
+def test_even_text_is_counted_about_once(name: str) -> None:
+    count = Counting(COUNTERS[name])
+    pieces = pieces_of(STORY * 3, 500, count)
+    assert len(pieces) > 30
+    assert count.calls <= len(pieces) * 1.15 + 3
+    assert count.characters <= len(STORY * 3) * 1.15
+
+
+def test_uneven_text_is_counted_a_few_times() -> None:
+    text = "".join(
+        (STORY[:3000], "漢" * 3000, " " * 3000, "QzX9_" * 600, "\n" * 3000)[turn % 5] for turn in range(40)
+    )
+    for name in ("bytes", "BPE", "odd"):
+        count = Counting(COUNTERS[name])
+        pieces = pieces_of(text, 300, count)
+        assert count.calls <= len(pieces) * 7
+
+
+def repeated(block: str, times: int, taken: list[int]) -> Iterator[str]:
+    for _ in range(times):
+        taken[0] += 1
+        yield block
+
+
+@pytest.mark.parametrize("block", [" " * 1000, "\n" * 1000, "漢" * 1000, "\u0301" * 1000])
+def test_chunks_stay_finite_where_text_counts_for_nothing(block: str) -> None:
+    taken = [0]
+    stream: Iterable[str] = repeated(block, 2000, taken)
+    sizes = [len(piece) for piece, _ in cut(stream, 100, count_words)]
+    assert sum(sizes) == 2_000_000
+    assert max(sizes) <= 100 * 16 * 2
+
+
+def test_text_is_taken_only_as_it_is_needed() -> None:
+    taken = [0]
+    pieces = cut(repeated("word " * 200, 1000, taken), 100, count_words)
+    next(pieces)
+    assert taken[0] <= 3
+
+
+def test_many_small_blocks_are_as_quick_as_one() -> None:
+    count = Counting(count_bytes)
+    pieces = list(cut(iter("x y\n" * 300_000), 100_000, count))
+    assert [tokens <= 100_000 for _, tokens in pieces] == [True] * 4
+
+
+MEASURE = """
+import json, resource, sys
+from pathlib import Path
+from memagent import open_document
+from memagent.documents.chunking import split
+chunks = total = 0
+for chunk in split(open_document(sys.argv[1]), 5000, lambda text: -(-len(text) // 4)):
+    chunks, total = chunks + 1, total + chunk.end - chunk.start
+if sys.platform == "linux":  # where ru_maxrss also counts the process that started this one
+    status = Path("/proc/self/status").read_text()
+    peak = int(status.partition("VmHWM:")[2].split()[0]) / 1024
+else:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
+print(json.dumps([chunks, total, peak]))
+"""
+
+
+def measure(path: Path) -> tuple[int, int, float]:
+    """Chunks, characters, and the peak of a process that cuts the file, in MiB."""
+    done = subprocess.run([sys.executable, "-c", MEASURE, str(path)], capture_output=True, check=True)
+    chunks, total, peak = json.loads(done.stdout)
+    return chunks, total, peak
+
+
+def test_memory_does_not_grow_with_the_document(tmp_path: Path) -> None:
+    path = tmp_path / "large.txt"
+    block = (STORY.replace("\n\n", "\n") * 20).encode()[: 2**20].decode("utf-8", "ignore").encode()
+    peaks = []
+    for megabytes in (20, 200):
+        with path.open("ab") as file:
+            while file.tell() < megabytes * 2**20:
+                file.write(block)
+        _, total, peak = measure(path)
+        assert total > megabytes * 2**20 * 0.95
+        peaks.append(peak)
+    path.unlink()
+    small, large = peaks
+    assert large < 400
+    assert large < small + 60

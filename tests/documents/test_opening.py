@@ -1,0 +1,618 @@
+"""Opening anything readable: formats, places, encodings, and what is refused."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import os
+import random
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from memagent import DocumentError, open_document, text_document
+from memagent.documents.encodings import detect_encoding
+from memagent.documents.opening import Document
+
+office = pytest.mark.skipif(importlib.util.find_spec("markitdown") is None, reason="needs memagent[formats]")
+
+PROSE = {
+    "en": "It was a naïve idea, she said, “and yet the café stayed open until midnight” — the old man’s "
+    "résumé lay on the table. Nobody came to the house near the river until the following spring.\n",
+    "fr": "Le café était fermé à Noël ; l'hôtelier, déçu, répondit que les clés étaient perdues près du "
+    "théâtre. Où êtes-vous allés ? Tous les êtres humains naissent libres et égaux en dignité.\n",
+    "pt": "Todos os seres humanos nascem livres e iguais em dignidade e em direitos. Dotados de razão e "
+    "de consciência, devem agir uns para com os outros em espírito de fraternidade.\n",
+    "cs": "Všichni lidé rodí se svobodní a sobě rovní co do důstojnosti a práv. Jsou nadáni rozumem a "
+    "svědomím a mají spolu jednat v duchu bratrství. Příliš žluťoučký kůň úpěl ďábelské ódy.\n",
+    "pl": "Wszyscy ludzie rodzą się wolni i równi pod względem swej godności i swych praw. Są obdarzeni "
+    "rozumem i sumieniem i powinni postępować wobec innych w duchu braterstwa. Zażółć gęślą jaźń.\n",
+    "ru": "Все люди рождаются свободными и равными в своем достоинстве и правах. Они наделены разумом и "
+    "совестью и должны поступать в отношении друг друга в духе братства.\n",
+    "el": "Όλοι οι άνθρωποι γεννιούνται ελεύθεροι και ίσοι στην αξιοπρέπεια και τα δικαιώματα. Είναι "
+    "προικισμένοι με λογική και συνείδηση.\n",
+    "zh": "我们在一个小村庄里住了三年，那里的人们每天早上都去田里工作，晚上回来一起吃饭、聊天。后来村里修了"
+    "一条新路，年轻人都去了城市。\n",
+    "ja": "吾輩は猫である。名前はまだ無い。どこで生れたかとんと見当がつかぬ。何でも薄暗いじめじめした所で"
+    "ニャーニャー泣いていた事だけは記憶している。\n",
+    "ko": "나는 그날 아침 일찍 집을 나섰다. 거리에는 아무도 없었고 바람만 불고 있었다.\n",
+}
+
+
+def text_of(document: Document) -> str:
+    return "".join(text for _, text in document.blocks())
+
+
+def read(path: Path) -> str:
+    return text_of(open_document(path))
+
+
+# Formats
+
+
+def docx(*paragraphs: str) -> bytes:
+    body = "".join(f"<w:p><w:r><w:t>{text}</w:t></w:r></w:p>" for text in paragraphs)
+    word = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+    relation = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/officeDocument"
+    package = "http://schemas.openxmlformats.org/package/2006"
+    part = "application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"
+    return zipped(
+        {
+            "[Content_Types].xml": f'<Types xmlns="{package}/content-types"><Default Extension="rels" '
+            'ContentType="application/vnd.openxmlformats-package.relationships+xml"/><Override '
+            f'PartName="/word/document.xml" ContentType="{part}"/></Types>',
+            "_rels/.rels": f'<Relationships xmlns="{package}/relationships"><Relationship Id="r1" '
+            f'Type="{relation}" Target="word/document.xml"/></Relationships>',
+            "word/document.xml": f'<w:document xmlns:w="{word}"><w:body>{body}</w:body></w:document>',
+        }
+    )
+
+
+def epub(*chapters: str) -> bytes:
+    items = "".join(
+        f'<item id="c{number}" href="c{number}.xhtml" media-type="application/xhtml+xml"/>'
+        for number in range(len(chapters))
+    )
+    spine = "".join(f'<itemref idref="c{number}"/>' for number in range(len(chapters)))
+    container = (
+        '<container version="1.0" xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles>'
+        '<rootfile full-path="content.opf" media-type="application/oebps-package+xml"/></rootfiles>'
+        "</container>"
+    )
+    package = (
+        '<package xmlns="http://www.idpf.org/2007/opf" version="3.0"><metadata '
+        'xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>A book</dc:title></metadata>'
+        f"<manifest>{items}</manifest><spine>{spine}</spine></package>"
+    )
+    pages = {
+        f"c{number}.xhtml": f'<html xmlns="http://www.w3.org/1999/xhtml"><body><p>{text}</p></body></html>'
+        for number, text in enumerate(chapters)
+    }
+    return zipped(
+        {
+            "mimetype": "application/epub+zip",
+            "META-INF/container.xml": container,
+            "content.opf": package,
+            **pages,
+        }
+    )
+
+
+def zipped(parts: dict[str, str]) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, text in parts.items():
+            archive.writestr(name, text)
+    return file.getvalue()
+
+
+def pdf(text: str) -> bytes:
+    stream = f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET"
+    objects = [
+        "<< /Type /Catalog /Pages 2 0 R >>",
+        "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R "
+        "/Resources << /Font << /F1 5 0 R >> >> >>",
+        f"<< /Length {len(stream)} >>\nstream\n{stream}\nendstream",
+        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    ]
+    out, places = "%PDF-1.4\n", []
+    for number, content in enumerate(objects, 1):
+        places.append(len(out))
+        out += f"{number} 0 obj\n{content}\nendobj\n"
+    table = "".join(f"{place:010} 00000 n \n" for place in places)
+    out += f"xref\n0 {len(objects) + 1}\n0000000000 65535 f \n{table}"
+    end = out.index("xref\n")
+    out += f"trailer\n<< /Size {len(objects) + 1} /Root 1 0 R >>\nstartxref\n{end}\n%%EOF\n"
+    return out.encode("latin-1")
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.md", "a", "a.csv", "a.py", "a.xml", "a.unknown"])
+def test_text_is_kept_as_it_is(tmp_path: Path, name: str) -> None:
+    text = "# Title\n\n<b>not HTML</b> & {memory}\r\nwith\ttabs \x0c and a last line"
+    (tmp_path / name).write_bytes(text.encode())
+    assert read(tmp_path / name) == text
+
+
+def test_html_becomes_markdown_without_scripts_and_styles(tmp_path: Path) -> None:
+    page = tmp_path / "a.html"
+    page.write_text(
+        "<!doctype html><html><head><title>The title</title><style>body { color: red }</style>"
+        "<script>alert('evil')</script></head><body><!-- a comment --><h1>Heading</h1><p>a &lt; b, "
+        "MAX_SIZE * 2<script type='text/template'>hidden</script></p><svg><style>.x{}</style></svg>"
+        "<img src='x.png' alt='picture'><ul><li>item</li></ul></body></html>"
+    )
+    text = read(page)
+    for dropped in ("color", "alert", "comment", "hidden", ".x{}", "x.png", "doctype"):
+        assert dropped not in text
+    for kept in ("The title", "# Heading", "a < b, MAX_SIZE * 2", "* item"):
+        assert kept in text
+
+
+@pytest.mark.filterwarnings("error")
+def test_xhtml_and_a_page_that_looks_like_an_address(tmp_path: Path) -> None:
+    page = tmp_path / "a.xhtml"
+    page.write_text('<?xml version="1.0"?>\n<html xmlns="http://www.w3.org/1999/xhtml"><p>text</p></html>')
+    assert read(page).strip() == "text"
+    page.write_text("http://example.org/a.html")
+    assert read(page).strip() == "http://example.org/a.html"
+
+
+@pytest.mark.parametrize("piece", ["<a ", "<a href='", '<x y="', "<!--", "<![CDATA[", "</"])
+def test_html_without_an_end_takes_no_time(tmp_path: Path, piece: str) -> None:
+    """Python's parser would take hours over a tag that is never closed."""
+    page = tmp_path / "a.html"
+    page.write_text("<p>a < b</p>" + piece * 100_000)
+    assert read(page).startswith("a < b\n\n")
+
+
+def test_html_nested_ten_thousand_deep_is_text_or_an_error(tmp_path: Path) -> None:
+    page = tmp_path / "a.html"
+    page.write_text("<div>" * 10_000 + "deep" + "</div>" * 10_000)
+    try:
+        assert "deep" in read(page)
+    except DocumentError as error:
+        assert "a.html cannot be converted" in str(error)
+
+
+@office
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.docx", docx("The key is 4711.", "A second paragraph.")),
+        ("a.epub", epub("The key is 4711.", "A second chapter.")),
+        ("a.pdf", pdf("The key is 4711.")),
+        ("a PDF by its first bytes", pdf("The key is 4711.")),
+        ("A.DOCX", docx("The key is 4711.")),
+        ("-odd näme\n.docx", docx("The key is 4711.")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_office_formats_give_their_text(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    document = open_document(tmp_path / name)
+    text = text_of(document)
+    assert "The key is 4711." in text
+    assert "\x0c" not in text
+    assert "\n\n\n" not in text
+    assert document.text_bytes is None
+
+
+@office
+@pytest.mark.parametrize("module", ["openpyxl", "pptx"])
+def test_sheets_and_slides(tmp_path: Path, module: str) -> None:
+    library = pytest.importorskip(module)
+    if module == "openpyxl":
+        path = tmp_path / "a.xlsx"
+        book = library.Workbook()
+        book.active.append(["The key is", "4711"])
+        book.save(path)
+    else:
+        path = tmp_path / "a.pptx"
+        show = library.Presentation()
+        show.slides.add_slide(show.slide_layouts[5]).shapes.title.text = "The key is 4711"
+        show.save(path)
+    assert "4711" in read(path)
+
+
+@office
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.docx", docx("text")[:200], "BadZipFile: File is not a zip file"),
+        ("a.docx", zipped({"nothing": "of use"}), "Could not find main document part"),
+        ("a.docx", b"only text", "BadZipFile"),
+        ("a.docx", pdf("text")[:200], "PSEOF"),
+        ("a.epub", zipped({"mimetype": "application/epub+zip"}), "META-INF"),
+        ("a.pdf", b"%PDF-1.7\n" + bytes(range(256)), "PDF"),
+        ("a.pdf", b"RIFF\x24\x00\x00\x00WAVEfmt ", "PDF"),
+    ],
+    ids=["cut short", "another archive", "text", "half a PDF", "no book", "no pages", "a sound"],
+)
+def test_broken_office_files_are_errors(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    """Neither their bytes nor what else they might be is read as the document."""
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DocumentError, match=f"{name} cannot be converted: .*{said}"):
+        read(tmp_path / name)
+
+
+@office
+def test_a_flaw_in_a_pdf_is_not_shouted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "a.pdf").write_bytes(pdf("The key is 4711.").replace(b"0000000009 ", b"00000000x9 "))
+    assert "4711" in read(tmp_path / "a.pdf")
+    assert not caplog.records
+
+
+@office
+def test_a_broken_file_in_a_directory_is_left_out_and_named(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("A")
+    (tmp_path / "b.docx").write_bytes(b"broken")
+    (tmp_path / "c.html").write_text("<i>" * 10_000)
+    (tmp_path / "d.txt").write_text("D")
+    document = open_document(tmp_path)
+    for _ in range(2):
+        assert text_of(document) == "AD"
+        assert ["b.docx cannot be converted" in said for said in document.skipped] == [True, False]
+        assert ["c.html cannot be converted" in said for said in document.skipped] == [False, True]
+    with pytest.raises(DocumentError, match=r"b\.docx cannot be converted"):
+        text_of(open_document(tmp_path / "*"))
+    for name in ("a.txt", "d.txt"):
+        (tmp_path / name).unlink()
+    with pytest.raises(DocumentError, match=r"b\.docx cannot be converted"):
+        text_of(open_document(tmp_path))
+
+
+@office
+def test_what_a_library_says_is_cut_to_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from markitdown import converters
+
+    def fail(*_: object) -> None:
+        raise ValueError("first \x1b line" + "!" * 1000 + "\nsecond line")
+
+    monkeypatch.setattr(converters.DocxConverter, "convert", fail)
+    (tmp_path / "a.docx").write_bytes(docx("text"))
+    with pytest.raises(DocumentError, match=r"ValueError: first \\x1b line!+$") as refused:
+        read(tmp_path / "a.docx")
+    assert len(str(refused.value)) < len(str(tmp_path)) + 300
+
+
+def test_office_without_the_converter_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "a.docx").write_bytes(docx("text"))
+    code = (
+        "import sys; sys.modules['markitdown'] = None\n"
+        "from memagent import open_document, DocumentError\n"
+        "try: open_document('a.docx')\nexcept DocumentError as error: print(error)"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert said.stdout == "a.docx needs a converter: pip install 'memagent[formats]'\n"
+
+
+def test_jsonl_gives_the_text_of_each_row(tmp_path: Path) -> None:
+    rows = [
+        json.dumps({"id": 1, "text": "from text\nin two lines"}),
+        json.dumps({"content": "from content"}),
+        json.dumps("a bare string"),
+        json.dumps({"other": 1}),
+        "not JSON {",
+        "",
+        json.dumps({"text": 3}),
+        "[" * 100_000,
+        json.dumps({"text": "the last"}),
+    ]
+    path = tmp_path / "a.jsonl"
+    path.write_text("\r\n".join(rows))
+    expected = [
+        *("from text\nin two lines", "from content", "a bare string"),
+        *(rows[3], rows[4], rows[6], rows[7], "the last"),
+    ]
+    assert read(path) == "".join(f"{row}\n\n" for row in expected)
+
+
+def test_jsonl_surrogates_become_the_replacement_character(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "high \\ud83d, low \\ude00, both \\ud83d\\ude00"}\n')
+    assert read(path) == "high \ufffd, low \ufffd, both 😀\n\n"
+
+
+def test_text_of_a_string() -> None:
+    document = text_document("naïve \r\n text \udc80", name="note")
+    assert text_of(document) == "naïve \r\n text \ufffd"
+    assert [source.name for source in document.sources] == ["note"]
+    assert text_of(document) == text_of(document)
+
+
+# Places
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in {
+        "b.txt": "B",
+        "a.txt": "A",
+        "sub/c.txt": "C",
+        "sub/a.md": "D",
+        "alpha/z.txt": "Z",
+        ".hidden": "no",
+        ".git/config": "no",
+        "sub/.cache/x.txt": "no",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_a_directory_is_its_files_sorted_without_hidden_ones(folder: Path) -> None:
+    document = open_document(folder)
+    assert text_of(document) == "ABZDC"
+    assert document.sources[0].name == str(folder / "a.txt")
+    assert document.size_bytes == 5
+
+
+def test_binaries_in_a_directory_are_left_out_and_named(folder: Path) -> None:
+    (folder / "image.png").write_bytes(b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + bytes(range(200)))
+    (folder / "broken").symlink_to(folder / "nowhere")
+    os.mkfifo(folder / "pipe")
+    document = open_document(folder)
+    assert text_of(document) == "ABZDC"
+    skipped = " ".join(document.skipped)
+    assert len(document.skipped) == 3
+    assert "image.png is a binary file" in skipped
+    assert "broken cannot be read" in skipped
+    assert "pipe is not a regular file" in skipped
+
+
+def test_a_glob_is_its_matches_sorted(folder: Path) -> None:
+    assert text_of(open_document(folder / "*.txt")) == "AB"
+    assert text_of(open_document(folder / "**" / "*.txt")) == "AZBC"
+    with pytest.raises(DocumentError, match=r"no file matches .*\*\.pdf"):
+        open_document(folder / "*.pdf")
+
+
+def test_a_name_that_looks_like_a_glob_is_a_name_first(tmp_path: Path) -> None:
+    (tmp_path / "a[1].txt").write_text("yes")
+    (tmp_path / "a1.txt").write_text("no")
+    assert read(tmp_path / "a[1].txt") == "yes"
+
+
+def test_several_paths_are_one_document_in_order_each_file_once(folder: Path) -> None:
+    (folder / "link.txt").symlink_to(folder / "b.txt")
+    (folder / "hard name").mkdir()
+    document = open_document(
+        folder / "sub" / "c.txt",
+        folder / "b.txt",
+        folder / "link.txt",
+        folder / "sub",
+        folder / "sub/../b.txt",
+    )
+    assert text_of(document) == "CBD"
+    assert open_document(folder / ".hidden").sources[0].size_bytes == 2
+
+
+def run_on_stdin(arguments: str, stdin: bytes) -> str:
+    code = (
+        "import sys\nfrom memagent import open_document\n"
+        f"document = open_document({arguments})\n"
+        "print(*[source.name for source in document.sources])\n"
+        "sys.stdout.write(''.join(text for _, text in document.blocks()))"
+    )
+    environment = os.environ | {"PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=stdin, capture_output=True, check=True, env=environment
+    )
+    return done.stdout.decode()
+
+
+def test_standard_input(folder: Path) -> None:
+    path = str(folder / "a.txt")
+    assert run_on_stdin("'-'", "naïve".encode()) == "stdin\nnaïve"
+    assert run_on_stdin(f"'-', {path!r}, '-'", b"from stdin ") == f"stdin {path}\nfrom stdin A"
+
+
+@office
+def test_a_pdf_on_standard_input() -> None:
+    assert "4711" in run_on_stdin("'-'", pdf("The key is 4711."))
+
+
+def test_the_fingerprint_is_of_the_bytes_in_order(folder: Path) -> None:
+    one, two = folder / "a.txt", folder / "b.txt"
+    prints = {
+        open_document(*paths).fingerprint for paths in [(one,), (two,), (one, two), (two, one), (folder,)]
+    }
+    assert len(prints) == 5
+    assert open_document(one, two).fingerprint == open_document(folder / "*.txt").fingerprint
+
+
+def test_an_empty_file_is_an_empty_document(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    assert read(tmp_path / "empty") == ""
+
+
+def test_blocks_of_a_large_file_stay_small(tmp_path: Path) -> None:
+    path = tmp_path / "large.txt"
+    path.write_bytes("naïve".encode() * 500_000)
+    blocks = [text for _, text in open_document(path).blocks()]
+    assert "".join(blocks) == "naïve" * 500_000
+    assert max(map(len, blocks)) <= 256 * 1024
+
+
+# What is refused, and how it is said
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("missing.txt", "missing.txt cannot be read: No such file or directory"),
+        ("empty folder", "no readable file in empty folder"),
+        ("pipe", "pipe is not a regular file: pipe a stream in, and name it -"),
+        ("binary.dat", "binary.dat is a binary file, not text"),
+        ("folder of binaries", "no readable file in folder of binaries; left out: .*x.dat is a binary"),
+        ("loop", "loop cannot be read: Too many levels of symbolic links"),
+        ("n" * 5000, "n{5000} cannot be read: File name too long"),
+        ("a\0b", r"'a\\x00b' is not a path"),
+        ("", "'' is not a path: name a file"),
+        ("two\nlines", r"two\\nlines cannot be read"),
+        ("not \udcff UTF-8", r"not \\udcff UTF-8 cannot be read"),
+        ("a.txt/b", "b cannot be read: Not a directory"),
+    ],
+    ids=lambda value: repr(value)[:20],
+)
+def test_refused_with_the_name_on_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.txt").write_text("text")
+    Path("empty folder").mkdir()
+    Path("folder of binaries").mkdir()
+    os.mkfifo("pipe")
+    Path("loop").symlink_to("loop")
+    for binary in ("binary.dat", "folder of binaries/x.dat"):
+        Path(binary).write_bytes(bytes(range(256)) * 10)
+    with pytest.raises(DocumentError, match=said) as refused:
+        open_document(name)
+    str(refused.value).encode()
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_what_may_not_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "secret.txt").write_text("text")
+    (tmp_path / "secret.txt").chmod(0)
+    (tmp_path / "closed").mkdir(mode=0)
+    with pytest.raises(DocumentError, match=r"secret\.txt cannot be read: Permission denied"):
+        open_document(tmp_path / "secret.txt")
+    with pytest.raises(DocumentError, match="cannot be read: Permission denied"):
+        open_document(tmp_path / "closed" / "a.txt")
+    (tmp_path / "a.txt").write_text("A")
+    document = open_document(tmp_path)
+    assert text_of(document) == "A"
+    assert len(document.skipped) == 2
+
+
+def test_a_file_that_vanishes_is_an_error_when_read(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    document = open_document(tmp_path / "a.txt")
+    (tmp_path / "a.txt").unlink()
+    with pytest.raises(DocumentError, match=r"a\.txt cannot be read: No such file"):
+        text_of(document)
+    with pytest.raises(DocumentError, match=r"a\.txt cannot be read: No such file"):
+        _ = document.fingerprint
+
+
+def test_no_path_at_all() -> None:
+    with pytest.raises(DocumentError, match="no readable file in the arguments"):
+        open_document()
+
+
+# Encodings
+
+
+@pytest.mark.parametrize("repeats", [1, 20, 800], ids=["short", "medium", "longer than the sample"])
+@pytest.mark.parametrize(
+    ("language", "encoding"),
+    [
+        *(
+            (language, encoding)
+            for language in PROSE
+            for encoding in ("utf-8", "utf-8-sig", "utf-16", "utf-32")
+        ),
+        *((language, encoding) for language in PROSE for encoding in ("utf-16-le", "utf-16-be")),
+        *((language, "cp1252") for language in ("en", "fr", "pt")),
+        *((language, encoding) for language in ("cs", "pl") for encoding in ("cp1250", "iso8859_2")),
+        *(("ru", encoding) for encoding in ("koi8-r", "cp1251", "cp866")),
+        ("el", "cp1253"),
+        *(("zh", encoding) for encoding in ("gb18030", "gbk")),
+        *(("ja", encoding) for encoding in ("shift_jis", "euc_jp")),
+        ("ko", "cp949"),
+    ],
+)
+def test_encodings(tmp_path: Path, language: str, encoding: str, repeats: int) -> None:
+    text = PROSE[language] * repeats
+    path = tmp_path / "a.txt"
+    path.write_bytes(text.encode(encoding))
+    document = open_document(path)
+    assert text_of(document) == text
+    assert document.replaced == {str(path): 0}
+
+
+@pytest.mark.parametrize("cut", range(4))
+@pytest.mark.parametrize("encoding", ["gb18030", "utf-8", "shift_jis"])
+def test_a_sample_that_ends_inside_a_character(encoding: str, cut: int) -> None:
+    text = PROSE["ja"].replace("\n", "") * 500
+    found = detect_encoding(text.encode(encoding)[: 60_000 - cut], whole=False)
+    assert found is not None
+    assert text.encode(encoding).decode(found) == text
+
+
+def test_bad_bytes_are_replaced_and_counted_each_time_alike(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(("é" * 1000).encode() + b"\xff\xfe" + ("é" * 1000).encode() + b"\xe2\x82")
+    document = open_document(path)
+    for _ in range(2):
+        assert text_of(document) == "é" * 1000 + "\ufffd\ufffd" + "é" * 1000 + "\ufffd"
+        assert document.replaced == {str(path): 3}
+
+
+def test_bad_bytes_behind_the_sample(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"plain\n" * 100_000 + b"\xff" + b"plain\n")
+    document = open_document(path)
+    assert text_of(document).endswith("plain\n\ufffdplain\n")
+    assert document.replaced == {str(path): 1}
+
+
+@pytest.mark.parametrize("text", ["a\r\nb\rc\nd\u2028e\x85f", "\ufeff", "\n", " ", "a\x1b[1mb", "n\bn" * 50])
+def test_line_ends_and_the_like_are_kept(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.txt").write_bytes(text.encode("utf-8-sig"))
+    assert read(tmp_path / "a.txt") == text
+
+
+@pytest.mark.parametrize("language", PROSE)
+def test_a_stray_zero_byte_is_no_utf_16(language: str) -> None:
+    text = (PROSE[language] * 30).encode()
+    middle = text.index(b"\n") + 1
+    assert detect_encoding(text[:middle] + b"\x00" + text[middle:]) == "utf-8"
+
+
+def test_a_few_controls_are_text_and_many_are_not() -> None:
+    rng = random.Random(0)
+    text = b"Nobody came to the house near the river. " * 50
+    assert detect_encoding(text + b"\x01\x02") == "utf-8"
+    assert detect_encoding(text + b"\x01\x02" * 200) is None
+    assert detect_encoding(text + b"\x00\x00\x01") is None
+    assert detect_encoding(b"\x00".join([b"some/file.txt", "größe.txt".encode(), b"x"] * 100)) is None
+    words = [bytes(rng.choices(b"abcdefghijklmnopqrstuvwxyz", k=rng.randint(1, 9))) for _ in range(500)]
+    assert detect_encoding(b"\x00".join(words)) is None
+    genes = bytes(rng.choices(b"ACGT", k=3000))
+    assert detect_encoding(genes + b"\x00" + genes) == "utf-8"
+
+
+def test_short_bytes_of_no_sense_are_no_utf_16() -> None:
+    rng = random.Random(0)
+    for size in (8, 12, 16, 30) * 100:
+        content = bytearray(rng.randbytes(size))
+        content[rng.randrange(size)] = 0
+        assert detect_encoding(bytes(content)) is None
+
+
+def test_a_declared_encoding_decides_between_those_that_fit(tmp_path: Path) -> None:
+    text = "Minden emberi lény szabadon születik és egyenlő méltósága és joga van. Árvíztűrő tükörfúrógép."
+    page = tmp_path / "a.html"
+    for encoding in ("windows-1250", "iso-8859-2"):
+        page.write_bytes(f'<meta charset="{encoding}"><p>{text}</p>'.encode(encoding))
+        assert text in read(page)
+
+
+def test_what_is_no_text() -> None:
+    rng = random.Random(0)
+    for size in (1000, 5000, 65536):
+        assert detect_encoding(rng.randbytes(size)) is None
+    assert detect_encoding(b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00\x3e\x00\x01" + bytes(200)) is None
+    assert detect_encoding(zipped({"a.txt": "text"})) is None
+    samples = b"".join(value.to_bytes(2, "little") for value in range(0, 60000, 7))
+    assert detect_encoding(samples) is None

@@ -1,0 +1,181 @@
+"""Counting tokens: the estimate that learns, tokenizer files, and shortening to a limit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+
+from memagent import SettingsError
+from memagent.documents.tokens import TokenEstimate, load_tokenizer, shorten
+from memagent.types import TokenCounter
+
+SENTENCES = ["The thief hid the blue stone inside the goose.", "Holmes read the hat.", "naïve café, 青い宝石"]
+
+
+def trained() -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=["<unk>", "<s>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(SENTENCES * 10, trainer)
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer.json as published ones are: with special tokens, truncation and padding switched on."""
+    tokenizer = trained()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
+    tokenizer.enable_truncation(max_length=8)
+    tokenizer.enable_padding(length=64, pad_id=0, pad_token="<unk>")
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    tokenizer.save(str(path))
+    return path
+
+
+# Tokenizer files
+
+
+@pytest.mark.parametrize("text", ["", "The thief", " ".join(SENTENCES * 20), "青い宝石 \r\n\t😀", "<s>"])
+def test_a_tokenizer_counts_all_of_the_text_and_no_more(tokenizer_file: Path, text: str) -> None:
+    count = load_tokenizer(tokenizer_file)
+    assert count(text) == len(trained().encode(text, add_special_tokens=False).ids)
+
+
+def test_a_folder_is_its_tokenizer_file(tokenizer_file: Path) -> None:
+    assert load_tokenizer(str(tokenizer_file.parent))("The thief") == load_tokenizer(tokenizer_file)(
+        "The thief"
+    )
+
+
+def test_a_lone_surrogate_is_counted(tokenizer_file: Path) -> None:
+    count = load_tokenizer(tokenizer_file)
+    assert count("a\ud800b") == count("a?b")
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"", b"{}", b"not JSON", b"\xff\xfe", json.dumps({"model": 3}).encode()]
+)
+def test_a_bad_file_is_an_error_that_names_it(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "tokenizer.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(SettingsError, match=r"tokenizer\.json is not a tokenizer\.json"):
+        load_tokenizer(path)
+
+
+def test_without_the_extra_it_says_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['tokenizers'] = None\n"
+        "from memagent.documents.tokens import load_tokenizer\nfrom memagent import SettingsError\n"
+        "try: load_tokenizer('x')\nexcept SettingsError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "--tokenizer needs the extra: pip install 'memagent[tokenizers]'\n"
+
+
+# The estimate
+
+
+def test_the_estimate_counts_bytes() -> None:
+    estimate = TokenEstimate()
+    assert estimate("") == 0
+    assert estimate("abc") == 1
+    assert estimate("abcd") == 2
+    assert estimate("青い") == 2
+    assert estimate("\ud800") == 1
+
+
+def test_a_denser_text_is_believed_at_once_a_thinner_one_by_halves() -> None:
+    estimate = TokenEstimate()
+    estimate.observe("x" * 200, 100)
+    assert estimate.bytes_per_token == 2.0
+    estimate.observe("x" * 400, 100)
+    assert estimate.bytes_per_token == 3.0
+    estimate.observe("x" * 400, 100)
+    assert estimate.bytes_per_token == 3.5
+
+
+@pytest.mark.parametrize(
+    ("length", "tokens", "ratio"), [(10_000, 1, 4.5), (10, 1000, 1.0), (100, 0, 3.0), (100, -5, 3.0)]
+)
+def test_what_a_server_reports_is_bounded(length: int, tokens: int, ratio: float) -> None:
+    estimate = TokenEstimate()
+    estimate.observe("x" * length, tokens)
+    assert estimate.bytes_per_token == ratio
+
+
+@given(st.lists(st.tuples(st.text(max_size=100), st.integers(-1, 10_000)), max_size=30))
+def test_the_ratio_stays_in_its_range_and_repeats(observed: list[tuple[str, int]]) -> None:
+    one, two = TokenEstimate(), TokenEstimate()
+    for text, tokens in observed:
+        one.observe(text, tokens)
+        two.observe(text, tokens)
+        assert 1.0 <= one.bytes_per_token <= 6.0
+    assert one == two
+
+
+def test_it_comes_near_the_truth() -> None:
+    estimate, text = TokenEstimate(), "The quick brown fox. " * 50
+    for _ in range(10):
+        estimate.observe(text, len(text) // 5)
+    assert estimate(text) == pytest.approx(len(text) // 5, rel=0.01)
+
+
+# Shortening
+
+
+COUNTERS: list[TokenCounter] = [
+    len,
+    lambda text: len(text.split()),
+    TokenEstimate(),
+    lambda text: len(text) // 3 * 2,
+]
+BPE = trained()
+COUNTERS.append(lambda text: len(BPE.encode(text, add_special_tokens=False).ids))
+
+
+@settings(deadline=None)
+@given(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=200),
+    st.integers(0, 60),
+    st.sampled_from(COUNTERS),
+)
+def test_shortened_text_is_a_beginning_within_the_limit(text: str, limit: int, count: TokenCounter) -> None:
+    short = shorten(text, limit, count)
+    assert text.startswith(short)
+    assert count(short) <= limit
+    if count(text) <= limit:
+        assert short == text
+
+
+def test_the_longest_beginning_that_fits() -> None:
+    assert shorten("abcdef", 4, len) == "abcd"
+    assert shorten("one two three four", 2, lambda text: len(text.split())) == "one two"
+    assert shorten("one   two", 4, len) == "one"
+    assert shorten("abc", 0, len) == ""
+
+
+def test_shortening_a_long_text_takes_few_counts() -> None:
+    calls = 0
+
+    def count(text: str) -> int:
+        nonlocal calls
+        calls += 1
+        return len(text)
+
+    assert len(shorten("x" * 1_000_000, 1000, count)) == 1000
+    assert calls < 25

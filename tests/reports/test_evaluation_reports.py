@@ -1,0 +1,193 @@
+"""Reports on hand-made rows: every number worked out by hand, every picture a picture."""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from measured import header, row
+
+from memagent import SettingsError
+from memagent.evaluation.rows import Row, open_rows
+from memagent.reports.evaluation import as_json, as_markdown, load, write_report
+
+
+def write(folder: Path, rows: list[Row], **fields: Any) -> Path:
+    with open_rows(folder, header(**{"attempts": len(rows), **fields}), resume=False) as file:
+        for it in rows:
+            file.append(it)
+    return folder
+
+
+def linear_rows() -> list[Row]:
+    """Two readers, two tasks, three sizes, four examples; `gated` is linear, `full` quadratic, and fails."""
+    rows = []
+    for task in ("niah_single_1", "vt"):
+        for length in (2048, 4096, 8192):
+            for index in range(4):
+                fields: dict[str, Any] = {
+                    "task": task,
+                    "length": length,
+                    "index": index,
+                    "length_tokens": length,
+                }
+                rows.append(
+                    row(**fields, reader="gated", score=float(index > 0), prompt_tokens=2 * length,
+                        completion_tokens=0, seconds=length / 1000, depth=index / 4, cut=1)
+                )  # fmt: skip
+                broken = length == 8192
+                rows.append(
+                    row(**fields, reader="full", score=0.0 if broken else 1.0, prompt_tokens=length,
+                        completion_tokens=0, seconds=(length / 1000) ** 2, depth=index / 4,
+                        error=f"{length + index} tokens are too many" if broken else None,
+                        cause="ContextOverflowError" if broken else None)
+                )  # fmt: skip
+    return rows
+
+
+def report(*folders: Path) -> tuple[str, dict[str, Any]]:
+    """What is written, without the pictures."""
+    evidence = load(folders)
+    return as_markdown(evidence, {}), json.loads(as_json(evidence))
+
+
+def drawn(folder: Path, out: Path) -> tuple[str, list[Path]]:
+    files = write_report([folder], out)
+    return (out / "report.md").read_text("utf-8"), files
+
+
+def test_the_numbers_are_those_worked_by_hand(tmp_path: Path) -> None:
+    told, data = report(write(tmp_path / "run", linear_rows()))
+    assert "| task | 2K | 4K | 8K |" in told
+    assert told.count("| niah_single_1 | 75.0 [30, 95] | 75.0 [30, 95] | 75.0 [30, 95] |") == 1
+    assert "| all | 100.0 [68, 100] | 100.0 [68, 100] | 0.0 [0, 32] |" in told
+    assert "| gated | 1.00 | 1.00 |" in told and "| full | 1.00 | 2.00 |" in told
+    assert "8 of 48 attempts failed; each counts as 0" in told
+    assert "| full | ContextOverflowError | N tokens are too many | 8 |" in told
+    assert "| gated | 2K | 2,048 | 2.0 | 4,096 | 0 | 2.0 | 8 |" in told
+    assert "| full | 8K | 8,192 | – | – | – | – | 0 |" in told
+    assert "Points above **gated**" in told
+    assert "| full | 24 | +25.0 [-12, +52] | +25.0 [-12, +52] | -75.0 [-96, -24] | -8.3 [-33, +17] |" in told
+    assert "±7 points" in told.replace("\n", " ")
+    growth = {line["reader"]: line for line in data["growth"]}
+    assert growth["gated"]["tokens_exponent"] == pytest.approx(1.0, abs=1e-9)
+    assert growth["full"]["seconds_exponent"] == pytest.approx(2.0, abs=1e-9)
+
+
+def test_json_says_all_that_the_tables_say(tmp_path: Path) -> None:
+    _, data = report(write(tmp_path / "run", linear_rows()))
+    assert len(data["scores"]) == 2 * 2 * 3 and len(data["by_size"]) == 2 * 3
+    cell = next(
+        it for it in data["scores"] if (it["reader"], it["task"], it["number"]) == ("full", "vt", 8192)
+    )
+    assert (cell["score"], cell["examples"], cell["failed"], cell["tokens"]) == (0.0, 4, 4, None)
+    assert data["failures"] == [
+        {"reader": "full", "cause": "ContextOverflowError", "error": "N tokens are too many", "count": 8}
+    ]
+    assert sorted({it["depth"] for it in data["depth"]}) == [0.0, 0.2, 0.5, 0.7]
+    assert data["runs"][str(tmp_path / "run")]["command"] == "memagent eval"
+
+
+def test_pictures_are_drawn_and_named_in_the_report(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    told, files = drawn(write(tmp_path / "run", linear_rows()), tmp_path / "out")
+    pictures = [path for path in files if path.suffix == ".png"]
+    assert [path.name for path in pictures] == [
+        "score_by_length.png",
+        "score_by_depth.png",
+        "cost_by_length.png",
+    ]
+    for path in pictures:
+        data = path.read_bytes()
+        width, height = struct.unpack(">II", data[16:24])
+        assert data.startswith(b"\x89PNG") and width > 600 and height > 400
+        assert f"]({path.name})" in told
+
+
+def test_the_same_rows_give_the_same_report(tmp_path: Path) -> None:
+    folder = write(tmp_path / "run", linear_rows())
+    first, second = (write_report([folder], tmp_path / name) for name in ("one", "two"))
+    assert len(first) >= 2
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+
+
+def test_no_picture_of_depth_without_depths(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    folder = write(tmp_path / "run", [row(index=index, depth=None) for index in range(3)])
+    told, files = drawn(folder, tmp_path / "out")
+    assert "Depth" not in told and report(folder)[1]["depth"] == []
+    assert [path.name for path in files][2:] == ["score_by_length.png", "cost_by_length.png"]
+
+
+def test_a_run_of_failures_alone_has_a_report(tmp_path: Path) -> None:
+    rows = [row(index=index, score=0.0, error="HTTP 503", cause="EngineError") for index in range(3)]
+    told, data = report(write(tmp_path / "run", rows))
+    assert "3 of 3 attempts failed" in told and "| gated | – | – |" in told
+    assert data["growth"] == [{"reader": "gated", "tokens_exponent": None, "seconds_exponent": None}]
+
+
+def test_sizes_in_documents_and_tokens_stand_side_by_side(tmp_path: Path) -> None:
+    rows = [
+        *(row(task="hqa", length=None, documents=number, length_tokens=number * 140) for number in (50, 100)),
+        row(length=2048),
+    ]
+    told, _ = report(write(tmp_path / "run", rows))
+    assert "| task | 50 documents | 100 documents | 2K |" in told
+    assert "| hqa | 100.0 [0, 100] | 100.0 [0, 100] | – |" in told
+
+
+def test_without_matplotlib_the_report_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    told, files = drawn(write(tmp_path / "run", linear_rows()), tmp_path / "out")
+    assert "pip install 'memagent[report]'" in told and "![" not in told
+    assert sorted(path.name for path in files) == ["report.json", "report.md"]
+
+
+def test_runs_of_several_models_have_lines_of_their_own(tmp_path: Path) -> None:
+    other = {"name": "big", "window_tokens": None, "tokenizer": "estimate"}
+    folders = [
+        write(tmp_path / "a", linear_rows()),
+        write(tmp_path / "b", linear_rows(), model=other),
+    ]
+    assert load(folders).series == ["gated (m)", "gated (big)", "full (m)", "full (big)"]
+
+
+def test_runs_of_one_model_are_one_table_unless_they_did_the_same(tmp_path: Path) -> None:
+    rows = linear_rows()
+    parts = [
+        write(tmp_path / task, [it for it in rows if it.task == task]) for task in ("vt", "niah_single_1")
+    ]
+    assert load(parts).series == ["gated", "full"]
+    again = [*parts, write(tmp_path / "again", rows)]
+    assert len(load(again).series) == 6 and f"full ({tmp_path / 'again'})" in load(again).series
+
+
+def test_a_run_that_is_not_finished_is_called_so(tmp_path: Path) -> None:
+    told, _ = report(write(tmp_path / "run", linear_rows(), attempts=60))
+    assert "Not finished: 12 of 60 attempts are missing" in told
+
+
+def test_the_sample_corpora_are_named(tmp_path: Path) -> None:
+    plan = {
+        "readers": ["full", "gated"],
+        "corpora": {"squad": {"origin": "sample"}, "hotpot": {"origin": "given"}},
+    }
+    told, _ = report(write(tmp_path / "run", linear_rows(), plan=plan))
+    assert "small samples of squad: scores" in told
+
+
+def test_what_a_server_says_cannot_break_a_table(tmp_path: Path) -> None:
+    rows = [row(score=0.0, error="a | b\n| <script>c", cause="EngineError")]
+    told, _ = report(write(tmp_path / "run", rows))
+    assert "| gated | EngineError | a \\| b \\| &lt;script>c | 1 |" in told
+
+
+def test_a_folder_without_rows_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="no row yet"):
+        write_report([write(tmp_path / "empty", [])], tmp_path / "out")
+    with pytest.raises(SettingsError, match=r"run\.json cannot be read"):
+        write_report([tmp_path / "nothing"], tmp_path / "out")

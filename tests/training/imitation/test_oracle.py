@@ -1,0 +1,361 @@
+"""The oracle plays the package's workflows perfectly, with the prompts of a real read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memagent import Settings
+from memagent.documents.opening import text_document
+from memagent.engines import ScriptedEngine
+from memagent.errors import ContextOverflowError, EngineError, SettingsError
+from memagent.prompts import GATED, OVERWRITE, UNCHANGED, Prompts
+from memagent.reading.read import Read
+from memagent.tasks import Recipe, examples
+from memagent.training.imitation.oracle import Oracle, solve
+from memagent.training.imitation.solutions import REFUSAL
+from memagent.types import Completion, Conversation, Engine, Example, Message, Sampling, Trajectory
+
+TASKS = ("niah_single_1", "niah_multikey_1", "niah_multivalue", "niah_multiquery", "vt", "hqa", "squad")
+NEEDLE = "One of the magic numbers for Ada is: 77."
+OTHER = "Nothing of note."
+
+
+def words(text: str) -> int:
+    return len(text.split())
+
+
+def settings(**more: Any) -> Settings:
+    return Settings(**{"chunk_tokens": 80, "memory_tokens": 120, "answer_tokens": 40, **more})
+
+
+def play(these: Iterable[Example], chosen: Settings, least_reward: float = 0.0) -> list[Trajectory]:
+    async def run() -> list[Trajectory]:
+        return [it async for it in solve(these, chosen, words, least_reward=least_reward)]
+
+    return asyncio.run(run())
+
+
+def read(example: Example, engine: Engine, chosen: Settings) -> list[Conversation]:
+    async def run() -> list[Conversation]:
+        return [it async for it in Read(example.problem, text_document(example.document), engine, chosen)]
+
+    return asyncio.run(run())
+
+
+def made(task: str, seed: int = 0, count: int = 4, length: int = 700, absent: float = 0.0) -> list[Example]:
+    recipe = Recipe(length_tokens=length, seed=seed, count_tokens=words, absent=absent)
+    return list(examples(task, recipe, count))
+
+
+def replies(trajectory: Trajectory) -> list[str]:
+    return [conversation.completion.text for conversation in trajectory.conversations]
+
+
+def example(document: str, *evidence: str, answers: tuple[str, ...] = ("77",), task: str = "mine") -> Example:
+    return Example("e", task, "Which number?", document, answers, words(document), evidence)
+
+
+@pytest.mark.parametrize("workflow", ["gated", "overwrite"])
+@pytest.mark.parametrize("task", [*TASKS, "fwe"])
+def test_every_attempt_of_the_oracle_is_right_and_keeps_the_budgets(task: str, workflow: str) -> None:
+    chosen = settings(workflow=workflow)
+    for seed in range(3):
+        for trajectory in play(made(task, seed), chosen):
+            assert trajectory.reward == 1 and trajectory.answer == replies(trajectory)[-1]
+            *updates, answer = trajectory.conversations
+            assert len(updates) > 4 and answer.kind == "answer"
+            assert all(words(it.memory) < 120 for it in updates), "the token that ends the reply has room"
+            assert {it.completion.finish_reason for it in trajectory.conversations} == {"stop"}
+
+
+@pytest.mark.parametrize("workflow", ["gated", "overwrite"])
+@pytest.mark.parametrize("task", ["niah_multivalue", "hqa", "fwe"])
+def test_its_conversations_are_those_of_a_real_read_that_has_its_replies(task: str, workflow: str) -> None:
+    chosen = settings(workflow=workflow)
+    for whole, trajectory in zip(made(task), play(made(task), chosen), strict=True):
+        again = read(whole, ScriptedEngine(replies(trajectory)), chosen)
+        assert [(it.messages, it.memory) for it in again] == [
+            (it.messages, it.memory) for it in trajectory.conversations
+        ]
+
+
+@pytest.mark.parametrize("workflow", ["gated", "overwrite"])
+def test_a_chunk_that_adds_nothing_leaves_the_memory(workflow: str) -> None:
+    (chain,) = made("vt", count=1, length=900)
+    (trajectory,) = play([chain], settings(workflow=workflow, chunk_tokens=60))
+    before, idle = "", []
+    for conversation in trajectory.conversations[:-1]:
+        chunk = conversation.messages[0].content.split("<problem>")[0]
+        found = [line for line in chain.evidence if line in chunk]
+        lines = [*before.split("\n"), *found] if before else found
+        assert conversation.memory == "\n".join(lines)
+        if not found:
+            idle.append((conversation.completion.text, before))
+        before = conversation.memory
+    assert len(idle) > 4 and before.split("\n") == [*chain.evidence]
+    kept = {"gated": lambda _: UNCHANGED, "overwrite": lambda memory: memory or "(empty)"}[workflow]
+    assert [reply for reply, _ in idle] == [kept(memory) for _, memory in idle]
+    assert {"", before} < {memory for _, memory in idle}
+
+
+@pytest.mark.parametrize("workflow", ["gated", "overwrite"])
+def test_mistakes_are_not_imitated_but_how_to_go_on_from_them(workflow: str) -> None:
+    others = [f"Nothing of note, {number} times." for number in range(40)]
+    document = " ".join([*others[:20], "The hat of Ada is red.", NEEDLE, *others[20:]])
+    whole, chosen = example(document, NEEDLE), settings(workflow=workflow, chunk_tokens=30)
+
+    async def run(mistakes: float) -> Trajectory:
+        found = solve([replace(whole, problem="Which number has Ada?")], chosen, words, mistakes=mistakes)
+        (trajectory,) = [it async for it in found]
+        return trajectory
+
+    right, erring = asyncio.run(run(0.0)), asyncio.run(run(1.0))
+    assert erring.reward == 1 and erring.answer == right.answer == "77"
+    assert len(right.conversations) > 5 > len(erring.conversations) == 2
+    update, answer = erring.conversations
+    shown = update.messages[0].content.split("<memory>")[1]
+    assert shown.startswith("\nNothing of note") and update.completion.text == update.memory == NEEDLE
+    noted = answer.messages[0].content.split("<memory>\n")[1].split("\n</memory>")[0].split("\n")
+    assert noted[0] == NEEDLE and noted[1] in others
+    some = asyncio.run(run(0.5))
+    assert 2 < len(some.conversations) < len(right.conversations)
+    assert replies(some) == replies(asyncio.run(run(0.5)))
+
+
+def test_without_room_for_a_mistake_none_is_made() -> None:
+    whole = example(" ".join([NEEDLE, *["A sentence of seven words is this."] * 20]), NEEDLE)
+
+    async def run() -> Trajectory:
+        chosen = settings(chunk_tokens=30, memory_tokens=words(NEEDLE) + 1)
+        (trajectory,) = [it async for it in solve([whole], chosen, words, mistakes=1.0)]
+        return trajectory
+
+    trajectory = asyncio.run(run())
+    assert {it.memory for it in trajectory.conversations} == {NEEDLE}
+
+
+def test_several_answers_are_given_in_the_order_of_the_memory() -> None:
+    for whole, trajectory in zip(
+        made("niah_multivalue"), play(made("niah_multivalue"), settings()), strict=True
+    ):
+        given = trajectory.answer.split(", ")
+        assert sorted(given) == sorted(whole.answers)
+        assert given == sorted(given, key=whole.document.find)
+
+
+@pytest.mark.parametrize("task", ["niah_single_2", "niah_multiquery", "hqa", "squad"])
+def test_an_absent_answer_is_said_to_be_absent(task: str) -> None:
+    for trajectory in play(made(task, absent=1.0), settings()):
+        assert {*replies(trajectory)[:-1]} == {UNCHANGED}
+        assert trajectory.answer == REFUSAL == "The memory does not hold the answer."
+        assert trajectory.reward == 1
+
+
+def memories(whole: Example, *chunks: str, limit: int = 100) -> list[str]:
+    """The memories of the oracle at these chunks."""
+    oracle, found = Oracle(whole, OVERWRITE, words), [""]
+    for chunk in chunks:
+        prompt = OVERWRITE.for_update(whole.problem, chunk, found[-1])
+        reply = asyncio.run(oracle.complete(prompt, Sampling(limit + 1))).text
+        found.append(reply if reply != "(empty)" else "")
+    return found[1:]
+
+
+@pytest.mark.parametrize(
+    ("chunks", "expected"),
+    [
+        (["So. One of the magic numbers ", "for Ada is: 77. So."], ["One of the magic numbers", NEEDLE]),
+        (["So. One of the magic numbers for Ada is: 7", "7. So."], [f"{NEEDLE[:-2]}", NEEDLE]),
+        # The first words tell nothing yet; the rest is more than half of it.
+        (["So. One of the ", "magic numbers for Ada is: 77. So."], ["", "magic numbers for Ada is: 77."]),
+        # Neither is half of it, and the last has the answer.
+        (["One of the ", "magic numbers ", "for Ada is: 77."], ["", "", "for Ada is: 77."]),
+        (["One of the magic numbers", " for Ada", " is: 77."], [NEEDLE[:24], NEEDLE[:32], NEEDLE]),
+    ],
+)
+def test_evidence_cut_by_a_border_is_put_together(chunks: list[str], expected: list[str]) -> None:
+    assert memories(example("".join(chunks), NEEDLE), *chunks) == expected
+
+
+def test_an_answer_cut_by_a_border_is_noted_however_small_its_first_piece_is() -> None:
+    text = "Ben Nevis is a mountain, and the highest of all in Scotland."
+    whole = example(f"So it goes: {text}", text, answers=("ben nevis",))
+    assert memories(whole, "So it goes: Ben ", text.removeprefix("Ben ")) == ["Ben", text]
+
+
+@given(
+    st.lists(
+        st.sampled_from(["Ada came.", "It rained!\n\n", "One, two", "x\r\n", "<b>", "  ", "é"]), max_size=30
+    ),
+    st.integers(0, 30),
+    st.integers(1, 9),
+)
+def test_wherever_the_borders_fall_the_evidence_comes_together(parts: list[str], at: int, chunk: int) -> None:
+    texts = [*parts[:at], NEEDLE, *parts[at:]]
+    (trajectory,) = play([example(" ".join(texts), NEEDLE)], settings(chunk_tokens=chunk))
+    assert trajectory.answer == "77"
+    memory = trajectory.conversations[-1].memory
+    assert NEEDLE.endswith(memory) and memory.endswith("77.")
+
+
+def test_what_is_needed_least_is_dropped_when_the_memory_is_full() -> None:
+    first = "Ada was born here. She had many friends in the town. She died, after all those years, at 77."
+    second = "Bob knew her well."
+    whole = example(f"{first}\n{OTHER}\n{second}", first, second)
+    (trajectory,) = play([whole], settings(chunk_tokens=30, memory_tokens=17))
+    last = "She died, after all those years, at 77."
+    assert trajectory.conversations[-1].memory == f"Ada was born here.\n{last}\nBob knew her well."
+    (trajectory,) = play([whole], settings(chunk_tokens=30, memory_tokens=9))
+    assert (trajectory.conversations[-1].memory, trajectory.answer) == (last, "77")
+
+
+def test_what_never_came_into_the_memory_is_not_known(caplog: pytest.LogCaptureFixture) -> None:
+    whole = example(NEEDLE, NEEDLE)
+    (trajectory,) = play([whole], settings(memory_tokens=words(NEEDLE)))
+    assert replies(trajectory) == [UNCHANGED, REFUSAL], "the token that ends a reply has no room"
+    assert trajectory.reward == 0
+    assert play([whole], settings(memory_tokens=words(NEEDLE)), least_reward=1.0) == []
+    assert "e is left out" in caplog.text and "reward of 0.00" in caplog.text
+    assert play([whole], settings(memory_tokens=words(NEEDLE) + 1), least_reward=1.0)[0].answer == "77"
+    two = example(
+        f"{NEEDLE}\nThe other of them is the well-known number: 8.",
+        task="niah_multivalue",
+        answers=("8", "77"),
+    )
+    two = replace(two, evidence=tuple(two.document.split("\n")))
+    (trajectory,) = play([two], settings(memory_tokens=11))
+    assert (trajectory.answer, trajectory.reward) == ("77", 0.5)
+
+
+def test_a_comparison_is_answered_once_all_its_evidence_was_read() -> None:
+    whole = example("Ada was tall.\nBob was tall.", "Ada was tall.", "Bob was tall.", answers=("yes",))
+    assert play([whole], settings())[0].answer == "yes"
+    assert play([whole], settings(memory_tokens=5))[0].answer == REFUSAL
+
+
+def test_the_same_words_are_noted_once() -> None:
+    whole = example(
+        "Ada. She was 77.\nBob slept.\nAda. She died.", "Ada.", "She was 77.", "Ada.", "She died."
+    )
+    (trajectory,) = play([whole], settings())
+    assert trajectory.conversations[-1].memory == "Ada.\nShe was 77.\nShe died."
+    assert play([replace(whole, answers=("yes",))], settings())[0].answer == "yes"
+
+
+def test_a_title_is_noted_where_what_follows_it_stands() -> None:
+    """The name alone stands in other chunks as well, and is no evidence there."""
+    document = "Ada was seen. Ada was heard. And so on.\nAda\nShe came late. She was 77."
+    (trajectory,) = play([example(document, "Ada", "She was 77.")], settings(chunk_tokens=9))
+    assert replies(trajectory) == [UNCHANGED, "Ada\nShe was 77.", "77"]
+
+
+@pytest.mark.parametrize("chunk_tokens", [5, 6, 7, 8, 9, 40])
+def test_text_that_could_pass_for_the_prompt_is_read_as_any_other(chunk_tokens: int) -> None:
+    strange = "<chunk> is </problem\n> and [INST] \x07 \ud800 <|im_end|>: 77."
+    whole = example(f"A <memory\n> b. \x00 \x0c c <chunk> d\n\n \n\n{strange} </s> and < more", strange)
+    (trajectory,) = play([whole], settings(chunk_tokens=chunk_tokens))
+    assert trajectory.answer == "77" and "‹" in trajectory.conversations[-1].memory
+
+
+def test_a_user_s_prompts_are_recognised(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'system = "{problem}"\nempty_memory = "nothing"\n'
+        'update = "{{x}} {memory} {problem} {chunk} | {chunk}"\nanswer = "{memory} {problem}"\n'
+    )
+    whole = example(f"{OTHER} {OTHER} {OTHER}\n\n{NEEDLE}", NEEDLE)
+    (trajectory,) = play([whole], settings(templates=str(path), workflow="overwrite", chunk_tokens=14))
+    assert replies(trajectory)[0] == "nothing" and trajectory.conversations[-1].memory == NEEDLE[17:]
+    assert trajectory.answer == "77"
+
+
+class Narrow:
+    """An engine in front of another, with a window in which only short prompts fit."""
+
+    def __init__(self, behind: Oracle, most: int) -> None:
+        self.model = behind.model
+        self._behind, self._most = behind, most
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        if words(messages[-1].content) > self._most:
+            raise ContextOverflowError("too long")
+        return await self._behind.complete(messages, sampling)
+
+    async def aclose(self) -> None:
+        """Nothing to release."""
+
+
+def test_chunks_that_are_halved_are_followed() -> None:
+    whole = example(" ".join([OTHER] * 60 + [NEEDLE] + [OTHER] * 20), NEEDLE)
+    oracle = Oracle(whole, GATED, words)
+    steps = read(whole, Narrow(oracle, words(GATED.update) + 60), settings(chunk_tokens=300))
+    assert len(steps) > 4 and steps[-1].completion.text == "77"
+    assert steps[-1].memory == NEEDLE
+
+
+def test_a_prompt_of_another_read_is_refused() -> None:
+    whole = example(f"{OTHER} {NEEDLE}", NEEDLE)
+    oracle = Oracle(whole, GATED, words)
+    with pytest.raises(EngineError, match="did not write the memory"):
+        read(whole, oracle, settings(workflow="overwrite"))
+    with pytest.raises(EngineError, match="did not write the memory"):
+        asyncio.run(oracle.complete(GATED.for_answer(whole.problem, "Another memory."), Sampling(9)))
+    system = (Message("system", "Hurry."), *GATED.for_update(whole.problem, OTHER, ""))
+    with pytest.raises(EngineError, match="did not write the memory"):
+        asyncio.run(oracle.complete(system, Sampling(9)))
+    with pytest.raises(EngineError, match="not of the document"):
+        read(replace(whole, document="Something else."), oracle, settings())
+
+
+def test_a_reply_that_the_workflow_does_not_take_leaves_the_memory_before_it() -> None:
+    """A sentence that sounds like "nothing was found" is not taken for a memory."""
+    idle = "The text does not provide any information."
+    whole = example(f"{idle} {OTHER} {OTHER} {NEEDLE} {OTHER}", idle, NEEDLE)
+    (trajectory,) = play([whole], settings(chunk_tokens=7))
+    memories = [it.memory for it in trajectory.conversations]
+    assert memories[0] == "" and NEEDLE in memories[-1] and trajectory.answer == "77"
+
+
+@pytest.mark.parametrize("evidence", [(), ("Not there.",), (NEEDLE, OTHER)])
+def test_an_example_that_cannot_be_solved_is_an_error(evidence: tuple[str, ...]) -> None:
+    with pytest.raises(SettingsError, match=r"e has no evidence|e: the evidence .* is not in the document"):
+        play([example(f"{OTHER} {NEEDLE}", *evidence)], settings())
+
+
+def test_a_tally_is_cut_to_the_memory_and_counts_what_was_seen() -> None:
+    document = "aaa ... bbb aaa ... ccc ... bbb aaa ddd aaa ccc"
+    whole = example(document, answers=("aaa", "bbb"), task="fwe")
+    chunks = document[:24], document[24:]
+    assert memories(whole, *chunks) == ["aaa 2, bbb 1, ccc 1", "aaa 4, bbb 2, ccc 2, ddd 1"]
+    assert memories(whole, *chunks, limit=4) == ["aaa 2, bbb 1", "aaa 4, bbb 2"]
+    (trajectory,) = play([whole], settings())
+    assert replies(trajectory) == ["aaa 4, bbb 2, ccc 2, ddd 1", "aaa, bbb"]
+
+
+def test_a_tally_has_four_times_the_words_that_are_asked_for() -> None:
+    listed = [f"{number}. word-{number % 9} of {number % 9}" for number in range(30)]
+    whole = example(" ".join(listed), answers=("word-0 of 0", "word-1 of 1"), task="cwe")
+    first, second = " ".join(listed[:8]) + " ", " ".join(listed[8:])
+    assert memories(whole, first)[0].split(", ")[-1] == "word-7 of 7 1"
+    assert memories(whole, first, second)[1].split(", ")[:4] == [f"word-{n} of {n} 4" for n in (0, 1, 2)] + [
+        "word-3 of 3 3"
+    ]
+
+
+def test_a_prompt_that_ends_alike_is_told_apart() -> None:
+    """Templates in which nothing but the slots stands."""
+    bare = Prompts(update="{problem}{memory}{chunk}", answer="{memory}{problem}")
+    whole = example(f"{OTHER} {NEEDLE}", NEEDLE)
+    oracle = Oracle(whole, bare, words)
+    update = bare.for_update(whole.problem, whole.document, "")
+    assert asyncio.run(oracle.complete(update, Sampling(90))).text == NEEDLE
+    assert asyncio.run(oracle.complete(bare.for_answer(whole.problem, NEEDLE), Sampling(90))).text == "77"
+    assert OVERWRITE.for_answer("a", "b") != bare.for_answer("a", "b")

@@ -1,0 +1,257 @@
+"""Trajectories in files; and those of a model, chosen by their reward."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memagent import Settings
+from memagent.engines.scripted import count_words
+from memagent.errors import EmptyAnswerError, EngineError, SettingsError
+from memagent.training.imitation.trajectories import collect, read_trajectories, write_trajectories
+from memagent.training.rewards import load_reward
+from memagent.types import Completion, Conversation, Example, Message, Model, Sampling, Trajectory
+
+PROMPT = (Message("system", "Read."), Message("user", "“Chunk”\u2028 \ud800"))
+MADE = Trajectory(
+    "vt-1",
+    (
+        Conversation("update", 0, PROMPT, Completion("VAR A = 1"), "VAR A = 1"),
+        Conversation("answer", None, PROMPT[1:], Completion("A\n"), "VAR A = 1"),
+    ),
+    "A",
+    reward=0.5,
+)
+SETTINGS = Settings(temperature=1.0, seed=7, chunk_tokens=40)
+
+
+async def each(*trajectories: Trajectory) -> AsyncIterator[Trajectory]:
+    for trajectory in trajectories:
+        yield trajectory
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+def test_what_is_written_is_read_again(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    made = [MADE, replace(MADE, example_id="vt-2", reward=None), replace(MADE, reward=1.0)]
+    assert asyncio.run(write_trajectories(path, each(*made))) == 3
+    assert list(read_trajectories(path)) == made
+    assert (path.read_bytes()[:2] == b"\x1f\x8b") == name.endswith(".gz")
+
+
+def test_a_row_has_what_is_imitated_and_no_token_ids(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    asyncio.run(write_trajectories(path, each(MADE)))
+    (row,) = map(json.loads, path.read_text().splitlines())
+    assert set(row) == {"example_id", "answer", "reward", "conversations"}
+    assert row["conversations"][0] == {
+        "kind": "update",
+        "chunk_index": 0,
+        "messages": [{"role": "system", "content": "Read."}, {"role": "user", "content": PROMPT[1].content}],
+        "reply": "VAR A = 1",
+        "memory": "VAR A = 1",
+    }
+
+
+def test_a_file_appears_only_when_it_is_complete(tmp_path: Path) -> None:
+    async def broken() -> AsyncIterator[Trajectory]:
+        yield MADE
+        raise EngineError("out of order")
+
+    with pytest.raises(EngineError, match="out of order"):
+        asyncio.run(write_trajectories(tmp_path / "a.jsonl", broken()))
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(SettingsError, match="cannot be written"):
+        asyncio.run(write_trajectories(tmp_path / "no" / "a.jsonl", each(MADE)))
+
+
+GOOD = {
+    "example_id": "e",
+    "answer": "a",
+    "reward": 1,
+    "conversations": [
+        {"kind": "answer", "chunk_index": None, "memory": "", "reply": "a",
+         "messages": [{"role": "user", "content": "x"}]}
+    ],
+}  # fmt: skip
+
+
+def changed(change: Callable[[Any], None]) -> dict[str, Any]:
+    row: dict[str, Any] = json.loads(json.dumps(GOOD))
+    change(row)
+    return row
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda row: row.pop("example_id"), "example_id is missing"),
+        (lambda row: row.update(answer=7), "answer is 7"),
+        (lambda row: row.update(reward="good"), "reward is 'good'"),
+        (lambda row: row.update(reward=True), "reward is True"),
+        (lambda row: row.update(conversations={}), "conversations is {}"),
+        (lambda row: row.update(conversations=[]), "conversations is empty"),
+        (lambda row: row.update(conversations=[7]), "kind is missing"),
+        (lambda row: row["conversations"][0].update(kind="guess"), "kind is 'guess'"),
+        (lambda row: row["conversations"][0].update(chunk_index="1"), "chunk_index is '1'"),
+        (lambda row: row["conversations"][0].pop("reply"), "reply is missing"),
+        (lambda row: row["conversations"][0].update(memory=None), "memory is None"),
+        (lambda row: row["conversations"][0].update(messages=[]), "messages is empty"),
+        (lambda row: row["conversations"][0]["messages"][0].update(role="tool"), "role is 'tool'"),
+        (lambda row: row["conversations"][0]["messages"][0].update(content=[]), r"content is \[\]"),
+    ],
+)
+def test_a_row_that_is_no_trajectory_is_named(
+    tmp_path: Path, change: Callable[[Any], None], said: str
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in (GOOD, changed(change))))
+    rows = read_trajectories(path)
+    assert repr(next(rows).reward) == "1.0"
+    with pytest.raises(SettingsError, match=f"line 2 is no trajectory: {said}"):
+        next(rows)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("", "holds no trajectories"), ("\n \n", "holds no trajectories"), ("{oops", "line 1 is not JSON"),
+     ("[]", "line 1 is not a JSON object")],
+)  # fmt: skip
+def test_a_file_without_trajectories_is_an_error(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(text)
+    with pytest.raises(SettingsError, match=said):
+        list(read_trajectories(path))
+
+
+def test_a_file_that_is_not_there_or_cut_off_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot be read"):
+        list(read_trajectories(tmp_path / "none.jsonl"))
+    path = tmp_path / "a.jsonl.gz"
+    asyncio.run(write_trajectories(path, each(*[MADE] * 500)))
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(SettingsError, match="cannot be read"):
+        list(read_trajectories(path))
+
+
+class Model7:
+    """A model that answers what it is told for a problem and a seed; it counts what goes on at once."""
+
+    def __init__(self, answer: Callable[[str, int | None], str]) -> None:
+        self.model = Model("seven", None, count_words, "words")
+        self.seeds: list[int | None] = []
+        self.live = self.most = 0
+        self._answer = answer
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        self.live += 1
+        self.most = max(self.most, self.live)
+        try:
+            text = messages[-1].content
+            problem = text.split("<problem>\n")[1].split("\n")[0]
+            await asyncio.sleep(0.001 * (len(problem) % 3))  # some take longer than others
+            if "<chunk>" in text:
+                return Completion("UNCHANGED")
+            self.seeds.append(sampling.seed)
+            return Completion(self._answer(problem, sampling.seed))
+        finally:
+            self.live -= 1
+
+    async def aclose(self) -> None:
+        """Nothing to release."""
+
+
+def found(
+    engine: Model7, count: int = 6, settings: Settings = SETTINGS, **options: Any
+) -> list[tuple[str, str, float | None]]:
+    these = [
+        Example(f"e{n}", "mine", "Who?" + "?" * n, "Ada did. " * 50, ("Ada",), 100) for n in range(count)
+    ]
+
+    async def run() -> list[tuple[str, str, float | None]]:
+        stream = collect(these, engine, settings, load_reward(), **options)
+        return [(it.example_id, it.answer, it.reward) async for it in stream]
+
+    return asyncio.run(run())
+
+
+def test_what_is_worth_enough_is_kept_in_the_order_of_the_examples() -> None:
+    engine = Model7(lambda problem, _: "Ada" if len(problem) % 2 else "Bob")
+    assert found(engine) == [(f"e{n}", "Ada", 1.0) for n in (1, 3, 5)]
+    both = found(engine, least_reward=0.0)
+    assert [name for name, _, _ in both] == [f"e{n}" for n in range(6)]
+    assert {reward for _, _, reward in both} == {0.0, 1.0}
+
+
+def test_each_sample_has_a_seed_of_its_own() -> None:
+    engine = Model7(lambda *_: "Ada")
+    found(engine, 2, samples=3)
+    first = set(engine.seeds)
+    assert len(first) == 2 * 3 and None not in first
+    engine.seeds.clear()
+    found(engine, 2, samples=3)
+    assert set(engine.seeds) == first, "the same settings give the same seeds"
+    engine.seeds.clear()
+    found(engine, 1, replace(SETTINGS, seed=None), samples=2)
+    assert engine.seeds == [None, None]
+
+
+@pytest.mark.parametrize("concurrency", [1, 3, 16])
+def test_so_many_attempts_go_on_side_by_side(concurrency: int) -> None:
+    engine = Model7(lambda *_: "Ada")
+    assert len(found(engine, 20, concurrency=concurrency)) == 20
+    assert engine.most == concurrency
+
+
+def test_an_empty_answer_is_an_attempt_that_failed() -> None:
+    engine = Model7(lambda problem, _: "" if len(problem) % 2 else "Ada")
+    assert [name for name, _, _ in found(engine, least_reward=0.0)] == ["e0", "e2", "e4"]
+
+
+def test_an_engine_that_fails_ends_the_collection() -> None:
+    def failing(problem: str, _: int | None) -> str:
+        if len(problem) == 6:
+            raise EngineError("out of order")
+        return "Ada"
+
+    engine = Model7(failing)
+    with pytest.raises(EngineError, match="out of order"):
+        found(engine, 30, concurrency=4)
+    assert engine.live == 0 and len(engine.seeds) < 10
+    assert not issubclass(SettingsError, EmptyAnswerError)
+
+
+def test_a_collection_that_is_left_early_leaves_nothing_behind() -> None:
+    engine = Model7(lambda *_: "Ada")
+
+    async def run() -> int:
+        problems = ["Why", *["Where"] * 8]  # the model is slower with the longer ones
+        these = [Example(it, "mine", it, "Ada did. " * 50, ("Ada",), 100) for it in problems]
+        stream = collect(these, engine, SETTINGS, load_reward())
+        await anext(stream)
+        await stream.aclose()
+        return len(asyncio.all_tasks())
+
+    assert asyncio.run(run()) == 1 and engine.live == 0
+    assert len(engine.seeds) == 1, "those under way are given up"
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "said"),
+    [
+        (SETTINGS, {"samples": 0}, "samples is 0"),
+        (SETTINGS, {"concurrency": 0}, "concurrency 0"),
+        (replace(SETTINGS, temperature=0.0), {"samples": 2}, "2 samples at temperature 0"),
+    ],
+)
+def test_samples_that_make_no_sense_are_refused(
+    settings: Settings, options: dict[str, int], said: str
+) -> None:
+    with pytest.raises(SettingsError, match=said):
+        found(Model7(lambda *_: "Ada"), 1, settings, **options)

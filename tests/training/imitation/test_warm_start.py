@@ -1,0 +1,99 @@
+"""What a step of the warm start is drawn from."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from memagent.engines.torch.prefixes import common_length
+from memagent.settings import Settings
+from memagent.tasks import TASKS, Recipe, write_examples
+from memagent.training.data import load_data
+from memagent.training.imitation.warm_start import draw, load_imitations
+from memagent.training.settings import DataSettings, TrainingSettings, WarmStartSettings
+from memagent.types import TrainingSequence
+
+POOL = [[TrainingSequence((number, place), (0,)) for place in range(4)] for number in range(25)]
+
+
+def drawn(sequences: int, seed: int = 0) -> list[tuple[int, ...]]:
+    settings = WarmStartSettings(sequences=sequences)
+    return [sequence.prompt_ids for sequence in draw(POOL, settings, random.Random(seed))]
+
+
+def test_those_that_are_together_are_drawn_together() -> None:
+    found = drawn(12)
+    assert len(found) == 12
+    for start in range(0, 12, 4):
+        assert found[start : start + 4] == [(found[start][0], place) for place in range(4)]
+    assert len({found[0], found[4], found[8]}) > 1
+
+
+def test_no_more_is_drawn_than_a_step_has() -> None:
+    assert len(drawn(3)) == 3 and len(drawn(6)) == 6
+
+
+def test_every_sequence_can_be_drawn() -> None:
+    found = {ids for seed in range(100) for ids in drawn(10, seed)}
+    assert len(found) == 100
+
+
+def test_each_sequence_is_as_likely_as_another() -> None:
+    one, many = [TrainingSequence((0,), (0,))], [TrainingSequence((1,), (0,))] * 9
+    found = draw([one, many], WarmStartSettings(sequences=20_000), random.Random(0))
+    alone = sum(sequence.prompt_ids == (0,) for sequence in found)
+    assert 1_600 < alone < 2_400
+
+
+class Words:
+    """A tokenizer with an id for each word."""
+
+    eos_token_id = 0
+
+    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
+        return {"input_ids": [1 + zlib.crc32(word.encode()) for word in text.split()]}
+
+    def apply_chat_template(self, chat: list[dict[str, str]], **_: Any) -> list[int]:
+        return self(" ".join(message["content"] for message in chat))["input_ids"]
+
+
+def pool(folder: Path, neighbours: int) -> list[list[TrainingSequence]]:
+    """What four questions on each of two documents make."""
+    made = [TASKS["niah_multikey_1"].make(Recipe(length_tokens=600), index) for index in range(2)]
+    asked = [replace(it, id=f"{it.id}-{n}", problem=f"{it.problem} {n}") for it in made for n in range(4)]
+    write_examples(folder / "examples.jsonl", asked)
+    settings = TrainingSettings(
+        read=Settings(chunk_tokens=200, memory_tokens=100, answer_tokens=40, problem_tokens=100),
+        data=DataSettings(examples=(str(folder / "examples.jsonl"),)),
+        warm_start=WarmStartSettings(count=8, neighbours=neighbours),
+    )
+
+    def count_tokens(text: str) -> int:
+        return len(text.split())
+
+    data = load_data(settings.data.examples, settings.seed, count_tokens)
+    return asyncio.run(load_imitations(settings, data, Words(), count_tokens))
+
+
+def test_the_pool_has_the_questions_on_a_chunk_together(tmp_path: Path) -> None:
+    families = pool(tmp_path, 100)
+    assert sorted({len(together) for together in families}) == [4, 8]  # on a chunk; all answers
+    for together in families:
+        first = together[0].prompt_ids
+        chunk = 150 if len(together) == 4 else 20
+        assert all(common_length(first, other.prompt_ids) > chunk for other in together)
+
+
+@pytest.mark.parametrize("neighbours", [1, 3])
+def test_no_more_are_together_than_the_settings_say(neighbours: int, tmp_path: Path) -> None:
+    whole, cut = pool(tmp_path, 100), pool(tmp_path, neighbours)
+    assert max(map(len, cut)) == neighbours
+    assert [it for together in cut for it in together] == [it for together in whole for it in together]

@@ -1,0 +1,171 @@
+"""Three layouts, one result: log-probabilities and gradients, on tiny models with grouped-query heads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from tiny import VOCABULARY, gradients, group, llama, policy, qwen3  # noqa: E402
+from transformers import PreTrainedModel  # noqa: E402
+
+from memagent.errors import SettingsError  # noqa: E402
+from memagent.training.optimization.attention import attention_over_trees  # noqa: E402
+from memagent.training.optimization.policy import Policy  # noqa: E402
+from memagent.training.optimization.sequences import batches  # noqa: E402
+from memagent.types import TrainingSequence  # noqa: E402
+
+LAYOUTS = ("shared", "packed", "padded")
+MODELS = {"llama": llama, "qwen3": qwen3}
+IDS = st.lists(st.integers(1, VOCABULARY - 1), min_size=1, max_size=6).map(tuple)
+BRANCHES = st.lists(st.tuples(IDS, IDS), min_size=1, max_size=4)
+GROUPS = st.lists(st.tuples(IDS, BRANCHES), min_size=1, max_size=3)
+
+
+def alone(model: PreTrainedModel, sequence: TrainingSequence) -> torch.Tensor:
+    """The log-probabilities of one completion, from the model as transformers has it `(tokens,)`."""
+    ids = torch.tensor([sequence.prompt_ids + sequence.completion_ids])
+    logprobs = torch.log_softmax(model(ids).logits[0, :-1].float(), dim=-1)
+    picked = logprobs.gather(-1, ids[0, 1:, None])[:, 0]
+    return picked[len(sequence.prompt_ids) - 1 :]
+
+
+def one_by_one(trained: Policy, sequences: list[TrainingSequence]) -> tuple[dict[Any, Any], torch.Tensor]:
+    """Sequence after sequence: the log-probabilities of each by its advantage, and the gradient."""
+    trained.model.zero_grad()
+    found = {}
+    for sequence in sequences:
+        logprobs = alone(trained.model, sequence)
+        (logprobs.sum() * sequence.advantage).backward()
+        found[sequence.advantage] = logprobs.tolist()
+    return found, gradients(trained)
+
+
+def laid_out(
+    trained: Policy, sequences: list[TrainingSequence], layout: Any, budget: int
+) -> tuple[dict[Any, Any], torch.Tensor]:
+    """The same, by micro-batches."""
+    trained.model.zero_grad()
+    found: dict[Any, Any] = {}
+    for batch in batches(sequences, layout, budget):
+        logprobs = trained.values(batch).logprobs
+        (logprobs * batch.advantages).sum().backward()
+        for advantage, logprob in zip(batch.advantages.tolist(), logprobs.tolist(), strict=True):
+            found.setdefault(advantage, []).append(logprob)
+    return found, gradients(trained)
+
+
+def check(trained: Policy, sequences: list[TrainingSequence], budget: int) -> None:
+    wanted, wanted_gradient = one_by_one(trained, sequences)
+    for layout in LAYOUTS:
+        found, gradient = laid_out(trained, sequences, layout, budget)
+        assert found.keys() == wanted.keys()
+        for advantage, logprobs in wanted.items():
+            assert found[advantage] == pytest.approx(logprobs, abs=1e-5)
+        assert torch.allclose(gradient, wanted_gradient, atol=1e-5, rtol=1e-5)
+
+
+def numbered(*pairs: tuple[tuple[int, ...], tuple[int, ...]]) -> list[TrainingSequence]:
+    return [
+        TrainingSequence(prompt, completion, (), number / 4)
+        for number, (prompt, completion) in enumerate(pairs, 1)
+    ]
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def trained(request: pytest.FixtureRequest) -> Policy:
+    return policy(MODELS[request.param]())
+
+
+@given(GROUPS, st.integers(1, 80))
+@settings(max_examples=15)
+def test_layouts_agree_on_random_groups(trained: Policy, groups: list[Any], budget: int) -> None:
+    pairs = [(beginning + own, completion) for beginning, branches in groups for own, completion in branches]
+    check(trained, numbered(*pairs), budget)
+
+
+@pytest.mark.parametrize("budget", [1, 40, 1000])
+def test_layouts_agree_on_groups_that_read_one_chunk_each(trained: Policy, budget: int) -> None:
+    pairs = [(it.prompt_ids, it.completion_ids) for seed in range(3) for it in group(seed, shared=20)]
+    check(trained, numbered(*pairs), budget)
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        [((3, 4, 5), (6, 7))],  # a single sequence
+        [((3,), (4,))],  # the shortest there is
+        [((3, 4, 5), (6, 7))] * 3,  # identical
+        [((3, 4, 5), (6,)), ((3, 4, 5), (7,)), ((3, 4, 5), (6,))],  # identical prompts, one token each
+        [((3, 4, 5), (6, 7, 8)), ((3, 4, 5, 6, 7), (8,))],  # a prompt that is another with its completion
+        [((3,), (4, 5)), ((3, 4), (5,))],  # nothing to share but a last token
+        [((3,) * 30, (4,)), ((5,), (6,) * 30)],  # far apart in length
+    ],
+)
+def test_layouts_agree_on_corners(trained: Policy, pairs: list[Any]) -> None:
+    check(trained, numbered(*pairs), 1000)
+
+
+def test_a_branch_does_not_see_another(trained: Policy) -> None:
+    beginning = (5,) * 8
+    first = (*beginning, 1), (2, 3)
+    one, other = (
+        laid_out(trained, numbered(first, ((*beginning, 9), (last,))), "shared", 1000)[0][0.25]
+        for last in (7, 8)
+    )
+    assert one == other
+
+
+def test_the_order_of_the_sequences_does_not_matter(trained: Policy) -> None:
+    sequences = numbered(*[(it.prompt_ids, it.completion_ids) for it in group(5)])
+    for layout in LAYOUTS:
+        _, forwards = laid_out(trained, sequences, layout, 1000)
+        _, backwards = laid_out(trained, sequences[::-1], layout, 1000)
+        assert torch.allclose(forwards, backwards, atol=1e-6)
+
+
+def test_logprobs_are_of_the_distribution_that_was_sampled_from() -> None:
+    model = llama().double()
+    sequence = TrainingSequence((1, 2, 3), (4,))
+    logits = model(torch.tensor([[1, 2, 3]])).logits[0, -1]
+    for temperature in (0.5, 1.0, 2.0):
+        values = policy(model, temperature=temperature).values(batches([sequence], "shared", 10)[0])
+        wanted = torch.log_softmax(logits / temperature, dim=-1)
+        assert values.logprobs.item() == pytest.approx(wanted[4].item(), abs=1e-5)
+        assert values.entropy.item() == pytest.approx(-(wanted.exp() * wanted).sum().item(), abs=1e-5)
+
+
+def sliding() -> PreTrainedModel:
+    return qwen3(use_sliding_window=True, sliding_window=4, max_window_layers=1)
+
+
+@pytest.mark.parametrize("layout", ["shared", "packed"])
+def test_sliding_windows_are_refused(layout: Any) -> None:
+    message = "Qwen3ForCausalLM has layers of full_attention, sliding_attention: .*'padded'"
+    with pytest.raises(SettingsError, match=message):
+        policy(sliding()).values(batches(group(0), layout, 1000)[0])
+
+
+def test_sliding_windows_train_in_padded_rows() -> None:
+    trained = policy(sliding())
+    sequences = numbered(*[(it.prompt_ids, it.completion_ids) for it in group(3)])
+    wanted, gradient = one_by_one(trained, sequences)
+    found, padded = laid_out(trained, sequences, "padded", 1000)
+    assert {key: pytest.approx(value, abs=1e-5) for key, value in found.items()} == wanted
+    assert torch.allclose(padded, gradient, atol=1e-6)
+
+
+@pytest.mark.parametrize("make", MODELS.values())
+def test_the_model_has_its_own_attention_back(make: Callable[[], PreTrainedModel]) -> None:
+    model = make()
+    before = model.config._attn_implementation
+    with pytest.raises(ZeroDivisionError), attention_over_trees(model):
+        assert model.config._attn_implementation != before
+        raise ZeroDivisionError
+    assert model.config._attn_implementation == before

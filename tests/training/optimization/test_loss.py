@@ -1,0 +1,141 @@
+"""The loss, token by token, on numbers worked by hand."""
+
+from __future__ import annotations
+
+from math import exp, log
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from memagent.training.optimization.loss import clipped_objective, k3, token_losses  # noqa: E402
+from memagent.training.rewards import overlong_penalty  # noqa: E402
+from memagent.training.settings import LossSettings  # noqa: E402
+
+# With clips of 0.2 and 0.28 a ratio is held within [0.8, 1.28]; the smaller of r A and clip(r) A counts.
+# Its gradient in the logprob is r A where r A counts, and nothing where the clip does.
+REGIONS = [
+    # ratio, advantage, objective, gradient
+    (0.5, 2.0, 1.0, 1.0),  # min(0.5 * 2, 0.8 * 2): lifting an unlikely token is never held back
+    (1.1, 2.0, 2.2, 2.2),  # within
+    (2.0, 2.0, 2.56, 0.0),  # min(2 * 2, 1.28 * 2): it was lifted enough
+    (0.5, -2.0, -1.6, 0.0),  # min(0.5 * -2, 0.8 * -2): it was lowered enough
+    (1.1, -2.0, -2.2, -2.2),  # within
+    (2.0, -2.0, -4.0, -4.0),  # min(2 * -2, 1.28 * -2): lowering a likely token is never held back
+]
+
+
+def column(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("ratio", "advantage", "objective", "_"), REGIONS)
+def test_the_objective_in_every_region(ratio: float, advantage: float, objective: float, _: float) -> None:
+    found = clipped_objective(column(log(ratio) - 3), column(-3), column(advantage), 0.2, 0.28)
+    assert found.item() == pytest.approx(objective)
+
+
+@pytest.mark.parametrize(("ratio", "advantage", "_", "gradient"), REGIONS)
+def test_the_gradient_is_zero_exactly_where_it_is_clipped(
+    ratio: float, advantage: float, _: float, gradient: float
+) -> None:
+    policy_logprobs = column(log(ratio) - 3).requires_grad_()
+    clipped_objective(policy_logprobs, column(-3), column(advantage), 0.2, 0.28).sum().backward()
+    assert policy_logprobs.grad.item() == pytest.approx(gradient)
+
+
+def test_at_a_ratio_of_one_the_gradient_is_the_advantage() -> None:
+    policy_logprobs = column(-1, -2, -3).requires_grad_()
+    clipped_objective(policy_logprobs, column(-1, -2, -3), column(0.5, -0.5, 0), 0.2, 0.28).sum().backward()
+    assert policy_logprobs.grad.tolist() == pytest.approx([0.5, -0.5, 0.0])
+
+
+def test_the_two_clips_are_two() -> None:
+    # a ratio of 1.25 is past a clip of 0.2 but not of 0.28; one of 0.75 is past 0.2 below
+    ratios = column(log(1.25), log(0.75))
+    found = clipped_objective(ratios, column(0, 0), column(1, -1), 0.2, 0.28)
+    assert found.tolist() == pytest.approx([1.25, -0.8])
+    swapped = clipped_objective(ratios, column(0, 0), column(1, -1), 0.28, 0.2)
+    assert swapped.tolist() == pytest.approx([1.2, -0.75])
+
+
+def test_tokens_are_kept_apart() -> None:
+    ratios, advantages, objectives, _ = zip(*REGIONS, strict=True)
+    found = clipped_objective(column(*map(log, ratios)), column(*[0] * 6), column(*advantages), 0.2, 0.28)
+    assert found.tolist() == pytest.approx(list(objectives))
+
+
+def test_k3_by_hand() -> None:
+    # the reference twice as likely: 2 - ln 2 - 1 = 0.3069; half as likely: 0.5 + ln 2 - 1 = 0.1931
+    found = k3(column(-3, -3, -3), column(log(2) - 3, -log(2) - 3, -3))
+    assert found.tolist() == pytest.approx([0.30685, 0.19315, 0.0], abs=1e-5)
+
+
+def test_k3_pulls_towards_the_reference() -> None:
+    # its derivative in the policy's logprob is 1 - reference / policy: 1 - 2 = -1 and 1 - 1/2
+    policy_logprobs = column(-3, -3).requires_grad_()
+    k3(policy_logprobs, column(log(2) - 3, -log(2) - 3)).sum().backward()
+    assert policy_logprobs.grad.tolist() == pytest.approx([-1.0, 0.5])
+
+
+@given(st.floats(-30, 0), st.floats(-30, 0))
+def test_k3_is_never_negative(policy_logprob: float, reference_logprob: float) -> None:
+    assert k3(column(policy_logprob), column(reference_logprob)).item() >= 0
+
+
+def test_k3_is_the_kl_divergence_on_average() -> None:
+    policy, reference = column(0.5, 0.3, 0.2), column(0.2, 0.2, 0.6)
+    divergence = (policy * (policy / reference).log()).sum()
+    assert (policy * k3(policy.log(), reference.log())).sum().item() == pytest.approx(divergence.item())
+
+
+def test_the_loss_is_minus_the_objective_without_a_reference() -> None:
+    # ratios 1.1, and 2 clipped at 1.28
+    losses = token_losses(column(log(1.1), log(2)), column(0, 0), column(2, 2))
+    assert losses.tolist() == pytest.approx([-2.2, -2.56])
+
+
+def test_the_loss_has_the_divergence_with_its_weight() -> None:
+    # -2.2 + 0.1 * 0.30685, the reference being twice as likely as the policy
+    policy_logprobs = column(log(1.1))
+    losses = token_losses(
+        policy_logprobs, column(0), column(2), reference_logprobs=policy_logprobs + log(2), kl_weight=0.1
+    )
+    assert losses.item() == pytest.approx(-2.2 + 0.030685, abs=1e-6)
+
+
+def test_a_weight_of_zero_leaves_the_reference_out() -> None:
+    losses = token_losses(column(0), column(0), column(1), reference_logprobs=column(-9), kl_weight=0.0)
+    assert losses.item() == pytest.approx(-1)
+
+
+def test_by_default_the_divergence_counts_and_nothing_is_clipped_by_one_number() -> None:
+    # KL off, one clip of 0.28 and a standard deviation is where losses spike
+    assert LossSettings().kl_weight == 1e-3
+    assert (LossSettings().clip_low, LossSettings().clip_high) == (0.2, 0.28)
+
+
+@pytest.mark.parametrize(
+    ("completion_tokens", "penalty"),
+    [(0, 0.0), (80, 0.0), (81, -0.05), (90, -0.5), (99, -0.95), (100, -1.0), (101, -1.0), (1000, -1.0)],
+)
+def test_the_overlong_penalty_falls_over_the_buffer(completion_tokens: int, penalty: float) -> None:
+    assert overlong_penalty(completion_tokens, limit_tokens=100, buffer_tokens=20) == pytest.approx(penalty)
+
+
+def test_without_a_buffer_nothing_is_overlong() -> None:
+    assert overlong_penalty(100, 100, 0) == 0.0
+    assert overlong_penalty(500, 100, 0) == 0.0
+
+
+def test_a_buffer_as_large_as_the_limit_punishes_every_token() -> None:
+    assert overlong_penalty(0, 10, 10) == 0.0
+    assert overlong_penalty(1, 10, 10) == pytest.approx(-0.1)
+    assert overlong_penalty(1, 10, 99) == pytest.approx(-0.1), "a short limit is all buffer, and no more"
+
+
+def test_the_exponent_is_of_policy_over_sampler() -> None:
+    # the policy e times as likely as the sampler was
+    assert clipped_objective(column(-1), column(-2), column(1), 0.2, 9).item() == pytest.approx(exp(1))

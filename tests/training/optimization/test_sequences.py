@@ -1,0 +1,199 @@
+"""From trajectories to micro-batches: what is in them, and within which budget."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from memagent.errors import TrainingError  # noqa: E402
+from memagent.training.optimization.sequences import Batch, batches, sequences_of  # noqa: E402
+from memagent.types import (  # noqa: E402
+    Completion,
+    Conversation,
+    Message,
+    TrainingSequence,
+    Trajectory,
+)
+
+LAYOUTS = ("shared", "packed", "padded")
+IDS = st.lists(st.integers(1, 4), min_size=1, max_size=9).map(tuple)  # few tokens: many begin alike
+PAIRS = st.lists(st.tuples(IDS, IDS), min_size=1, max_size=9)
+
+
+def numbered(pairs: list[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[TrainingSequence]:
+    """Sequences that can be told apart: each has its number for an advantage."""
+    return [
+        TrainingSequence(
+            prompt, completion, tuple(-float(index) for index, _ in enumerate(completion)), number
+        )
+        for number, (prompt, completion) in enumerate(pairs)
+    ]
+
+
+def seen(batch: Batch) -> Counter[tuple[int, ...]]:
+    """The sequences as the model's attention puts them together."""
+    if batch.attention_mask is not None:
+        rows = zip(batch.input_ids, batch.attention_mask.bool(), strict=True)
+        return Counter(tuple(ids[mask].tolist()) for ids, mask in rows)
+    found: Counter[tuple[int, ...]] = Counter()
+    for tree in batch.trees or ():
+        beginning = batch.input_ids[0, tree.start : tree.start + tree.shared].tolist()
+        width = tree.rows.shape[1]
+        for number, row in enumerate(tree.rows):
+            own = [it - number * width for it in tree.own.tolist() if it // width == number]
+            found[(*beginning, *batch.input_ids[0, row[own]].tolist())] += 1
+    return found
+
+
+def conversation(ids: tuple[int, ...], **changes: Any) -> Conversation:
+    known: dict[str, Any] = {
+        "prompt_ids": (1, *ids), "completion_ids": ids, "logprobs": tuple(-float(it) for it in ids)
+    }  # fmt: skip
+    completion = Completion("not what the ids say", **(known | changes))
+    return Conversation("update", 0, (Message("user", "?"),), completion, "")
+
+
+def attempt(*conversations: Conversation) -> Trajectory:
+    return Trajectory("example-7", conversations, "x", reward=1.0)
+
+
+def test_every_conversation_has_the_advantage_of_its_attempt() -> None:
+    made = sequences_of(attempt(*map(conversation, ((5, 6), (7,), (8, 9)))), -0.25)
+    assert [it.completion_ids for it in made] == [(5, 6), (7,), (8, 9)]
+    assert [it.advantage for it in made] == [-0.25] * 3
+
+
+def test_credit_to_the_answer_trains_the_last_conversation_alone() -> None:
+    made = sequences_of(attempt(*map(conversation, ((5, 6), (7,), (8, 9)))), 0.5, "answer")
+    assert [(it.completion_ids, it.advantage) for it in made] == [((8, 9), 0.5)]
+
+
+def test_the_ids_and_logprobs_are_the_samplers_whatever_the_text() -> None:
+    made = sequences_of(attempt(conversation((5, 6))), 1.0)
+    assert made == [TrainingSequence((1, 5, 6), (5, 6), (-5.0, -6.0), 1.0)]
+
+
+def test_an_attempt_without_conversations_trains_nothing() -> None:
+    assert sequences_of(attempt(), 1.0) == []
+    assert sequences_of(attempt(), 1.0, "answer") == []
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        ({"prompt_ids": ()}, "example-7: the engine gave no token ids"),
+        ({"completion_ids": (), "logprobs": ()}, "example-7: the engine gave no token ids"),
+        ({"logprobs": ()}, "example-7: the engine gave no log-probability for each token"),
+        ({"logprobs": (-1.0,)}, "example-7: the engine gave no log-probability for each token"),
+    ],
+)
+def test_what_the_engine_did_not_record_cannot_be_trained(missing: dict[str, Any], message: str) -> None:
+    with pytest.raises(TrainingError, match=message):
+        sequences_of(attempt(conversation((5, 6)), conversation((5, 6), **missing)), 1.0)
+
+
+@given(PAIRS, st.sampled_from(LAYOUTS), st.integers(1, 60))
+def test_every_sequence_is_in_one_batch_with_its_own_numbers(
+    pairs: list[Any], layout: Any, budget: int
+) -> None:
+    sequences = numbered(pairs)
+    made = batches(sequences, layout, budget)
+    tokens = Counter(
+        triple
+        for batch in made
+        for triple in zip(
+            batch.advantages.tolist(), batch.targets.tolist(), batch.old_logprobs.tolist(), strict=True
+        )
+    )
+    assert tokens == Counter(
+        (it.advantage, token, old)
+        for it in sequences
+        for token, old in zip(it.completion_ids, it.old_logprobs, strict=True)
+    )
+
+
+@given(PAIRS, st.sampled_from(LAYOUTS), st.integers(1, 60))
+def test_the_model_sees_exactly_the_ids_that_were_sampled(pairs: list[Any], layout: Any, budget: int) -> None:
+    sequences = numbered(pairs)
+    found: Counter[tuple[int, ...]] = Counter()
+    for batch in batches(sequences, layout, budget):
+        found += seen(batch)
+    assert found == Counter(it.prompt_ids + it.completion_ids for it in sequences)
+
+
+@given(PAIRS, st.sampled_from(LAYOUTS), st.integers(1, 60))
+def test_a_batch_stays_within_its_budget_or_is_one_sequence(
+    pairs: list[Any], layout: Any, budget: int
+) -> None:
+    for batch in batches(numbered(pairs), layout, budget):
+        assert batch.input_ids.numel() <= budget or len(set(batch.advantages.tolist())) == 1
+
+
+@given(PAIRS, st.sampled_from(LAYOUTS), st.integers(1, 60))
+@settings(max_examples=30)
+def test_the_same_sequences_make_the_same_batches(pairs: list[Any], layout: Any, budget: int) -> None:
+    once, again = (batches(numbered(pairs), layout, budget) for _ in range(2))
+    assert [it.input_ids.tolist() for it in once] == [it.input_ids.tolist() for it in again]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_large_budget_makes_one_batch(layout: Any) -> None:
+    sequences = numbered([((1,) * length, (2,)) for length in (1, 3, 40)])
+    assert len(batches(sequences, layout, 1000)) == 1
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_no_sequences_make_no_batches(layout: Any) -> None:
+    assert batches([], layout, 100) == []
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_positions_count_from_a_sequences_own_first_token(layout: Any) -> None:
+    sequences = numbered([((1, 2, 3), (4,)), ((1, 2, 3), (5, 5)), ((9,), (9, 9, 9, 9))])
+    for batch in batches(sequences, layout, 1000):
+        places = {int(place) for place in batch.position_ids.flatten()}
+        assert places == set(range(5))
+
+
+def test_what_a_group_begins_with_is_computed_once() -> None:
+    # three attempts read the same 20 tokens, then differ in one, and say one
+    sequences = numbered([((7,) * 20 + (own,), (own,)) for own in (1, 2, 3)])
+    computed = {
+        layout: sum(it.input_ids.numel() for it in batches(sequences, layout, 1000)) for layout in LAYOUTS
+    }
+    assert computed == {"shared": 20 + 3 * 2, "packed": 3 * 22, "padded": 3 * 22}
+    assert batches(sequences, "shared", 1000)[0].tokens == 3 * 22  # counted as often as it occurs
+
+
+def test_a_beginning_too_large_for_its_branches_is_repeated() -> None:
+    # a budget of 25: the 20 shared tokens with two branches of 2 tokens, and again with the third
+    sequences = numbered([((7,) * 20 + (own,), (own,)) for own in (1, 2, 3)])
+    made = batches(sequences, "shared", 25)
+    assert sorted(it.input_ids.numel() for it in made) == [22, 24]
+
+
+def test_packed_rows_have_no_padding_and_padded_rows_are_of_like_length() -> None:
+    sequences = numbered([((1,) * length, (2,)) for length in (30, 2, 29, 3, 2)])
+    assert sum(it.input_ids.numel() for it in batches(sequences, "packed", 1000)) == 66 + 5
+    shapes = [tuple(it.input_ids.shape) for it in batches(sequences, "padded", 62)]
+    assert shapes == [(2, 31), (3, 4)]
+
+
+def test_logits_are_kept_for_completion_tokens_alone() -> None:
+    sequences = numbered([((1,) * 50, (2, 3)), ((1,) * 40, (4,))])
+    for layout in ("shared", "packed"):
+        assert batches(sequences, layout, 1000)[0].keep.shape == (3,)
+    assert batches(sequences, "padded", 1000)[0].keep == 3  # the longest completion, and one before it
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_text_that_nobody_sampled_has_no_old_logprobs(layout: Any) -> None:
+    batch = batches([TrainingSequence((1, 2), (3, 4))], layout, 100)[0]
+    assert batch.old_logprobs.tolist() == [0.0, 0.0]
+    assert batch.advantages.tolist() == [1.0, 1.0]

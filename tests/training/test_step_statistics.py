@@ -1,0 +1,100 @@
+"""What the attempts of a step came to, counted by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from memagent.training.step_statistics import Tally, kept, tally, totals, used_mib
+from memagent.types import (
+    Completion,
+    Conversation,
+    Example,
+    Group,
+    Message,
+    Trajectory,
+)
+
+
+def conversation(kind: Any, tokens: int, memory: str, reason: str = "stop") -> Conversation:
+    completion = Completion(memory, reason, (1,), (2,) * tokens, (-1.0,) * tokens)
+    return Conversation(kind, None, (Message("user", "?"),), completion, memory)
+
+
+GOOD = Trajectory(
+    "e",
+    (
+        conversation("update", 4, "one"),
+        conversation("update", 6, "one", "length"),  # unchanged, and cut
+        conversation("update", 5, "two"),
+        conversation("answer", 3, "two", "length"),  # a cut answer is no cut memory
+    ),
+    "two",
+    reward=1.0,
+)
+FAILED = Trajectory("e", (conversation("update", 1, ""),), "", reward=None, error="no answer")
+GROUP = Group(Example("e", "qa", "who?", "a text", ("me",), 2), (GOOD, FAILED))
+
+
+def of(position: int, *rewards: float) -> Tally:
+    """A tally of which only these matter."""
+    counts = dict.fromkeys(
+        ("failed", "conversations", "updates", "memory_tokens", "answer_tokens", "longest_reply_tokens",
+         "cut", "unchanged", "completion_tokens"), 0
+    )  # fmt: skip
+    return Tally(position=position, rewards=rewards, **counts)
+
+
+def test_a_group_is_counted() -> None:
+    assert tally(GROUP, 7) == Tally(
+        position=7,
+        rewards=(1.0, 0.0),
+        failed=1,
+        conversations=5,
+        updates=4,
+        memory_tokens=4 + 6 + 5 + 1,
+        answer_tokens=3,
+        longest_reply_tokens=6,
+        cut=1,
+        unchanged=2,  # "one" again; and the failed attempt's memory is as empty as before its first chunk
+        completion_tokens=19,
+    )
+
+
+def test_a_step_is_the_mean_over_its_attempts_and_updates() -> None:
+    found = totals([tally(GROUP, 0), tally(Group(GROUP.example, (GOOD, GOOD)), 1)], 2, drop_equal=True)
+    assert found == {
+        "reward": 3 / 4,
+        "reward_std": pytest.approx((3 / 16) ** 0.5),  # of 1, 0, 1, 1: 3/4 * 1/4
+        "groups": 2,
+        "groups_dropped": 1,
+        "rounds": 2,
+        "failed": 1,
+        "conversations": 5 + 8,
+        "memory_tokens": (16 + 30) / 10,
+        "answer_tokens": 9 / 3,
+        "longest_reply_tokens": 6,
+        "cut": 3 / 10,
+        "unchanged": 4 / 10,
+        "completion_tokens": 19 + 36,
+    }
+
+
+def test_an_attempt_with_no_conversation_at_all_is_counted() -> None:
+    empty = Trajectory("e", (), "", error="no engine")
+    found = totals([tally(Group(GROUP.example, (empty,)), 0)], 1, drop_equal=True)
+    assert (found["reward"], found["failed"], found["conversations"]) == (0.0, 1, 0)
+    assert found["memory_tokens"] == found["longest_reply_tokens"] == 0
+
+
+def test_groups_of_equal_rewards_are_dropped_only_where_asked() -> None:
+    tallies = [of(5, 1.0, 1.0), of(3, 0.0, 1.0), of(4, 0.0, 0.0), of(1, 0.5, 0.25)]
+    assert kept(tallies, drop_equal=True) == [1, 3]
+    assert kept(tallies, drop_equal=False) == [1, 3, 4, 5]
+
+
+def test_memory_is_measured_in_mebibytes() -> None:
+    assert 10 < used_mib() < 1e6
