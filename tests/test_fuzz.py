@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
-from test_documents import PROSE, docx, epub, pdf, zipped
+from test_opening import PROSE, docx, epub, pdf, zipped
 
 from memagent import DocumentError, Message, ScriptedEngine, Settings, aread
 

@@ -14,7 +14,7 @@ pytest.importorskip("peft")
 
 from runs import lines, train, weights  # noqa: E402
 
-from memagent.engines import embedded  # noqa: E402
+from memagent.engines.llamacpp import embedded  # noqa: E402
 from memagent.settings import Settings  # noqa: E402
 from memagent.training import checkpoint  # noqa: E402
 from memagent.training.settings import (  # noqa: E402
