@@ -50,10 +50,14 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a call cost, in tokens, as the engine counted it."""
+    """What a call cost, in tokens, as the engine counted it.
+
+    `cached_tokens` of the prompt were computed for an earlier call; 0 where the engine does not tell.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
