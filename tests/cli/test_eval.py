@@ -15,7 +15,7 @@ from rich.console import Console
 from memagent.cli import main
 from memagent.cli.evaluate import _progress_on, shown_command
 from memagent.evaluation.plan import Cell
-from memagent.evaluation.rows import Row
+from memagent.evaluation.rows import EvaluationRow
 from server import Server, lasting_fault, refusal
 
 Serve = Callable[..., Server]
@@ -58,12 +58,12 @@ def test_a_terminal_has_a_bar_for_each_cell_under_way() -> None:
     said = StringIO()
     console = Console(file=said, force_terminal=True, width=120)
     cells = [(Cell("vt", 2048), "full"), (Cell("vt", 2048), "gated")]
-    with _progress_on(console, quiet=False) as watch:
+    with _progress_on(console) as watch:
         watch.begin(Counter(dict.fromkeys(cells, 2)), Counter({cells[0]: 1}))
-        row = {field.name: None for field in fields(Row)}
+        row = {field.name: None for field in fields(EvaluationRow)}
         told = {**row, "task": "vt", "length": 2048, "reader": "full", "score": 0.5, "error": "HTTP 503"}
-        watch.row(Row(**told))
-        watch.row(Row(**{**told, "reader": "gated", "error": None}))
+        watch.add(EvaluationRow(**told))
+        watch.add(EvaluationRow(**{**told, "reader": "gated", "error": None}))
     shown = said.getvalue()
     assert "vt, 2,048 tokens, full: 50.0, 1 failed, 2 attempts" in shown
     assert "vt, 2,048 tokens, gated: 50.0" in shown and "1/2" in shown and "3/4" in shown

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from memagent.evaluation.rows import Row
+from memagent.evaluation.rows import EvaluationRow
 
 PROBLEM = "What is the secret code of the lighthouse?"
 CODE = "marmalade77"
@@ -49,7 +49,7 @@ def write_examples(path: Path, count: int, words: int = 200) -> Path:
     return path
 
 
-def row(**fields: Any) -> Row:
+def row(**fields: Any) -> EvaluationRow:
     """A row, with what does not matter filled in."""
     usual: dict[str, Any] = {
         "task": "niah_single_1", "length": 2048, "documents": None, "index": 0, "reader": "gated",
@@ -57,7 +57,7 @@ def row(**fields: Any) -> Row:
         "cause": None, "calls": 2, "cut": 0, "prompt_tokens": 100, "completion_tokens": 10,
         "length_tokens": 2000, "depth": None, "seconds": 1.0,
     }  # fmt: skip
-    return Row(**{**usual, **fields})
+    return EvaluationRow(**{**usual, **fields})
 
 
 def header(**fields: Any) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from measured import find_code, without_times, write_examples
 
 from memagent import SettingsError
 from memagent.evaluation.plan import Plan
-from memagent.evaluation.rows import Row, read_rows
-from memagent.evaluation.run import Run, Watch, evaluate
+from memagent.evaluation.rows import EvaluationRow, read_rows
+from memagent.evaluation.run import Evaluation, evaluate
 from memagent.settings import Settings
 from server import Server
 
@@ -37,7 +37,7 @@ def cluster() -> Iterator[Any]:
 
 def run(folder: Path, server: Server, plan: Plan, **options: Any) -> None:
     settings = replace(SETTINGS, base_url=server.base_url)
-    asyncio.run(evaluate(Run(plan=plan, settings=settings, folder=folder, **options)))
+    asyncio.run(evaluate(Evaluation(plan=plan, settings=settings, folder=folder, **options)))
 
 
 def test_the_rows_are_those_of_one_machine(cluster: Any, serve: Serve, tmp_path: Path) -> None:
@@ -52,8 +52,8 @@ def test_the_rows_are_those_of_one_machine(cluster: Any, serve: Serve, tmp_path:
     )
     run(tmp_path / "here", serve(find_code), replace(plan, count=3))
     server = serve(find_code, latency_seconds=0.05)
-    seen: list[Row] = []
-    run(tmp_path / "there", server, plan, ray=cluster.address, watch=Watch(row=seen.append))
+    seen: list[EvaluationRow] = []
+    run(tmp_path / "there", server, plan, ray=cluster.address, on_row=seen.append)
     assert without_times(tmp_path / "there") == without_times(tmp_path / "here")
     assert len(seen) == (3 + 3) * 2 * 2
     assert 4 < server.most_in_flight <= 2 * 4, "both nodes read, and each keeps to its bound"

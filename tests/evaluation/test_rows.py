@@ -10,14 +10,14 @@ import pytest
 from measured import header, row
 
 from memagent import SettingsError
-from memagent.evaluation.rows import Row, open_rows, read_header, read_rows
+from memagent.evaluation.rows import EvaluationRow, open_rows, read_header, read_rows
 
 ROWS = [
     row(index=index, reader=reader, prediction="é\n…") for index in range(3) for reader in ("full", "rag")
 ]
 
 
-def write(folder: Path, rows: list[Row], **fields: Any) -> None:
+def write(folder: Path, rows: list[EvaluationRow], **fields: Any) -> None:
     with open_rows(folder, header(**fields), resume=False) as file:
         for it in rows:
             file.append(it)

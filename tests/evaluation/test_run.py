@@ -18,8 +18,8 @@ from memagent import SettingsError
 from memagent.evaluation.attempts import depth, score
 from memagent.evaluation.plan import Cell, Plan
 from memagent.evaluation.readers import Retrieval
-from memagent.evaluation.rows import Row, read_header, read_rows
-from memagent.evaluation.run import Run, Watch, evaluate
+from memagent.evaluation.rows import EvaluationRow, read_header, read_rows
+from memagent.evaluation.run import Evaluation, evaluate
 from memagent.settings import Settings
 from memagent.tasks import TASKS, Corpora, Recipe, Task
 from memagent.types import Example
@@ -30,9 +30,11 @@ SETTINGS = Settings(chunk_tokens=150, memory_tokens=60, answer_tokens=60, retrie
 ALL_READERS = ("overwrite", "gated", "full", "truncate", "rag", "refine", "map_reduce")
 
 
-def run(folder: Path, server: Server, plan: Plan, settings: Settings = SETTINGS, **options: Any) -> list[Row]:
+def run(
+    folder: Path, server: Server, plan: Plan, settings: Settings = SETTINGS, **options: Any
+) -> list[EvaluationRow]:
     settings = replace(settings, base_url=server.base_url)
-    asyncio.run(evaluate(Run(plan=plan, settings=settings, folder=folder, **options)))
+    asyncio.run(evaluate(Evaluation(plan=plan, settings=settings, folder=folder, **options)))
     return list(read_rows(folder))
 
 
@@ -116,7 +118,7 @@ def test_attempts_are_bounded_and_examples_made_when_needed(
 ) -> None:
     made: list[int] = []
     ahead: list[int] = []
-    finished: list[Row] = []
+    finished: list[EvaluationRow] = []
 
     def make(recipe: Recipe, index: int) -> Example:
         made.append(index)
@@ -127,7 +129,7 @@ def test_attempts_are_bounded_and_examples_made_when_needed(
     server = serve(find_code, latency_seconds=0.01)
     plan = Plan(readers=("full",), tasks=("counted",), lengths=(1024,), count=40)
     settings = replace(SETTINGS, concurrency=3)
-    run(tmp_path, server, plan, settings, watch=Watch(row=finished.append))
+    run(tmp_path, server, plan, settings, on_row=finished.append)
     assert len(made) == 40 and made == sorted(made)
     assert server.most_in_flight == 3
     assert max(ahead) <= 4, "no more than are being read, and the next"
@@ -144,8 +146,8 @@ def test_resume_runs_only_what_is_missing(serve: Serve, tmp_path: Path, examples
         (folder / "rows.jsonl").write_bytes(whole[:cut])
         kept = whole[:cut].count(b"\n")
         server = serve(find_code)
-        new: list[Row] = []
-        run(folder, server, plan, resume=True, watch=Watch(row=new.append))
+        new: list[EvaluationRow] = []
+        run(folder, server, plan, resume=True, on_row=new.append)
         assert without_times(folder) == expected
         assert len(new) == 12 - kept
         assert sum(row.calls for row in new) == len(server.paid), "nothing is paid for twice"
@@ -217,10 +219,8 @@ def test_budgets_that_cannot_be_are_refused_before_a_call(
 
 def test_a_lasting_failure_leaves_no_attempt_out(serve: Serve, tmp_path: Path, examples: str) -> None:
     server = serve(find_code, faults=lasting_fault(Fault(cut="before"), spared=3))
-    seen: list[Row] = []
-    rows = run(
-        tmp_path / "out", server, Plan(readers=("full",), examples=examples), watch=Watch(row=seen.append)
-    )
+    seen: list[EvaluationRow] = []
+    rows = run(tmp_path / "out", server, Plan(readers=("full",), examples=examples), on_row=seen.append)
     assert len(rows) == 6 == len(seen) and sum(row.score for row in rows) == 3
 
 
@@ -230,9 +230,7 @@ def test_watchers_are_told_what_is_to_do_and_what_is_done(
     begun: list[tuple[Any, Any]] = []
     plan = Plan(readers=("full", "rag"), examples=examples, count=4, samples=2)
     for resume in (False, True):
-        run(
-            tmp_path / "out", serve(find_code), plan, resume=resume, watch=Watch(lambda *it: begun.append(it))
-        )
+        run(tmp_path / "out", serve(find_code), plan, resume=resume, on_begin=lambda *it: begun.append(it))
     cells = {(Cell("lamps"), "full"): 8, (Cell("lamps"), "rag"): 8}
     assert begun == [(cells, {}), (cells, cells)]
 

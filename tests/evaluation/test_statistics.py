@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from measured import row
 
 from memagent.evaluation.statistics import (
-    Result,
+    Scored,
     Size,
     by_depth,
     by_size,
@@ -24,11 +24,11 @@ from memagent.evaluation.statistics import (
 )
 
 
-def result(series: str = "gated", folder: str = "run", **fields: Any) -> Result:
-    return Result(series, folder, row(**fields))
+def result(series: str = "gated", folder: str = "run", **fields: Any) -> Scored:
+    return Scored(series, folder, row(**fields))
 
 
-def failed(text: str = "HTTP 503", **fields: Any) -> Result:
+def failed(text: str = "HTTP 503", **fields: Any) -> Scored:
     return result(score=0.0, error=text, cause="EngineError", calls=0, prompt_tokens=7, **fields)
 
 

@@ -12,18 +12,18 @@ import pytest
 from measured import header, row
 
 from memagent import SettingsError
-from memagent.evaluation.rows import Row, open_rows
+from memagent.evaluation.rows import EvaluationRow, open_rows
 from memagent.reports.evaluation import as_json, as_markdown, load, write_report
 
 
-def write(folder: Path, rows: list[Row], **fields: Any) -> Path:
+def write(folder: Path, rows: list[EvaluationRow], **fields: Any) -> Path:
     with open_rows(folder, header(**{"attempts": len(rows), **fields}), resume=False) as file:
         for it in rows:
             file.append(it)
     return folder
 
 
-def linear_rows() -> list[Row]:
+def linear_rows() -> list[EvaluationRow]:
     """Two readers, two tasks, three sizes, four examples; `gated` is linear, `full` quadratic, and fails."""
     rows = []
     for task in ("niah_single_1", "vt"):

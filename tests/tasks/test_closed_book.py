@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from memagent.errors import EngineError
-from memagent.tasks.closed_book import Quiz, unknown
+from memagent.tasks.closed_book import ClosedBook, unknown
 from memagent.tasks.scoring import f1
 from memagent.types import Completion, Example, Message, Sampling
 
@@ -33,7 +33,7 @@ class Memory:
         """Nothing to release."""
 
 
-def kept(replies: dict[str, list[str]], quiz: Quiz) -> tuple[list[str], Memory]:
+def kept(replies: dict[str, list[str]], quiz: ClosedBook) -> tuple[list[str], Memory]:
     engine = Memory(replies)
     made = [Example(name, "hqa", name, "Ada is in the document.", ("Ada", "A. L."), 5) for name in replies]
 
@@ -51,14 +51,14 @@ def test_a_question_is_dropped_if_any_attempt_answers_it(concurrency: int) -> No
         "neither": ["Bob", "Eve"],
         "third": ["Bob", "Eve", "Ada"],
     }
-    names, engine = kept(replies, Quiz(concurrency=concurrency))
+    names, engine = kept(replies, ClosedBook(concurrency=concurrency))
     assert names == ["neither", "third"]
     assert len(engine.calls) == 1 + 2 + 2 + 2
     assert all("document" not in asked for asked, _ in engine.calls)
 
 
 def test_attempts_scorer_bound_and_seed_can_be_set() -> None:
-    quiz = Quiz(attempts=3, scorer=f1, known=0.5, sampling=Sampling(9, 1.0, seed=7))
+    quiz = ClosedBook(attempts=3, scorer=f1, known=0.5, sampling=Sampling(9, 1.0, seed=7))
     names, engine = kept({"half": ["Bob", "Ada Lovelace"], "none": ["x", "y", "z"]}, quiz)
     assert names == ["none"]
     seeds: Sequence[int | None] = [sampling.seed for asked, sampling in engine.calls if asked == "none"]
@@ -67,4 +67,4 @@ def test_attempts_scorer_bound_and_seed_can_be_set() -> None:
 
 def test_a_failed_call_is_not_taken_for_an_unknown_question() -> None:
     with pytest.raises(EngineError, match="out of order"):
-        kept({"first": ["fail"]}, Quiz())
+        kept({"first": ["fail"]}, ClosedBook())

@@ -23,7 +23,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer  # noqa
 
 from memagent import Message, Sampling, Settings, SettingsError, open_engine  # noqa: E402
 from memagent.engines.adapters import READER, name_with, trained_budgets  # noqa: E402
-from memagent.engines.llamacpp import embedded
+from memagent.engines.llamacpp import embedded  # noqa: E402
 from memagent.engines.llamacpp import engine as llamacpp  # noqa: E402
 from memagent.engines.torch.engine import TransformersEngine, chat_ids  # noqa: E402
 from memagent.engines.torch.lora import with_adapter  # noqa: E402

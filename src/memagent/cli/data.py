@@ -18,7 +18,7 @@ from memagent.engines import open_engine
 from memagent.engines.limit import CallLimit
 from memagent.errors import SettingsError
 from memagent.tasks import TASKS, Corpora, Recipe, examples, load_examples, task_named, write_examples
-from memagent.tasks.closed_book import Quiz, unknown
+from memagent.tasks.closed_book import ClosedBook, unknown
 from memagent.tasks.corpora import HOMES
 from memagent.tasks.fetch import RULER_WHEEL, fetch
 from memagent.tasks.scoring import SCORERS
@@ -169,7 +169,7 @@ def _filter(options: argparse.Namespace, console: Console) -> int:
     # Several attempts must be able to differ.
     temperature = settings.temperature or float(options.attempts > 1)
     room = settings.answer_tokens or 256
-    quiz = Quiz(
+    quiz = ClosedBook(
         attempts=options.attempts,
         scorer=SCORERS[options.scorer],
         sampling=Sampling(room, temperature, settings.top_p, settings.seed),

@@ -21,8 +21,8 @@ from memagent.engines import choose
 from memagent.errors import EngineError, SettingsError
 from memagent.evaluation.plan import Cell, Plan
 from memagent.evaluation.readers import READERS, Retrieval
-from memagent.evaluation.rows import Row, without_password
-from memagent.evaluation.run import Run, Watch, evaluate
+from memagent.evaluation.rows import EvaluationRow, without_password
+from memagent.evaluation.run import Evaluation, evaluate
 from memagent.reports.evaluation import load, score_tables
 from memagent.settings import Settings
 from memagent.tasks import TASKS, Corpora
@@ -80,17 +80,18 @@ def run(options: argparse.Namespace, console: Console) -> int:
     settings = flags.settings_from(options)
     plan = _plan(options, settings)
     _warn_about(plan, settings, console)
-    with _progress_on(console, options.quiet) as watch:
+    with _progress_on(Console(quiet=True) if options.quiet else console) as cells:
         asyncio.run(
             evaluate(
-                Run(
+                Evaluation(
                     plan=plan,
                     settings=settings,
                     folder=options.out,
                     resume=options.resume,
                     command=shown_command(sys.argv, settings.api_key),
                     ray=options.ray,
-                    watch=watch,
+                    on_begin=cells.begin,
+                    on_row=cells.add,
                 )
             )
         )
@@ -147,15 +148,11 @@ def _plan(options: argparse.Namespace, settings: Settings) -> Plan:
 
 
 @contextmanager
-def _progress_on(console: Console, quiet: bool) -> Iterator[Watch]:
+def _progress_on(console: Console) -> Iterator[_Cells]:
     """What tells about the run: bars on a terminal, a line for each finished cell elsewhere."""
-    if quiet:
-        yield Watch()
-        return
     columns = (TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
-        cells = _Cells(console, bars)
-        yield Watch(cells.begin, cells.add)
+        yield _Cells(console, bars)
 
 
 class _Cells:
@@ -178,7 +175,7 @@ class _Cells:
         if done and not self.console.is_terminal:
             self._say(f"{done.total():,} of {totals.total():,} attempts are there already")
 
-    def add(self, row: Row) -> None:
+    def add(self, row: EvaluationRow) -> None:
         place = (Cell(row.task, row.length, row.documents), row.reader)
         self.done[place] += 1
         self.scores[place].append(row.score)

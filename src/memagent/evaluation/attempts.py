@@ -10,7 +10,7 @@ from memagent.engines import choose
 from memagent.errors import MemAgentError
 from memagent.evaluation.plan import Plan, Work
 from memagent.evaluation.readers import READERS, Attempt, answer_of
-from memagent.evaluation.rows import Row
+from memagent.evaluation.rows import EvaluationRow
 from memagent.settings import Settings
 from memagent.tasks.scoring import SCORERS, extract_answer
 from memagent.types import Conversation, Engine, Example
@@ -27,7 +27,7 @@ def slots(settings: Settings) -> int:
 
 async def attempt_row(
     plan: Plan, settings: Settings, engine: Engine, item: tuple[Work, Example, str, int]
-) -> Row:
+) -> EvaluationRow:
     """One attempt, as a row. The one place where the failure of a read is recorded and the run goes on."""
     work, example, reader, sample = item
     counts, last, prediction = _Counts(), None, ""
@@ -48,7 +48,7 @@ async def attempt_row(
     except MemAgentError as error:
         failure = error
     seconds = time.perf_counter() - started
-    return Row(
+    return EvaluationRow(
         task=work.cell.task,
         length=work.cell.length,
         documents=work.cell.documents,

@@ -18,7 +18,7 @@ from memagent.engines import choose, open_engine
 from memagent.errors import EngineError, MemAgentError, SettingsError
 from memagent.evaluation.attempts import attempt_row, slots
 from memagent.evaluation.plan import Plan, Work
-from memagent.evaluation.rows import Row
+from memagent.evaluation.rows import EvaluationRow
 from memagent.settings import Settings
 from memagent.types import Engine, model_of
 
@@ -26,7 +26,7 @@ _CONNECT_SECONDS = 5.0
 
 
 async def run_on_cluster(
-    plan: Plan, settings: Settings, address: str, work: Iterable[Work], take: Callable[[Row], None]
+    plan: Plan, settings: Settings, address: str, work: Iterable[Work], take: Callable[[EvaluationRow], None]
 ) -> None:
     """Have the work done on the cluster at `address`, and give `take` each row as it comes.
 
@@ -69,7 +69,7 @@ async def _outcome(ray: Any, call: Any) -> Any:
         raise EngineError(f"a node of the cluster was lost: --resume goes on ({error})") from error
 
 
-class Reading:
+class Node:
     """What runs on a node: an engine of its own, and the attempts at one example after another."""
 
     def __init__(self, plan: Plan, settings: Settings) -> None:
@@ -80,12 +80,12 @@ class Reading:
         """Open the engine, once."""
         self.engine: Engine = await open_engine(self.settings)
 
-    async def read(self, work: Work) -> list[Row]:
+    async def read(self, work: Work) -> list[EvaluationRow]:
         """The rows of one example."""
         count_tokens = model_of(self.engine).count_tokens or TokenEstimate()
         example = await asyncio.to_thread(self.plan.make, work, count_tokens)
 
-        async def attempt(reader: str, sample: int) -> Row:
+        async def attempt(reader: str, sample: int) -> EvaluationRow:
             async with self.free:
                 return await attempt_row(
                     self.plan, self.settings, self.engine, (work, example, reader, sample)
@@ -113,7 +113,7 @@ def _connect(address: str) -> Any:
 def _actors(ray: Any, plan: Plan, settings: Settings) -> list[Any]:
     """One actor on each node that computes; a model that runs there gets the node's GPUs."""
     affinity = importlib.import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
-    remote = ray.remote(Reading)
+    remote = ray.remote(Node)
     embedded = choose(settings).engine != "openai"
     return [
         remote.options(

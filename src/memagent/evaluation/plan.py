@@ -15,7 +15,7 @@ from memagent.evaluation.readers import READERS, Retrieval
 from memagent.evaluation.rows import Key
 from memagent.settings import Settings
 from memagent.tasks import TASKS, Corpora, Recipe, load_examples
-from memagent.tasks.corpora import Source
+from memagent.tasks.corpora import Corpus
 from memagent.tasks.recipe import Positions
 from memagent.tasks.scoring import SCORERS
 from memagent.types import Example, TokenCounter
@@ -205,7 +205,7 @@ class Plan:
             },
         }
 
-    def sources(self) -> tuple[Source, ...]:
+    def sources(self) -> tuple[Corpus, ...]:
         """The corpora that the tasks are made from. Raises `SettingsError` for one that is not there."""
         names = {corpus for task in self.tasks if (corpus := TASKS[task].corpus)}
         return tuple(self.corpora.find(name) for name in sorted(names))

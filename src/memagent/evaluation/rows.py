@@ -32,7 +32,7 @@ Key = tuple[str, int | None, int | None, int, str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class EvaluationRow:
     """One attempt of one reader at one example.
 
     `length` (tokens) or `documents` is the size asked for, `index` the example's number at that
@@ -67,7 +67,7 @@ class Row:
         return (self.task, self.length, self.documents, self.index, self.reader, self.sample)
 
 
-class Rows:
+class RowLog:
     """The rows of a run, open for appending; `done` has the keys of those that are there."""
 
     def __init__(self, folder: Path, done: set[Key], file: IO[str]) -> None:
@@ -75,7 +75,7 @@ class Rows:
         self.done = done
         self._file = file
 
-    def append(self, row: Row) -> None:
+    def append(self, row: EvaluationRow) -> None:
         """Write a row, whole, to the operating system. Raises `SettingsError` if that cannot be."""
         try:
             self._file.write(json.dumps(asdict(row), ensure_ascii=False) + "\n")
@@ -96,7 +96,7 @@ class Rows:
             self._file.close()
 
 
-def open_rows(folder: Path, header: Mapping[str, Any], resume: bool) -> Rows:
+def open_rows(folder: Path, header: Mapping[str, Any], resume: bool) -> RowLog:
     """The rows of a run in `folder`, new or, with `resume`, those that are there already.
 
     Raises `SettingsError` if the folder holds a run and `resume` is not asked for, if its run had
@@ -114,7 +114,7 @@ def open_rows(folder: Path, header: Mapping[str, Any], resume: bool) -> Rows:
             raise
     except OSError as error:
         raise SettingsError(f"{folder} cannot be written: {error.strerror or error}") from error
-    return Rows(folder, done, file)
+    return RowLog(folder, done, file)
 
 
 def _go_on(folder: Path, header: Mapping[str, Any], file: IO[str], resume: bool) -> set[Key]:
@@ -184,12 +184,12 @@ def read_header(folder: Path) -> dict[str, Any]:
     return dict(header)
 
 
-def read_rows(folder: Path) -> Iterator[Row]:
+def read_rows(folder: Path) -> Iterator[EvaluationRow]:
     """A run's rows; a torn last line is left out. Raises `SettingsError` for a line that is no row."""
     return (row for row, _ in _lines(folder / ROWS_FILE))
 
 
-def _lines(path: Path) -> Iterator[tuple[Row, int]]:
+def _lines(path: Path) -> Iterator[tuple[EvaluationRow, int]]:
     """The rows, each with the offset of its end in bytes."""
     end = 0
     try:
@@ -203,9 +203,9 @@ def _lines(path: Path) -> Iterator[tuple[Row, int]]:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _row(raw: bytes, path: Path, number: int) -> Row:
+def _row(raw: bytes, path: Path, number: int) -> EvaluationRow:
     try:
         values = json.loads(raw)
-        return Row(**{**values, "answers": tuple(values["answers"])})
+        return EvaluationRow(**{**values, "answers": tuple(values["answers"])})
     except (ValueError, TypeError, KeyError) as error:
         raise SettingsError(f"{path}, line {number}: not a row of memagent eval ({error})") from error

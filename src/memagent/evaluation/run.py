@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,24 +25,21 @@ from memagent.evaluation.attempts import attempt_row, slots
 from memagent.evaluation.cluster import run_on_cluster
 from memagent.evaluation.plan import Cell, Plan, Work
 from memagent.evaluation.readers import Attempt, prompts_of
-from memagent.evaluation.rows import Row, Rows, open_rows, storable
+from memagent.evaluation.rows import EvaluationRow, RowLog, open_rows, storable
 from memagent.settings import Settings
 from memagent.types import Engine, Example, TokenCounter, model_of
 
-
-@dataclass(frozen=True, slots=True)
-class Watch:
-    """What is told how a run goes on: the attempts of all cells, those that are there, each new row."""
-
-    begin: Callable[[Counter[tuple[Cell, str]], Counter[tuple[Cell, str]]], None] = lambda _all, _done: None
-    row: Callable[[Row], None] = lambda _row: None
+CellCounts = Counter[tuple[Cell, str]]
+"""Attempts by cell and reader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One evaluation: a plan, the settings of its reads, the folder of its rows.
+class Evaluation:
+    """A plan, the settings of its reads, the folder of its rows.
 
-    `command` is kept with the rows. `ray` is the address of a Ray cluster to spread the run over.
+    `command` is kept with the rows. `ray` is the address of a Ray cluster to spread the work over.
+    `on_begin` is called with the attempts of all cells and with those already done, `on_row` with each
+    new row.
     """
 
     plan: Plan
@@ -51,10 +48,11 @@ class Run:
     resume: bool = False
     command: str = ""
     ray: str | None = None
-    watch: Watch = field(default_factory=Watch)
+    on_begin: Callable[[CellCounts, CellCounts], None] = lambda _all, _done: None
+    on_row: Callable[[EvaluationRow], None] = lambda _row: None
 
 
-async def evaluate(run: Run, engine: Engine | None = None) -> None:
+async def evaluate(run: Evaluation, engine: Engine | None = None) -> None:
     """Run what is missing, and append its rows.
 
     Without an `engine` the one that the settings ask for is opened, and closed at the end. Raises
@@ -71,11 +69,11 @@ async def evaluate(run: Run, engine: Engine | None = None) -> None:
     check(run.plan, run.settings, engine)
     totals = run.plan.totals()
     with open_rows(run.folder, _header(run, engine, totals.total()), run.resume) as rows:
-        run.watch.begin(totals, _counted(rows))
+        run.on_begin(totals, _counted(rows))
 
-        def take(row: Row) -> None:
+        def take(row: EvaluationRow) -> None:
             rows.append(row)
-            run.watch.row(row)
+            run.on_row(row)
 
         count_tokens = model_of(engine).count_tokens or TokenEstimate()
         work = run.plan.work(frozenset(rows.done), count_tokens)
@@ -99,7 +97,9 @@ def check(plan: Plan, settings: Settings, engine: Engine) -> None:
 Examples = AsyncGenerator[tuple[Work, Example], None]
 
 
-async def _run_here(run: Run, engine: Engine, examples: Examples, take: Callable[[Row], None]) -> None:
+async def _run_here(
+    run: Evaluation, engine: Engine, examples: Examples, take: Callable[[EvaluationRow], None]
+) -> None:
     free = asyncio.Semaphore(slots(run.settings))
 
     async def attempt(work: Work, example: Example, reader: str, sample: int) -> None:
@@ -127,13 +127,13 @@ async def _examples(plan: Plan, work: Iterator[Work], count_tokens: TokenCounter
             yield item, await loop.run_in_executor(thread, plan.make, item, count_tokens)
 
 
-def _counted(rows: Rows) -> Counter[tuple[Cell, str]]:
+def _counted(rows: RowLog) -> CellCounts:
     return Counter(
         (Cell(task, length, documents), reader) for task, length, documents, _, reader, _ in rows.done
     )
 
 
-def _header(run: Run, engine: Engine, attempts: int) -> dict[str, Any]:
+def _header(run: Evaluation, engine: Engine, attempts: int) -> dict[str, Any]:
     """Everything that the rows depend on, and where they come from."""
     model = model_of(engine)
     return {

@@ -14,7 +14,7 @@ from math import log, log2
 from statistics import fmean
 from typing import Literal, TypeVar
 
-from memagent.evaluation.rows import Row
+from memagent.evaluation.rows import EvaluationRow
 from memagent.tasks.scoring import confidence_interval, paired_interval
 
 DEPTH_BINS = 10
@@ -42,12 +42,12 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class Scored:
     """A row, the name of its line in the report, and the folder of its run."""
 
     series: str
     folder: str
-    row: Row
+    row: EvaluationRow
 
     @property
     def size(self) -> Size:
@@ -109,7 +109,7 @@ class Difference:
     high: float
 
 
-def differences(results: Iterable[Result], first: str) -> dict[tuple[str, Size | None], Difference]:
+def differences(results: Iterable[Scored], first: str) -> dict[tuple[str, Size | None], Difference]:
     """What every other series has over the `first` on the examples that both have read.
 
     By size, and over all sizes (None). A series without such an example has no entry.
@@ -128,7 +128,7 @@ def differences(results: Iterable[Result], first: str) -> dict[tuple[str, Size |
     }
 
 
-def _questions(results: Iterable[Result]) -> Iterator[tuple[Hashable, Result]]:
+def _questions(results: Iterable[Scored]) -> Iterator[tuple[Hashable, Scored]]:
     """Each result with its question; of several that have one name and the same answers, with its number."""
     numbers: defaultdict[Hashable, dict[int, int]] = defaultdict(dict)
     for result in sorted(results, key=lambda it: it.row.index):
@@ -136,13 +136,13 @@ def _questions(results: Iterable[Result]) -> Iterator[tuple[Hashable, Result]]:
         yield (result.question, alike.setdefault(result.row.index, len(alike))), result
 
 
-def summarise(results: Sequence[Result]) -> Summary:
+def summarise(results: Sequence[Scored]) -> Summary:
     """The summary of at least one result."""
     scores = example_scores(results)
     low, high = confidence_interval(scores)
     succeeded = [result.row for result in results if not result.row.error]
 
-    def mean(value: Callable[[Row], float]) -> float | None:
+    def mean(value: Callable[[EvaluationRow], float]) -> float | None:
         return fmean(map(value, succeeded)) if succeeded else None
 
     return Summary(
@@ -161,28 +161,28 @@ def summarise(results: Sequence[Result]) -> Summary:
     )
 
 
-def example_scores(results: Iterable[Result]) -> list[float]:
+def example_scores(results: Iterable[Scored]) -> list[float]:
     """A score for each example: the mean of its samples, which are no questions of their own."""
     return [
         fmean(result.row.score for result in one) for one in grouped(results, lambda it: it.example).values()
     ]
 
 
-def grouped(results: Iterable[Result], group: Callable[[Result], Group]) -> dict[Group, list[Result]]:
+def grouped(results: Iterable[Scored], group: Callable[[Scored], Group]) -> dict[Group, list[Scored]]:
     """The results of each group, groups in the order in which they come up."""
-    found: defaultdict[Group, list[Result]] = defaultdict(list)
+    found: defaultdict[Group, list[Scored]] = defaultdict(list)
     for result in results:
         found[group(result)].append(result)
     return dict(found)
 
 
-def by_task(results: Iterable[Result]) -> dict[tuple[str, str, Size], Summary]:
+def by_task(results: Iterable[Scored]) -> dict[tuple[str, str, Size], Summary]:
     """A summary for each series, task and size."""
     groups = grouped(results, lambda result: (result.series, result.row.task, result.size))
     return {group: summarise(members) for group, members in groups.items()}
 
 
-def by_size(results: Iterable[Result]) -> dict[tuple[str, Size], Summary]:
+def by_size(results: Iterable[Scored]) -> dict[tuple[str, Size], Summary]:
     """A summary for each series and size, over all its tasks; shorter ones first."""
     groups = grouped(results, lambda result: (result.series, result.size))
     return {(series, size): summarise(groups[series, size]) for series, size in sorted(groups, key=_by_size)}
@@ -216,7 +216,7 @@ def growth_of(
     )
 
 
-def by_depth(results: Iterable[Result]) -> dict[tuple[str, Size, int], Summary]:
+def by_depth(results: Iterable[Scored]) -> dict[tuple[str, Size, int], Summary]:
     """A summary for each series, size and tenth of the document in which the answer stands.
 
     Only the needle tasks count, where there are any: elsewhere an answer's place is not its evidence's.
@@ -231,7 +231,7 @@ def _bin(depth: float | None) -> int:
     return min(int((depth or 0.0) * DEPTH_BINS), DEPTH_BINS - 1)
 
 
-def failures(results: Iterable[Result]) -> Counter[tuple[str, str, str]]:
+def failures(results: Iterable[Scored]) -> Counter[tuple[str, str, str]]:
     """How often each series failed for each cause: the error's class, and its text without its numbers."""
     return Counter(
         (result.series, result.row.cause or "", _kind_of_error(result.row.error))

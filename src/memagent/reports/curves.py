@@ -23,7 +23,7 @@ _SEED = re.compile(r"(.+)[-_]seed[-_]?\d+")
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class TrainingRun:
     """A training run: its name in the report, that of its curve, and what it left in its folder."""
 
     name: str
@@ -59,7 +59,7 @@ class Point:
     high: float
 
 
-def load_runs(folders: Sequence[Path]) -> list[Run]:
+def load_runs(folders: Sequence[Path]) -> list[TrainingRun]:
     """The runs in folders, named after them. Raises `SettingsError` for a folder without a run's rows."""
     resolved = [folder.resolve() for folder in folders]
     named = Counter(folder.name for folder in resolved)
@@ -68,7 +68,7 @@ def load_runs(folders: Sequence[Path]) -> list[Run]:
     ]
     stems = Counter(stem(name) for name in names)
     runs = [
-        Run(
+        TrainingRun(
             name=name,
             series=stem(name) if stems[stem(name)] > 1 else name,
             folder=folder,
@@ -98,15 +98,15 @@ def _settings(folder: Path) -> dict[str, Any]:
         raise SettingsError(f"{path} holds no settings of a run: {error}") from error
 
 
-def by_series(runs: Sequence[Run]) -> dict[str, list[Run]]:
+def by_series(runs: Sequence[TrainingRun]) -> dict[str, list[TrainingRun]]:
     """The runs of each curve."""
-    series: defaultdict[str, list[Run]] = defaultdict(list)
+    series: defaultdict[str, list[TrainingRun]] = defaultdict(list)
     for run in runs:
         series[run.series].append(run)
     return dict(series)
 
 
-def curve(runs: Sequence[Run], stage: str, name: str) -> list[Point]:
+def curve(runs: Sequence[TrainingRun], stage: str, name: str) -> list[Point]:
     """The mean of the runs that have a step, from the lowest of them to the highest."""
     values = [run.values(stage, name) for run in runs]
     steps = sorted({step for it in values for step in it})
@@ -117,7 +117,7 @@ def curve(runs: Sequence[Run], stage: str, name: str) -> list[Point]:
     return points
 
 
-def score_curve(runs: Sequence[Run]) -> list[Point]:
+def score_curve(runs: Sequence[TrainingRun]) -> list[Point]:
     """The held-out score in percent: of one run with its 95% interval, of several as in `curve`."""
     points = curve(runs, "evaluation", "score")
     if len(runs) > 1:
@@ -136,6 +136,6 @@ def smoothed(values: Sequence[float], window: int) -> list[float]:
     return [fmean(values[max(0, place - before) : place + after]) for place in range(len(values))]
 
 
-def measured(runs: Sequence[Run]) -> list[tuple[str, str]]:
+def measured(runs: Sequence[TrainingRun]) -> list[tuple[str, str]]:
     """The stages and names of all that any of the runs has measured, without repeats."""
     return list(dict.fromkeys((stage, name) for stage in STAGES for run in runs for name in run.names(stage)))

@@ -16,7 +16,7 @@ from memagent import __version__
 from memagent.errors import SettingsError
 from memagent.evaluation import statistics
 from memagent.evaluation.rows import read_header, read_rows
-from memagent.evaluation.statistics import Difference, Result, Size, Summary
+from memagent.evaluation.statistics import Difference, Scored, Size, Summary
 from memagent.reports import evaluation_plots as plots
 from memagent.reports.markdown import cell, table
 
@@ -32,7 +32,7 @@ class Evidence:
     """The runs that a report is about, by folder, and their rows as results."""
 
     runs: dict[str, dict[str, Any]]
-    results: tuple[Result, ...]
+    results: tuple[Scored, ...]
 
     @property
     def series(self) -> list[str]:
@@ -56,7 +56,7 @@ def load(folders: Sequence[Path]) -> Evidence:
     several = len(set(models.values())) > 1
     orders = [name for run in runs.values() for name in run["plan"]["readers"]]
     results = [
-        Result(_series(row.reader, models[name] if several else "", name if again else ""), name, row)
+        Scored(_series(row.reader, models[name] if several else "", name if again else ""), name, row)
         for name in runs
         for row in rows[name]
     ]
@@ -150,7 +150,7 @@ def as_markdown(evidence: Evidence, pictures: dict[str, Path] | None) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def _run(name: str, run: dict[str, Any], results: Sequence[Result]) -> str:
+def _run(name: str, run: dict[str, Any], results: Sequence[Scored]) -> str:
     done = sum(result.folder == name for result in results)
     model, planned = run["model"], run["attempts"]
     lines = [
@@ -243,7 +243,7 @@ def _costs(evidence: Evidence) -> str:
     )
 
 
-def _failures(results: Sequence[Result]) -> str:
+def _failures(results: Sequence[Scored]) -> str:
     found = statistics.failures(results)
     if not found:
         return f"None of {len(results):,} attempts failed.\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memagent.evaluation import statistics
-from memagent.evaluation.statistics import Result, Size, Summary
+from memagent.evaluation.statistics import Scored, Size, Summary
 from memagent.reports import drawing as figures
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _MOST_PANELS_A_ROW = 4
 
 
-def draw(results: Sequence[Result], series: Sequence[str], out: Path) -> dict[str, Path] | None:
+def draw(results: Sequence[Scored], series: Sequence[str], out: Path) -> dict[str, Path] | None:
     """Draw what the rows allow into `out`; maps each picture's name to its file.
 
     None if matplotlib is not installed.
@@ -29,7 +29,7 @@ def draw(results: Sequence[Result], series: Sequence[str], out: Path) -> dict[st
     return figures.save({name: partial(it, results, series) for name, it in pictures.items()}, out)
 
 
-def _scores(results: Sequence[Result], series: Sequence[str]) -> Figure:
+def _scores(results: Sequence[Scored], series: Sequence[str]) -> Figure:
     """A line for each reader over the document's length, with the band of its interval."""
     summaries = statistics.by_size(results)
     kinds = [kind for kind, _ in groupby(sorted({size for _, size in summaries}), lambda size: size.kind)]
@@ -51,7 +51,7 @@ def _scores(results: Sequence[Result], series: Sequence[str]) -> Figure:
     return figure
 
 
-def _costs(results: Sequence[Result], series: Sequence[str]) -> Figure:
+def _costs(results: Sequence[Scored], series: Sequence[str]) -> Figure:
     """Tokens and seconds for one attempt, both axes logarithmic: a straight line of slope 1 is linear."""
     summaries = statistics.by_size(results)
     costs: tuple[tuple[str, Callable[[Summary], float | None]], ...] = (
@@ -83,7 +83,7 @@ def _costs(results: Sequence[Result], series: Sequence[str]) -> Figure:
     return figure
 
 
-def _depths(results: Sequence[Result], series: Sequence[str]) -> Figure | None:
+def _depths(results: Sequence[Scored], series: Sequence[str]) -> Figure | None:
     """A map for each reader: the place of the answer down, the length across, the score as colour."""
     summaries = statistics.by_depth(results)
     if not summaries:

@@ -15,7 +15,7 @@ from typing import Any
 from memagent import __version__
 from memagent.errors import SettingsError
 from memagent.reports import training_plots as plots
-from memagent.reports.curves import Point, Run, by_series, curve, load_runs, measured, score_curve
+from memagent.reports.curves import Point, TrainingRun, by_series, curve, load_runs, measured, score_curve
 from memagent.reports.markdown import cell, table
 from memagent.reports.measures import measure
 from memagent.training.settings import TrainingSettings
@@ -56,7 +56,7 @@ def write_report(folders: Sequence[Path], out: Path) -> list[Path]:
     return [*written, *(pictures or {}).values()]
 
 
-def as_json(runs: Sequence[Run]) -> str:
+def as_json(runs: Sequence[TrainingRun]) -> str:
     """Everything that the report says, as JSON: of a curve's points the step, mean, lowest and highest."""
     told = {
         "format": FORMAT,
@@ -74,7 +74,7 @@ def as_json(runs: Sequence[Run]) -> str:
     return f'{head},\n  "curves": [\n    {lines}\n  ]\n}}\n'
 
 
-def _as_json(run: Run) -> dict[str, Any]:
+def _as_json(run: TrainingRun) -> dict[str, Any]:
     return {
         "folder": str(run.folder),
         "series": run.series,
@@ -86,11 +86,11 @@ def _as_json(run: Run) -> dict[str, Any]:
     }
 
 
-def _curve(runs: Sequence[Run], stage: str, name: str) -> list[Point]:
+def _curve(runs: Sequence[TrainingRun], stage: str, name: str) -> list[Point]:
     return score_curve(runs) if (stage, name) == ("evaluation", "score") else curve(runs, stage, name)
 
 
-def _told(run: Run, stage: str, name: str) -> dict[str, float] | None:
+def _told(run: TrainingRun, stage: str, name: str) -> dict[str, float] | None:
     """The first, best and last value, each the highest the better; None where nothing was measured."""
     values = run.values(stage, name)
     if not values:
@@ -103,7 +103,7 @@ def _told(run: Run, stage: str, name: str) -> dict[str, float] | None:
     }  # fmt: skip
 
 
-def _seconds(run: Run) -> float:
+def _seconds(run: TrainingRun) -> float:
     """How long rollouts and updates took together."""
     names = [
         (stage, name) for stage, name in measured([run]) if name in ("rollout_seconds", "update_seconds")
@@ -111,7 +111,7 @@ def _seconds(run: Run) -> float:
     return sum(sum(run.values(stage, name).values()) for stage, name in names)
 
 
-def as_markdown(runs: Sequence[Run], pictures: Mapping[str, Path] | None) -> str:
+def as_markdown(runs: Sequence[TrainingRun], pictures: Mapping[str, Path] | None) -> str:
     """The report for people. `pictures` maps their names to files; None if they cannot be drawn."""
     drawn = pictures or {}
     parts = [
@@ -138,7 +138,7 @@ def _picture(name: str, drawn: Mapping[str, Path]) -> str:
     return f"![{name}]({drawn[name].name})\n" if name in drawn else ""
 
 
-def _run(run: Run) -> str:
+def _run(run: TrainingRun) -> str:
     model = run.settings.get("policy", {}).get("model") or "the embedded model"
     planned = run.settings.get("steps", run.steps)
     behind = "" if run.steps >= planned else f" **Not finished: {planned - run.steps:,} steps are missing.**"
@@ -147,7 +147,7 @@ def _run(run: Run) -> str:
     return f"- {cell(run.name)}: {cell(str(model))}, {run.steps:,} of {planned:,} steps.{behind}{lost}"
 
 
-def _outcomes(runs: Sequence[Run]) -> str:
+def _outcomes(runs: Sequence[TrainingRun]) -> str:
     """A line a run: where reward and score began, what they reached, where they ended."""
     rows = []
     for run in runs:
@@ -177,7 +177,7 @@ def _cells(told: Mapping[str, float] | None, digits: str, reach: str = "") -> li
     return [f"{told['first']:{digits}}", best, f"{told['last']:{digits}}{reach}"]
 
 
-def _settings(runs: Sequence[Run]) -> str:
+def _settings(runs: Sequence[TrainingRun]) -> str:
     """What differs from the defaults in any run; the values of seeds side by side."""
     defaults = _flat(TrainingSettings().recorded())
     series = {name: [_flat(run.settings) for run in members] for name, members in by_series(runs).items()}
@@ -206,7 +206,7 @@ def _value(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _values(runs: Sequence[Run]) -> str:
+def _values(runs: Sequence[TrainingRun]) -> str:
     """Each measure of each series, from its first step to its last; means over seeds."""
     series = by_series(runs)
     rows = []

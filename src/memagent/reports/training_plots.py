@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memagent.reports import drawing as figures
-from memagent.reports.curves import Point, Run, by_series, curve, score_curve, smoothed
+from memagent.reports.curves import Point, TrainingRun, by_series, curve, score_curve, smoothed
 from memagent.reports.measures import measure
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ _PANELS: Mapping[str, tuple[_Panel, ...]] = {
 }
 
 
-def draw(runs: Sequence[Run], out: Path) -> dict[str, Path] | None:
+def draw(runs: Sequence[TrainingRun], out: Path) -> dict[str, Path] | None:
     """Draw what the runs allow into `out`; maps each picture's name to its file. None without matplotlib."""
     pictures = {
         "reward": partial(_reward, runs),
@@ -76,7 +76,7 @@ def draw(runs: Sequence[Run], out: Path) -> dict[str, Path] | None:
     return figures.save(pictures, out)
 
 
-def _reward(runs: Sequence[Run]) -> Figure | None:
+def _reward(runs: Sequence[TrainingRun]) -> Figure | None:
     """The reward of all runs in one panel."""
     rewards = [reward for run in runs for reward in run.values("training", "reward").values()]
     if not rewards:
@@ -91,7 +91,7 @@ def _reward(runs: Sequence[Run]) -> Figure | None:
     return figure
 
 
-def _scores(runs: Sequence[Run]) -> Figure | None:
+def _scores(runs: Sequence[TrainingRun]) -> Figure | None:
     """The held-out score of all runs in one panel, with intervals."""
     series = by_series(runs)
     if not any(map(score_curve, series.values())):
@@ -113,7 +113,7 @@ def _scores(runs: Sequence[Run]) -> Figure | None:
     return figure
 
 
-def _small(name: str, parts: Sequence[_Panel], runs: Sequence[Run]) -> Figure | None:
+def _small(name: str, parts: Sequence[_Panel], runs: Sequence[TrainingRun]) -> Figure | None:
     """A panel for each of the parts that any run has measured."""
     parts = [part for part in parts if any(run.values(part.stage, part.name) for run in runs)]
     if not parts:
@@ -129,7 +129,7 @@ def _small(name: str, parts: Sequence[_Panel], runs: Sequence[Run]) -> Figure | 
     return figure
 
 
-def _curves(panel: Axes, part: _Panel, runs: Sequence[Run]) -> None:
+def _curves(panel: Axes, part: _Panel, runs: Sequence[TrainingRun]) -> None:
     """A line for each series. What one run's line smoothes stands behind it; seeds have a band."""
     scale = 100 if measure(part.stage, part.name).unit == "share" else 1
     window = _window(runs, part.stage)
@@ -162,13 +162,13 @@ def _heights(point: Point) -> tuple[float, float, float]:
     return point.mean, point.low, point.high
 
 
-def _window(runs: Sequence[Run], stage: str) -> int:
+def _window(runs: Sequence[TrainingRun], stage: str) -> int:
     """Over how many steps lines are smoothed: 1 in short runs, an odd number in long ones."""
     steps = max(len(run.values(stage, name)) for run in runs for name in run.names(stage))
     return 1 if steps <= _SHORT else steps // _PARTS | 1
 
 
-def _note(runs: Sequence[Run], stage: str) -> str:
+def _note(runs: Sequence[TrainingRun], stage: str) -> str:
     """What lines and bands are, for the label of the steps."""
     window = _window(runs, stage)
     notes = [f"line: mean over {window} steps"] if window > 1 else []
@@ -186,7 +186,7 @@ def _axes(panel: Axes, title: str) -> None:
     panel.yaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
 
 
-def _legend(figure: Figure, panels: Sequence[Axes], runs: Sequence[Run]) -> None:
+def _legend(figure: Figure, panels: Sequence[Axes], runs: Sequence[TrainingRun]) -> None:
     """The names of the lines, if there are several runs, from the panel that has most of them."""
     if len(by_series(runs)) > 1:
         figures.legend(figure, max(panels, key=lambda panel: len(panel.get_legend_handles_labels()[1])))

@@ -18,7 +18,7 @@ _SAMPLING = Sampling(max_tokens=256, temperature=1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quiz:
+class ClosedBook:
     """How a model is asked without the document: `attempts` times each, `concurrency` questions at once.
 
     A question is known if any attempt scores `known` or more. At temperature 0 all attempts are the same.
@@ -31,7 +31,9 @@ class Quiz:
     concurrency: int = 16
 
 
-async def unknown(examples: Iterable[Example], engine: Engine, quiz: Quiz) -> AsyncGenerator[Example, None]:
+async def unknown(
+    examples: Iterable[Example], engine: Engine, quiz: ClosedBook
+) -> AsyncGenerator[Example, None]:
     """The examples whose questions the model does not answer without the document, in their order.
 
     Raises `EngineError` where a call fails for good: what could not be asked is not taken for unknown.
@@ -44,7 +46,7 @@ async def unknown(examples: Iterable[Example], engine: Engine, quiz: Quiz) -> As
                 yield example
 
 
-async def best_by_heart(example: Example, engine: Engine, quiz: Quiz) -> float:
+async def best_by_heart(example: Example, engine: Engine, quiz: ClosedBook) -> float:
     """The best score of the attempts at the question alone. Raises `EngineError`."""
     best = 0.0
     for attempt in range(quiz.attempts):

@@ -41,7 +41,7 @@ _ENDS = re.compile(r"[.!?][\"'”’)]*$")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class Corpus:
     """A corpus's file. `origin` tells whether the user gave it, or it was fetched, or is the sample."""
 
     name: str
@@ -76,17 +76,17 @@ class Corpora:
 
     given: tuple[tuple[str, Path], ...] = ()
 
-    def find(self, name: str) -> Source:
+    def find(self, name: str) -> Corpus:
         """The file of a corpus. Raises `SettingsError` if there is none, saying where to get one."""
         for given, path in self.given:
             if given == name:
                 if not path.exists():
                     raise SettingsError(f"--{name}: there is no file {path}")
-                return Source(name, path, "given")
+                return Corpus(name, path, "given")
         for folder, origin in ((fetched_path(), "fetched"), (SAMPLE, "sample")):
             for path in [*sorted(folder.glob(f"{name}.*")), folder / name]:
                 if path.exists():
-                    return Source(name, path, "fetched" if origin == "fetched" else "sample")
+                    return Corpus(name, path, "fetched" if origin == "fetched" else "sample")
         raise SettingsError(
             f"no {name} here: {HOMES[name]}; then name it with --{name}, or put it at "
             f"{fetched_path() / name}.json (or .jsonl, .jsonl.gz)"

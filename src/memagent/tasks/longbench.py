@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from memagent.errors import SettingsError
-from memagent.tasks.corpora import Corpora, Source, read_rows
+from memagent.tasks.corpora import Corpora, Corpus, read_rows
 from memagent.tasks.lengths import count_long
 from memagent.tasks.recipe import Draft, Recipe, Task
 from memagent.types import Example
@@ -66,7 +66,7 @@ def _count(subset: str, corpora: Corpora) -> int:
     return len(_load(corpora.find("longbench"), subset))
 
 
-def _load(source: Source, subset: str) -> tuple[dict[str, Any], ...]:
+def _load(source: Corpus, subset: str) -> tuple[dict[str, Any], ...]:
     path = source.path
     if path.is_dir():
         files = sorted(path.rglob(f"{subset}.jsonl*"))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from memagent.errors import SettingsError
-from memagent.tasks.corpora import SENTENCE_END, Source, read_rows
+from memagent.tasks.corpora import SENTENCE_END, Corpus, read_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class _Row:
     near: tuple[str, ...] = ()
 
 
-def load_passages(source: Source) -> Passages:
+def load_passages(source: Corpus) -> Passages:
     """A set's questions and pool. Raises `SettingsError` if the file is not of that set."""
     return _load(source.name, source.path, source.path.stat().st_mtime_ns)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from memagent.documents.tokens import TokenEstimate
 from memagent.evaluation.plan import Plan
-from memagent.evaluation.rows import Row
-from memagent.evaluation.run import Run, Watch, evaluate
+from memagent.evaluation.rows import EvaluationRow
+from memagent.evaluation.run import Evaluation, evaluate
 from memagent.tasks import write_examples
 from memagent.tasks.scoring import confidence_interval
 from memagent.training.data import load_data
@@ -42,12 +42,12 @@ class HeldOut:
         """Evaluate the policy as it is now. Rows of a run that was cut off are made anew."""
         folder = self._folder / f"step-{step:06d}"
         shutil.rmtree(folder, ignore_errors=True)
-        rows: list[Row] = []
+        rows: list[EvaluationRow] = []
         read = self._settings.read
         rollout = self._settings.rollout
         plan = Plan(readers=(read.workflow,), examples=str(self._examples), scorer=self._settings.data.scorer)
         settings = replace(read, temperature=0.0, top_p=1.0, concurrency=rollout.rows)
-        run = Run(plan=plan, settings=settings, folder=folder, watch=Watch(row=rows.append))
+        run = Evaluation(plan=plan, settings=settings, folder=folder, on_row=rows.append)
         await evaluate(run, self._engine)
         interval = confidence_interval([row.score for row in rows])
         return {
