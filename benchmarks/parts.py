@@ -14,7 +14,7 @@ from zero_server import REPLY
 
 from memagent import open_document
 from memagent.documents.chunking import split
-from memagent.documents.tokens import TokenEstimate
+from memagent.documents.tokens import estimate_tokens
 from memagent.prompts import OVERWRITE
 from memagent.reading.journal import Journal
 from memagent.reading.replies import read_rewrite
@@ -63,7 +63,7 @@ def _prompt(chunk: Chunk) -> tuple[Message, ...]:
     return OVERWRITE.for_update(PROBLEM, chunk.text, REPLY)
 
 
-def _observe(estimate: TokenEstimate, prompts: list[tuple[Message, ...]]) -> None:
+def _observe(estimate: estimate_tokens, prompts: list[tuple[Message, ...]]) -> None:
     for prompt in prompts:
         estimate.observe("".join(message.content for message in prompt), _CHUNK_TOKENS)
 

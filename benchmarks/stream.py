@@ -53,7 +53,7 @@ class Run:
 
 def with_estimate(path: Path, _: Path | None) -> tuple[int, int, float]:
     """memagent without a tokenizer."""
-    from memagent.documents.tokens import TokenEstimate
+    from memagent.documents.tokens import estimate_tokens
 
     return _chunk(path, TokenEstimate(4.0))
 

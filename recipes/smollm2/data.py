@@ -20,7 +20,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from memagent.documents.tokens import TokenEstimate
+from memagent.documents.tokens import estimate_tokens
 from memagent.tasks import TASKS, write_examples
 from memagent.tasks.corpora import SENTENCE_END, Corpora, Essays, read_rows
 from memagent.tasks.files import new_file
@@ -208,7 +208,7 @@ def _sentence(text: str, start: int, length: int) -> str:
 
 def examples(name: str, documents: Iterator[tuple[str, list[Question]]], count: int) -> Iterator[Example]:
     """The questions of the documents, those of one document after each other; some have short lines."""
-    tokens, source = TokenEstimate(), random.Random(name)
+    tokens, source = estimate_tokens, random.Random(name)
     for number, (document, questions) in enumerate(islice(documents, count)):
         if source.random() < WRAPPED:
             document, questions = _wrapped(document, questions, source.randint(60, 80))

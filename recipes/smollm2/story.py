@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from memagent.documents.tokens import TokenEstimate
+from memagent.documents.tokens import estimate_tokens
 from memagent.tasks import write_examples
 from memagent.types import Example
 
@@ -37,7 +37,7 @@ QUESTIONS = {
 def main() -> None:
     """Write an example for each question."""
     document = STORY.read_text("utf-8")
-    tokens = TokenEstimate()(document)
+    tokens = estimate_tokens(document)
     write_examples(
         Path(sys.argv[1]),
         (

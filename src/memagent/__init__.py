@@ -22,8 +22,9 @@ from memagent.errors import (
     SettingsError,
 )
 from memagent.prompts import Prompts, load_prompts
+from memagent.reading.progress import Progress
 from memagent.reading.read import Read, Result, aread, read
-from memagent.settings import Settings, load_settings
+from memagent.settings import EngineSettings, ReadSettings, Settings, load_settings
 from memagent.types import (
     Chunk,
     Completion,
@@ -46,13 +47,16 @@ __all__ = [
     "DocumentError",
     "Engine",
     "EngineError",
+    "EngineSettings",
     "JournalError",
     "MemAgentError",
     "Message",
     "Model",
     "ProblemTooLongError",
+    "Progress",
     "Prompts",
     "Read",
+    "ReadSettings",
     "Result",
     "Sampling",
     "ScriptedEngine",

@@ -21,7 +21,7 @@ class MemAgentError(Exception):
     """The root: catch this one to catch them all."""
 
 
-class SettingsError(MemAgentError):
+class SettingsError(MemAgentError, ValueError):
     """A flag, file, variable or template that cannot be used."""
 
 

@@ -213,6 +213,15 @@ from the memory, in as few words as it needs. If the memory does not hold the an
 The answer:
 """
 
+NO_UPDATE = "{problem}{chunk}{memory}"
+"""The update of workflows that have none."""
+
+CLOSING = """\
+Answer the problem from the {source}, in as few words as it needs. If the {source} does not hold the \
+answer, say so.
+"""
+"""How the workflows without a memory close: as those with one do, so that none gains by how it is asked."""
+
 OVERWRITE = Prompts(
     update=_OPENING
     + """\

@@ -1,6 +1,7 @@
-"""Settings: defaults < TOML file < environment < flags; an unknown key is an error.
+"""Settings: defaults < TOML file < environment < flags; an unknown name is an error.
 
-`Settings` is the one list of them: flags, TOML keys and environment variables are read off its fields.
+`EngineSettings` say how a model is reached, `ReadSettings` how it reads. Flags, TOML keys and environment
+variables are derived from their fields, which also hold the help texts. Every error is reported at once.
 """
 
 from __future__ import annotations
@@ -8,80 +9,151 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import UnionType
-from typing import Any, get_args, get_type_hints
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+from pydantic_core import ErrorDetails
 
 from memagent.errors import SettingsError
 
+DEFAULT_WINDOW_TOKENS = 8192
+"""The window of the paper (arXiv 2507.02259): used where a model's own is unknown, and the most that is
+taken of a local model's window unless more is asked for, because memory grows with it."""
+
 NO_ADAPTER = "none"
-_OPENAI_VARIABLES = {"base_url": "OPENAI_BASE_URL", "api_key": "OPENAI_API_KEY"}
+
+Positive = Annotated[int, Field(gt=0)]
+Names = Annotated[tuple[str, ...], Field(strict=False)]
+"""Several texts: a list in TOML."""
+
+_PREFIX = "MEMAGENT_"
+_MOST_SHOWN = 200
 
 
-def _setting(default: Any, help: str, choices: tuple[str, ...] = (), secret: bool = False) -> Any:
-    return field(default=default, repr=not secret, metadata={"help": help, "choices": choices})
+class StrictModel(BaseModel):
+    """Settings that are checked when they are made: exact types, no unknown names, frozen.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Everything a read can be told.
-
-    Budgets left at None are those that the model was trained with, where its adapter tells, or else the
-    paper's; they shrink to fit the model's window.
+    Raises `SettingsError` with everything that is wrong, a line for each.
     """
 
-    engine: str = _setting("auto", "what runs the model", ("auto", "openai", "llamacpp", "transformers"))
-    model: str | None = _setting(
-        None, "a .gguf file, a Hugging Face folder or id, or a model's name at --base-url"
-    )
-    adapter: str | None = _setting(
-        None,
-        "a LoRA to use the model with: a GGUF adapter, or for transformers also a PEFT folder; "
-        "the embedded model has its own, 'none' is for the bare model",
-    )
-    base_url: str | None = _setting(None, "an OpenAI-compatible endpoint, such as http://localhost:8000/v1")
-    api_key: str | None = _setting(None, "the endpoint's key", secret=True)
-    tokenizer: str | None = _setting(
-        None, "a tokenizer.json for a remote model; without it its tokens are estimated"
-    )
-    window_tokens: int | None = _setting(None, "the model's window, where it does not tell")
-    threads: int | None = _setting(None, "CPU threads of an embedded model")
-    concurrency: int | None = _setting(None, "calls in flight at most (16; 1 for an embedded model)")
-    timeout_seconds: float = _setting(600.0, "how long a call may take")
-    retries: int = _setting(6, "how often a failed call is tried again")
-    workflow: str = _setting("gated", "how to read", ("overwrite", "gated"))
-    templates: str | None = _setting(None, "a TOML file with your own prompts")
-    problem_tokens: int | None = _setting(None, "the longest problem allowed (1024; with a LoRA, its own)")
-    chunk_tokens: int | None = _setting(None, "the size of a chunk (5000; with a LoRA, its own)")
-    memory_tokens: int | None = _setting(None, "the size of the memory (1024; with a LoRA, its own)")
-    answer_tokens: int | None = _setting(None, "the longest answer (1024; with a LoRA, its own)")
-    temperature: float = _setting(0.0, "0 is greedy and repeatable")
-    top_p: float = _setting(1.0, "nucleus sampling")
-    seed: int | None = _setting(None, "the sampler's seed")
-    early_exit: bool = _setting(False, "stop reading once the model says that it knows enough (gated)")
-    max_calls: int | None = _setting(None, "stop with an error after so many calls")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    def __post_init__(self) -> None:
-        for item in fields(self):
-            value, choices = getattr(self, item.name), item.metadata["choices"]
-            if choices and value not in choices:
-                raise SettingsError(f"{item.name} is {value!r}: use one of {', '.join(choices)}")
-        for name in ("window_tokens", "threads", "concurrency", "problem_tokens", "chunk_tokens",
-                     "memory_tokens", "answer_tokens", "max_calls", "timeout_seconds"):  # fmt: skip
-            if (value := getattr(self, name)) is not None and not value > 0:
-                raise SettingsError(f"{name} is {value}: it must be above 0")
-        if not 0 <= self.temperature <= 2:
-            raise SettingsError(f"temperature is {self.temperature}: it lies between 0 and 2")
-        if not 0 < self.top_p <= 1:
-            raise SettingsError(f"top_p is {self.top_p}: it lies above 0 and at most at 1")
-        if self.base_url is not None and not self.base_url.startswith(("http://", "https://")):
-            raise SettingsError(f"base_url is {self.base_url!r}: it begins with http:// or https://")
-        if self.api_key is not None and not (self.api_key.isascii() and self.api_key.isprintable()):
-            raise SettingsError("api_key has characters that no key has: copy it anew, whole and in one line")
-        if self.retries < 0:
-            raise SettingsError(f"retries is {self.retries}: it cannot be negative")
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            lines = (line for it in error.errors() for line in _problems(it, type(self)))
+            raise SettingsError("\n".join(lines)) from None
+
+    def changed(self, **values: Any) -> Self:
+        """The same settings with other values. Raises `SettingsError`."""
+        return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | values)
+
+
+class EngineSettings(StrictModel):
+    """How a model is reached."""
+
+    engine: Literal["auto", "openai", "llamacpp", "transformers"] = Field(
+        default="auto", description="what runs the model"
+    )
+    model: str | None = Field(
+        default=None, description="a .gguf file, a Hugging Face folder or id, or a model's name at --base-url"
+    )
+    adapter: str | None = Field(
+        default=None,
+        description="a LoRA for the model: a GGUF adapter, or for transformers also a PEFT folder; the "
+        "embedded model has its own, which 'none' turns off",
+    )
+    base_url: str | None = Field(
+        default=None, description="an OpenAI-compatible endpoint, such as http://localhost:8000/v1"
+    )
+    api_key: str | None = Field(default=None, repr=False, description="the endpoint's key")
+    tokenizer: str | None = Field(
+        default=None, description="a tokenizer.json for a remote model, whose tokens are otherwise estimated"
+    )
+    window_tokens: Positive | None = Field(
+        default=None, description="the model's window, where the model does not say"
+    )
+    threads: Positive | None = Field(default=None, description="CPU threads for a local model")
+    concurrency: Positive | None = Field(
+        default=None, description="calls in flight at most (16; 1 for an embedded model)"
+    )
+    timeout_seconds: float = Field(default=600.0, gt=0, description="how long a call may take")
+    connect_seconds: float = Field(default=10.0, gt=0, description="how long connecting may take")
+    retries: int = Field(default=6, ge=0, description="how often a failed call is tried again")
+
+    @field_validator("base_url")
+    @classmethod
+    def _is_url(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("http://", "https://")):
+            raise ValueError("must begin with http:// or https://")
+        return value
+
+    @field_validator("api_key")
+    @classmethod
+    def _is_key(cls, value: str | None) -> str | None:
+        if value is not None and not (value.isascii() and value.isprintable()):
+            raise ValueError("has characters that no key has: copy it again, whole and on one line")
+        return value
+
+
+class ReadSettings(StrictModel):
+    """How a document is read.
+
+    Budgets left at None are those that the model's adapter was trained with, or else the paper's; they
+    shrink to fit the model's window. Prices are for a million tokens, in any currency.
+    """
+
+    workflow: str | None = Field(
+        default=None, description="how to read (gated; an adapter may bring its own)"
+    )
+    templates: str | None = Field(default=None, description="a TOML file with your own prompts")
+    problem_tokens: Positive | None = Field(default=None, description="the longest problem allowed (1024)")
+    chunk_tokens: Positive | None = Field(default=None, description="the size of a chunk (5000)")
+    memory_tokens: Positive | None = Field(default=None, description="the size of the memory (1024)")
+    answer_tokens: Positive | None = Field(default=None, description="the longest answer (1024)")
+    temperature: float = Field(default=0.0, ge=0, le=2, description="0 is greedy and repeatable")
+    top_p: float = Field(default=1.0, gt=0, le=1, description="nucleus sampling")
+    seed: int | None = Field(default=None, description="the sampler's seed")
+    early_exit: bool = Field(
+        default=False, description="stop once the model says that it knows enough (gated)"
+    )
+    max_calls: Positive | None = Field(default=None, description="stop with an error after so many calls")
+    passages: Positive = Field(default=16, description="how many passages rag shows the model")
+    passage_tokens: Positive = Field(default=256, description="the size of each of them")
+    prompt_price: float | None = Field(default=None, ge=0, description="price of a million prompt tokens")
+    cached_price: float | None = Field(
+        default=None, ge=0, description="the same for cached ones (the full price)"
+    )
+    completion_price: float | None = Field(
+        default=None, ge=0, description="price of a million completion tokens"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that a read can be told."""
+
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    read: ReadSettings = field(default_factory=ReadSettings)
+
+
+PARTS: Mapping[str, type[StrictModel]] = {"engine": EngineSettings, "read": ReadSettings}
+OWNERS = {name: part for part, kind in PARTS.items() for name in kind.model_fields}
+"""Which part of the settings a name belongs to."""
+
+Built = TypeVar("Built", bound=StrictModel)
+
+
+def build(kind: type[Built], table: Mapping[str, Any], place: str) -> Built:
+    """The one strict loader: settings from a table. Raises `SettingsError` naming the `place`."""
+    try:
+        return kind(**table)
+    except SettingsError as error:
+        raise _located(error, place) from None
 
 
 def load_settings(
@@ -91,19 +163,131 @@ def load_settings(
 ) -> Settings:
     """Settings from all places, the later ones winning.
 
-    `file` is a TOML file; without it the user's own (`user_config_path()`) is used if it exists.
-    `environment` (default: the process's) may set `MEMAGENT_` and a field's name in capitals, and
-    `OPENAI_BASE_URL`, `OPENAI_API_KEY`. What is empty there, or None in `flags`, is not set.
-    Raises `SettingsError`, naming the place of the value.
+    Args:
+        flags: values by name; None is not set.
+        file: a TOML file; without it the user's own (`user_config_path()`), if it exists.
+        environment: `MEMAGENT_` and a name in capitals, `OPENAI_BASE_URL` and `OPENAI_API_KEY` (default: the
+            process's own). Empty values are not set.
+
+    `OPENAI_API_KEY` is used for OpenAI's own endpoint or that of `OPENAI_BASE_URL`, and sent to no other.
+    Raises `SettingsError` naming where a value comes from.
     """
     environment = os.environ if environment is None else environment
+    path = Path(file) if file is not None else user_config_path()
+    places = {
+        str(path): read_toml(path) if file is not None or path.is_file() else {},
+        "environment": _from_environment(environment),
+        "flags": {name: value for name, value in (flags or {}).items() if value is not None},
+    }
     values: dict[str, Any] = {}
-    if file is not None or user_config_path().is_file():
-        path = Path(file) if file is not None else user_config_path()
-        values |= _checked(_read_toml(path), str(path))
-    values |= _checked(_from_environment(environment), "environment")
-    values |= _checked({name: value for name, value in (flags or {}).items() if value is not None}, "flags")
-    return Settings(**values)
+    for place, found in places.items():
+        _parts(found, place)  # so that an error names the place that it comes from
+        values |= found
+    if values.get("base_url") == (environment.get("OPENAI_BASE_URL") or None):
+        values.setdefault("api_key", environment.get("OPENAI_API_KEY") or None)
+    return _parts(values, "environment")
+
+
+def _parts(values: Mapping[str, Any], place: str) -> Settings:
+    """Flat values as settings. Raises `SettingsError` with everything that is wrong with them."""
+    tables: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
+    problems = [unknown_name(name, OWNERS) for name in values if name not in OWNERS]
+    for name, value in values.items():
+        if name in OWNERS:
+            tables[OWNERS[name]][name] = value
+    made: dict[str, Any] = {}
+    for part, kind in PARTS.items():
+        try:
+            made[part] = kind(**tables[part])
+        except SettingsError as error:
+            problems.append(str(error))
+    if problems:
+        raise _located(SettingsError("\n".join(problems)), place)
+    return Settings(**made)
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    if url := environment.get("OPENAI_BASE_URL"):
+        values["base_url"] = url
+    for variable, text in environment.items():
+        name = variable.removeprefix(_PREFIX).lower()
+        if not variable.startswith(_PREFIX) or not text:
+            continue
+        if name not in OWNERS:
+            raise SettingsError(f"environment: {unknown_name(name, OWNERS)}")
+        try:
+            kind: Any = PARTS[OWNERS[name]].model_fields[name].annotation
+            values[name] = TypeAdapter[Any](kind).validate_strings(text)
+        except ValidationError:
+            values[name] = text  # whatever is wrong with it is said where all values are checked
+    return values
+
+
+def unknown_name(name: str, known: Mapping[str, Any]) -> str:
+    """What is said of a name that is no setting."""
+    near = "".join(f", did you mean {it!r}?" for it in difflib.get_close_matches(name, known, n=1))
+    return f"unknown setting {name!r}{near}"
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file. Raises `SettingsError` if it cannot be read."""
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:  # TOML errors are ValueErrors
+        raise SettingsError(f"{path} is not valid TOML: {error}") from error
+
+
+def _located(error: SettingsError, place: str) -> SettingsError:
+    return SettingsError("\n".join(f"{place}: {line}" for line in str(error).splitlines()))
+
+
+def _problems(error: ErrorDetails, kind: type[StrictModel]) -> Iterator[str]:
+    """What is wrong with one value, in words; several lines for a table in it."""
+    name, kinds = ".".join(map(str, error["loc"])), error["type"]
+    if kinds == "extra_forbidden":
+        yield unknown_name(name, kind.model_fields)
+        return
+    said = error.get("ctx", {})
+    inner = said.get("error")
+    if isinstance(inner, SettingsError):  # of a table within this one
+        yield from (_nested(name, line) for line in str(inner).splitlines())
+        return
+    if kinds == "value_error" and not name:
+        yield str(inner)
+        return
+    item = kind.model_fields.get(str(error["loc"][0])) if error["loc"] else None
+    value = repr(error["input"]) if item is None or item.repr else "a value that is not shown"
+    value = value if len(value) <= _MOST_SHOWN else value[: _MOST_SHOWN - 3] + "..."
+    yield f"{name} is {value}: it {_rule(kinds, said)}"
+
+
+def _nested(name: str, line: str) -> str:
+    return f"{name}: {line}" if line.startswith("unknown setting") else f"{name}.{line}"
+
+
+def _rule(kind: str, said: Mapping[str, Any]) -> str:
+    """What a value must be like, from pydantic's name of the rule that it broke."""
+    match kind:
+        case "greater_than":
+            return f"must be above {said['gt']:g}"
+        case "greater_than_equal":
+            return f"must be at least {said['ge']:g}"
+        case "less_than":
+            return f"must be below {said['lt']:g}"
+        case "less_than_equal":
+            return f"must be at most {said['le']:g}"
+        case "literal_error":
+            return f"must be {said['expected']}"
+        case "value_error":
+            return str(said["error"])
+        case "missing":
+            return "is missing"
+    nouns = {"bool": "true or false", "int": "a whole number", "float": "a number", "string": "text",
+             "tuple": "a list", "model": "a table", "finite": "a finite number"}  # fmt: skip
+    return f"must be {nouns.get(kind.partition('_')[0], kind.replace('_', ' '))}"
 
 
 def user_config_path() -> Path:
@@ -118,60 +302,3 @@ def user_cache_path() -> Path:
     from platformdirs import user_cache_path as folder
 
     return folder("memagent", appauthor=False)
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:  # TOML errors are ValueErrors
-        raise SettingsError(f"the settings file {path} cannot be read: {error}") from error
-
-
-def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    values = {name: environment[key] for name, key in _OPENAI_VARIABLES.items() if environment.get(key)}
-    prefix = "MEMAGENT_"
-    ours = {key.removeprefix(prefix).lower(): value for key, value in environment.items()
-            if key.startswith(prefix) and value}  # fmt: skip
-    types = setting_types()
-    return values | {name: _parse(value, types.get(name, str), name) for name, value in ours.items()}
-
-
-def _checked(values: dict[str, Any], place: str) -> dict[str, Any]:
-    """The values, if all are known settings of the right type and within their range."""
-    types = setting_types()
-    for name, value in values.items():
-        if name not in types:
-            near = "".join(f", did you mean {it!r}?" for it in difflib.get_close_matches(name, types, n=1))
-            raise SettingsError(f"{place}: unknown setting {name!r}{near}")
-        wanted = types[name]
-        if wanted is float and type(value) is int and value.bit_length() < 64:
-            values[name] = float(value)
-        elif type(value) is not wanted:
-            shown = repr(value) if Settings.__dataclass_fields__[name].repr else "of the wrong type"
-            raise SettingsError(f"{place}: {name} is {shown}, it must be {_NOUNS[wanted]}")
-    try:
-        Settings(**values)
-    except SettingsError as error:
-        raise SettingsError(f"{place}: {error}") from error
-    return values
-
-
-def setting_types() -> dict[str, type]:
-    """Each setting's type, without the None."""
-    hints = get_type_hints(Settings)
-    return {name: get_args(hint)[0] if isinstance(hint, UnionType) else hint for name, hint in hints.items()}
-
-
-def _parse(text: str, wanted: type, name: str) -> Any:
-    if wanted is bool:
-        if text.lower() not in _TRUTHS:
-            raise SettingsError(f"environment: {name} is {text!r}, it must be true or false")
-        return _TRUTHS[text.lower()]
-    try:
-        return wanted(text)
-    except ValueError as error:
-        raise SettingsError(f"environment: {name} is {text!r}, it must be {_NOUNS[wanted]}") from error
-
-
-_TRUTHS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
-_NOUNS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}

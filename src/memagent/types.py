@@ -151,28 +151,47 @@ class TrainingSequence:
 
 
 @dataclass(frozen=True, slots=True)
+class Trained:
+    """What an adapter was trained to read with; empty where it does not say.
+
+    `budgets` are token counts by the names of the settings, `templates` the texts of its prompts by the
+    names of the fields of `Prompts`, `workflow` the name of its workflow.
+    """
+
+    budgets: Mapping[str, int] = field(default_factory=dict)
+    templates: Mapping[str, str] = field(default_factory=dict)
+    workflow: str | None = None
+
+
+ESTIMATE = "estimate"
+"""What `Model.tokenizer` is where the model's own tokenizer is not at hand."""
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
     """What is known of the model behind an engine.
 
-    `window_tokens` is the largest prompt and completion together, where known. `count_tokens`
-    is the model's own tokenizer, or None where it is not at hand and sizes are estimated.
-    `tokenizer` names that tokenizer: chunks cut by another one are other chunks. `budgets` are those that
-    it was trained to read with, where known: what the settings leave open is taken from there.
+    `count_tokens` counts a text's tokens: exactly, or by an estimate where `tokenizer` is `ESTIMATE`;
+    otherwise `tokenizer` names the model's own: chunks cut by another one are other chunks. It may block.
+    `window_tokens` is the most that a prompt and its completion have together, where known; `calls` how many
+    calls the engine takes side by side.
     """
 
     name: str
+    count_tokens: TokenCounter
+    tokenizer: str = ESTIMATE
     window_tokens: int | None = None
-    count_tokens: TokenCounter | None = None
-    tokenizer: str = "estimate"
-    budgets: Mapping[str, int] = field(default_factory=dict)
+    calls: int = 1
+    trained: Trained = field(default_factory=Trained)
 
 
 class Engine(Protocol):
-    """Whatever completes a chat: an HTTP endpoint, an embedded model, a script.
+    """Whatever completes a chat: an HTTP endpoint, an embedded model, a script."""
 
-    An engine may also have an attribute `model: Model`; without it the window is taken as
-    unknown and token counts are estimated (see `model_of`).
-    """
+    @property
+    def model(self) -> Model:
+        """What is known of the model."""
+        ...
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete the chat, or raise `EngineError`; never an empty stand-in for a failure."""
@@ -181,9 +200,3 @@ class Engine(Protocol):
     async def aclose(self) -> None:
         """Release what the engine holds."""
         ...
-
-
-def model_of(engine: Engine) -> Model:
-    """The engine's `model`, or a description that only knows the engine's class name."""
-    model = getattr(engine, "model", None)
-    return model if isinstance(model, Model) else Model(name=type(engine).__name__)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 
 from memagent import SettingsError
-from memagent.documents.tokens import TokenEstimate, load_tokenizer, shorten
+from memagent.documents.tokens import estimate_tokens, load_tokenizer, shorten
 from memagent.types import TokenCounter
 
 SENTENCES = ["The thief hid the blue stone inside the goose.", "Holmes read the hat.", "naïve café, 青い宝石"]
@@ -91,7 +91,7 @@ def test_without_the_extra_it_says_what_to_install() -> None:
 
 
 def test_the_estimate_counts_bytes() -> None:
-    estimate = TokenEstimate()
+    estimate = estimate_tokens
     assert estimate("") == 0
     assert estimate("abc") == 1
     assert estimate("abcd") == 2
@@ -100,7 +100,7 @@ def test_the_estimate_counts_bytes() -> None:
 
 
 def test_a_denser_text_is_believed_at_once_a_thinner_one_by_halves() -> None:
-    estimate = TokenEstimate()
+    estimate = estimate_tokens
     estimate.observe("x" * 200, 100)
     assert estimate.bytes_per_token == 2.0
     estimate.observe("x" * 400, 100)
@@ -113,14 +113,14 @@ def test_a_denser_text_is_believed_at_once_a_thinner_one_by_halves() -> None:
     ("length", "tokens", "ratio"), [(10_000, 1, 4.5), (10, 1000, 1.0), (100, 0, 3.0), (100, -5, 3.0)]
 )
 def test_what_a_server_reports_is_bounded(length: int, tokens: int, ratio: float) -> None:
-    estimate = TokenEstimate()
+    estimate = estimate_tokens
     estimate.observe("x" * length, tokens)
     assert estimate.bytes_per_token == ratio
 
 
 @given(st.lists(st.tuples(st.text(max_size=100), st.integers(-1, 10_000)), max_size=30))
 def test_the_ratio_stays_in_its_range_and_repeats(observed: list[tuple[str, int]]) -> None:
-    one, two = TokenEstimate(), TokenEstimate()
+    one, two = estimate_tokens, estimate_tokens
     for text, tokens in observed:
         one.observe(text, tokens)
         two.observe(text, tokens)
@@ -129,7 +129,7 @@ def test_the_ratio_stays_in_its_range_and_repeats(observed: list[tuple[str, int]
 
 
 def test_it_comes_near_the_truth() -> None:
-    estimate, text = TokenEstimate(), "The quick brown fox. " * 50
+    estimate, text = estimate_tokens, "The quick brown fox. " * 50
     for _ in range(10):
         estimate.observe(text, len(text) // 5)
     assert estimate(text) == pytest.approx(len(text) // 5, rel=0.01)
@@ -141,7 +141,7 @@ def test_it_comes_near_the_truth() -> None:
 COUNTERS: list[TokenCounter] = [
     len,
     lambda text: len(text.split()),
-    TokenEstimate(),
+    estimate_tokens,
     lambda text: len(text) // 3 * 2,
 ]
 BPE = trained()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from memagent.documents.tokens import TokenEstimate
+from memagent.documents.tokens import estimate_tokens
 from memagent.errors import SettingsError
 from memagent.tasks import RULER, TASKS, Corpora, Recipe, examples
 from memagent.tasks.needle import Needles, like_needles
@@ -231,4 +231,4 @@ def test_a_task_that_does_not_exist_or_has_no_size_is_refused() -> None:
 
 def test_tokens_are_estimated_without_a_tokenizer() -> None:
     (example,) = examples("niah_single_1", Recipe(length_tokens=4000), 1)
-    assert example.length_tokens == TokenEstimate()(example.document)
+    assert example.length_tokens == estimate_tokens(example.document)

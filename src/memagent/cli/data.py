@@ -13,7 +13,7 @@ from rich.progress import track
 
 from memagent.cli import flags
 from memagent.cli.messages import warn
-from memagent.documents.tokens import TokenEstimate, load_tokenizer
+from memagent.documents.tokens import estimate_tokens, load_tokenizer
 from memagent.engines import open_engine
 from memagent.engines.limit import CallLimit
 from memagent.errors import SettingsError
@@ -95,7 +95,7 @@ def _make(options: argparse.Namespace, console: Console) -> int:
         length_tokens=options.length,
         documents=options.documents,
         seed=options.seed,
-        count_tokens=load_tokenizer(options.tokenizer) if options.tokenizer else TokenEstimate(),
+        count_tokens=load_tokenizer(options.tokenizer) if options.tokenizer else estimate_tokens,
         corpora=Corpora(given),
         positions=options.positions,
         absent=options.absent,

@@ -1,42 +1,27 @@
-"""Count tokens: a tokenizer file, or an estimate that learns from what the server reports."""
+"""Count tokens: with a tokenizer file, or by an estimate."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import ceil
+import re
 from pathlib import Path
 
 from memagent.errors import SettingsError
 from memagent.types import TokenCounter
 
-_FIRST_BYTES_PER_TOKEN = 3.0  # below English (about 4), so the first chunk errs on the small side
-_LEAST_BYTES_PER_TOKEN = 1.0
-_MOST_BYTES_PER_TOKEN = 6.0
+# About what byte-pair tokenizers make one token of: up to six Latin letters, a digit, a run of blanks or of
+# line ends, two letters of other alphabets, one ideograph, two marks.
+_PIECES = re.compile(
+    r" ?[A-Za-z]{1,6}| ?\d|[ \t]{2,16}|\n+|[\u0370-\u1fff]{1,2}|[^\W\d_]|[^\w\s]{1,2}|\S|[ \t\r]"
+)
 
 
-@dataclass(slots=True)
-class TokenEstimate:
-    """Counts tokens as UTF-8 bytes over a ratio, corrected by the usage a server reports.
+def estimate_tokens(text: str) -> int:
+    """About how many tokens a text has, for models whose tokenizer is not at hand.
 
-    One per read: its state is a function of that read's completions alone, so that a resumed
-    read cuts the same chunks. The ratio stays between 1 and 6 bytes a token: a server that
-    silently drops part of a prompt reports too few tokens, and must not make chunks grow.
+    It depends on the text alone, so that a resumed read cuts the same chunks, and is rather too high for
+    modern tokenizers: too small a chunk is only slow.
     """
-
-    bytes_per_token: float = _FIRST_BYTES_PER_TOKEN
-
-    def __call__(self, text: str) -> int:
-        """Tokens that `text` probably has."""
-        return ceil(len(text.encode("utf-8", "replace")) / self.bytes_per_token)
-
-    def observe(self, text: str, tokens: int) -> None:
-        """Learn that `text` (a whole prompt) was `tokens` tokens long."""
-        if tokens > 0:
-            ratio = len(text.encode("utf-8", "replace")) / tokens
-            bounded = min(max(ratio, _LEAST_BYTES_PER_TOKEN), _MOST_BYTES_PER_TOKEN)
-            # A denser text is believed at once, a thinner one by halves: too small is only slow.
-            thinner = bounded > self.bytes_per_token
-            self.bytes_per_token = (self.bytes_per_token + bounded) / 2 if thinner else bounded
+    return len(_PIECES.findall(text))
 
 
 def load_tokenizer(path: str | Path) -> TokenCounter:

@@ -5,14 +5,16 @@ Implementations are imported only when they are used, so that nothing is loaded 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from memagent.engines.adapters import adapter_of
 from memagent.engines.scripted import ScriptedEngine
 from memagent.errors import SettingsError
-from memagent.settings import Settings
-from memagent.types import Engine, Model
+from memagent.settings import EngineSettings
+from memagent.types import Engine
 
 __all__ = ["Choice", "ScriptedEngine", "choose", "open_engine"]
 
@@ -25,7 +27,7 @@ class Choice:
     why: str
 
 
-def choose(settings: Settings) -> Choice:
+def choose(settings: EngineSettings) -> Choice:
     """Decide on the engine. Raises `SettingsError` for a model that fits none."""
     model = settings.model
     if settings.engine != "auto":
@@ -38,49 +40,47 @@ def choose(settings: Settings) -> Choice:
         return Choice("llamacpp", f"{model} is a GGUF file")
     if (Path(model) / "config.json").is_file():
         return Choice("transformers", f"{model} is a Hugging Face folder")
+    if looks_like_path(model):
+        raise SettingsError(f"there is no model at {model}: name a .gguf file or a Hugging Face folder")
     if settings.api_key:
-        return Choice("openai", "an API key is set and the model is no local file")
+        return Choice("openai", "an API key is set and the model is not a local file")
     raise SettingsError(
-        f"the model {model!r} is no .gguf file and no Hugging Face folder: name its endpoint with "
-        "--base-url, or add --engine transformers for a model of the Hugging Face hub"
+        f"the model {model!r} is not a .gguf file and not a Hugging Face folder: for OpenAI's models set "
+        "OPENAI_API_KEY, for another endpoint --base-url; --engine transformers loads a model of the Hugging "
+        "Face hub"
     )
 
 
-async def open_engine(settings: Settings) -> Engine:
-    """The engine that the settings ask for, ready to use; close it with `aclose`.
+def looks_like_path(model: str) -> bool:
+    """Whether a model's name can only be meant as a path: such a one is not sent to an endpoint."""
+    return model.startswith((".", "~", os.sep)) or Path(model).exists()
+
+
+@asynccontextmanager
+async def open_engine(settings: EngineSettings | None = None) -> AsyncIterator[Engine]:
+    """The engine that the settings ask for; it is closed at the end of the `async with`.
 
     Raises `SettingsError` or `EngineError` with the next thing to do.
     """
-    match choose(settings).engine:
+    settings = settings or EngineSettings()
+    engine = await _opened(choose(settings).engine, settings)
+    try:
+        yield engine
+    finally:
+        await engine.aclose()
+
+
+async def _opened(name: str, settings: EngineSettings) -> Engine:
+    match name:
         case "openai":
-            engine: Engine = await _open_openai(settings)
+            from memagent.engines.openai import open_endpoint
+
+            return await open_endpoint(settings)
         case "llamacpp":
-            from memagent.engines.llamacpp import engine as llamacpp
+            from memagent.engines.llamacpp.engine import open_llamacpp
 
-            engine = await llamacpp.open_engine(settings)
+            return await open_llamacpp(settings)
         case _:
-            from memagent.engines.torch import engine as transformers
+            from memagent.engines.torch.engine import open_transformers
 
-            engine = await transformers.open_engine(settings)
-    return engine
-
-
-async def _open_openai(settings: Settings) -> Engine:
-    from memagent.documents.tokens import load_tokenizer
-    from memagent.engines.openai import Connection, connect
-
-    adapter_of(settings, "openai")
-    connection = Connection(
-        base_url=settings.base_url,
-        api_key=settings.api_key or "none",
-        concurrency=settings.concurrency or 16,
-        timeout_seconds=settings.timeout_seconds,
-        retries=settings.retries,
-    )
-    engine = await connect(settings.model, connection)
-    model: Model = engine.model
-    if settings.tokenizer:
-        count = load_tokenizer(settings.tokenizer)
-        model = replace(model, count_tokens=count, tokenizer=str(settings.tokenizer))
-    engine.model = replace(model, window_tokens=settings.window_tokens or model.window_tokens)
-    return engine
+            return await open_transformers(settings)

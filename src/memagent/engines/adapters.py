@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from memagent.engines.gguf_header import whole_numbers
 from memagent.errors import SettingsError
-from memagent.settings import NO_ADAPTER, Settings
+from memagent.settings import NO_ADAPTER, EngineSettings, read_toml
+from memagent.types import Trained
 
 if TYPE_CHECKING:
     from gguf import GGUFReader
@@ -24,10 +25,11 @@ BUDGETS = "memagent."
 """What the keys of a GGUF adapter begin with that hold the budgets it was trained with."""
 
 _PEFT_CONFIG = "adapter_config.json"
+_PEFT_TOML = "memagent.toml"
 _PEFT_FILES = (_PEFT_CONFIG, "adapter_model.safetensors", "adapter_model.bin")
 
 
-def adapter_of(settings: Settings, engine: str) -> Path | None:
+def adapter_of(settings: EngineSettings, engine: str) -> Path | None:
     """Where the adapter is that an engine is to use, or None without one.
 
     The embedded model has its own, which is used if no other is named. Raises `SettingsError` for an
@@ -68,10 +70,22 @@ def name_with(model: str, adapter: Path | None) -> str:
     return f"{model} + {adapter.resolve().name.removesuffix('.gguf')}@{digest.hexdigest()[:12]}"
 
 
-def trained_budgets(adapter: Path | None) -> dict[str, int]:
-    """The budgets that a GGUF adapter was trained to read with, in tokens; nothing where it does not tell."""
+def trained_with(adapter: Path | None) -> Trained:
+    """What an adapter was trained to read with, as it says itself; nothing where it does not.
+
+    Budgets stand in a GGUF adapter's header. Templates and the workflow stand in a TOML file beside it: for
+    `reader.gguf` that is `reader.toml`, for a PEFT folder `memagent.toml` in it; budgets may stand there too.
+    Raises `SettingsError` for a TOML file that cannot be read.
+    """
     if adapter is None:
-        return {}
+        return Trained()
+    beside = adapter / _PEFT_TOML if adapter.is_dir() else adapter.with_suffix(".toml")
+    told = read_toml(beside) if beside.is_file() else {}
+    budgets = _header_budgets(adapter) | told.pop("budgets", {})
+    return Trained(budgets, workflow=told.pop("workflow", None), templates=told)
+
+
+def _header_budgets(adapter: Path) -> dict[str, int]:
     try:
         numbers = dict(whole_numbers(adapter))
     except (OSError, ValueError, KeyError, struct.error):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memagent.errors import CallLimitError
-from memagent.types import Completion, Engine, Message, Sampling, model_of
+from memagent.types import Completion, Engine, Message, Sampling
 
 
 class CallLimit:
@@ -11,7 +11,7 @@ class CallLimit:
 
     def __init__(self, engine: Engine, calls: int) -> None:
         self.engine = engine
-        self.model = model_of(engine)
+        self.model = engine.model
         self.calls = self.left = calls
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:

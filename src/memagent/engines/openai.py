@@ -18,8 +18,11 @@ from typing import Any
 
 import openai
 
+from memagent.documents.tokens import estimate_tokens, load_tokenizer
+from memagent.engines.adapters import adapter_of
 from memagent.errors import ContextOverflowError, EngineError
-from memagent.types import Completion, Message, Model, Sampling, Usage
+from memagent.settings import EngineSettings
+from memagent.types import ESTIMATE, Completion, Message, Model, Sampling, TokenCounter, Usage
 
 _log = logging.getLogger("memagent")
 
@@ -33,6 +36,9 @@ _RETRIED_STATUS = {408, 409, 425, 429}
 _FIRST_DELAY_SECONDS = 0.5
 _LONGEST_DELAY_SECONDS = 30.0
 _LONGEST_RETRY_AFTER_SECONDS = 300.0
+
+CONCURRENCY = 16
+"""The requests in flight where nothing else is set."""
 
 Prepare = Callable[[tuple[Message, ...]], Awaitable[None]]
 """What is done with a prompt before it is sent."""
@@ -49,7 +55,7 @@ class Connection:
 
     base_url: str | None = None
     api_key: str = "none"
-    concurrency: int = 16
+    concurrency: int = CONCURRENCY
     timeout_seconds: float = 600.0
     retries: int = 6
     extra: Mapping[str, Any] | None = None
@@ -153,13 +159,34 @@ class OpenAIEngine:
             self._refused.add(refused)
 
 
+async def open_endpoint(settings: EngineSettings) -> OpenAIEngine:
+    """The model that the settings name, or the endpoint's only one. Raises `SettingsError`, `EngineError`."""
+    adapter_of(settings, "openai")
+    count: TokenCounter = estimate_tokens
+    tokenizer = ESTIMATE
+    if settings.tokenizer:
+        count, tokenizer = load_tokenizer(settings.tokenizer), settings.tokenizer
+    connection = Connection(
+        base_url=settings.base_url,
+        api_key=settings.api_key or "none",
+        concurrency=settings.concurrency or CONCURRENCY,
+        timeout_seconds=settings.timeout_seconds,
+        retries=settings.retries,
+    )
+    engine = await connect(settings.model, connection)
+    window = settings.window_tokens or engine.model.window_tokens
+    engine.model = replace(engine.model, count_tokens=count, tokenizer=tokenizer, window_tokens=window)
+    return engine
+
+
 async def connect(name: str | None, connection: Connection) -> OpenAIEngine:
     """An engine for the model called `name`, or for the endpoint's only model.
 
     Asks the endpoint for its models once, for the name and, where it tells, the window's size.
     Raises `EngineError` if it must choose a model and cannot.
     """
-    engine = OpenAIEngine(Model(name or ""), connection)
+    model = Model(name or "", estimate_tokens, calls=connection.concurrency)
+    engine = OpenAIEngine(model, connection)
     try:
         models = await served_models(engine)
     except EngineError:

@@ -18,8 +18,9 @@ class ScriptedEngine:
         self,
         replies: Iterable[str] | Callable[[tuple[Message, ...]], str],
         window_tokens: int | None = None,
+        calls: int = 1,
     ) -> None:
-        self.model = Model("scripted", window_tokens, count_words, "words")
+        self.model = Model("scripted", count_words, "words", window_tokens, calls)
         self.prompts: list[tuple[Message, ...]] = []
         self._function = replies if callable(replies) else None
         self._list: Iterator[str] = iter(()) if callable(replies) else iter(replies)

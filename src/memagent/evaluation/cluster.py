@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from math import ceil
 from typing import Any
 
-from memagent.documents.tokens import TokenEstimate
+from memagent.documents.tokens import estimate_tokens
 from memagent.engines import choose, open_engine
 from memagent.errors import EngineError, MemAgentError, SettingsError
 from memagent.evaluation.attempts import attempt_row, slots
@@ -82,7 +82,7 @@ class Node:
 
     async def read(self, work: Work) -> list[EvaluationRow]:
         """The rows of one example."""
-        count_tokens = model_of(self.engine).count_tokens or TokenEstimate()
+        count_tokens = model_of(self.engine).count_tokens or estimate_tokens
         example = await asyncio.to_thread(self.plan.make, work, count_tokens)
 
         async def attempt(reader: str, sample: int) -> EvaluationRow:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from memagent import __version__
-from memagent.documents.tokens import TokenEstimate
+from memagent.documents.tokens import estimate_tokens
 from memagent.engines import open_engine
 from memagent.evaluation.attempts import attempt_row, slots
 from memagent.evaluation.cluster import run_on_cluster
@@ -75,7 +75,7 @@ async def evaluate(run: Evaluation, engine: Engine | None = None) -> None:
             rows.append(row)
             run.on_row(row)
 
-        count_tokens = model_of(engine).count_tokens or TokenEstimate()
+        count_tokens = model_of(engine).count_tokens or estimate_tokens
         work = run.plan.work(frozenset(rows.done), count_tokens)
         if run.ray is None:
             examples = _examples(run.plan, work, count_tokens)

@@ -1,7 +1,7 @@
-"""One read, put together: a document, an engine, a workflow and a journal.
+"""One read, put together: a document, a problem, an engine, a workflow and a journal.
 
-`Read` is the one that every caller uses: iterate it for the conversations as they finish, then
-ask it for its `result`. `read` and `aread` are that in one call.
+Every caller uses `Read`: iterate it for the conversations as they finish, look at its `progress`, then ask it
+for its `result`. `read` and `aread` do that in one call.
 """
 
 from __future__ import annotations
@@ -10,37 +10,28 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from functools import cache
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from memagent import __version__
+from memagent.concurrency import in_thread
 from memagent.documents.chunking import split
 from memagent.documents.opening import Document, open_document
-from memagent.documents.tokens import TokenEstimate
 from memagent.engines import open_engine
 from memagent.engines.limit import CallLimit
-from memagent.errors import SettingsError
-from memagent.prompts import Prompts, load_prompts
+from memagent.errors import DocumentError, EmptyAnswerError, JournalError, SettingsError
+from memagent.reading.budgets import Budgets, fitted_budgets
+from memagent.reading.conversations import Reading
 from memagent.reading.journal import Journal
+from memagent.reading.progress import Meter, Progress
 from memagent.reading.replies import without_thought
-from memagent.reading.workflows import WORKFLOWS, Budgets, Reader
-from memagent.settings import Settings, load_settings
-from memagent.types import (
-    Chunk,
-    Conversation,
-    Engine,
-    Sampling,
-    TokenCounter,
-    Trajectory,
-    model_of,
-)
-
-EMPTY_ANSWER = "The document is empty."
+from memagent.reading.workflows import chosen_workflow
+from memagent.settings import ReadSettings, Settings, load_settings
+from memagent.types import Chunk, Conversation, Engine, Trajectory
 
 Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Document
 """A path (file, directory, glob or "-"), several of them, or an opened document."""
@@ -50,9 +41,9 @@ Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Document
 class Result:
     """What a read came to. Token counts are the engine's, those of the document the tokenizer's.
 
-    `chunks` and `document_tokens` count what was read, which is less than the document if
-    `stopped_early`; `calls` counts conversations, those of a resumed journal included; `seconds`
-    is the time since this process began the read.
+    `chunks` and `document_tokens` count what was read, which is less than the document if `stopped_early`;
+    `calls` counts conversations, those of a resumed journal included; `cut` those whose reply ended at its
+    token budget; `seconds` is the time since this process began the read; `cost` is None without prices.
     """
 
     answer: str
@@ -63,8 +54,11 @@ class Result:
     chunks: int
     document_tokens: int
     calls: int
+    cut: int
     prompt_tokens: int
+    cached_tokens: int
     completion_tokens: int
+    cost: float | None
     seconds: float
     trace: str | None
     stopped_early: bool
@@ -72,10 +66,19 @@ class Result:
 
 
 class Read:
-    """One read of one document for one problem.
+    """One read of one document for one problem, iterated once.
 
-    `trace` is where the journal goes (none is kept without it); with `resume` an existing one is
-    gone on with. Raises `SettingsError` for a problem, template or budget that does not fit.
+    Args:
+        problem: a question, or a standing instruction.
+        document: what is read.
+        engine: what completes the chats; it stays open.
+        settings: how to read.
+        trace: where the journal goes (none is kept without it); with `resume`, one journal to continue, or
+            several, of which the first is taken that is of this read.
+        memory: the memory to start from.
+
+    Raises `SettingsError` for an empty problem, an unknown workflow or bad templates; all else is raised
+    when it is iterated.
     """
 
     def __init__(
@@ -83,152 +86,186 @@ class Read:
         problem: str,
         document: Document,
         engine: Engine,
-        settings: Settings,
-        trace: Path | None = None,
+        settings: ReadSettings | None = None,
+        *,
+        trace: Path | Sequence[Path] | None = None,
         resume: bool = False,
+        memory: str = "",
     ) -> None:
         if not problem.strip():
             raise SettingsError("the problem is empty: ask a question")
-        self.document = document
-        self.settings = settings
-        self.chunks = self.document_tokens = self.calls = self.cut = 0
-        self.prompt_tokens = self.completion_tokens = 0
-        self.memory, self.answer = "", ""
+        self.problem, self.document, self.engine = problem, document, engine
+        self.settings = settings or ReadSettings()
+        self.workflow, self._workflow = chosen_workflow(self.settings, engine.model.trained)
+        self.answer = ""
         self.stopped_early = False
-        self._workflow = WORKFLOWS[settings.workflow]
-        prompts = load_prompts(settings.templates) if settings.templates else self._workflow.prompts
-        budgets = fitted_budgets(settings, engine, prompts)
-        self._reader = Reader(
-            problem=problem,
-            engine=CallLimit(engine, settings.max_calls) if settings.max_calls else engine,
-            prompts=prompts,
-            budgets=budgets,
-            sampling=Sampling(0, settings.temperature, settings.top_p, settings.seed),
-            count_tokens=counter_of(engine),
-            early_exit=settings.early_exit,
-        )
+        self._traces = [trace] if isinstance(trace, Path) else list(trace or ())
+        self._resume, self._memory = resume, memory
         self._journal: Journal | None = None
-        if trace is not None:
-            self._journal = Journal(trace, self._header(), self._reader.engine, resume)
-            self._reader.engine = self._journal
+        self._budgets: Budgets | None = None
         self._bytes_read = 0
-        self._encodings = {source.name: source.encoding or "utf-8" for source in document.sources}
+        self._meter = Meter(self.settings, Progress(memory=memory))
         self._started = time.perf_counter()
 
     @property
-    def fraction(self) -> float | None:
-        """About how much of the document was cut into chunks so far, 0 to 1; None if it cannot be told."""
-        return min(1.0, self._bytes_read / size) if (size := self.document.text_bytes) else None
+    def progress(self) -> Progress:
+        """How far it has come."""
+        return self._meter.progress
+
+    @property
+    def memory(self) -> str:
+        """The memory as it is now."""
+        return self.progress.memory
 
     @property
     def budgets(self) -> Budgets:
-        """The budgets in force, after they were fitted to the model's window."""
-        return self._reader.budgets
+        """The budgets in force, fitted to the model's window. May block: it counts tokens.
+
+        Raises `SettingsError` for budgets that do not fit.
+        """
+        if self._budgets is None:
+            self._budgets = fitted_budgets(self.settings, self.engine.model, self._workflow.prompts)
+        return self._budgets
+
+    @property
+    def trace(self) -> Path | None:
+        """Where the journal is; None before the read has begun, and without one."""
+        return self._journal.path if self._journal else None
 
     async def __aiter__(self) -> AsyncGenerator[Conversation, None]:
-        """The conversations, each as soon as it is finished and recorded. Raises `EngineError`."""
-        plan = split(self.document, self.budgets.chunk_tokens, self._reader.count_tokens)
-        chunks = self._counted(plan)
-        first = next((chunk for chunk in chunks if chunk.text.strip()), None)
+        """The conversations, each as soon as it is finished and recorded.
+
+        Raises `DocumentError`, `SettingsError` or `EngineError`.
+        """
+        self._started = time.perf_counter()
+        engine = CallLimit(self.engine, self.settings.max_calls) if self.settings.max_calls else self.engine
+        journal = self._journal = await asyncio.to_thread(self._open, engine)
         try:
-            if first is None:
-                self.answer = EMPTY_ANSWER
-            else:
-                async with aclosing(self._workflow.run(self._reader, chain((first,), chunks))) as steps:
-                    async for conversation in steps:
-                        self._take(conversation)
-                        yield conversation
-            self.stopped_early = next(plan, None) is not None
-            if self._journal:
-                self._journal.finish(self.answer)
+            budgets = await asyncio.to_thread(lambda: self.budgets)
+            reading = Reading(self.problem, journal or engine, self._workflow.prompts, budgets, self.settings)
+            await reading.check_problem()
+            async for conversation in self._conversations(reading):
+                if journal:
+                    await journal.append(conversation)
+                self._take(conversation)
+                yield conversation
+            if journal:
+                await journal.finish(self.answer)
         finally:
-            if self._journal:
-                await self._journal.aclose()
+            if journal:
+                await journal.aclose()
+
+    async def _conversations(self, reading: Reading) -> AsyncGenerator[Conversation, None]:
+        plan = in_thread(split(self.document, reading.budgets.chunk_tokens, reading.model.count_tokens))
+        chunks = self._counted(plan)
+        last: Conversation | None = None
+        async with aclosing(chunks):
+            async with aclosing(self._workflow.run(reading, chunks, self._memory)) as conversations:
+                async for last in conversations:
+                    yield last
+            self.stopped_early = await anext(plan, None) is not None
+        self.answer = _answer_of(last)
 
     @property
     def result(self) -> Result:
         """What the read has come to so far; complete once the conversations have ended."""
+        now = self.progress
         return Result(
             answer=self.answer,
-            memory=self.memory,
-            problem=self._reader.problem,
-            workflow=self.settings.workflow,
-            model=model_of(self._reader.engine).name,
-            chunks=self.chunks,
-            document_tokens=self.document_tokens,
-            calls=self.calls,
-            prompt_tokens=self.prompt_tokens,
-            completion_tokens=self.completion_tokens,
-            seconds=round(time.perf_counter() - self._started, 3),
-            trace=str(self._journal.path) if self._journal else None,
+            memory=now.memory,
+            problem=self.problem,
+            workflow=self.workflow,
+            model=self.engine.model.name,
+            chunks=now.chunks,
+            document_tokens=now.document_tokens,
+            calls=now.calls,
+            cut=now.cut,
+            prompt_tokens=now.prompt_tokens,
+            cached_tokens=now.cached_tokens,
+            completion_tokens=now.completion_tokens,
+            cost=now.cost,
+            seconds=round(now.seconds, 3),
+            trace=str(self.trace) if self.trace else None,
             stopped_early=self.stopped_early,
             sources=tuple(
                 source.name for source in self.document.sources if source.name in self.document.replaced
             ),
         )
 
-    def _counted(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-        for chunk in chunks:
-            self.chunks += 1
-            self.document_tokens += chunk.tokens
-            self._bytes_read += len(chunk.text.encode(self._encodings[chunk.source], "replace"))
-            yield chunk
+    def _open(self, engine: Engine) -> Journal | None:
+        """The journal of this read, new or continued."""
+        if not self._traces:
+            return None
+        header, errors = self._header(), []
+        for trace in self._traces:
+            try:
+                journal = Journal.open(trace, engine, self._resume)
+                try:
+                    journal.begin(header)
+                except BaseException:
+                    journal.close()
+                    raise
+                return journal
+            except JournalError as error:
+                errors.append(error)
+        raise errors[0]
+
+    async def _counted(self, chunks: AsyncIterator[Chunk]) -> AsyncGenerator[Chunk, None]:
+        """The chunks that hold text, counted. Raises `DocumentError` if there is none."""
+        size, text = self.document.text_bytes, False
+        async for chunk in chunks:
+            self._bytes_read += len(chunk.text.encode(self._encoding(chunk), "replace"))
+            self._meter.chunk(chunk.tokens, min(1.0, self._bytes_read / size) if size else None)
+            text = text or bool(chunk.text.strip())
+            if text:  # blank chunks at the beginning are nobody's business
+                yield chunk
+        if not text:
+            names = ", ".join(source.name for source in self.document.sources)
+            raise DocumentError(f"{names} has no text")
+
+    def _encoding(self, chunk: Chunk) -> str:
+        sources = self.document.sources
+        return next((it.encoding for it in sources if it.name == chunk.source and it.encoding), "utf-8")
 
     def _take(self, conversation: Conversation) -> None:
-        if self._journal:
-            self._journal.append(conversation)
-        self.calls += 1
-        self.cut += conversation.completion.finish_reason == "length"
-        self.prompt_tokens += conversation.completion.usage.prompt_tokens
-        self.completion_tokens += conversation.completion.usage.completion_tokens
-        self.memory = conversation.memory
-        if conversation.kind == "answer":
-            self.answer = without_thought(conversation.completion.text)
+        recalled = self._journal.recalled if self._journal else 0
+        self._meter.conversation(conversation, recalled, time.perf_counter() - self._started)
 
     def _header(self) -> dict[str, Any]:
         """Everything that the conversations depend on: a journal is resumed only if it is the same."""
-        model = model_of(self._reader.engine)
+        model, settings = self.engine.model, self.settings
         return {
             "version": __version__,
             "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "problem": self._reader.problem,
+            "problem": self.problem,
+            "memory": self._memory,
             "document": {
                 "sha256": self.document.fingerprint,
                 "sources": [source.name for source in self.document.sources],
             },
-            "chunk_plan": {"chunk_tokens": self.budgets.chunk_tokens, "tokenizer": model.tokenizer},
+            "tokenizer": model.tokenizer,
             "budgets": asdict(self.budgets),
-            "prompts": self._reader.prompts.fingerprint,
+            "prompts": self._workflow.prompts.fingerprint,
             "model": model.name,
-            "workflow": self.settings.workflow,
-            "early_exit": self.settings.early_exit,
+            "workflow": self.workflow,
+            "early_exit": settings.early_exit,
+            "passages": {"count": settings.passages, "tokens": settings.passage_tokens},
             "sampling": {
-                "temperature": self.settings.temperature,
-                "top_p": self.settings.top_p,
-                "seed": self.settings.seed,
+                "temperature": settings.temperature,
+                "top_p": settings.top_p,
+                "seed": settings.seed,
             },
         }
 
 
-def counter_of(engine: Engine) -> TokenCounter:
-    """The model's own tokenizer, or a new estimate where that is not at hand."""
-    return model_of(engine).count_tokens or TokenEstimate()
+def _answer_of(last: Conversation | None) -> str:
+    """The answer that conversations led to: the last one's reply, or its memory if it was an update.
 
-
-def given_budgets(settings: Settings) -> dict[str, int]:
-    """The budgets that the settings set, in tokens, by name."""
-    names = Budgets.__dataclass_fields__
-    return {name: value for name in names if (value := getattr(settings, name)) is not None}
-
-
-def fitted_budgets(settings: Settings, engine: Engine, prompts: Prompts) -> Budgets:
-    """The budgets that the settings ask for, fitted to the model's window. Raises `SettingsError`."""
-    given, model = given_budgets(settings), model_of(engine)
-    budgets = Budgets(**{**model.budgets, **given})
-    window = settings.window_tokens or model.window_tokens
-    if window is None:
-        return budgets
-    return budgets.fit(window, counter_of(engine)(prompts.bare_text), frozenset(given))
+    Raises `EmptyAnswerError` if nothing was ever written down.
+    """
+    if last and (answer := without_thought(last.completion.text) if last.kind == "answer" else last.memory):
+        return answer
+    raise EmptyAnswerError("the document was read to its end without an answer: try another --workflow")
 
 
 async def aread(
@@ -239,6 +276,7 @@ async def aread(
     settings: Settings | None = None,
     trace: str | os.PathLike[str] | None = None,
     resume: bool = False,
+    **values: Any,
 ) -> Trajectory:
     """Read a document for a problem and return all conversations with the answer.
 
@@ -248,21 +286,33 @@ async def aread(
         engine: what completes the chats; it is left open. Without it, `settings` decide.
         settings: `load_settings()` (defaults, the user's file, environment) if left out.
         trace: where the journal goes; none is kept without it.
-        resume: go on with the journal at `trace`.
+        resume: continue the journal at `trace`.
+        values: single settings by name, such as `model`, `base_url` or `chunk_tokens`, instead of `settings`.
 
     Raises `SettingsError`, `DocumentError` or `EngineError`. The trajectory holds every prompt, so
     it is as large as the document; iterate a `Read` to hold only one conversation at a time.
     """
-    settings = settings or load_settings()
-    document = _document(source)
-    opened = engine or await open_engine(settings)
-    try:
-        reading = Read(problem, document, opened, settings, Path(trace) if trace else None, resume)
-        conversations = tuple([conversation async for conversation in reading])
-    finally:
-        if engine is None:
-            await opened.aclose()
-    return Trajectory(example_id="", conversations=conversations, answer=reading.answer)
+    if settings and values:
+        raise SettingsError(f"settings and {', '.join(values)}: give one or the other")
+    settings = settings or load_settings(values)
+    document = source if isinstance(source, Document) else await asyncio.to_thread(_opened, source)
+    if engine is None:
+        async with open_engine(settings.engine) as opened:
+            return await _trajectory(problem, document, opened, settings.read, trace, resume)
+    return await _trajectory(problem, document, engine, settings.read, trace, resume)
+
+
+async def _trajectory(
+    problem: str,
+    document: Document,
+    engine: Engine,
+    settings: ReadSettings,
+    trace: str | os.PathLike[str] | None,
+    resume: bool,
+) -> Trajectory:
+    read = Read(problem, document, engine, settings, trace=Path(trace) if trace else None, resume=resume)
+    conversations = tuple([conversation async for conversation in read])
+    return Trajectory(example_id="", conversations=conversations, answer=read.answer)
 
 
 def read(
@@ -273,17 +323,16 @@ def read(
     settings: Settings | None = None,
     trace: str | os.PathLike[str] | None = None,
     resume: bool = False,
+    **values: Any,
 ) -> Trajectory:
     """`aread` for code that is not async; it may also be called where a loop is running (notebooks)."""
-    return _wait(aread(problem, source, engine=engine, settings=settings, trace=trace, resume=resume))
+    return _wait(
+        aread(problem, source, engine=engine, settings=settings, trace=trace, resume=resume, **values)
+    )
 
 
-def _document(source: Source) -> Document:
-    if isinstance(source, Document):
-        return source
-    if isinstance(source, str | os.PathLike):
-        return open_document(source)
-    return open_document(*source)
+def _opened(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Document:
+    return open_document(*([source] if isinstance(source, str | os.PathLike) else source))
 
 
 def _wait(task: Coroutine[Any, Any, Trajectory]) -> Trajectory:

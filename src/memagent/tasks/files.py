@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from memagent.documents.tokens import TokenEstimate
+from memagent.documents.tokens import estimate_tokens
 from memagent.errors import SettingsError
 from memagent.tasks.lengths import count_long
 from memagent.tasks.qa import numbered_documents
@@ -55,7 +55,7 @@ def load_examples(path: str | Path, count_tokens: TokenCounter | None = None) ->
     `count_tokens` counts the documents whose row does not tell; without it they are estimated. Raises
     `SettingsError` naming the line that is no example.
     """
-    path, count = Path(path), count_tokens or TokenEstimate()
+    path, count = Path(path), count_tokens or estimate_tokens
     for number, line in read_lines(path):
         yield example_of(line, path, number, count)
 

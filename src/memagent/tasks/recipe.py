@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from memagent.documents.tokens import TokenEstimate
+from memagent.documents.tokens import estimate_tokens
 from memagent.errors import SettingsError
 from memagent.tasks.corpora import Corpora
 from memagent.types import Example, TokenCounter
@@ -42,7 +42,7 @@ class Recipe:
     length_tokens: int | None = None
     documents: int | None = None
     seed: int = 0
-    count_tokens: TokenCounter = field(default_factory=TokenEstimate)
+    count_tokens: TokenCounter = field(default=estimate_tokens)
     corpora: Corpora = field(default_factory=Corpora)
     positions: Positions = "seeded"
     absent: float = 0.0

@@ -6,7 +6,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from memagent.documents.tokens import TokenEstimate
+from memagent.documents.tokens import estimate_tokens
 from memagent.evaluation.plan import Plan
 from memagent.evaluation.rows import EvaluationRow
 from memagent.evaluation.run import Evaluation, evaluate
@@ -27,7 +27,7 @@ class HeldOut:
         self._examples = run / "held_out.jsonl"
         wanted = settings.evaluation
         if wanted.every and not self._examples.is_file():
-            count_tokens = model_of(engine).count_tokens or TokenEstimate()
+            count_tokens = model_of(engine).count_tokens or estimate_tokens
             data = load_data(wanted.examples, settings.seed, count_tokens)
             run.mkdir(parents=True, exist_ok=True)
             write_examples(self._examples, data.first(wanted.count))

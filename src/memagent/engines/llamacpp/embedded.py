@@ -12,14 +12,13 @@ import logging
 import os
 import shlex
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memagent.errors import SettingsError
 from memagent.settings import user_cache_path
+from memagent.storage import written_whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -121,23 +120,6 @@ def _form(shape: tuple[int, ...], kind: GGMLQuantizationType) -> GGMLQuantizatio
         return gguf.GGMLQuantizationType.F32
     whole = shape[-1] % gguf.GGML_QUANT_SIZES[kind][0] == 0
     return kind if whole else gguf.GGMLQuantizationType.F16
-
-
-@contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
-    """A place beside `path` for a file or folder, which is moved to `path` once it is complete.
-
-    A crash leaves what was there, whoever else writes the same. Raises `OSError`.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
-        made = Path(folder) / path.name
-        yield made
-        for file in (made, *made.rglob("*")):
-            if file.is_file():
-                with file.open("rb") as written:
-                    os.fsync(written.fileno())
-        made.replace(path)
 
 
 def _sha256(path: Path) -> str:

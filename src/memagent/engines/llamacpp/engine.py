@@ -18,16 +18,14 @@ from typing import Any
 
 import openai
 
-from memagent.engines.adapters import adapter_of, misfit, name_with, trained_budgets
+from memagent.engines.adapters import adapter_of, misfit, name_with, trained_with
 from memagent.engines.gguf_header import trained_window
 from memagent.engines.llamacpp import embedded
 from memagent.engines.llamacpp.loopback import Loopback
 from memagent.engines.openai import Connection, OpenAIEngine
 from memagent.errors import EngineError, SettingsError
-from memagent.settings import Settings
+from memagent.settings import DEFAULT_WINDOW_TOKENS, EngineSettings
 from memagent.types import Completion, Message, Model, Sampling
-
-_MOST_WINDOW_TOKENS = 8192  # the paper's; memory for keys and values grows with the window
 
 # A cancelled call ends with the batch in work. On a CPU this size is as fast as llama.cpp's 2048,
 # which takes half a minute for a long prompt when the machine is busy.
@@ -53,7 +51,7 @@ _PLAIN_SAMPLING = {
 
 
 class LlamaCppEngine:
-    """Completes chats with a model in this process; made by `open_engine`.
+    """Completes chats with a model in this process; made by `open_llamacpp`.
 
     With one call in flight (the default), greedy completions are repeatable to the bit. Calls side
     by side share batches, and llama.cpp rounds by the batch: a near tie may then fall otherwise.
@@ -83,7 +81,7 @@ class LlamaCppEngine:
         await asyncio.to_thread(self._servers.clear)
 
 
-async def open_engine(settings: Settings) -> LlamaCppEngine:
+async def open_llamacpp(settings: EngineSettings) -> LlamaCppEngine:
     """Load the GGUF that the settings name, or the embedded model.
 
     Raises `SettingsError` for a file that is missing or that llama.cpp cannot load, for an adapter
@@ -94,12 +92,12 @@ async def open_engine(settings: Settings) -> LlamaCppEngine:
     window = _window(path, settings.window_tokens)
     slots = settings.concurrency or 1
     key = secrets.token_hex(16)
-    start = Start(path, window, slots, settings.threads or available_cores(), key, adapter)
+    start = ServerStart(path, window, slots, settings.threads or available_cores(), key, adapter)
     server = await asyncio.to_thread(_serve, start)
     loopback = Loopback(server.listening_address, key)
     name = await asyncio.to_thread(name_with, path.stem, adapter)
     file = f"{path.name}, {path.stat().st_size} bytes"
-    model = Model(name, window, loopback.count, file, trained_budgets(adapter))
+    model = Model(name, loopback.count, file, window, slots, trained_with(adapter))
     # The embedded model reads short chunks, so that the instructions are a third of each prompt.
     keeps = settings.model is None and slots == 1 and not _has_gpu(import_xllamacpp())
     connection = Connection(
@@ -122,7 +120,7 @@ async def open_engine(settings: Settings) -> LlamaCppEngine:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class ServerStart:
     """What a server is started with; each of the `slots` has a window of its own."""
 
     path: Path
@@ -133,7 +131,7 @@ class Start:
     adapter: Path | None = None
 
 
-def _serve(start: Start) -> Any:
+def _serve(start: ServerStart) -> Any:
     """A running server. Raises `SettingsError` if llama.cpp cannot load the model or its adapter."""
     xllamacpp = import_xllamacpp()
     try:
@@ -142,7 +140,7 @@ def _serve(start: Start) -> Any:
         raise SettingsError(f"llama.cpp cannot load {_reason(start)}") from error
 
 
-def parameters(xllamacpp: Any, start: Start) -> Any:
+def parameters(xllamacpp: Any, start: ServerStart) -> Any:
     """llama.cpp's parameters, those that decide on speed and repeatability with the reason."""
     params = xllamacpp.CommonParams()
     params.model.path = str(start.path)
@@ -190,7 +188,7 @@ def _has_gpu(xllamacpp: Any) -> bool:
     return any("GPU" in device["type"].name for device in xllamacpp.get_device_info())
 
 
-def _reason(start: Start) -> str:
+def _reason(start: ServerStart) -> str:
     """What llama.cpp may have refused, and why: it keeps the reason to itself."""
     import gguf
 
@@ -248,4 +246,4 @@ def _window(path: Path, wanted: int | None) -> int:
         raise SettingsError(
             f"window_tokens is {wanted}, the model in {path} was trained for {trained}: lower --window-tokens"
         )
-    return wanted or min(trained or _MOST_WINDOW_TOKENS, _MOST_WINDOW_TOKENS)
+    return wanted or min(trained or DEFAULT_WINDOW_TOKENS, DEFAULT_WINDOW_TOKENS)

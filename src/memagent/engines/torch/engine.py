@@ -16,7 +16,7 @@ from typing import Any
 
 from memagent.engines.adapters import adapter_of, name_with
 from memagent.errors import ContextOverflowError, EngineError, SettingsError
-from memagent.settings import Settings
+from memagent.settings import DEFAULT_WINDOW_TOKENS, EngineSettings
 from memagent.types import Completion, Message, Model, Sampling, Usage
 
 try:
@@ -35,7 +35,6 @@ try:
 except ImportError as error:
     raise SettingsError(f"{error}: this engine needs its extra, pip install 'memagent[train]'") from error
 
-_MOST_WINDOW_TOKENS = 8192
 _MOST_ROWS = 16
 _SHORT_PROMPT_TOKENS = 512
 _GATHER_SECONDS = 0.005
@@ -69,7 +68,8 @@ class TransformersEngine:
                 "or put a chat_template.jinja into its folder"
             )
         window = window_tokens or _window(model)
-        self.model = Model(name, window, self._count_tokens, str(tokenizer.name_or_path) or name)
+        tokenizer_name = str(tokenizer.name_or_path) or name
+        self.model = Model(name, self._count_tokens, tokenizer_name, window, most_rows)
         self._network = model
         self._tokenizer = tokenizer
         self._most_rows = most_rows
@@ -151,7 +151,7 @@ class TransformersEngine:
                 f"the chat template of {self.model.name} refuses messages of {roles} ({error}): "
                 "use --templates without a system prompt, or another --model"
             ) from error
-        window = self.model.window_tokens or _MOST_WINDOW_TOKENS
+        window = self.model.window_tokens or DEFAULT_WINDOW_TOKENS
         if len(rendered) + sampling.max_tokens > window:
             raise ContextOverflowError(
                 f"the prompt has {len(rendered)} tokens and up to {sampling.max_tokens} may follow, "
@@ -207,7 +207,7 @@ class TransformersEngine:
         self._waiting = []
 
 
-async def open_engine(settings: Settings) -> TransformersEngine:
+async def open_transformers(settings: EngineSettings) -> TransformersEngine:
     """An engine for `settings.model`: a Hugging Face folder, an id of its hub, or a .gguf file.
 
     It runs in bfloat16 on a CUDA device if there is one, else in float32 on the CPU. Raises
@@ -264,7 +264,7 @@ def load_model(name: str, dtype: torch.dtype, random_weights: bool = False) -> t
 
 def _window(model: PreTrainedModel) -> int:
     known: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    return min(known or _MOST_WINDOW_TOKENS, _MOST_WINDOW_TOKENS)
+    return min(known or DEFAULT_WINDOW_TOKENS, DEFAULT_WINDOW_TOKENS)
 
 
 def _next_batch(waiting: Sequence[Row], most_rows: int) -> tuple[list[Row], list[Row]]:

@@ -1,31 +1,76 @@
-"""The ways to read: each turns a problem and chunks into conversations, one async generator each.
+"""The ways to read, each an async generator of conversations: `WORKFLOWS` is the registry.
 
-`WORKFLOWS` maps a workflow's name to its function and its own prompts.
+A workflow is called with a `Reading`, the document's chunks, and a memory to start from. It sees engines
+through the protocol only, may hold conversations side by side, and yields each one when it is finished.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable
+import difflib
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
-from memagent.prompts import GATED, OVERWRITE, Prompts
-from memagent.reading.conversations import Budgets, Reader
+from memagent.errors import SettingsError
+from memagent.prompts import GATED, OVERWRITE, Prompts, load_prompts
+from memagent.reading.conversations import Reading
+from memagent.reading.workflows import map_reduce, refine, whole
 from memagent.reading.workflows.gated import gated
 from memagent.reading.workflows.overwrite import overwrite
-from memagent.types import Chunk, Conversation
+from memagent.settings import ReadSettings
+from memagent.types import Chunk, Conversation, Trained
 
-__all__ = ["WORKFLOWS", "Budgets", "Reader", "Workflow", "gated", "overwrite"]
+DEFAULT = "gated"
+
+
+class Run(Protocol):
+    """How a workflow is called."""
+
+    def __call__(
+        self, reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
+    ) -> AsyncGenerator[Conversation, None]:
+        """The conversations, each as soon as it is finished."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Workflow:
-    """A named way to read, with the prompts that it was written for."""
+    """A named way to read, with the prompts that it was written for.
 
-    run: Callable[[Reader, Iterable[Chunk]], AsyncGenerator[Conversation, None]]
+    `templates` says whether a user's own prompts may take their place.
+    """
+
+    run: Run
     prompts: Prompts
+    templates: bool = False
 
 
 WORKFLOWS = {
-    "overwrite": Workflow(overwrite, OVERWRITE),
-    "gated": Workflow(gated, GATED),
+    "overwrite": Workflow(overwrite, OVERWRITE, templates=True),
+    "gated": Workflow(gated, GATED, templates=True),
+    "full": Workflow(whole.full, whole.PROMPTS),
+    "truncate": Workflow(whole.truncate, whole.PROMPTS),
+    "rag": Workflow(whole.rag, whole.PROMPTS),
+    "refine": Workflow(refine.refine, refine.PROMPTS),
+    "map_reduce": Workflow(map_reduce.map_reduce, map_reduce.PROMPTS),
 }
+
+
+def chosen_workflow(settings: ReadSettings, trained: Trained) -> tuple[str, Workflow]:
+    """The workflow of a read, by name, with the prompts that it will use.
+
+    The settings decide; what they leave open, an adapter does that was trained with a workflow and templates.
+    Raises `SettingsError` for a workflow that is not there and for templates that cannot be used.
+    """
+    name = settings.workflow or trained.workflow or DEFAULT
+    if name not in WORKFLOWS:
+        near = "".join(f", did you mean {it!r}?" for it in difflib.get_close_matches(name, WORKFLOWS, n=1))
+        raise SettingsError(f"there is no workflow {name!r}{near or ': use one of ' + ', '.join(WORKFLOWS)}")
+    workflow = WORKFLOWS[name]
+    prompts = workflow.prompts
+    if settings.templates and workflow.templates:
+        prompts = load_prompts(Path(settings.templates))
+    elif trained.templates and name == trained.workflow:
+        prompts = Prompts(**trained.templates)
+    return name, Workflow(workflow.run, prompts, workflow.templates)

@@ -1,19 +1,20 @@
-"""The paper's workflow (MemAgent, arXiv 2507.02259): every update rewrites the memory whole."""
+"""The paper's workflow (MemAgent, arXiv 2507.02259): every update rewrites the whole memory."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator
 
-from memagent.reading.conversations import Reader
+from memagent.reading.conversations import Reading
 from memagent.reading.replies import read_rewrite
 from memagent.types import Chunk, Conversation
 
 
-async def overwrite(reader: Reader, chunks: Iterable[Chunk]) -> AsyncGenerator[Conversation, None]:
+async def overwrite(
+    reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
+) -> AsyncGenerator[Conversation, None]:
     """Read all chunks, rewriting the memory at each, then answer from the memory alone."""
-    memory = ""
-    for chunk in chunks:
-        async for update in reader.update(chunk, memory, read_rewrite):
+    async for chunk in chunks:
+        async for update in reading.update(chunk, memory, read_rewrite):
             memory = update.memory
             yield update
-    yield await reader.answer(memory)
+    yield await reading.answer(memory, memory)

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-from memagent.documents.tokens import TokenEstimate
+from memagent.documents.tokens import estimate_tokens
 from memagent.errors import SettingsError
 from memagent.tasks.files import Place, places
 from memagent.types import Example
@@ -51,7 +51,7 @@ class ExampleDataset(Dataset[dict[str, Any]]):  # type: ignore[misc, unused-igno
 def read_example(place: Mapping[str, Any]) -> Example:
     """The example that a row names. Raises `SettingsError` if its file is not there or has changed."""
     found = Place(Path(place["path"]), place["number"], place["offset"])
-    example = found.example(TokenEstimate())
+    example = found.example(estimate_tokens)
     if example.id != place["id"]:
         raise SettingsError(
             f"{found.path}, line {found.number} is not {place['id']}: the file was changed during the run"
@@ -64,7 +64,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
     if path.suffix == ".gz":
         raise SettingsError(f"{path} is gzipped, and examples are read from their places: unpack it")
     for place in places(path):
-        example = place.example(TokenEstimate())
+        example = place.example(estimate_tokens)
         yield {
             "raw_prompt": [{"role": "user", "content": example.problem}],
             "example": {"path": str(path), "offset": place.offset, "number": place.number, "id": example.id},

@@ -1,0 +1,76 @@
+"""Run things side by side, so many at a time: the one place that does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_AHEAD = 4  # results that wait for an earlier one, as a multiple of the calls at a time
+
+
+async def side_by_side(
+    work: Callable[[Item], Awaitable[Result]],
+    items: Iterable[Item] | AsyncIterable[Item],
+    limit: int,
+    ordered: bool = True,
+) -> AsyncGenerator[Result, None]:
+    """Await `work(item)` for all items, at most `limit` at a time, and yield the results.
+
+    They come in the items' order, or with `ordered` False as they are ready. An item is taken only when
+    there is room for it. The first error is raised at once; what still runs is cancelled, as it is when the
+    generator is closed.
+    """
+    source = _each(items)
+    begun: list[asyncio.Task[Result]] = []  # those whose results were not yielded, in the items' order
+    more = True
+    try:
+        while True:
+            while more and len(begun) < _AHEAD * limit and sum(not it.done() for it in begun) < limit:
+                try:
+                    item = await anext(source)
+                except StopAsyncIteration:
+                    more = False
+                else:
+                    begun.append(asyncio.ensure_future(_started(work, item)))
+            if not begun:
+                return
+            ready = [task for task in begun if task.done()]
+            for task in ready:
+                task.result()  # raises the first error
+            if ordered:
+                ready = begun[:1] if begun[0].done() else []
+            if ready:
+                begun.remove(ready[0])
+                yield ready[0].result()
+            else:
+                unfinished = [task for task in begun if not task.done()]
+                await asyncio.wait(unfinished, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in begun:
+            task.cancel()
+        await asyncio.gather(*begun, return_exceptions=True)
+        await source.aclose()
+
+
+async def _started(work: Callable[[Item], Awaitable[Result]], item: Item) -> Result:
+    return await work(item)
+
+
+async def _each(items: Iterable[Item] | AsyncIterable[Item]) -> AsyncGenerator[Item, None]:
+    if isinstance(items, AsyncIterable):
+        async for item in items:
+            yield item
+    else:
+        for item in items:
+            yield item
+
+
+async def in_thread(items: Iterable[Item]) -> AsyncIterator[Item]:
+    """The items of an iterable that blocks, each fetched in a thread, so that the event loop goes on."""
+    source, end = iter(items), object()
+    while (item := await asyncio.to_thread(next, source, end)) is not end:
+        yield item  # type: ignore[misc]

@@ -1,0 +1,91 @@
+"""How the window is shared out: token budgets, and how they are fitted to a model."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict, dataclass, replace
+
+from memagent.errors import SettingsError
+from memagent.prompts import Prompts
+from memagent.settings import ReadSettings
+from memagent.types import Model
+
+_log = logging.getLogger(__name__)
+
+LEAST_CHUNK_TOKENS = 16
+_CHAT_TOKENS = 64  # for what a chat template puts around the messages
+_LEAST_OF_CHUNK = 0.5  # a chunk that was asked for may be made this much smaller to fit
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """The parts of a prompt and its completion, in tokens. The defaults are the paper's 8K window."""
+
+    problem_tokens: int = 1024
+    chunk_tokens: int = 5000
+    memory_tokens: int = 1024
+    answer_tokens: int = 1024
+
+    @property
+    def window_tokens(self) -> int:
+        """What an update or answer needs at most, without the fixed text of the prompt."""
+        update = self.chunk_tokens + 2 * self.memory_tokens
+        return self.problem_tokens + max(update, self.memory_tokens + self.answer_tokens)
+
+    def fit(self, window_tokens: int, fixed_tokens: int, given: frozenset[str]) -> Budgets:
+        """These budgets, those not in `given` made smaller until all fit the model's window.
+
+        `fixed_tokens` is the length of the prompt's own text, which the paper's figures leave no room for:
+        so a chunk that was given gives way too, to half its size at most, with a warning. Raises
+        `SettingsError` if even that does not fit.
+        """
+        room = window_tokens - fixed_tokens - _CHAT_TOKENS
+        if self.window_tokens <= room:
+            return self
+        names = [name for name in asdict(self) if name not in given]
+        fitted = self._shrunk(names, room)
+        over = fitted.window_tokens - room
+        if over > 0 and "chunk_tokens" in given and over <= self.chunk_tokens * _LEAST_OF_CHUNK:
+            fitted = replace(self, chunk_tokens=self.chunk_tokens - over)
+            _log.warning(
+                "chunk_tokens is %d instead of %d, so that the prompt's own words fit the window",
+                fitted.chunk_tokens, self.chunk_tokens,
+            )  # fmt: skip
+        smallest = min((getattr(fitted, name) for name in names if name != "problem_tokens"), default=room)
+        if fitted.window_tokens > room or min(smallest, fitted.chunk_tokens) < LEAST_CHUNK_TOKENS:
+            raise SettingsError(
+                f"the budgets need {self.window_tokens + fixed_tokens + _CHAT_TOKENS} tokens, the model's "
+                f"window has {window_tokens}: lower --chunk-tokens, --memory-tokens or --answer-tokens"
+            )
+        return fitted
+
+    def _shrunk(self, names: list[str], room: int) -> Budgets:
+        """These budgets with the largest share of the named ones that fits, by bisection."""
+        least, most = 0.0, 1.0
+        for _ in range(20):
+            share = (least + most) / 2
+            least, most = (
+                (share, most) if self._scaled(names, share).window_tokens <= room else (least, share)
+            )
+        return self._scaled(names, least)
+
+    def _scaled(self, names: list[str], share: float) -> Budgets:
+        return replace(self, **{name: int(getattr(self, name) * share) for name in names})
+
+
+def given_budgets(settings: ReadSettings) -> dict[str, int]:
+    """The budgets that the settings set, in tokens, by name."""
+    names = Budgets.__dataclass_fields__
+    return {name: value for name in names if (value := getattr(settings, name)) is not None}
+
+
+def fitted_budgets(settings: ReadSettings, model: Model, prompts: Prompts) -> Budgets:
+    """The budgets of a read with these prompts, fitted to the model's window. May block: it counts tokens.
+
+    Raises `SettingsError` for budgets that do not fit.
+    """
+    given = given_budgets(settings)
+    budgets = Budgets(**{**model.trained.budgets, **given})
+    if model.window_tokens is None:
+        return budgets
+    return budgets.fit(model.window_tokens, model.count_tokens(prompts.bare_text), frozenset(given))

@@ -1,0 +1,114 @@
+"""Map and reduce: notes on each chunk by itself, side by side, then an answer from all notes.
+
+Notes too long for the last prompt are noted down again, in groups, until they fit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
+from contextlib import aclosing
+
+from memagent.concurrency import side_by_side
+from memagent.errors import ContextOverflowError
+from memagent.prompts import CLOSING, UNCHANGED, Prompts
+from memagent.reading.conversations import Reading
+from memagent.reading.replies import read_gated
+from memagent.types import Chunk, Conversation, TokenCounter
+
+PROMPTS = Prompts(
+    update=f"""\
+A long document was cut into chunks, and notes are made on each. This is one of them.
+
+<chunk>
+{{chunk}}
+</chunk>
+
+<problem>
+{{problem}}
+</problem>
+
+<notes>
+{{memory}}
+</notes>
+
+Write down everything in this chunk that helps to solve the problem, after the notes that are already \
+there, and copy names, numbers and quotations exactly. Reply with the notes and nothing else; if there is \
+nothing to add, reply with the one word {UNCHANGED}.
+""",
+    answer="""\
+Notes were made on the chunks of a long document, each without sight of the others. These are all of them, \
+in order.
+
+<notes>
+{memory}
+</notes>
+
+<problem>
+{problem}
+</problem>
+
+"""
+    + CLOSING.format(source="notes"),
+    empty_memory="(none)",
+)
+"""Notes on each chunk alone, also on notes that are too many, then an answer from them."""
+
+_BETWEEN = "\n\n"
+
+
+async def map_reduce(
+    reading: Reading, chunks: AsyncIterable[Chunk], memory: str = ""
+) -> AsyncGenerator[Conversation, None]:
+    """Take notes on each chunk alone, and answer from the notes; a memory is the first of them."""
+    notes = [memory] if memory else []
+    async for conversation in _take_notes(reading, chunks, notes):
+        yield conversation
+    budgets = reading.budgets
+    limit = budgets.window_tokens - budgets.problem_tokens - budgets.answer_tokens
+    while True:
+        while len(notes) > 1 and await reading.count_tokens(_BETWEEN.join(notes)) > limit:
+            count = reading.model.count_tokens
+            groups = await asyncio.to_thread(_grouped, notes, budgets.chunk_tokens, count)
+            notes = []
+            async for conversation in _take_notes(reading, groups, notes):
+                yield conversation
+        try:
+            answer = await reading.answer(_BETWEEN.join(notes))
+        except ContextOverflowError:
+            if len(notes) < 2:
+                raise
+            limit //= 2
+        else:
+            yield answer
+            return
+
+
+async def _take_notes(
+    reading: Reading, chunks: AsyncIterable[Chunk] | Iterable[Chunk], notes: list[str]
+) -> AsyncGenerator[Conversation, None]:
+    """Read each chunk with nothing in memory, and append what is noted down of it to `notes`, in order."""
+
+    async def take(chunk: Chunk) -> list[Conversation]:
+        return [update async for update in reading.update(chunk, "", read_gated)]
+
+    async with aclosing(side_by_side(take, chunks, reading.model.calls)) as taken:
+        async for updates in taken:
+            if updates and updates[-1].memory:
+                notes.append(updates[-1].memory)
+            for update in updates:
+                yield update
+
+
+def _grouped(notes: Sequence[str], group_tokens: int, count_tokens: TokenCounter) -> list[Chunk]:
+    """Notes put together in groups of the size of a chunk, two at least, each as a chunk of its own."""
+    groups: list[Chunk] = []
+    start = 0
+    while start < len(notes):
+        end = min(start + 2, len(notes))
+        while end < len(notes) and count_tokens(_BETWEEN.join(notes[start : end + 1])) <= group_tokens:
+            end += 1
+        text = _BETWEEN.join(notes[start:end])
+        groups.append(Chunk(len(groups), text, 0, len(text), count_tokens(text), "notes"))
+        start = end
+    return groups

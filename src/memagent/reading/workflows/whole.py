@@ -1,0 +1,141 @@
+"""One prompt with the document in it: whole, its head and tail, or the passages that BM25 ranks best.
+
+What people do without a memory. Leaves out embeddings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+
+from memagent.documents.chunking import cut
+from memagent.errors import ContextOverflowError, SettingsError
+from memagent.prompts import CLOSING, NO_UPDATE, Prompts
+from memagent.reading.conversations import Reading
+from memagent.reading.retrieval import best_passages
+from memagent.types import ESTIMATE, Chunk, Conversation, TokenCounter
+
+PROMPTS = Prompts(
+    update=NO_UPDATE,
+    answer="""\
+<document>
+{memory}
+</document>
+
+<problem>
+{problem}
+</problem>
+
+"""
+    + CLOSING.format(source="document"),
+)
+"""The document, or what is shown of it, stands in the memory's slot."""
+
+LEFT_OUT = "\n\n[…]\n\n"
+"""Stands where a part of the document was left out."""
+
+_SLACK_TOKENS = 96  # for the chat template, and for tokens that differ where texts are joined
+_MOST_CHARACTERS_PER_TOKEN = 16
+_SHRINK = 0.8
+_TRIES = 10
+
+
+async def full(
+    reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
+) -> AsyncGenerator[Conversation, None]:
+    """The whole document in one prompt. Raises `ContextOverflowError` where the window is too small."""
+    document, model = await _joined(chunks, memory), reading.model
+    if model.window_tokens and model.tokenizer != ESTIMATE:  # an estimate must not refuse what might fit
+        tokens = await reading.count_tokens(document)
+        if tokens > model.window_tokens:
+            raise ContextOverflowError(
+                f"the document has {tokens:,} tokens, the model's window {model.window_tokens:,}: "
+                "read it with another --workflow"
+            )
+    yield await reading.answer(document)
+
+
+async def truncate(
+    reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
+) -> AsyncGenerator[Conversation, None]:
+    """The head and the tail of the document, half each, as much as the window takes."""
+    document = await _joined(chunks, memory)
+    yield await _answer_within(
+        reading, lambda room: head_and_tail(document, room, reading.model.count_tokens)
+    )
+
+
+async def rag(
+    reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
+) -> AsyncGenerator[Conversation, None]:
+    """The passages that BM25 ranks best for the problem, in the document's order."""
+    document, settings, count = await _joined(chunks, memory), reading.settings, reading.model.count_tokens
+
+    def found() -> tuple[list[str], list[int]]:
+        passages = [text for text, _ in cut([document], settings.passage_tokens, count)]
+        return passages, best_passages(reading.problem, passages, settings.passages)
+
+    passages, best = await asyncio.to_thread(found)
+    yield await _answer_within(reading, lambda room: _selected(passages, best, room, count))
+
+
+def head_and_tail(text: str, room_tokens: int, count_tokens: TokenCounter) -> str:
+    """`text` if it has at most `room_tokens`, else its beginning and its end, about half of that each."""
+    if len(text) <= room_tokens * _MOST_CHARACTERS_PER_TOKEN and count_tokens(text) <= room_tokens:
+        return text
+    half = (room_tokens - count_tokens(LEFT_OUT)) // 2
+    longest = range(1, min(len(text), half * _MOST_CHARACTERS_PER_TOKEN) + 1)
+    head = bisect_right(longest, half, key=lambda length: count_tokens(text[:length]))
+    tail = bisect_right(longest, half, key=lambda length: count_tokens(text[-length:]))
+    return text[:head] + LEFT_OUT + text[len(text) - tail :]
+
+
+async def _joined(chunks: AsyncIterator[Chunk], memory: str) -> str:
+    """The document, behind what is remembered of others."""
+    return "".join([f"{memory}\n\n" if memory else "", *[chunk.text async for chunk in chunks]])
+
+
+async def _answer_within(reading: Reading, text: Callable[[int], str]) -> Conversation:
+    """Answer from the text that fits, with less of it as long as the model says that it is too long."""
+    room_tokens = await _room_tokens(reading)
+    for _ in range(_TRIES):
+        shown = await asyncio.to_thread(text, room_tokens)
+        try:
+            return await reading.answer(shown)
+        except ContextOverflowError:
+            room_tokens = int(room_tokens * _SHRINK)
+    return await reading.answer(await asyncio.to_thread(text, room_tokens))
+
+
+async def _room_tokens(reading: Reading) -> int:
+    """What a prompt has left for the document, in tokens."""
+    taken = await reading.count_tokens(reading.prompts.bare_text) + await reading.count_tokens(
+        reading.problem
+    )
+    room = reading.window_tokens - taken - reading.budgets.answer_tokens - _SLACK_TOKENS
+    if room <= _SLACK_TOKENS:
+        raise SettingsError(
+            f"a window of {reading.window_tokens} tokens leaves no room for a document: lower --answer-tokens"
+        )
+    return room
+
+
+def _selected(passages: Sequence[str], best: Sequence[int], room_tokens: int, count: TokenCounter) -> str:
+    """As many of the best passages as there is room for, in order, with a mark where some are left out."""
+    kept: list[int] = []
+    left, mark = room_tokens, count(LEFT_OUT)
+    for number in best:
+        left -= count(passages[number]) + mark
+        if left < 0:
+            break
+        kept.append(number)
+    if best and not kept:
+        return head_and_tail(passages[best[0]], room_tokens, count)
+    parts: list[str] = []
+    before = -1
+    for number in sorted(kept):
+        parts += [LEFT_OUT] if number != before + 1 else []
+        parts.append(passages[number])
+        before = number
+    return "".join(parts)

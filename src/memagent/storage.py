@@ -1,0 +1,189 @@
+"""What is written to disk: one append-only log, and one write that is whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+import threading
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+import portalocker
+
+from memagent.errors import SettingsError
+
+_CHECKSUM = re.compile(rb', "crc32": "([0-9a-f]{8})"\}\n\Z')
+_PRIVATE_FILE, _PRIVATE_FOLDER = 0o600, 0o700
+
+
+class Log:
+    """An append-only file of JSON objects, a line each with a checksum, held by one process at a time.
+
+    What `append` wrote is on the disk when it returns. A last line that a crash has torn is left out by
+    `lines`, and overwritten by the next `append`. Safe to use from several threads. Files are private to
+    their user. Errors are raised as `error`, which names the file: `SettingsError` or a kind of it.
+    """
+
+    def __init__(self, path: Path, error: type[SettingsError] = SettingsError) -> None:
+        self.path = path
+        self._error = error
+        self._lock = threading.Lock()
+        try:
+            path.parent.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
+            self._file: IO[bytes] = open(os.open(path, os.O_RDWR | os.O_CREAT, _PRIVATE_FILE), "r+b")  # noqa: PTH123, SIM115
+        except OSError as failure:
+            raise self._unwritable(failure) from failure
+        try:
+            portalocker.lock(self._file, portalocker.LOCK_EX | portalocker.LOCK_NB)
+        except (portalocker.LockException, OSError) as failure:
+            self._file.close()
+            raise error(f"{path} is in use by another process: wait for it, or stop it") from failure
+        self.end = 0
+        """Where the last whole line ends, in bytes; known once `lines` was read through."""
+
+    def lines(self) -> Iterator[tuple[dict[str, Any], int]]:
+        """The objects from the beginning, each with the offset of its line."""
+        self._file.seek(0)
+        for line, start, end in _lines(self._file, self.path, self._error):
+            self.end = end
+            yield line, start
+
+    def at(self, offset: int) -> dict[str, Any]:
+        """The object whose line begins at `offset`."""
+        with self._lock:
+            self._file.seek(offset)
+            line = _parsed(self._file.readline())
+        if line is None:
+            raise self._error(f"{self.path} was changed while it was in use: start a new one")
+        return line
+
+    def append(self, line: Mapping[str, Any]) -> int:
+        """Write an object behind the last whole line. Returns the offset of its line."""
+        raw = _dumped(line)
+        with self._lock:
+            start = self.end
+            try:
+                self._file.seek(start)
+                self._file.write(raw)
+                self._file.flush()
+                self._file.truncate()
+                os.fsync(self._file.fileno())
+                if os.fstat(self._file.fileno()).st_nlink == 0:
+                    raise self._error(f"{self.path} was deleted while it was in use: nothing more is kept")
+            except OSError as failure:
+                raise self._unwritable(failure) from failure
+            self.end = start + len(raw)
+        return start
+
+    def cut(self, offset: int) -> None:
+        """Drop what stands behind `offset`: the next line goes there."""
+        with self._lock:
+            self._file.truncate(offset)
+            self.end = offset
+
+    def size(self) -> int:
+        """The size of the file in bytes, a torn line included."""
+        return os.fstat(self._file.fileno()).st_size
+
+    def close(self) -> None:
+        """Release the file."""
+        with suppress(OSError):  # what could not be written was reported when it was tried
+            self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _unwritable(self, failure: OSError) -> SettingsError:
+        return self._error(f"{self.path} cannot be written: {failure.strerror or failure}")
+
+
+def read_log(path: Path, error: type[SettingsError] = SettingsError) -> Iterator[dict[str, Any]]:
+    """The objects of a log that may be in use; a torn last line is left out. Raises `error`."""
+    try:
+        with path.open("rb") as file:
+            for line, _, _ in _lines(file, path, error):
+                yield line
+    except OSError as failure:
+        raise error(f"{path} cannot be read: {failure.strerror or failure}") from failure
+
+
+def _lines(
+    file: IO[bytes], path: Path, error: type[SettingsError]
+) -> Iterator[tuple[dict[str, Any], int, int]]:
+    """Each object with the offsets of its line's start and end."""
+    start, number = 0, 0
+    raw = file.readline()
+    while raw:
+        number += 1
+        following = file.readline()
+        line = _parsed(raw)
+        if line is None:
+            if following or number == 1:
+                raise error(f"{path}, line {number}: not a log of memagent, or damaged")
+            return  # torn by a crash
+        end = start + len(raw)
+        place = file.tell()
+        yield line, start, end
+        file.seek(place)
+        start, raw = end, following
+
+
+def _dumped(line: Mapping[str, Any]) -> bytes:
+    # Lone surrogates, which UTF-8 has no bytes for, become the escapes that JSON has for them.
+    body = json.dumps(line, ensure_ascii=False).encode("utf-8", "backslashreplace")
+    return body[:-1] + b', "crc32": "%08x"}\n' % zlib.crc32(body)
+
+
+def _parsed(raw: bytes) -> dict[str, Any] | None:
+    """The object of a line, or None if the line is not whole."""
+    found = _CHECKSUM.search(raw)
+    if found is None:
+        return None
+    body = raw[: found.start()] + b"}"
+    if zlib.crc32(body) != int(found[1], 16):
+        return None
+    line: dict[str, Any] = json.loads(body)
+    return line
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """A place beside `path` for a file or folder, which is moved to `path` once it is complete.
+
+    A crash leaves what was there before, whoever else writes the same. Raises `OSError`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+        made = Path(folder) / path.name
+        yield made
+        for part in (*made.rglob("*"), made):
+            _synced(part)
+        made.replace(path)
+    _synced(path.parent)
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file that is whole or not there. Raises `OSError`."""
+    with written_whole(path) as place:
+        place.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def _synced(path: Path) -> None:
+    """Have a file or folder on the disk, where folders can be synced."""
+    with suppress(PermissionError, IsADirectoryError):
+        number = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
