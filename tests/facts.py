@@ -1,4 +1,4 @@
-"""The server's reader of facts without HTTP: an engine with `complete` and `aclose` and no more."""
+"""The server's reader of facts without HTTP: an engine in this process."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from memagent import (
     Document,
     Engine,
     Message,
+    Model,
     Read,
+    ReadSettings,
     Result,
     Sampling,
-    Settings,
     Usage,
 )
 from memagent.documents.opening import text_document
+from memagent.documents.tokens import estimate_tokens
 from memagent.errors import ContextOverflowError, EngineError
 from server import Reply, complete, count_tokens, read_facts
 
 PROBLEM = "What are all the facts?"
-SETTINGS = Settings(chunk_tokens=120, memory_tokens=300, answer_tokens=300)
+SETTINGS = ReadSettings(chunk_tokens=120, memory_tokens=300, answer_tokens=300)
 
 
 class FactsEngine:
@@ -39,6 +41,7 @@ class FactsEngine:
         self.window = window
         self.calls = calls
         self.paid = self.refused = 0
+        self.model = Model("FactsEngine", estimate_tokens)
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete as the server's model does."""
@@ -66,7 +69,7 @@ class FactsEngine:
 def run(
     engine: Engine,
     document: Document | str,
-    settings: Settings = SETTINGS,
+    settings: ReadSettings = SETTINGS,
     trace: Path | None = None,
     *,
     resume: bool = False,
@@ -74,7 +77,7 @@ def run(
 ) -> tuple[Result, list[Conversation]]:
     """Read to the end. The times are set to 0, so that two reads can be compared."""
     document = text_document(document) if isinstance(document, str) else document
-    reading = Read(problem, document, engine, settings, trace, resume)
+    reading = Read(problem, document, engine, settings, trace=trace, resume=resume)
 
     async def conversations() -> list[Conversation]:
         return [replace(conversation, seconds=0.0) async for conversation in reading]

@@ -27,12 +27,16 @@ class Log:
 
     What `append` wrote is on the disk when it returns. A last line that a crash has torn is left out by
     `lines`, and overwritten by the next `append`. Safe to use from several threads. Files are private to
-    their user. Errors are raised as `error`, which names the file: `SettingsError` or a kind of it.
+    their user. Every log of its kind starts with `beginning`, so that no other file is taken for a torn one.
+    Errors are raised as `error`, which names the file: `SettingsError` or a kind of it.
     """
 
-    def __init__(self, path: Path, error: type[SettingsError] = SettingsError) -> None:
+    def __init__(
+        self, path: Path, error: type[SettingsError] = SettingsError, beginning: bytes = b'{"'
+    ) -> None:
         self.path = path
         self._error = error
+        self._beginning = beginning
         self._lock = threading.Lock()
         try:
             path.parent.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
@@ -50,7 +54,7 @@ class Log:
     def lines(self) -> Iterator[tuple[dict[str, Any], int]]:
         """The objects from the beginning, each with the offset of its line."""
         self._file.seek(0)
-        for line, start, end in _lines(self._file, self.path, self._error):
+        for line, start, end in _lines(self._file, self.path, self._error, self._beginning):
             self.end = end
             yield line, start
 
@@ -84,7 +88,10 @@ class Log:
     def cut(self, offset: int) -> None:
         """Drop what stands behind `offset`: the next line goes there."""
         with self._lock:
-            self._file.truncate(offset)
+            try:
+                self._file.truncate(offset)
+            except OSError as failure:
+                raise self._unwritable(failure) from failure
             self.end = offset
 
     def size(self) -> int:
@@ -108,18 +115,20 @@ class Log:
         return self._error(f"{self.path} cannot be written: {failure.strerror or failure}")
 
 
-def read_log(path: Path, error: type[SettingsError] = SettingsError) -> Iterator[dict[str, Any]]:
+def read_log(
+    path: Path, error: type[SettingsError] = SettingsError, beginning: bytes = b'{"'
+) -> Iterator[dict[str, Any]]:
     """The objects of a log that may be in use; a torn last line is left out. Raises `error`."""
     try:
         with path.open("rb") as file:
-            for line, _, _ in _lines(file, path, error):
+            for line, _, _ in _lines(file, path, error, beginning):
                 yield line
     except OSError as failure:
         raise error(f"{path} cannot be read: {failure.strerror or failure}") from failure
 
 
 def _lines(
-    file: IO[bytes], path: Path, error: type[SettingsError]
+    file: IO[bytes], path: Path, error: type[SettingsError], beginning: bytes
 ) -> Iterator[tuple[dict[str, Any], int, int]]:
     """Each object with the offsets of its line's start and end."""
     start, number = 0, 0
@@ -129,14 +138,21 @@ def _lines(
         following = file.readline()
         line = _parsed(raw)
         if line is None:
-            if following or number == 1:
-                raise error(f"{path}, line {number}: not a log of memagent, or damaged")
-            return  # torn by a crash
+            torn = not following and (number > 1 or _is_torn(raw, beginning))
+            if not torn:
+                raise error(f"{path}, line {number}: not written by memagent, or damaged")
+            return
         end = start + len(raw)
         place = file.tell()
         yield line, start, end
         file.seek(place)
         start, raw = end, following
+
+
+def _is_torn(raw: bytes, beginning: bytes) -> bool:
+    """Whether a first line may be the beginning of one of ours."""
+    whole = raw.endswith(b"\n")
+    return not whole and (raw.startswith(beginning) or beginning.startswith(raw))
 
 
 def _dumped(line: Mapping[str, Any]) -> bytes:

@@ -10,13 +10,21 @@ import gguf
 import numpy as np
 import pytest
 
-from memagent import Message, Sampling, Settings, SettingsError, load_settings, open_engine, text_document
+from memagent import (
+    EngineSettings,
+    Message,
+    Sampling,
+    SettingsError,
+    load_settings,
+    open_engine,
+    text_document,
+)
 from memagent.cli import main
-from memagent.engines.adapters import READER, adapter_of, misfit, name_with, trained_budgets
+from memagent.engines.adapters import READER, adapter_of, misfit, name_with, trained_with
 from memagent.engines.llamacpp import embedded
+from memagent.reading.budgets import Budgets
 from memagent.reading.read import Read
-from memagent.reading.workflows import Budgets
-from memagent.types import Completion
+from memagent.types import Completion, Trained
 
 needs_wheel = pytest.mark.skipif(
     embedded.installed_model() is None,
@@ -53,41 +61,46 @@ def peft(folder: Path, content: str = "{}") -> Path:
     return folder
 
 
+async def opened(settings: EngineSettings) -> None:
+    async with open_engine(settings):
+        pass
+
+
 def refused(**settings: Any) -> str:
     """The message of the error that opening must end in."""
     with pytest.raises(SettingsError) as caught:
-        asyncio.run(open_engine(Settings(**settings)))
+        asyncio.run(opened(EngineSettings(**settings)))
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
 def test_a_setting_like_the_others(tmp_path: Path) -> None:
     (tmp_path / "settings.toml").write_text("adapter = 'file'")
-    assert load_settings(file=tmp_path / "settings.toml", environment={}).adapter == "file"
-    assert load_settings(environment={"MEMAGENT_ADAPTER": "environment"}).adapter == "environment"
-    assert load_settings({"adapter": "flag"}, environment={"MEMAGENT_ADAPTER": "x"}).adapter == "flag"
+    assert load_settings(file=tmp_path / "settings.toml", environment={}).engine.adapter == "file"
+    assert load_settings(environment={"MEMAGENT_ADAPTER": "environment"}).engine.adapter == "environment"
+    assert load_settings({"adapter": "flag"}, environment={"MEMAGENT_ADAPTER": "x"}).engine.adapter == "flag"
 
 
 def test_each_engine_takes_the_kinds_it_knows(tmp_path: Path) -> None:
     file, folder = lora(tmp_path / "one.gguf"), peft(tmp_path / "two")
-    assert adapter_of(Settings(), "openai") is None
-    assert adapter_of(Settings(adapter=str(file)), "llamacpp") == file
-    assert adapter_of(Settings(adapter=str(folder)), "transformers") == folder
-    assert adapter_of(Settings(adapter=str(file)), "transformers") == file
+    assert adapter_of(EngineSettings(), "openai") is None
+    assert adapter_of(EngineSettings(adapter=str(file)), "llamacpp") == file
+    assert adapter_of(EngineSettings(adapter=str(folder)), "transformers") == folder
+    assert adapter_of(EngineSettings(adapter=str(file)), "transformers") == file
     with pytest.raises(SettingsError, match=r"is a PEFT folder, llama\.cpp takes a GGUF"):
-        adapter_of(Settings(adapter=str(folder)), "llamacpp")
+        adapter_of(EngineSettings(adapter=str(folder)), "llamacpp")
     for engine in ("llamacpp", "transformers"):
         with pytest.raises(SettingsError, match=f"there is no adapter {tmp_path}"):
-            adapter_of(Settings(adapter=str(tmp_path)), engine)
+            adapter_of(EngineSettings(adapter=str(tmp_path)), engine)
 
 
 def test_the_embedded_model_has_its_own(tmp_path: Path) -> None:
-    assert adapter_of(Settings(), "llamacpp") == READER and READER.is_file()
-    assert adapter_of(Settings(adapter="none"), "llamacpp") is None
-    assert adapter_of(Settings(model="other.gguf"), "llamacpp") is None
-    assert adapter_of(Settings(), "transformers") is None
+    assert adapter_of(EngineSettings(), "llamacpp") == READER and READER.is_file()
+    assert adapter_of(EngineSettings(adapter="none"), "llamacpp") is None
+    assert adapter_of(EngineSettings(model="other.gguf"), "llamacpp") is None
+    assert adapter_of(EngineSettings(), "transformers") is None
     file = lora(tmp_path / "one.gguf")
-    assert adapter_of(Settings(adapter=str(file)), "llamacpp") == file
+    assert adapter_of(EngineSettings(adapter=str(file)), "llamacpp") == file
 
 
 def test_the_shipped_adapter_is_small_and_of_the_embedded_model() -> None:
@@ -97,15 +110,15 @@ def test_the_shipped_adapter_is_small_and_of_the_embedded_model() -> None:
 
 
 def test_the_shipped_adapter_tells_its_budgets() -> None:
-    budgets = trained_budgets(READER)
+    budgets = trained_with(READER).budgets
     assert budgets.keys() == Budgets.__dataclass_fields__.keys()
     assert Budgets(**budgets).window_tokens < 2048
 
 
 def test_budgets_of_an_adapter_that_tells_none(tmp_path: Path) -> None:
-    assert trained_budgets(lora(tmp_path / "one.gguf")) == trained_budgets(None) == {}
+    assert trained_with(lora(tmp_path / "one.gguf")) == trained_with(None) == Trained()
     (tmp_path / "bad.gguf").write_bytes(b"no GGUF")
-    assert trained_budgets(tmp_path / "bad.gguf") == trained_budgets(tmp_path / "missing") == {}
+    assert trained_with(tmp_path / "bad.gguf") == trained_with(tmp_path / "missing") == Trained()
 
 
 def test_a_missing_adapter_is_told_before_a_model_is_loaded(tmp_path: Path) -> None:
@@ -177,25 +190,24 @@ def test_an_adapter_that_fits(tmp_path: Path) -> None:
     assert misfit(lora(tmp_path / "one.gguf"), model) is None
 
 
-async def reading(settings: Settings) -> tuple[Completion, str, str]:
+async def reading(settings: EngineSettings) -> tuple[Completion, str, str]:
     """A greedy completion, the name of the model, and the header of a read's journal."""
-    engine = await open_engine(settings)
-    try:
+    async with open_engine(settings) as engine:
         completion = await engine.complete((Message("user", "Why is the sky blue?"),), Sampling(12))
-        read = Read("Why?", text_document("Because."), engine, settings)
-        return completion, engine.model.name, read._header()["model"]  # type: ignore[attr-defined]
-    finally:
-        await engine.aclose()
+        read = Read("Why?", text_document("Because."), engine)
+        return completion, engine.model.name, read._header()["model"]
 
 
 @needs_wheel
 def test_the_adapter_is_on_and_on_record(tmp_path: Path) -> None:
-    plain = Settings(model=str(embedded.installed_model()), window_tokens=512, threads=1)
+    plain = EngineSettings(model=str(embedded.installed_model()), window_tokens=512, threads=1)
     found = []
     for number, strength in enumerate((0.2, 0.0)):
         file = lora(tmp_path / f"{number}.gguf", strength=strength)
         found.append(
-            asyncio.run(reading(Settings(model=plain.model, adapter=str(file), window_tokens=512, threads=1)))
+            asyncio.run(
+                reading(EngineSettings(model=plain.model, adapter=str(file), window_tokens=512, threads=1))
+            )
         )
     without = asyncio.run(reading(plain))
     (strong, name, header), (idle, _, _) = found

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 from measured import find_code, story, without_times, write_examples
+from memagent.evaluation.readers import Retrieval
 
 from memagent import SettingsError
 from memagent.evaluation.attempts import depth, score
 from memagent.evaluation.plan import Cell, Plan
-from memagent.evaluation.readers import Retrieval
 from memagent.evaluation.rows import EvaluationRow, read_header, read_rows
 from memagent.evaluation.run import Evaluation, evaluate
 from memagent.settings import Settings

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,26 +20,19 @@ from memagent import (
     EngineError,
     MemAgentError,
     Read,
+    ReadSettings,
     ScriptedEngine,
-    Settings,
     SettingsError,
     text_document,
 )
 from memagent.engines.scripted import count_words
-from memagent.evaluation.prompts import LEFT_OUT
-from memagent.evaluation.readers import (
-    READERS,
-    Attempt,
-    Retrieval,
-    answer_of,
-    head_and_tail,
-    prompts_of,
-)
 from memagent.reading.retrieval import best_passages
+from memagent.reading.workflows import WORKFLOWS, chosen_workflow
+from memagent.reading.workflows.whole import LEFT_OUT, head_and_tail
+from memagent.types import Trained
 
-SETTINGS = Settings(chunk_tokens=120, memory_tokens=60, answer_tokens=60)
-RETRIEVAL = Retrieval(passages=3, passage_tokens=40)
-EVERY = pytest.mark.parametrize("reader", READERS)
+SETTINGS = ReadSettings(chunk_tokens=120, memory_tokens=60, answer_tokens=60, passages=3, passage_tokens=40)
+EVERY = pytest.mark.parametrize("reader", WORKFLOWS)
 
 
 class Recorder(FactsEngine):
@@ -53,22 +47,25 @@ class Recorder(FactsEngine):
         return await super().complete(messages, sampling)
 
 
-def read(
-    reader: str,
+def reading(
+    workflow: str,
     document: str,
     engine: Engine,
-    settings: Settings = SETTINGS,
-    retrieval: Retrieval = RETRIEVAL,
+    settings: ReadSettings = SETTINGS,
     problem: str = PROBLEM,
-) -> list[Conversation]:
-    attempt = Attempt(
-        problem=problem, document=document, engine=engine, settings=settings, retrieval=retrieval
-    )
+) -> tuple[str, list[Conversation]]:
+    """The answer of a read and its conversations."""
+    read = Read(problem, text_document(document), engine, settings.changed(workflow=workflow))
 
     async def conversations() -> list[Conversation]:
-        return [conversation async for conversation in READERS[reader].run(attempt)]
+        return [conversation async for conversation in read]
 
-    return asyncio.run(conversations())
+    made = asyncio.run(conversations())
+    return read.answer, made
+
+
+def read(*arguments: Any, **options: Any) -> list[Conversation]:
+    return reading(*arguments, **options)[1]
 
 
 def section(prompt: str, tag: str) -> str:
@@ -79,8 +76,7 @@ def section(prompt: str, tag: str) -> str:
 
 @EVERY
 def test_each_finds_what_stands_in_the_document(reader: str) -> None:
-    conversations = read(reader, story(place=0.02), FactsEngine(find_code))
-    assert CODE in answer_of(conversations[-1])
+    assert CODE in reading(reader, story(place=0.02), FactsEngine(find_code))[0]
 
 
 @EVERY
@@ -98,7 +94,11 @@ def test_no_document_can_open_or_close_a_section(reader: str) -> None:
     engine = Recorder(lambda messages: f"{find_code(messages)} </memory></answer></notes>")
     read(reader, poisoned, engine)
     for prompt in engine.prompts:
-        own = READERS[reader].prompts.answer if "<chunk>\n" not in prompt else READERS[reader].prompts.update
+        own = (
+            WORKFLOWS[reader].prompts.answer
+            if "<chunk>\n" not in prompt
+            else WORKFLOWS[reader].prompts.update
+        )
         for tag in re.findall(r"<(\w+)>\n", own):
             assert prompt.count(f"<{tag}>") == 1 == prompt.count(f"</{tag}>"), (tag, prompt)
         assert "<|im_end|>" not in prompt
@@ -106,7 +106,7 @@ def test_no_document_can_open_or_close_a_section(reader: str) -> None:
 
 @EVERY
 def test_the_calls_that_are_allowed_are_kept_to(reader: str) -> None:
-    settings = Settings(chunk_tokens=120, memory_tokens=60, answer_tokens=60, max_calls=2)
+    settings = SETTINGS.changed(max_calls=2)
     engine = FactsEngine(find_code)
     if reader in ("full", "truncate", "rag"):
         assert len(read(reader, story(), engine, settings)) == 1
@@ -114,21 +114,6 @@ def test_the_calls_that_are_allowed_are_kept_to(reader: str) -> None:
     with pytest.raises(CallLimitError):
         read(reader, story(), engine, settings)
     assert engine.paid == 2
-
-
-@pytest.mark.parametrize("reader", ["overwrite", "gated"])
-def test_memory_readers_are_the_packages_own(reader: str) -> None:
-    settings = Settings(chunk_tokens=120, memory_tokens=60, answer_tokens=60, workflow=reader)
-
-    async def own() -> list[Conversation]:
-        engine = FactsEngine(find_code)
-        return [it async for it in Read(PROBLEM, text_document(story()), engine, settings)]
-
-    ours = [(it.kind, it.messages, it.memory) for it in asyncio.run(own())]
-    measured = read(reader, story(), FactsEngine(find_code), Settings(**{
-        name: getattr(settings, name) for name in ("chunk_tokens", "memory_tokens", "answer_tokens")
-    }))  # fmt: skip
-    assert [(it.kind, it.messages, it.memory) for it in measured] == ours and len(ours) > 4
 
 
 def test_full_shows_the_whole_document_once() -> None:
@@ -168,8 +153,8 @@ def test_truncate_keeps_the_head_and_the_tail(place: float, found: bool) -> None
 
 def test_truncate_takes_less_until_the_model_takes_it() -> None:
     engine = Recorder(window=700)
-    settings = Settings(chunk_tokens=120, memory_tokens=60, answer_tokens=60, window_tokens=1500)
-    read("truncate", story(4000), engine, settings)
+    engine.model = replace(engine.model, window_tokens=1500)
+    read("truncate", story(4000), engine)
     assert engine.refused >= 2 and engine.paid == 1
     lengths = [len(prompt) for prompt in engine.prompts]
     assert lengths == sorted(lengths, reverse=True)
@@ -200,7 +185,7 @@ def test_rag_shows_the_best_passages_in_the_documents_order() -> None:
         ]
     )
     engine = Recorder()
-    (conversation,) = read("rag", document, engine, retrieval=Retrieval(passages=2, passage_tokens=70))
+    (conversation,) = read("rag", document, engine, settings=SETTINGS.changed(passages=2, passage_tokens=70))
     shown = section(engine.prompts[0], "document")
     assert shown.index("keeper") < shown.index("marmalade77")
     assert "weather" not in shown and "ship" not in shown
@@ -212,9 +197,7 @@ def test_rag_shows_fewer_passages_where_the_window_is_small() -> None:
     engine = ScriptedEngine(
         lambda messages: find_code([{"content": messages[-1].content}]), window_tokens=400
     )
-    (conversation,) = read(
-        "rag", story(3000, 0.5), engine, retrieval=Retrieval(passages=40, passage_tokens=40)
-    )
+    (conversation,) = read("rag", story(3000, 0.5), engine, settings=SETTINGS.changed(passages=40))
     assert count_words(conversation.messages[-1].content) + 60 <= 400
     assert CODE in conversation.completion.text, "the best passage stays"
 
@@ -229,11 +212,11 @@ def test_passages_are_ranked_by_words_in_common_and_by_order_among_equals() -> N
 def test_refine_hands_the_answer_from_chunk_to_chunk() -> None:
     replies = iter(f"answer {number}" for number in range(99))
     engine = Recorder(lambda messages: next(replies))
-    conversations = read("refine", story(), engine)
+    answer, _conversations = reading("refine", story(), engine)
     shown = [section(prompt, "answer") for prompt in engine.prompts]
     assert shown == ["(no answer yet)", *(f"answer {number}" for number in range(len(shown) - 1))]
     assert "".join(section(prompt, "chunk") for prompt in engine.prompts).count("w0") >= 600
-    assert answer_of(conversations[-1]) == f"answer {len(shown) - 1}" and len(shown) > 4
+    assert answer == f"answer {len(shown) - 1}" and len(shown) > 4
 
 
 def notes_on(count: int) -> Callable[[Sequence[Mapping[str, str]]], str]:
@@ -256,23 +239,23 @@ def notes_on(count: int) -> Callable[[Sequence[Mapping[str, str]]], str]:
 
 def test_map_reduce_notes_down_each_chunk_by_itself() -> None:
     engine = Recorder(notes_on(3))
-    conversations = read("map_reduce", story(), engine)
+    answer, conversations = reading("map_reduce", story(), engine)
     *maps, last = engine.prompts
     assert {section(prompt, "notes") for prompt in maps} == {"(none)"}
     assert re.findall(r"note\d", section(last, "notes")) == ["note0", "note1", "note2"]
     assert len(conversations) == len(maps) + 1 and len(maps) > 5
-    assert answer_of(conversations[-1]) == "The code: note0 note1 note2"
+    assert answer == "The code: note0 note1 note2"
 
 
 def test_map_reduce_shortens_notes_that_are_too_many() -> None:
     engine = Recorder(notes_on(8))
-    conversations = read("map_reduce", story(), engine)
+    answer, _conversations = reading("map_reduce", story(), engine)
     again = [
         prompt for prompt in engine.prompts if "<chunk>" in prompt and "note" in section(prompt, "chunk")
     ]
     assert len(again) >= 2, "notes were put together in groups"
     wanted = [f"note{number}" for number in range(8)]
-    assert answer_of(conversations[-1]).split()[2:] == wanted
+    assert answer.split()[2:] == wanted
 
 
 def test_map_reduce_shortens_notes_that_the_model_finds_too_long() -> None:
@@ -284,9 +267,9 @@ def test_map_reduce_shortens_notes_that_the_model_finds_too_long() -> None:
             return await super().complete(messages, sampling)
 
     engine = Narrow(notes_on(3))
-    conversations = read("map_reduce", story(), engine)
+    answer, _conversations = reading("map_reduce", story(), engine)
     assert engine.refused == sum("<chunk>" not in prompt for prompt in engine.prompts) - 1 == 1
-    assert answer_of(conversations[-1]).split()[2:] == [f"note{number}" for number in range(3)]
+    assert answer.split()[2:] == [f"note{number}" for number in range(3)]
     hopeless = Narrow(lambda messages: "la " * 150)
     hopeless.last = 80
     with pytest.raises(ContextOverflowError):
@@ -294,19 +277,32 @@ def test_map_reduce_shortens_notes_that_the_model_finds_too_long() -> None:
 
 
 def test_no_answer_is_an_error() -> None:
-    with pytest.raises(EngineError, match="empty"):
-        answer_of(None)
     with pytest.raises(EngineError, match="without an answer"):
-        answer_of(read("refine", story(30), ScriptedEngine(lambda messages: " "))[-1])
+        read("refine", story(30), ScriptedEngine(lambda messages: " "))
     with pytest.raises(EngineError, match="empty answer"):
         read("full", story(30), ScriptedEngine([" "]))
 
 
-def test_templates_are_for_the_workflows_alone(tmp_path: Any) -> None:
+def test_templates_are_for_the_workflows_with_a_memory(tmp_path: Any) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('update = "{problem} {chunk} {memory} mine"\nanswer = "{problem} {memory} mine"', "utf-8")
-    settings = Settings(templates=str(path))
-    assert prompts_of("gated", settings).answer.endswith("mine")
-    assert prompts_of("full", settings) == READERS["full"].prompts
+    settings = ReadSettings(templates=str(path))
+    assert chosen_workflow(settings, Trained())[1].prompts.answer.endswith("mine")
+    full = chosen_workflow(settings.changed(workflow="full"), Trained())
+    assert full == ("full", WORKFLOWS["full"])
     with pytest.raises(SettingsError, match=r"no\.toml"):
-        prompts_of("overwrite", Settings(templates="no.toml"))
+        chosen_workflow(ReadSettings(templates="no.toml"), Trained())
+
+
+def test_an_adapter_brings_its_templates_for_its_own_workflow() -> None:
+    templates = {"update": "{problem} {chunk} {memory} theirs", "answer": "{problem} {memory} theirs"}
+    trained = Trained(templates=templates, workflow="overwrite")
+    name, workflow = chosen_workflow(ReadSettings(), trained)
+    assert name == "overwrite" and workflow.prompts.update.endswith("theirs")
+    name, workflow = chosen_workflow(ReadSettings(workflow="gated"), trained)
+    assert workflow.prompts == WORKFLOWS["gated"].prompts
+
+
+def test_an_unknown_workflow_is_named_with_the_nearest() -> None:
+    with pytest.raises(SettingsError, match="there is no workflow 'gatted', did you mean 'gated'"):
+        chosen_workflow(ReadSettings(workflow="gatted"), Trained())

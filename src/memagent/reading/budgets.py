@@ -14,7 +14,6 @@ _log = logging.getLogger(__name__)
 
 LEAST_CHUNK_TOKENS = 16
 _CHAT_TOKENS = 64  # for what a chat template puts around the messages
-_LEAST_OF_CHUNK = 0.5  # a chunk that was asked for may be made this much smaller to fit
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +35,8 @@ class Budgets:
         """These budgets, those not in `given` made smaller until all fit the model's window.
 
         `fixed_tokens` is the length of the prompt's own text, which the paper's figures leave no room for:
-        so a chunk that was given gives way too, to half its size at most, with a warning. Raises
-        `SettingsError` if even that does not fit.
+        a chunk that was given makes room for it, with a warning. Raises `SettingsError` if the budgets do not
+        fit.
         """
         room = window_tokens - fixed_tokens - _CHAT_TOKENS
         if self.window_tokens <= room:
@@ -45,7 +44,7 @@ class Budgets:
         names = [name for name in asdict(self) if name not in given]
         fitted = self._shrunk(names, room)
         over = fitted.window_tokens - room
-        if over > 0 and "chunk_tokens" in given and over <= self.chunk_tokens * _LEAST_OF_CHUNK:
+        if over > 0 and "chunk_tokens" in given and over <= fixed_tokens + _CHAT_TOKENS:
             fitted = replace(self, chunk_tokens=self.chunk_tokens - over)
             _log.warning(
                 "chunk_tokens is %d instead of %d, so that the prompt's own words fit the window",

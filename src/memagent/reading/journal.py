@@ -24,6 +24,7 @@ from memagent.storage import Log, read_log
 from memagent.types import Completion, Conversation, Engine, Message, Model, Sampling, Usage
 
 FORMAT = 2
+_BEGINNING = b'{"type": "header"'
 _INCIDENTAL = ("created", "version", "sources", "crc32")  # a header may differ in these
 _CHANGES = {
     "document.sha256": "the document has changed since it was begun",
@@ -54,9 +55,7 @@ class Journal:
 
         Raises `JournalError` for a file that cannot be used, and without `resume` for one that holds a read.
         """
-        if resume and not path.exists():
-            raise JournalError(f"there is no journal {path}: check --trace, or leave out --resume")
-        journal = cls(Log(path, JournalError), engine)
+        journal = cls(Log(path, JournalError, _BEGINNING), engine)
         try:
             journal._load(resume)
         except BaseException:
@@ -65,13 +64,13 @@ class Journal:
         return journal
 
     def _load(self, resume: bool) -> None:
-        if not resume:
-            if self._log.size():
+        for number, (line, offset) in enumerate(self._log.lines()):
+            if number and not resume:
                 raise JournalError(
-                    f"{self.path} exists already: add --resume to continue it, or name another --trace"
+                    f"{self.path} holds another read: add --resume to continue it, or name another --trace"
                 )
-            return
-        for line, offset in self._log.lines():
+            if (number == 0) != (line.get("type") == "header"):
+                raise JournalError(f"{self.path}, line {number + 1}: not a line of a journal")
             match line["type"]:
                 case "header":
                     _check_format(line, self.path)
@@ -82,6 +81,9 @@ class Journal:
                     self._told[line["prompt_sha256"]] += 1
                 case "answer":
                     self.answer = line["answer"]
+        if not resume:  # nothing was paid for: the new read takes its place
+            self._log.cut(0)
+            self.header = None
 
     def begin(self, header: Mapping[str, Any]) -> None:
         """Write the header of a new read, or check that the record is of this one. Blocks.
@@ -160,7 +162,10 @@ class Journal:
             self.answer = answer
 
     async def _write(self, line: Mapping[str, Any]) -> None:
-        await asyncio.to_thread(self._log.append, line)
+        try:
+            await asyncio.to_thread(self._log.append, line)
+        except JournalError as error:
+            raise JournalError(f"{error}; once it can, --resume continues the read") from error
 
     async def _recall(self, digest: str) -> dict[str, Any] | None:
         """The recorded line of a prompt, each once."""
@@ -178,7 +183,7 @@ def prompt_digest(messages: tuple[Message, ...], sampling: Sampling | None = Non
 
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of a journal, which may be in use; a torn last line is left out. Raises `JournalError`."""
-    for number, line in enumerate(read_log(path, JournalError)):
+    for number, line in enumerate(read_log(path, JournalError, _BEGINNING)):
         if (number == 0) != (line.get("type") == "header"):
             raise JournalError(f"{path} is not a journal of memagent")
         if number == 0:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
 from contextlib import aclosing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -139,11 +139,12 @@ class Read:
         """
         self._started = time.perf_counter()
         engine = CallLimit(self.engine, self.settings.max_calls) if self.settings.max_calls else self.engine
+        budgets = await asyncio.to_thread(lambda: self.budgets)
+        reading = Reading(self.problem, engine, self._workflow.prompts, budgets, self.settings)
+        await reading.check_problem()
         journal = self._journal = await asyncio.to_thread(self._open, engine)
         try:
-            budgets = await asyncio.to_thread(lambda: self.budgets)
-            reading = Reading(self.problem, journal or engine, self._workflow.prompts, budgets, self.settings)
-            await reading.check_problem()
+            reading = replace(reading, engine=journal or engine)
             async for conversation in self._conversations(reading):
                 if journal:
                     await journal.append(conversation)
