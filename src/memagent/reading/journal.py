@@ -82,8 +82,8 @@ class Journal:
                 case "answer":
                     self.answer = line["answer"]
         if not resume:  # nothing was paid for: the new read takes its place
-            self._log.cut(0)
             self.header = None
+        self._log.cut(self._log.end if resume else 0)
 
     def begin(self, header: Mapping[str, Any]) -> None:
         """Write the header of a new read, or check that the record is of this one. Blocks.

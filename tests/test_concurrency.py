@@ -1,0 +1,126 @@
+"""Side by side: bounded, in order, and nothing left running behind an error."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from memagent.concurrency import in_thread, side_by_side
+
+
+class Work:
+    """Doubles numbers, slowly and unevenly; counts how many it does at a time."""
+
+    def __init__(self, fails_at: int | None = None) -> None:
+        self.now = self.most = self.done = self.cancelled = 0
+        self.fails_at = fails_at
+
+    async def __call__(self, number: int) -> int:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            await asyncio.sleep(random.Random(number).random() / 100)
+            if number == self.fails_at:
+                raise ValueError(number)
+            self.done += 1
+            return 2 * number
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.now -= 1
+
+
+async def results(work: Work, items: Any, limit: int, ordered: bool = True) -> list[int]:
+    async with aclosing(side_by_side(work, items, limit, ordered)) as found:
+        return [it async for it in found]
+
+
+@pytest.mark.parametrize("limit", [1, 3, 100])
+def test_results_come_in_order_and_within_the_limit(limit: int) -> None:
+    work = Work()
+    assert asyncio.run(results(work, range(40), limit)) == [2 * it for it in range(40)]
+    assert work.most == min(limit, 40)
+
+
+def test_results_come_as_they_are_ready() -> None:
+    found = asyncio.run(results(Work(), range(40), 8, ordered=False))
+    assert sorted(found) == [2 * it for it in range(40)] != found
+
+
+def test_items_are_taken_only_when_there_is_room() -> None:
+    taken: list[int] = []
+    work = Work()
+
+    def items() -> Iterator[int]:
+        for number in range(30):
+            taken.append(number)
+            assert len(taken) - work.done <= 3
+            yield number
+
+    asyncio.run(results(work, items(), 3, ordered=False))
+    assert len(taken) == 30
+
+
+def test_the_first_error_ends_it_and_nothing_stays_behind() -> None:
+    work = Work(fails_at=5)
+
+    async def run() -> None:
+        with pytest.raises(ValueError, match="5"):
+            await results(work, range(1000), 10)
+        assert work.now == 0
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(run())
+    assert work.done + work.cancelled < 100
+
+
+def test_a_consumer_that_stops_leaves_nothing_running() -> None:
+    work = Work()
+
+    async def run() -> None:
+        async with aclosing(side_by_side(work, range(1000), 10)) as found:
+            async for _ in found:
+                break
+        assert work.now == 0
+
+    asyncio.run(run())
+    assert work.done < 50
+
+
+def test_items_may_come_from_an_async_iterator() -> None:
+    async def items() -> AsyncIterator[int]:
+        for number in range(5):
+            await asyncio.sleep(0)
+            yield number
+
+    assert asyncio.run(results(Work(), items(), 2)) == [0, 2, 4, 6, 8]
+
+
+def test_what_blocks_does_not_hold_up_the_loop() -> None:
+    def slow() -> Iterator[int]:
+        for number in range(4):
+            time.sleep(0.05)
+            yield number
+
+    async def run() -> int:
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                await asyncio.sleep(0.005)
+                ticks += 1
+
+        ticking = asyncio.create_task(tick())
+        assert [it async for it in in_thread(slow())] == [0, 1, 2, 3]
+        ticking.cancel()
+        return ticks
+
+    assert asyncio.run(run()) > 10
