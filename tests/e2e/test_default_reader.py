@@ -17,10 +17,10 @@ from memagent import read
 from memagent.documents.opening import text_document
 from memagent.engines import open_engine
 from memagent.reading.read import Read
-from memagent.settings import Settings
+from memagent.settings import EngineSettings, ReadSettings
 from memagent.tasks import TASKS, Recipe
 from memagent.tasks.scoring import string_match_all
-from memagent.types import Example, TokenCounter, model_of
+from memagent.types import Example, TokenCounter
 
 STORY = Path(__file__).parents[2] / "examples" / "blue_carbuncle.txt"
 CHUNKS, CHUNK_TOKENS = 16, 100
@@ -36,22 +36,18 @@ def example(seed: int, count_tokens: TokenCounter) -> Example:
 
 async def found(adapter: str | None) -> list[bool]:
     """Which of the needles the embedded model finds with an adapter, or with its own (None)."""
-    settings = Settings(adapter=adapter, chunk_tokens=CHUNK_TOKENS, memory_tokens=48, answer_tokens=32,
-                        problem_tokens=64, window_tokens=1024)  # fmt: skip
-    engine = await open_engine(settings)
+    settings = ReadSettings(chunk_tokens=CHUNK_TOKENS, memory_tokens=48, answer_tokens=32, problem_tokens=64)
     outcomes = []
-    try:
+    async with open_engine(EngineSettings(adapter=adapter, window_tokens=1024)) as engine:
         for seed in range(SEEDS):
-            it = example(seed, model_of(engine).count_tokens or len)
+            it = example(seed, engine.model.count_tokens)
             reading = Read(it.problem, text_document(it.document), engine, settings)
             async for _ in reading:
                 pass
-            assert reading.chunks >= CHUNKS
+            assert reading.progress.chunks >= CHUNKS
             outcomes.append(string_match_all(reading.answer, it.answers) == 1)
             answer = reading.answer.replace("\n", " ")[:60]
-            _tell(f"{model_of(engine).name}, seed {seed}: {outcomes[-1]} {answer!r}")
-    finally:
-        await engine.aclose()
+            _tell(f"{engine.model.name}, seed {seed}: {outcomes[-1]} {answer!r}")
     return outcomes
 
 

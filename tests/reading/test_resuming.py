@@ -248,9 +248,7 @@ def test_an_own_workflow_that_reads_side_by_side_resumes(tmp_path: Path, monkeyp
                 yield conversation
         yield await reading.answer("both", "both")
 
-    monkeypatch.setitem(
-        WORKFLOWS, "pairs", WORKFLOWS["overwrite"].__class__(pairs, WORKFLOWS["overwrite"].prompts)
-    )
+    monkeypatch.setitem(WORKFLOWS, "pairs", Workflow(pairs, WORKFLOWS["overwrite"].prompts))
     trace, engine = tmp_path / "read.jsonl", Noter()
     settings = SETTINGS.changed(workflow="pairs")
 

@@ -21,11 +21,11 @@ import pytest
 
 from memagent.engines import open_engine as open_any
 from memagent.engines.gguf_header import trained_window
-from memagent.engines.llamacpp.engine import LlamaCppEngine, available_cores, embedded, open_engine
+from memagent.engines.llamacpp.engine import LlamaCppEngine, available_cores, embedded, open_llamacpp
 from memagent.engines.llamacpp.loopback import Loopback
 from memagent.errors import ContextOverflowError, EngineError, SettingsError
 from memagent.prompts import GATED
-from memagent.settings import Settings
+from memagent.settings import EngineSettings
 from memagent.types import Completion, Message, Sampling
 
 pytestmark = pytest.mark.skipif(
@@ -53,7 +53,7 @@ def user(text: str) -> tuple[Message, ...]:
 @asynccontextmanager
 async def opened(model: Path | None, **settings: Any) -> Any:
     given = {"window_tokens": 1024, "threads": 1, "retries": 0} | settings
-    engine = await open_engine(Settings(model=str(model) if model else None, **given))
+    engine = await open_llamacpp(EngineSettings(model=str(model) if model else None, **given))
     try:
         yield engine
     finally:
@@ -63,7 +63,7 @@ async def opened(model: Path | None, **settings: Any) -> Any:
 def refused(model: Path, **settings: Any) -> str:
     """The message of the error that opening must end in."""
     with pytest.raises(SettingsError) as caught:
-        asyncio.run(open_engine(Settings(model=str(model), **settings)))
+        asyncio.run(open_llamacpp(EngineSettings(model=str(model), **settings)))
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -72,12 +72,11 @@ def test_what_is_said_of_the_model(model: Path) -> None:
     size = model.stat().st_size
 
     async def run() -> None:
-        engine = await open_any(Settings(model=str(model)))
-        assert isinstance(engine, LlamaCppEngine)
-        assert engine.model.name == "smollm2"
-        assert engine.model.window_tokens == 8192
-        assert engine.model.tokenizer == f"smollm2.gguf, {size} bytes"
-        await engine.aclose()
+        async with open_any(EngineSettings(model=str(model))) as engine:
+            assert isinstance(engine, LlamaCppEngine)
+            assert engine.model.name == "smollm2"
+            assert engine.model.window_tokens == 8192
+            assert engine.model.tokenizer == f"smollm2.gguf, {size} bytes"
 
     asyncio.run(run())
 
@@ -261,12 +260,12 @@ def test_a_cancelled_call_leaves_the_engine_usable(model: Path) -> None:
 
 INTERRUPTED = """
 import asyncio, sys
-from memagent.settings import Settings
-from memagent.engines.llamacpp.engine import open_engine
+from memagent.settings import EngineSettings
+from memagent.engines.llamacpp.engine import open_llamacpp
 from memagent.types import Completion, Message, Sampling
 
 async def run():
-    engine = await open_engine(Settings(model=sys.argv[1], threads=1))
+    engine = await open_llamacpp(EngineSettings(model=sys.argv[1], threads=1))
     try:
         print("reading", flush=True)
         await engine.complete((Message("user", sys.argv[2]),), Sampling(4000, 2.0, seed=0))
