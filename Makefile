@@ -21,6 +21,7 @@ lint: .venv/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # Hugging Face models and training need torch, which on Linux is large: their own environment. One
 # thread: those that wait for each other take longer, for models this small.
@@ -41,7 +42,7 @@ test-reader: .venv/dev
 	$(BIN)/python -m pytest tests/e2e/test_default_reader.py -m reader -s
 
 clean:
-	rm -rf .venv .venv-train .venv-verl .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-train .venv-verl .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .site
 
 .venv/bin/python .venv-train/bin/python .venv-verl/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "memagent needs Python 3.11 or newer: make PYTHON=python3.12")'

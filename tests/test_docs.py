@@ -13,11 +13,19 @@ from pathlib import Path
 
 import pytest
 
+import memagent
+from memagent.settings import OWNERS, EngineSettings, ReadSettings, StrictModel
 from memagent.training.settings import load_training
 from server import Server
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+ALL_PAGES = [
+    *PAGES,
+    *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md")),
+    *sorted((ROOT / "recipes").rglob("*.md")),
+]
+_LONGEST_LINE = 119
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -88,10 +96,37 @@ def test_toml_snippets_are_accepted(code: str, workplace: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_links_between_pages_lead_somewhere() -> None:
-    for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md"]:
-        for target in re.findall(r"\]\((?!https?:)([^)#]+)", _FENCE.sub("", page.read_text("utf-8"))):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", _FENCE.sub("", page.read_text("utf-8"))):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_lines_are_short_but_for_tables(page: Path) -> None:
+    lines = enumerate(page.read_text("utf-8").splitlines(), 1)
+    assert [number for number, line in lines if len(line) > _LONGEST_LINE and line[0] != "|"] == []
+
+
+@pytest.mark.parametrize("kind", [EngineSettings, ReadSettings])
+def test_every_setting_is_documented_with_its_default(kind: type[StrictModel]) -> None:
+    page = (ROOT / "docs" / "settings.md").read_text("utf-8")
+    for name, setting in kind.model_fields.items():
+        default = "" if setting.default is None else f"`{setting.default}`"
+        default = default.lower() if isinstance(setting.default, bool) else default
+        row = f"| `{name}` | {default} | {setting.description} |"
+        assert row in page, f"docs/settings.md lacks this row:\n{row}"
+
+
+def test_settings_that_are_gone_are_not_documented() -> None:
+    page = (ROOT / "docs" / "settings.md").read_text("utf-8")
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == set(OWNERS)
+
+
+def test_every_public_name_is_documented() -> None:
+    page = (ROOT / "docs" / "python.md").read_text("utf-8")
+    names = set(memagent.__all__) - {"__version__"}
+    assert {name for name in names if f"`{name}`" not in page} == set()
 
 
 def test_there_are_snippets() -> None:
