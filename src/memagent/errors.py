@@ -55,3 +55,8 @@ class EmptyAnswerError(EngineError):
 
 class CallLimitError(EngineError):
     """The calls that the user allowed are used up."""
+
+
+def extra_hint(extra: str) -> str:
+    """How to install one of the package's extras, which are not on an index: from the checkout."""
+    return f"install the extra [{extra}]: python -m pip install -e '.[{extra}]' in the checkout of memagent"

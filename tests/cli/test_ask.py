@@ -17,8 +17,9 @@ from memagent.cli import main
 from server import Server, facts_document, lasting_fault, refusal
 
 FIELDS = [
-    "answer", "memory", "problem", "workflow", "model", "chunks", "document_tokens", "calls",
-    "prompt_tokens", "completion_tokens", "seconds", "trace", "stopped_early", "sources",
+    "answer", "memory", "problem", "workflow", "model", "chunks", "document_tokens", "calls", "cut",
+    "prompt_tokens", "cached_tokens", "completion_tokens", "cost", "seconds", "trace",
+    "stopped_early", "sources",
 ]  # fmt: skip
 
 
@@ -114,7 +115,7 @@ def test_errors_have_their_exit_code_and_name_the_thing(
     monkeypatch.setenv("OPENAI_BASE_URL", serve().base_url)
     assert main([argument.replace("{story}", str(story)) for argument in arguments]) == code
     out, err = capsys.readouterr()
-    assert out == "" and err.startswith("error: ") and words in err
+    assert out == "" and words in err.partition("error: ")[2]
 
 
 def test_a_path_may_come_after_flags(
@@ -123,15 +124,12 @@ def test_a_path_may_come_after_flags(
     address = serve().base_url
     assert main(["ask", "Which facts?", "--base-url", address, str(story), "--quiet", str(story)]) == 0
     assert capsys.readouterr().out.startswith("FACT-")
-    with pytest.raises(SystemExit):
-        main(["ask", "Which facts?", "--base-url", address, str(story), "--quite", str(story)])
-    assert "unrecognized arguments: --quite" in capsys.readouterr().err
+    assert main(["ask", "Which facts?", "--base-url", address, str(story), "--quite", str(story)]) == 2
+    assert "No such option '--quite'. Did you mean '--quiet'" in capsys.readouterr().err
 
 
 def test_a_wrong_flag_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main(["ask", "what?", "file", "--chunk-tokens", "many"])
-    assert stopped.value.code == 2
+    assert main(["ask", "what?", "file", "--chunk-tokens", "many"]) == 2
     assert "--chunk-tokens" in capsys.readouterr().err
 
 

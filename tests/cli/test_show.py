@@ -16,7 +16,7 @@ def record(path: Path, replies: list[str]) -> None:
     document = memagent.text_document("Some words of a story. " * 50, name="story.txt")
     engine = memagent.ScriptedEngine(replies)
     memagent.read("What was lost?", document, engine=engine, trace=path,
-                  settings=memagent.Settings(chunk_tokens=100))  # fmt: skip
+                  settings=memagent.Settings(read=memagent.ReadSettings(chunk_tokens=100)))  # fmt: skip
 
 
 def test_additions_and_removals_are_told_by_sentence(
@@ -56,4 +56,4 @@ def test_another_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[s
     other = tmp_path / "other.txt"
     other.write_text("a poem\nof two lines\n")
     assert main(["show", str(other)]) == 2
-    assert "not a memagent journal" in capsys.readouterr().err
+    assert "not written by memagent" in capsys.readouterr().err

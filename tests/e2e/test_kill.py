@@ -27,8 +27,8 @@ def start(server: Server, document: Path, trace: Path, workflow: str) -> subproc
     command = [
         *(sys.executable, "-m", "memagent", "ask", "What are all the facts?", str(document), "--json"),
         *("--base-url", server.base_url, "--model", "test-model", "--workflow", workflow),
-        *("--chunk-tokens", "85", "--memory-tokens", "500", "--answer-tokens", "500"),
-        *("--trace", str(trace), "--resume"),
+        *("--chunk-tokens", "75", "--memory-tokens", "500", "--answer-tokens", "500"),
+        *("--trace", str(trace), *(["--resume"] if trace.exists() else [])),
     ]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

@@ -1,25 +1,64 @@
 """The command line: one file a command. Answers go to stdout, everything else to stderr.
 
 Exit codes: 0 answered, 1 a defect in memagent, 2 usage or settings, 3 engine failed (resumable),
-4 document unreadable, 130 interrupted.
+4 document unreadable, 130 interrupted (128 and the number of another signal).
 """
 
 from __future__ import annotations
 
-import argparse
-import logging
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib import import_module
 from io import TextIOWrapper
+from types import FrameType
 
+import click
+from click.shell_completion import shell_complete
 from rich.console import Console
-from rich.logging import RichHandler
 
 from memagent import __version__
-from memagent.cli import ask, data, doctor, evaluate, report, show, train
-from memagent.cli.messages import DEFECT, INTERRUPTED, exit_code, print_error, warn
+from memagent.cli.messages import DEFECT, USAGE, OutputError, exit_code, log_to, print_error, warn
 from memagent.errors import MemAgentError
+
+_COMMANDS = {
+    "ask": "ask",
+    "show": "show",
+    "data": "data",
+    "eval": "evaluate",
+    "train": "train",
+    "report": "report",
+    "doctor": "doctor",
+}
+"""Each command with its module, which is loaded only when it is used."""
+
+_ENDING = [number for name in ("SIGTERM", "SIGHUP") if (number := getattr(signal, name, None))]
+
+
+class _Commands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            if cmd_name.startswith("-"):
+                return None
+            raise click.NoSuchCommand(cmd_name, possibilities=_COMMANDS, ctx=ctx)
+        command: click.Command = import_module(f"memagent.cli.{_COMMANDS[cmd_name]}").command
+        return command
+
+
+@click.group(
+    cls=_Commands,
+    epilog="Exit codes: 0 answered, 1 a defect in memagent, 2 usage or settings, 3 engine failed "
+    "(resumable), 4 document unreadable, 130 interrupted.",
+)
+@click.version_option(__version__, message="memagent %(version)s")
+def _memagent() -> None:
+    """Read documents of any length with any model: ask, measure, train."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,56 +66,81 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a name or reply may hold what the terminal cannot show
             stream.reconfigure(errors="backslashreplace")
+    if instruction := os.environ.get("_MEMAGENT_COMPLETE"):
+        return shell_complete(_memagent, {}, "memagent", "_MEMAGENT_COMPLETE", instruction)
     console = Console(stderr=True)
-    options = _parsed(arguments)
-    verbose = getattr(options, "verbose", False)
-    _log_to(console, verbose)
+    log_to(console, verbose=False)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    with _signals_as_interrupts() as received:
+        try:
+            return _run(words, console)
+        except KeyboardInterrupt:
+            again = ": run the same command with --resume to continue" if _resumable(words) else ""
+            warn(console, f"interrupted{again}")
+            return 128 + (received[0] if received else signal.SIGINT)
+
+
+def _run(words: list[str], console: Console) -> int:
+    """Run a command; every error becomes a line on stderr and an exit code."""
     try:
-        return int(options.run(options, console))
+        with _memagent.make_context("memagent", words, obj=console) as context:
+            return int(_memagent.invoke(context) or 0)
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
     except MemAgentError as error:
         print_error(console, error)
         return exit_code(error)
-    except BrokenPipeError:  # the reader of our output has gone, which is its right
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except OutputError as error:
+        return _unwritten(error, console)
+    except OSError as error:  # a full disk, a folder that may not be read: no fault of ours
+        place = f"{error.filename}: " if error.filename else ""
+        print_error(console, f"{place}{error.strerror or error}")
+        return USAGE
     except Exception as error:  # noqa: BLE001 a defect: told in a line, unless more is asked for
-        if verbose:
+        if "--verbose" in words:
             console.print_exception()
         warn(console, f"a defect in memagent: {type(error).__name__}: {error} (--verbose tells where)")
         return DEFECT
-    except KeyboardInterrupt:
-        again = ": the same command with --resume goes on" if hasattr(options, "resume") else ""
-        warn(console, f"interrupted{again}")
-        return INTERRUPTED
 
 
-def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The command and its options; argparse alone takes no words behind a flag that follows words."""
-    parser = _parser()
-    options, rest = parser.parse_known_args(arguments)
-    words = [it for it in rest if not it.startswith("-") or it == "-"]
-    if unknown := rest if not hasattr(options, "words") else [it for it in rest if it not in words]:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-    if words:
-        options.words += words
-    return options
+def _unwritten(error: OutputError, console: Console) -> int:
+    """Whoever reads our output may go away, which is no error; a full disk is one."""
+    with suppress(OSError, AttributeError, ValueError):  # what is still buffered must not fail again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error.__cause__, BrokenPipeError):
+        return 0
+    cause = error.__cause__
+    reason = cause.strerror or cause if isinstance(cause, OSError) else cause
+    print_error(console, f"standard output cannot be written: {reason}")
+    return USAGE
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="memagent",
-        description="Read documents of any length with any model: ask, measure, train.",
-        epilog="exit codes: 0 answered, 1 a defect in memagent, 2 usage or settings, "
-        "3 engine failed (resumable), 4 document unreadable, 130 interrupted",
-    )
-    parser.add_argument("--version", action="version", version=f"memagent {__version__}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for module in (ask, show, data, evaluate, train, report, doctor):
-        module.add_parser(commands)
-    return parser
+def _resumable(words: list[str]) -> bool:
+    return bool(words) and words[0] in ("ask", "eval", "train") and "--dry-run" not in words
 
 
-def _log_to(console: Console, verbose: bool) -> None:
-    log = logging.getLogger("memagent")
-    log.handlers = [RichHandler(console=console, show_time=False, show_path=False, markup=False)]
-    log.setLevel(logging.INFO if verbose else logging.WARNING)
+@contextmanager
+def _signals_as_interrupts() -> Iterator[list[int]]:
+    """Have SIGTERM and SIGHUP end a command as Ctrl-C does; gives the numbers of those that came."""
+    received: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        handler = signal.getsignal(signal.SIGINT)  # that of the event loop, where one is running
+        if not callable(handler):
+            raise KeyboardInterrupt
+        handler(signal.SIGINT, frame)
+
+    before = {}
+    with suppress(ValueError):  # not in the main thread
+        for number in _ENDING:
+            if signal.getsignal(number) is signal.SIG_DFL:  # nohup has SIGHUP ignored
+                before[number] = signal.signal(number, interrupt)
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

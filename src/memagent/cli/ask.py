@@ -2,144 +2,222 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
+import glob
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
+import click
 from rich.console import Console
 
-from memagent.cli import flags
-from memagent.cli.messages import exit_code, print_error, warn
-from memagent.cli.progress import progress_on
+from memagent.cli.flags import PATH, Command, quiet_and_verbose, with_settings
+from memagent.cli.messages import exit_code, print_error, say, say_json, warn
+from memagent.cli.progress import ReadDisplay
+from memagent.concurrency import side_by_side
 from memagent.documents.opening import Document, open_document
-from memagent.engines import open_engine
+from memagent.engines import choose, open_engine
 from memagent.errors import EngineError, JournalError, MemAgentError, SettingsError
 from memagent.reading.journal import earlier_paths, new_path
 from memagent.reading.read import Read, Result
 from memagent.settings import Settings, user_cache_path
+from memagent.types import Engine
+
+_WAITING = {
+    "openai": "reaching the endpoint",
+    "llamacpp": "loading the model",
+    "transformers": "loading the model",
+}
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command to the parser."""
-    parser = commands.add_parser(
-        "ask",
-        help="answer a question about a document",
-        description="Read a document of any length in chunks, keeping a memory, and answer from it.",
-        usage="memagent ask [options] QUESTION PATH...\n"
-        "       memagent ask [options] -q QUESTION [-q QUESTION]... PATH...",
-    )
-    parser.add_argument("words", nargs="*", metavar="QUESTION PATH", help='"-" reads standard input')
-    parser.add_argument("-q", "--question", action="append", metavar="QUESTION", default=[],
-                        help="a question; several are read concurrently")  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print one JSON object for each question")
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="where to keep the journal")
-    parser.add_argument("--resume", action="store_true", help="go on with a read that was interrupted")
-    parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
-    parser.add_argument("--verbose", action="store_true", help="tell about retries")
-    flags.add_settings(parser)
-    parser.set_defaults(run=run)
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a command line asks for."""
+
+    questions: Sequence[str]
+    document: Document
+    settings: Settings
+    trace: Path | None
+    resume: bool
 
 
-def run(options: argparse.Namespace, console: Console) -> int:
-    """Read, print the answers, and return the exit code."""
-    questions, paths = _questions_and_paths(options)
-    settings = flags.settings_from(options)
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Where the journal of a read goes; to `resume`, those it may be, newest first."""
+
+    paths: Sequence[Path]
+    resume: bool
+
+
+@click.command(cls=Command, options_metavar="[OPTIONS]")
+@click.argument("words", nargs=-1, metavar="QUESTION PATH...")
+@click.option("-q", "--question", multiple=True, metavar="QUESTION", help="a question; may be repeated")
+@click.option("--questions", type=PATH, metavar="FILE", help="a text file with a question on each line")
+@click.option("--json", "as_json", is_flag=True, help="print a JSON object for each question")
+@click.option("--trace", type=PATH, metavar="FILE", help="where to keep the journal (in the cache)")
+@click.option("--resume", is_flag=True, help="continue a read that was interrupted")
+@quiet_and_verbose
+@with_settings("engine", "read")
+@click.pass_obj
+def command(
+    console: Console,
+    words: tuple[str, ...],
+    question: tuple[str, ...],
+    questions: Path | None,
+    as_json: bool,
+    trace: Path | None,
+    resume: bool,
+    quiet: bool,
+    settings: Settings,
+) -> int:
+    """Read a document of any length in chunks, keeping a memory, and answer from it.
+
+    A PATH is a file, a folder, a pattern, or - for standard input. With -q or --questions all words are
+    paths.
+    """
+    asked_for = [*question, *_lines(questions)]
+    asked_for, paths = _questions_and_paths(asked_for, words)
     document = open_document(*paths)
     found = document.skipped
     for skipped in found:
         warn(console, f"left out: {skipped}")
-    outcomes = asyncio.run(_ask_all(questions, document, settings, options, console))
+    asked = Asked(asked_for, document, settings, trace, resume)
+    with ReadDisplay(console, quiet, asked_for) as display:
+        code = asyncio.run(_answer_all(asked, display, as_json, console))
     for skipped in document.skipped[len(found) :]:  # what turned out to be broken when it was read
         warn(console, f"left out: {skipped}")
     for name, count in document.replaced.items():
         if count:
             warn(console, f"{name}: {count} characters could not be decoded and were read as U+FFFD")
-    code = 0
-    for question, outcome in zip(questions, outcomes, strict=True):
-        if isinstance(outcome, MemAgentError):
-            print_error(console, outcome)
-            code = code or exit_code(outcome)
-        elif options.json:
-            print(json.dumps(asdict(outcome), ensure_ascii=False))
-        else:
-            print(f"{question}\n{outcome.answer}\n" if len(questions) > 1 else outcome.answer)
     return code
 
 
-def _questions_and_paths(options: argparse.Namespace) -> tuple[list[str], list[str]]:
-    words = list(options.words)
-    questions = options.question or words[:1]
-    paths = words if options.question else words[1:]
-    if not questions:
-        raise SettingsError('what is the question? memagent ask "QUESTION" PATH...')
+def _lines(file: Path | None) -> list[str]:
+    """The questions of a file. Raises `SettingsError`."""
+    if file is None:
+        return []
+    try:
+        lines = file.read_text("utf-8-sig").splitlines()
+    except (OSError, UnicodeError) as error:
+        raise SettingsError(f"--questions {file} cannot be read: {error}") from error
+    if not (questions := [line.strip() for line in lines if line.strip()]):
+        raise SettingsError(f"--questions {file}: the file has no question")
+    return questions
+
+
+def _questions_and_paths(questions: list[str], words: Sequence[str]) -> tuple[list[str], list[str]]:
+    if questions:
+        paths = list(words)
+    else:
+        questions, paths = list(words[:1]), list(words[1:])
+        if not questions or (_is_there(questions[0]) and not paths):
+            raise SettingsError('what is the question? memagent ask "QUESTION" PATH...')
+        if _is_there(questions[0]) and not any(map(_is_there, paths)):
+            raise SettingsError(
+                f"there is no file {paths[0]!r}, but {questions[0]!r} is one: the question comes first, "
+                f'memagent ask "{paths[0]}" {questions[0]}'
+            )
     if not paths and sys.stdin and not sys.stdin.isatty():  # a closed stdin is None
         paths = ["-"]
     if not paths:
-        raise SettingsError("which document? name a file, a directory, a glob, or - for standard input")
+        raise SettingsError("which document? name a file, a folder, a pattern, or - for standard input")
     return questions, paths
 
 
-async def _ask_all(
-    questions: Sequence[str],
-    document: Document,
-    settings: Settings,
-    options: argparse.Namespace,
-    console: Console,
-) -> list[Result | MemAgentError]:
-    """One read a question, side by side; the failure of one leaves the others going."""
-    engine = await open_engine(settings)
-
-    async def ask(number: int, question: str) -> Result | MemAgentError:
-        try:
-            traces = _traces(options, number, question, document, of=len(questions))
-            reading = _first_that_fits(
-                traces, lambda trace: Read(question, document, engine, settings, trace, options.resume)
-            )
-        except MemAgentError as error:
-            return error
-        try:
-            async for conversation in reading:
-                show(reading, conversation)
-        except EngineError as error:
-            kept = reading.result.trace
-            return EngineError(f"{error}\nthe read is kept in {kept}: the same command with --resume goes on")
-        except MemAgentError as error:
-            return error
-        if reading.cut:
-            warn(console, f"{reading.cut} of {reading.calls} replies were cut at their token budget")
-        return reading.result
-
+def _is_there(word: str) -> bool:
+    """Whether a word names a file, or any."""
+    if word == "-":
+        return True
     try:
-        with progress_on(console, options.quiet) as show:
-            return await asyncio.gather(*(ask(*item) for item in enumerate(questions, 1)))
+        return Path(word).exists() or (glob.has_magic(word) and any(glob.iglob(word)))  # noqa: PTH207
+    except (OSError, ValueError):  # too long for a name, or with a null in it
+        return False
+
+
+async def _answer_all(asked: Asked, display: ReadDisplay, as_json: bool, console: Console) -> int:
+    """Print each answer as it comes; the failure of one question leaves the others going."""
+    code = 0
+    traces = await asyncio.to_thread(_traces, asked)
+    display.waiting(_WAITING[choose(asked.settings.engine).engine])
+    async with open_engine(asked.settings.engine) as engine:
+        display.waiting("")
+        answer = partial(_answer, asked, engine, display, console)
+        items = enumerate(zip(asked.questions, traces, strict=True), 1)
+        async with aclosing(side_by_side(answer, items, engine.model.calls)) as outcomes:
+            async for question, outcome in outcomes:
+                with display.paused():
+                    if isinstance(outcome, MemAgentError):
+                        print_error(console, outcome)
+                        code = code or exit_code(outcome)
+                    elif as_json:
+                        say_json(asdict(outcome))
+                    else:
+                        several = len(asked.questions) > 1
+                        say(f"{question}\n{outcome.answer}\n" if several else outcome.answer)
+    return code
+
+
+async def _answer(
+    asked: Asked,
+    engine: Engine,
+    display: ReadDisplay,
+    console: Console,
+    item: tuple[int, tuple[str, Trace]],
+) -> tuple[str, Result | MemAgentError]:
+    """Read for one question; what fails is returned."""
+    number, (question, trace) = item
+    read: Read | None = None
+    try:
+        read = Read(
+            question, asked.document, engine, asked.settings.read, trace=trace.paths, resume=trace.resume
+        )
+        display.begin(number, read)
+        async for conversation in read:
+            display.show(number, conversation)
+    except EngineError as error:
+        if read is None or read.trace is None:
+            return question, error
+        kept = f"the read is kept in {read.trace}: run the same command with --resume to continue"
+        return question, EngineError(f"{error}\n{kept}")
+    except MemAgentError as error:
+        return question, error
     finally:
-        await engine.aclose()
+        display.end(number)
+    if cut := read.progress.cut:
+        warn(console, f"{cut} of {read.progress.calls} replies were cut at their token budget")
+    return question, read.result
 
 
-def _traces(
-    options: argparse.Namespace, number: int, question: str, document: Document, of: int
-) -> list[Path]:
-    """Where a question's journal is, or may be; several questions number the file that was named."""
-    named: Path | None = options.trace
-    if named is not None:
-        return [named if of == 1 else named.with_stem(f"{named.stem}-{number}")]
-    folder = user_cache_path() / "journals"
-    if options.resume:
-        return earlier_paths(folder, document.fingerprint, question)
-    return [new_path(folder, document.fingerprint, question)]
+def _traces(asked: Asked) -> list[Trace]:
+    """The journals of all questions. Blocks.
 
-
-def _first_that_fits(traces: Sequence[Path], begin: Callable[[Path], Read]) -> Read:
-    """The read with the first journal that is one of it. Raises the first one's `JournalError` if none is."""
-    errors: list[JournalError] = []
-    for trace in traces:
-        try:
-            return begin(trace)
-        except JournalError as error:
-            errors.append(error)
-    raise errors[0]
+    With --resume, questions of several that were not begun yet begin. Raises `JournalError` if none was.
+    """
+    folder, questions = user_cache_path() / "journals", asked.questions
+    digest = asked.document.fingerprint
+    if (named := asked.trace) is None:
+        new = [new_path(folder, digest, question) for question in questions]
+    elif len(questions) == 1:
+        new = [named]
+    else:
+        new = [named.with_stem(f"{named.stem}-{number}") for number in range(1, len(questions) + 1)]
+    if not asked.resume:
+        return [Trace([path], resume=False) for path in new]
+    if named is None:
+        earlier = [earlier_paths(folder, digest, question) for question in questions]
+    else:
+        earlier = [[path] if path.exists() else [] for path in new]
+    if not any(earlier):
+        place = (
+            f"no journal of this document and problem in {folder}"
+            if named is None
+            else f"no journal {new[0]}"
+        )
+        raise JournalError(f"there is {place}: check the command, or leave out --resume")
+    return [
+        Trace(paths, resume=True) if paths else Trace([path], resume=False)
+        for path, paths in zip(new, earlier, strict=True)
+    ]

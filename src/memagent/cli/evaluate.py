@@ -1,8 +1,7 @@
-"""`memagent eval`: run readers over examples and keep every row."""
+"""`memagent eval`: read examples in several ways, score the answers, and keep every row."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import shlex
 import sys
@@ -12,91 +11,86 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from memagent.cli import flags
-from memagent.cli.messages import warn
+from memagent.cli.data import corpus_flags
+from memagent.cli.flags import PATH, Command, quiet_and_verbose, with_settings
+from memagent.cli.messages import say, tell, warn
 from memagent.engines import choose
-from memagent.errors import EngineError, SettingsError
+from memagent.errors import EngineError
 from memagent.evaluation.plan import Cell, Plan
-from memagent.evaluation.readers import READERS, Retrieval
 from memagent.evaluation.rows import EvaluationRow, without_password
 from memagent.evaluation.run import Evaluation, evaluate
+from memagent.reading.workflows import WORKFLOWS
 from memagent.reports.evaluation import load, score_tables
 from memagent.settings import Settings
-from memagent.tasks import TASKS, Corpora
+from memagent.tasks import TASKS
 from memagent.tasks.corpora import HOMES
 from memagent.tasks.scoring import SCORERS
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command to the parser."""
-    parser = commands.add_parser(
-        "eval",
-        help="run readers over examples and score them",
-        description="Run readers over examples, side by side, and append a row an attempt to DIR/rows.jsonl.",
-        epilog=f"tasks: {', '.join(TASKS)}. --seed makes the examples, and goes to the model's sampler. "
-        "Without --answer-tokens an answer has the room that its task asks for.",
-    )
-    parser.add_argument("--task", action="append", default=[], choices=TASKS, metavar="NAME",
-                        help="a task; may be repeated")  # fmt: skip
-    parser.add_argument("--length", action="append", type=int, default=[], metavar="TOKENS",
-                        help="a length of examples; may be repeated")  # fmt: skip
-    parser.add_argument("--documents", action="append", type=int, default=[], metavar="N",
-                        help="a size in documents, for tasks made of documents; may be repeated")  # fmt: skip
-    parser.add_argument(
-        "--examples", metavar="FILE", help="examples from a JSONL file, as `memagent data` writes"
-    )
-    parser.add_argument("--reader", action="append", default=[], choices=READERS, metavar="NAME",
-                        help=f"{', '.join(READERS)}; may be repeated")  # fmt: skip
-    parser.add_argument("--count", type=int, metavar="N",
-                        help="examples for a task at a size (128, or all of a smaller set); of a file, "
-                        "the first (all)")  # fmt: skip
-    parser.add_argument("--samples-per-example", type=int, default=1, metavar="N", dest="samples",
-                        help="how often each reader reads an example (1)")  # fmt: skip
-    parser.add_argument("--scorer", choices=SCORERS, help="another scorer than the task's own")
-    parser.add_argument("--positions", choices=("seeded", "ruler"), default="seeded",
-                        help="an order for each example, or RULER's one for all")  # fmt: skip
-    parser.add_argument("--passages", type=int, default=Retrieval().passages, metavar="K",
-                        help="how many passages the reader rag shows (%(default)s)")  # fmt: skip
-    parser.add_argument("--passage-tokens", type=int, default=Retrieval().passage_tokens, metavar="N",
-                        help="how long each of them is (%(default)s)")  # fmt: skip
-    for name in HOMES:
-        parser.add_argument(
-            f"--{name}", type=Path, metavar="FILE", help=f"your own file of the corpus {name}"
-        )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder of the rows")
-    parser.add_argument("--resume", action="store_true", help="run only what is missing in DIR")
-    parser.add_argument("--ray", metavar="ADDRESS", help='spread over a Ray cluster: its address, or "auto"')
-    parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
-    parser.add_argument("--verbose", action="store_true", help="tell about retries")
-    flags.add_settings(parser)
-    parser.set_defaults(run=run)
+@click.command(cls=Command, epilog=f"Tasks: {', '.join(TASKS)}.")
+@click.option("--task", "tasks", multiple=True, type=click.Choice(list(TASKS)), metavar="NAME",
+              help="a task; may be repeated")  # fmt: skip
+@click.option("--length", "lengths", multiple=True, type=int, metavar="TOKENS",
+              help="a length of examples; may be repeated")  # fmt: skip
+@click.option("--documents", multiple=True, type=int, metavar="N",
+              help="a size in documents, for tasks made of documents; may be repeated")  # fmt: skip
+@click.option("--examples", metavar="FILE", help="examples from a JSONL file, as `memagent data` writes them")
+@click.option("--reader", "readers", multiple=True, type=click.Choice(list(WORKFLOWS)), metavar="NAME",
+              help=f"a way to read; may be repeated: {', '.join(WORKFLOWS)}")  # fmt: skip
+@click.option("--count", type=int, metavar="N",
+              help="examples for a task at a size (128, or all of a smaller set), or the first of a file "
+              "(all)")  # fmt: skip
+@click.option("--samples-per-example", "samples", type=int, default=1, metavar="N",
+              help="how often each example is read (1)")  # fmt: skip
+@click.option("--scorer", type=click.Choice(list(SCORERS)), metavar="NAME",
+              help=f"another scorer than the task's own: {', '.join(SCORERS)}")  # fmt: skip
+@click.option("--positions", type=click.Choice(["seeded", "ruler"]), default="seeded",
+              help="an order for each example (seeded), or RULER's one for all")  # fmt: skip
+@corpus_flags
+@click.option("--out", type=PATH, required=True, metavar="DIR", help="the folder of the rows")
+@click.option("--resume", is_flag=True, help="run only what is missing in DIR")
+@click.option("--ray", metavar="ADDRESS", help='spread over a Ray cluster: its address, or "auto"')
+@quiet_and_verbose
+@with_settings("engine", "read", leave_out=("workflow",))
+@click.pass_obj
+def command(
+    console: Console,
+    /,
+    out: Path,
+    resume: bool,
+    ray: str | None,
+    quiet: bool,
+    settings: Settings,
+    **asked: Any,
+) -> int:
+    """Read examples, side by side and in several ways, and append a row an attempt to DIR/rows.jsonl.
 
-
-def run(options: argparse.Namespace, console: Console) -> int:
-    """Run what is missing, print the scores, and return the exit code."""
-    settings = flags.settings_from(options)
-    plan = _plan(options, settings)
+    --seed makes the examples, and goes to the model's sampler. Without --answer-tokens an answer has the room
+    that its task asks for.
+    """
+    plan = Plan(seed=settings.read.seed or 0, **asked)
     _warn_about(plan, settings, console)
-    with _progress_on(Console(quiet=True) if options.quiet else console) as cells:
+    with _progress_on(Console(quiet=True) if quiet else console) as cells:
         asyncio.run(
             evaluate(
                 Evaluation(
                     plan=plan,
                     settings=settings,
-                    folder=options.out,
-                    resume=options.resume,
-                    command=shown_command(sys.argv, settings.api_key),
-                    ray=options.ray,
+                    folder=out,
+                    resume=resume,
+                    command=shown_command(sys.argv, settings.engine.api_key),
+                    ray=ray,
                     on_begin=cells.begin,
                     on_row=cells.add,
                 )
             )
         )
-    evidence = load([options.out])
-    print(score_tables(evidence), end="")
+    evidence = load([out])
+    say(score_tables(evidence).removesuffix("\n"))
     failed = sum(result.row.error is not None for result in evidence.results)
     if failed == len(evidence.results):
         raise EngineError(f"every attempt failed, the last with: {evidence.results[-1].row.error}")
@@ -107,9 +101,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 def _warn_about(plan: Plan, settings: Settings, console: Console) -> None:
     """Say what the scores will not mean."""
-    if plan.samples > 1 and settings.temperature == 0:
-        warn(console, "at temperature 0 all samples of an example are alike: add --temperature 1")
-    if plan.lengths and not settings.tokenizer and choose(settings).engine == "openai":
+    if plan.samples > 1 and settings.read.temperature == 0:
+        warn(console, "at temperature 0 all samples of an example are the same: add --temperature 1")
+    if plan.lengths and not settings.engine.tokenizer and choose(settings.engine).engine == "openai":
         warn(console, "lengths in tokens are estimated: name the model's tokenizer with --tokenizer")
     for source in plan.sources():
         if source.origin == "sample":
@@ -124,27 +118,6 @@ def shown_command(words: list[str], key: str | None) -> str:
         for word in map(without_password, words[1:])
     ]
     return shlex.join(["memagent", *shown])
-
-
-def _plan(options: argparse.Namespace, settings: Settings) -> Plan:
-    for name in ("passages", "passage_tokens"):
-        if getattr(options, name) < 1:
-            raise SettingsError(f"{name} is {getattr(options, name)}: it must be above 0")
-    given = tuple((name, path) for name in HOMES if (path := getattr(options, name)) is not None)
-    return Plan(
-        readers=tuple(options.reader),
-        tasks=tuple(options.task),
-        lengths=tuple(options.length),
-        documents=tuple(options.documents),
-        count=options.count,
-        samples=options.samples,
-        seed=settings.seed or 0,
-        examples=options.examples,
-        scorer=options.scorer,
-        positions=options.positions,
-        retrieval=Retrieval(passages=options.passages, passage_tokens=options.passage_tokens),
-        corpora=Corpora(given),
-    )
 
 
 @contextmanager
@@ -173,7 +146,7 @@ class _Cells:
         for cell, reader in totals:
             self.cells[cell, reader] = self.bars.add_task("", total=totals[cell, reader], visible=False)
         if done and not self.console.is_terminal:
-            self._say(f"{done.total():,} of {totals.total():,} attempts are there already")
+            self._say(f"{done.total():,} of {totals.total():,} attempts are done already")
 
     def add(self, row: EvaluationRow) -> None:
         place = (Cell(row.task, row.length, row.documents), row.reader)
@@ -197,4 +170,4 @@ class _Cells:
         return f"{100 * sum(scores) / len(scores):.1f}{failed}"
 
     def _say(self, line: str) -> None:
-        self.bars.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        tell(self.bars.console, line)

@@ -1,49 +1,132 @@
-"""Flags for the settings, read off the fields of `Settings`."""
+"""Flags: those of the settings, read off their fields, and those that several commands share."""
 
 from __future__ import annotations
 
-import argparse
-from dataclasses import fields
+import functools
+from collections.abc import Callable, Collection
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
-from memagent.settings import NO_ADAPTER, Settings, load_settings, setting_types
+import click
+from pydantic.fields import FieldInfo
+
+from memagent.cli.messages import log_to
+from memagent.reading.workflows import WORKFLOWS
+from memagent.settings import NO_ADAPTER, PARTS, load_settings
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_TITLES = {"engine": "How a model is reached", "read": "How a document is read"}
+_NOTE = "Settings may also stand in a TOML file (--config) or in the environment (MEMAGENT_MODEL, ...)."
+_TYPES: dict[type, tuple[click.ParamType[Any], str]] = {
+    int: (click.INT, "N"),
+    float: (click.FLOAT, "X"),
+    str: (click.STRING, "TEXT"),
+}
+
+PATH = click.Path(path_type=Path)
 
 
-def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add a flag for each setting, and --config."""
-    group = parser.add_argument_group(
-        "settings", "also from a TOML file (--config) and the environment (MEMAGENT_MODEL, ...)"
+class SettingOption(click.Option):
+    """The flag of a setting; `title` is the heading that it has in the help."""
+
+    def __init__(self, *words: Any, title: str, **options: Any) -> None:
+        super().__init__(*words, **options)
+        self.title = title
+
+
+class Command(click.Command):
+    """A command whose help has its settings under headings of their own."""
+
+    def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, those of the command first."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(context):
+            record = parameter.get_help_record(context)
+            if record is not None and isinstance(parameter, click.Option):
+                title = parameter.title if isinstance(parameter, SettingOption) else "Options"
+                sections.setdefault(title, []).append(record)
+        for title, records in sorted(sections.items(), key=lambda it: it[0] != "Options"):
+            with formatter.section(title):
+                formatter.write_dl(records)
+        if len(sections) > 1:
+            formatter.write_paragraph()
+            formatter.write_text(_NOTE)
+
+
+def with_settings(
+    *parts: str, only: Collection[str] | None = None, leave_out: Collection[str] = ()
+) -> Callable[[Function], Function]:
+    """Give a command the flags of these parts of the settings; its function gets `settings`.
+
+    `only` names the flags that it has, `leave_out` those that it does not have.
+    """
+    chosen = {
+        name: (part, item)
+        for part in parts
+        for name, item in PARTS[part].model_fields.items()
+        if (only is None or name in only or part == "engine") and name not in leave_out
+    }
+
+    def decorate(function: Function) -> Function:
+        @functools.wraps(function)
+        def command(*arguments: Any, config: Path | None, no_adapter: bool, **values: Any) -> Any:
+            given = {name: values.pop(name) for name in chosen}
+            if no_adapter:
+                given["adapter"] = NO_ADAPTER
+            return function(*arguments, settings=load_settings(given, config), **values)
+
+        for name, (part, item) in reversed(chosen.items()):
+            command = _option(name, part, item)(command)
+        without = "the embedded model as it was before training"
+        command = click.option(
+            "--no-adapter", is_flag=True, cls=SettingOption, title=_TITLES["engine"], help=without
+        )(command)
+        config = click.option("--config", type=PATH, metavar="FILE", help="a TOML file with settings")
+        return config(command)  # type: ignore[return-value]
+
+    return decorate
+
+
+def _option(name: str, part: str, item: FieldInfo) -> Callable[[Any], Any]:
+    flag, kind = "--" + name.replace("_", "-"), _kind(item.annotation)
+    text = (item.description or "") + ("" if item.default in (None, False) else f" ({_shown(item.default)})")
+    choices = get_args(kind) if get_origin(kind) is Literal else WORKFLOWS if name == "workflow" else ()
+    options: dict[str, Any] = {}
+    if kind is bool:
+        flag = f"{flag}/--no{flag[1:]}"
+    elif choices:
+        options = {"type": click.Choice(list(choices)), "metavar": "NAME"}
+        text = f"{text}: {', '.join(choices)}"
+    else:
+        options = dict(zip(("type", "metavar"), _TYPES[kind], strict=True))
+    return click.option(flag, cls=SettingOption, title=_TITLES[part], default=None, help=text, **options)
+
+
+def _kind(annotation: Any) -> Any:
+    """The plain type of a setting that may be None and may have bounds, which pydantic checks."""
+    if get_origin(annotation) is Literal:
+        return annotation
+    if get_origin(annotation) is Annotated:
+        return _kind(get_args(annotation)[0])
+    inner = [it for it in get_args(annotation) if it is not NoneType]
+    return _kind(inner[0]) if inner else annotation
+
+
+def _shown(default: Any) -> str:
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def quiet_and_verbose(function: Function) -> Function:
+    """Give a command --quiet, which its function gets, and --verbose, which is heeded here."""
+
+    def heed(context: click.Context, _parameter: click.Parameter, verbose: bool) -> None:
+        if verbose:
+            context.meta["memagent.verbose"] = True
+            log_to(context.obj, verbose=True)
+
+    verbose = click.option(
+        "--verbose", is_flag=True, expose_value=False, callback=heed, help="tell about retries"
     )
-    group.add_argument("--config", metavar="FILE", help="a TOML file with settings")
-    group.add_argument(
-        "--no-adapter",
-        dest="adapter",
-        action="store_const",
-        const=NO_ADAPTER,
-        default=argparse.SUPPRESS,
-        help="the embedded model as it was before training",
-    )
-    types = setting_types()
-    for item in fields(Settings):
-        flag = "--" + item.name.replace("_", "-")
-        kind = types[item.name]
-        text = item.metadata["help"] + (f" ({item.default})" if item.default not in (None, False) else "")
-        if kind is bool:
-            group.add_argument(
-                flag, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text
-            )
-            continue
-        group.add_argument(
-            flag,
-            type=kind,
-            default=argparse.SUPPRESS,
-            choices=item.metadata["choices"] or None,
-            metavar=None if item.metadata["choices"] else {int: "N", float: "X"}.get(kind, "TEXT"),
-            help=text,
-        )
-
-
-def settings_from(options: argparse.Namespace) -> Settings:
-    """The settings of a command line, over the file and the environment."""
-    names = {item.name for item in fields(Settings)}
-    given = {name: value for name, value in vars(options).items() if name in names}
-    return load_settings(given, options.config)
+    return click.option("--quiet", is_flag=True, help="no progress on stderr")(verbose(function))

@@ -1,30 +1,83 @@
-"""What is said on stderr, and the exit code that goes with an error."""
+"""What a terminal is told: answers on stdout, everything else on stderr, and no text that could harm it."""
 
 from __future__ import annotations
 
+import json
+import logging
+import re
+import sys
+from typing import Any
+
 from rich.console import Console
+from rich.logging import RichHandler
 
 from memagent.errors import DocumentError, EngineError, MemAgentError, SettingsError
 
 EXIT_CODES: dict[type[MemAgentError], int] = {SettingsError: 2, EngineError: 3, DocumentError: 4}
 DEFECT = 1
-INTERRUPTED = 130
+USAGE = 2
+
+# Controls but tab and line feed, and what turns the direction of writing: a terminal obeys both.
+_COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+class OutputError(Exception):
+    """Standard output cannot be written; its cause says why."""
 
 
 def exit_code(error: MemAgentError) -> int:
     """The exit code that stands for an error."""
-    return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), 2)
+    return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), USAGE)
 
 
-def print_error(console: Console, error: MemAgentError) -> None:
-    """Say what went wrong; nothing in it is read as markup."""
-    _say(console, f"error: {error}", "bold red")
+def harmless(text: str) -> str:
+    r"""The text with control characters written out (`\x1b`): a terminal shows and never obeys them."""
+    return _COMMANDS.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
+
+
+def say(text: str) -> None:
+    """Print a line to stdout: whole to a file or pipe, harmless to a terminal. Raises `OutputError`."""
+    if sys.stdout is None:  # it was closed by whoever started us
+        raise OutputError from OSError("it is closed")
+    try:
+        sys.stdout.write((harmless(text) if sys.stdout.isatty() else text) + "\n")
+        sys.stdout.flush()
+    except OSError as error:
+        raise OutputError from error
+
+
+def say_json(value: Any) -> None:
+    """Print a value as a line of JSON: whole, and harmless by its escapes. Raises `OutputError`."""
+    line = json.dumps(value, ensure_ascii=False)
+    say(_COMMANDS.sub(lambda found: f"\\u{ord(found.group()):04x}", line))
+
+
+def print_error(console: Console, error: Exception | str) -> None:
+    """Say on stderr what went wrong."""
+    tell(console, f"error: {error}", "bold red")
 
 
 def warn(console: Console, text: str) -> None:
-    """Say what the user should know though it is no error."""
-    _say(console, text, "yellow")
+    """Say on stderr what the user should know though it is no error."""
+    tell(console, text, "yellow")
 
 
-def _say(console: Console, text: str, style: str) -> None:
-    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+def tell(console: Console, text: str, style: str | None = None) -> None:
+    """Say something on stderr; nothing in it is read as markup."""
+    console.print(harmless(text), style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+class _HarmlessFormatter(logging.Formatter):
+    """Log records may quote a model."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return harmless(super().format(record))
+
+
+def log_to(console: Console, verbose: bool) -> None:
+    """Show warnings on stderr, or with `verbose` retries and the like too."""
+    handler = RichHandler(console=console, show_time=False, show_path=False, markup=False, highlighter=None)
+    handler.setFormatter(_HarmlessFormatter("%(message)s"))
+    log = logging.getLogger("memagent")
+    log.handlers = [handler]
+    log.setLevel(logging.INFO if verbose else logging.WARNING)

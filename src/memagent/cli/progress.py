@@ -1,96 +1,164 @@
-"""How a read goes on: a live display on a terminal, a plain line a conversation elsewhere."""
+"""How reads go on: a live display on a terminal, a plain line a conversation elsewhere."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import TracebackType
+from typing import Self
 
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live
 from rich.panel import Panel
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
+from memagent.cli.messages import harmless, tell
+from memagent.reading.progress import Progress
 from memagent.reading.read import Read
 from memagent.types import Conversation
 
 _PREVIEW_CHARACTERS = 200
 _PANEL_CHARACTERS = 1200
+_MOST_BARS = 8
+_WIDE = 100
 
 
-Show = Callable[[Read, Conversation], None]
+class ReadDisplay:
+    """Tells about the reads of some questions; nothing if `quiet`. A context manager."""
+
+    def __init__(self, console: Console, quiet: bool, questions: Sequence[str]) -> None:
+        self._console, self._quiet = console, quiet
+        self._questions = questions
+        self._reads: dict[int, Read] = {}
+        self._memories: dict[int, str] = {}
+        self._last: int | None = None  # whose memory was written last
+        self._status = ""
+        self._since = time.monotonic()
+        self._live = (
+            Live(self, console=console, refresh_per_second=4, redirect_stdout=False)
+            if console.is_terminal and not quiet
+            else None
+        )
+
+    def waiting(self, status: str) -> None:
+        """Say what is being waited for before the first read; "" for nothing."""
+        self._status, self._since = status, time.monotonic()
+        if status and self._live is None and not self._quiet:
+            tell(self._console, status)
+
+    def begin(self, number: int, read: Read) -> None:
+        """The read of a question begins."""
+        self._reads[number] = read
+
+    def show(self, number: int, conversation: Conversation) -> None:
+        """A read has finished a conversation."""
+        before = self._memories.get(number, "")
+        self._memories[number], self._last = conversation.memory, number
+        if self._live is None and not self._quiet:
+            label = f"question {number}, " if len(self._questions) > 1 else ""
+            tell(self._console, label + _line(self._reads[number].progress, conversation, before))
+
+    def end(self, number: int) -> None:
+        """A read has ended."""
+        if len(self._questions) > 1:
+            self._reads.pop(number, None)
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Out of the way, so that stdout can be written to the same terminal."""
+        return nullcontext() if self._live is None else _stopped(self._live)
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self._status:
+            yield Text(f"{self._status}, {time.monotonic() - self._since:.0f} s")
+        if self._last is not None:
+            title = self._label(self._last, options.max_width - 20)
+            memory = harmless(self._memories[self._last][-_PANEL_CHARACTERS:]) or "(empty)"
+            yield Panel(Text(memory), title=Text(f"memory{title and ': '}{title}"), border_style="cyan")
+        bars = Table.grid(padding=(0, 1, 0, 0))
+        for number, read in list(self._reads.items())[:_MOST_BARS]:
+            bars.add_row(*self._bar(number, read.progress, options.max_width))
+        yield bars
+
+    def _bar(self, number: int, progress: Progress, width: int) -> list[RenderableType]:
+        label = self._label(number, width // 4)
+        cells = 20 if width >= _WIDE else 10
+        bar = ProgressBar(total=1.0, completed=progress.fraction or 0.0, width=cells)
+        room = width - cells - 1 - (len(label) + 1 if label else 0)
+        told = Text(fitted(progress, room), no_wrap=True, overflow="ellipsis")
+        return [Text(label), bar, told] if label else [bar, told]
+
+    def _label(self, number: int, cells: int) -> str:
+        if len(self._questions) == 1:
+            return ""
+        return _cut(harmless(f"{number} {self._questions[number - 1]}"), cells)
 
 
 @contextmanager
-def progress_on(console: Console, quiet: bool) -> Iterator[Show]:
-    """What to call with each conversation, as suits the console."""
-    if quiet:
-        yield lambda _reading, _conversation: None
-    elif not console.is_terminal:
-        yield _Lines(console).show
-    else:
-        bars = Progress(BarColumn(20), TextColumn("{task.description}"), console=console)
-        with Live(bars, console=console, refresh_per_second=4) as live:
-            yield _Bars(bars, live).show
+def _stopped(live: Live) -> Iterator[None]:
+    live.stop()
+    try:
+        yield
+    finally:
+        live.start()
 
 
-class _Lines:
-    """One line a conversation: for logs and pipes."""
-
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self.memories: dict[int, str] = {}
-
-    def show(self, reading: Read, conversation: Conversation) -> None:
-        before = self.memories.get(id(reading), "")
-        self.memories[id(reading)] = conversation.memory
-        seconds = f"{conversation.seconds:.1f} s"
-        if conversation.kind == "answer":
-            line = f"answered in {seconds}; {_cost(reading)}"
-        elif conversation.memory == before:
-            line = f"{_place(reading)}: {seconds}, memory unchanged"
-        else:
-            line = f"{_place(reading)}: {seconds}, memory: {_preview(conversation.memory)}"
-        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+def fitted(progress: Progress, cells: int) -> str:
+    """How far a read is, as much of it as has room: the time left is given up last."""
+    rate = f"{progress.tokens_per_second:.0f} tokens/s" if progress.tokens_per_second else ""
+    left = "" if progress.seconds_left is None or progress.done else f"{clock(progress.seconds_left)} left"
+    parts = {"place": _place(progress), "rate": rate, "cost": _cost(progress), "left": left}
+    for least in ("", "cost", "rate", "place"):
+        parts.pop(least, None)
+        if len(told := ", ".join(filter(None, parts.values()))) <= cells:
+            break
+    return told
 
 
-class _Bars:
-    """A bar a question, and the memory that was written last."""
-
-    def __init__(self, bars: Progress, live: Live) -> None:
-        self.bars, self.live = bars, live
-        self.started = time.monotonic()
-        self.tasks: dict[int, TaskID] = {}
-
-    def show(self, reading: Read, conversation: Conversation) -> None:
-        if id(reading) not in self.tasks:
-            self.tasks[id(reading)] = self.bars.add_task("", total=1.0)
-        elapsed = time.monotonic() - self.started
-        rate = (reading.prompt_tokens + reading.completion_tokens) / max(elapsed, 1e-6)
-        done = conversation.kind == "answer"
-        fraction = 1.0 if done else reading.fraction
-        left = f", {elapsed / fraction - elapsed:.0f} s left" if fraction and not done else ""
-        self.bars.update(
-            self.tasks[id(reading)],
-            completed=fraction or 0.0,
-            description=f"{_place(reading)}, {rate:.0f} tokens/s, {_cost(reading)}{left}",
-        )
-        memory = Text(conversation.memory[-_PANEL_CHARACTERS:] or "(empty)")
-        self.live.update(Group(Panel(memory, title="memory", border_style="cyan"), self.bars))
+def clock(seconds: float) -> str:
+    """A length of time for people."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def _place(reading: Read) -> str:
-    if not reading.fraction:
-        return f"chunk {reading.chunks}"
-    total = max(reading.chunks, round(reading.chunks / reading.fraction))
-    return f"chunk {reading.chunks} of {'' if reading.fraction == 1 else '~'}{total}"
+def _line(progress: Progress, conversation: Conversation, before: str) -> str:
+    """What a log is told of a conversation."""
+    seconds = f"{conversation.seconds:.1f} s"
+    if conversation.kind == "answer":
+        return f"answered in {seconds}; {_cost(progress)}"
+    if conversation.memory == before:
+        return f"{_place(progress)}: {seconds}, memory unchanged"
+    preview = _cut(conversation.memory, _PREVIEW_CHARACTERS)
+    return f"{_place(progress)}: {seconds}, memory: {preview}"
 
 
-def _cost(reading: Read) -> str:
-    return f"{reading.prompt_tokens:,} tokens in, {reading.completion_tokens:,} out"
+def _place(progress: Progress) -> str:
+    of = progress.chunks_in_all
+    if not of:
+        return f"chunk {progress.chunks}"
+    return f"chunk {progress.chunks} of {'' if progress.fraction == 1 else '~'}{of}"
 
 
-def _preview(memory: str) -> str:
-    line = " ".join(memory.split())
-    return line if len(line) <= _PREVIEW_CHARACTERS else line[: _PREVIEW_CHARACTERS - 1] + "…"
+def _cost(progress: Progress) -> str:
+    price = "" if progress.cost is None else f", cost {progress.cost:.4g}"
+    return f"{progress.prompt_tokens:,} tokens in, {progress.completion_tokens:,} out{price}"
+
+
+def _cut(text: str, characters: int) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= characters else line[: characters - 1] + "…"

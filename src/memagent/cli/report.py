@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
+import click
 from rich.console import Console
 
-from memagent.cli.messages import warn
-from memagent.errors import SettingsError
+from memagent.cli.flags import PATH
+from memagent.cli.messages import say, warn
+from memagent.errors import SettingsError, extra_hint
 from memagent.evaluation.rows import RUN_FILE
 from memagent.reports.evaluation import write_report as report_evaluations
 from memagent.reports.training import write_report as report_training
@@ -20,29 +20,21 @@ from memagent.training.metrics import METRICS_FILE
 _WRITERS = {METRICS_FILE: report_training, RUN_FILE: report_evaluations}
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command to the parser."""
-    parser = commands.add_parser(
-        "report",
-        help="draw what evaluations or training runs came to",
-        description="Write report.md, report.json and pictures from the rows of one or more evaluations, or "
-        "from the metrics of one or more training runs.",
-    )
-    parser.add_argument(
-        "words", nargs="+", metavar="DIR", help="a folder of `memagent eval` or `memagent train`"
-    )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (the first folder)")
-    parser.set_defaults(run=run)
+@click.command()
+@click.argument("folders", nargs=-1, required=True, type=PATH, metavar="DIR...")
+@click.option("--out", type=PATH, metavar="DIR", help="where to write (the first folder)")
+@click.pass_obj
+def command(console: Console, folders: tuple[Path, ...], out: Path | None) -> int:
+    """Draw what evaluations or training runs came to.
 
-
-def run(options: argparse.Namespace, console: Console) -> int:
-    """Write the report and print the names of its files."""
-    folders = [Path(word) for word in options.words]
-    written = _writer(folders)(folders, options.out or folders[0])
+    Writes report.md, report.json and pictures from the folders of one or more evaluations (`memagent eval`),
+    or of one or more training runs (`memagent train`).
+    """
+    written = _writer(folders)(folders, out or folders[0])
     for path in written:
-        print(path)
+        say(str(path))
     if not any(path.suffix == ".png" for path in written):
-        warn(console, "no pictures: pip install 'memagent[report]'")
+        warn(console, f"no pictures: {extra_hint('report')}")
     return 0
 
 

@@ -2,94 +2,162 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import logging
 import os
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import click
 from rich.console import Console
 
-from memagent.cli.messages import warn
+from memagent.cli.flags import PATH, quiet_and_verbose
+from memagent.cli.messages import say, tell
+from memagent.cli.training_progress import TrainingWatch
+from memagent.engines import open_engine
 from memagent.engines.llamacpp.embedded import default_model
-from memagent.errors import SettingsError
-from memagent.reading.read import given_budgets
+from memagent.errors import SettingsError, extra_hint
+from memagent.reading.budgets import given_budgets
 from memagent.training.settings import TrainingSettings, load_training
 
-_WAYS = ("sft", "collect", "export")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command to the parser."""
-    parser = commands.add_parser(
-        "train",
-        help="train a reader (Multi-Conv DAPO)",
-        usage=f"memagent train [options] [{'|'.join(_WAYS)}] CONFIG.toml|RUN",
-        description="Train a policy to write memory, as a TOML file says.",
-        epilog="memagent train CONFIG.toml: warm start, where the file has one, then reinforcement learning. "
-        "memagent train sft CONFIG.toml: the warm start alone. memagent train collect CONFIG.toml "
-        "--out FILE: trajectories of the [read] engine at the examples of [data], kept if their reward is "
-        "--least-reward or more. memagent train export RUN --to KIND --out PATH: the newest checkpoint as a "
-        "PEFT folder (adapter), a Hugging Face folder (merged), or for llama.cpp (gguf, gguf-adapter). "
-        "Several GPUs: accelerate launch -m memagent train CONFIG.toml.",
-    )
-    parser.add_argument("words", nargs="+", metavar="CONFIG.toml|RUN",
-                        help="the settings; for export, a run's folder")  # fmt: skip
-    parser.add_argument("--out", metavar="PATH", help="where it goes (runs/ and the name of the settings)")
-    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
-                        help="another value for a setting (loss.kl_weight=0); may be repeated")  # fmt: skip
-    parser.add_argument("--to", choices=("adapter", "merged", "gguf", "gguf-adapter"), default="merged",
-                        help="what to export (merged)")  # fmt: skip
-    parser.add_argument(
-        "--count", type=int, default=256, metavar="N", help="collect: at so many examples (256)"
-    )
-    parser.add_argument("--samples", type=int, default=1, metavar="N", help="collect: attempts at each (1)")
-    parser.add_argument(
-        "--least-reward", type=float, default=1.0, metavar="X", help="collect: kept from here (1)"
-    )
-    parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
-    parser.add_argument("--verbose", action="store_true", help="tell about retries")
-    parser.set_defaults(run=run)
+class _TrainGroup(click.Group):
+    """`train CONFIG` means `train run CONFIG`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
 
 
-def run(options: argparse.Namespace, console: Console) -> int:
-    """Run the command."""
-    way, source = _way_and_source(options.words)
-    if way == "export":
-        return _export(source, options, console)
-    settings = load_training(source, overrides(options.set))
-    if way == "collect":
-        return asyncio.run(_collect(settings, options, console))
+@click.group(
+    cls=_TrainGroup,
+    subcommand_metavar="[run|sft|collect|export] ...",
+    epilog="Several GPUs: accelerate launch -m memagent train CONFIG.toml.",
+)
+def command() -> None:
+    """Train a policy to write memory (Multi-Conv DAPO), as a TOML file says.
+
+    `memagent train CONFIG.toml` is short for `memagent train run CONFIG.toml`.
+    """
+
+
+def _configured(function: Function) -> Function:
+    """Give a command the file of settings and --set; its function gets `config` and `changes`."""
+    config = click.argument("config", type=PATH, metavar="CONFIG.toml")
+    text = "another value for a setting (loss.kl_weight=0); may be repeated"
+    changes = click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help=text)
+    return config(changes(function))
+
+
+def _training(function: Function) -> Function:
+    """Give a command what trains its flags."""
+    out = click.option("--out", type=PATH, metavar="DIR", help="the run's folder (runs/ and CONFIG's name)")
+    resume = click.option("--resume", is_flag=True, help="continue from the newest checkpoint")
+    return _configured(out(resume(quiet_and_verbose(function))))
+
+
+@command.command()
+@_training
+@click.pass_obj
+def run(console: Console, /, **flags: Any) -> int:
+    """The warm start, where CONFIG.toml has one, then reinforcement learning."""
+    return _train(console, only_warm_start=False, **flags)
+
+
+@command.command()
+@_training
+@click.pass_obj
+def sft(console: Console, /, **flags: Any) -> int:
+    """The warm start alone: imitation of solved examples."""
+    return _train(console, only_warm_start=True, **flags)
+
+
+def _train(
+    console: Console,
+    only_warm_start: bool,
+    config: Path,
+    changes: tuple[str, ...],
+    out: Path | None,
+    resume: bool,
+    quiet: bool,
+) -> int:
+    settings = load_training(config, overrides(changes))
     with _extra():
         from memagent.training.trainer import train
-    from memagent.cli.training_progress import TrainingWatch
 
     # A policy that learns writes empty replies by the thousand; the metrics tell of them.
     logging.getLogger("memagent.reading.workflows").setLevel(logging.ERROR)
-    out = Path(options.out or Path("runs") / source.stem)
+    folder = out or Path("runs") / config.stem
     first = os.environ.get("RANK", "0") == "0"  # of several processes one tells
-    with TrainingWatch(console, options.quiet or not first) as watch:
-        asyncio.run(train(settings, out, watch, options.resume, only_warm_start=way == "sft"))
+    with TrainingWatch(console, quiet or not first) as watch:
+        asyncio.run(train(settings, folder, watch, resume, only_warm_start=only_warm_start))
     if first:
-        print(out)
+        say(str(folder))
     return 0
 
 
-def _way_and_source(words: list[str]) -> tuple[str | None, Path]:
-    way, *rest = words
-    if way in _WAYS and len(rest) == 1:
-        return way, Path(rest[0])
-    if rest or way in _WAYS:
-        raise SettingsError(f"memagent train {' '.join(words)}: name one file of settings, or one run")
-    return None, Path(way)
+@command.command()
+@_configured
+@click.option("--out", type=PATH, required=True, metavar="FILE", help="where the trajectories go (JSONL)")
+@click.option("--count", type=int, default=256, metavar="N", help="how many examples are read (256)")
+@click.option("--samples", type=int, default=1, metavar="N", help="attempts at each (1)")
+@click.option("--least-reward", type=float, default=1.0, metavar="X", help="what is kept: this or more (1)")
+@quiet_and_verbose
+@click.pass_obj
+def collect(
+    console: Console,
+    config: Path,
+    changes: tuple[str, ...],
+    out: Path,
+    count: int,
+    samples: int,
+    least_reward: float,
+    quiet: bool,
+) -> int:
+    """Collect what the engine of CONFIG's [read] does well at the examples of its [data], to imitate it."""
+    settings = load_training(config, overrides(changes))
+    kept, tried = asyncio.run(_collect(settings, out, count, samples, least_reward))
+    if not quiet:
+        tell(console, f"{kept} of {tried} attempts kept")
+    return 0
 
 
-def overrides(pairs: list[str]) -> dict[str, Any]:
+@command.command()
+@click.argument("run", type=PATH, metavar="RUN")
+@click.option("--to", "kind", type=click.Choice(["adapter", "merged", "gguf", "gguf-adapter"]),
+              default="merged", help="a PEFT folder (adapter), a Hugging Face folder (merged, the default), "
+              "or a file for llama.cpp (gguf, gguf-adapter)")  # fmt: skip
+@click.option("--out", type=PATH, required=True, metavar="PATH", help="where it goes")
+@quiet_and_verbose
+@click.pass_obj
+def export(console: Console, run: Path, kind: str, out: Path, quiet: bool) -> int:
+    """Export the newest checkpoint of RUN, the folder of a training run."""
+    with _extra():
+        from memagent.training.export import export_policy
+        from memagent.training.trainer import trained_policy
+
+    policy, settings, step = trained_policy(run)
+    model = settings.policy.model or str(default_model())
+    export_policy(
+        policy.model,
+        policy.tokenizer,
+        kind,
+        out,
+        base_gguf=Path(model) if model.endswith(".gguf") else None,
+        budgets=given_budgets(settings.read),
+    )
+    if not quiet:
+        tell(console, f"the policy after step {step}: {out}")
+    return 0
+
+
+def overrides(pairs: Sequence[str]) -> dict[str, Any]:
     """`table.name=value` pairs as nested tables; a value is TOML, or else text. Raises `SettingsError`."""
     tables: dict[str, Any] = {}
     for pair in pairs:
@@ -114,54 +182,23 @@ def _extra() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise SettingsError(f"{error}: training needs its extra, pip install 'memagent[train]'") from error
+        raise SettingsError(f"{error}; {extra_hint('train')}") from error
 
 
-async def _collect(settings: TrainingSettings, options: argparse.Namespace, console: Console) -> int:
-    from memagent.engines import open_engine
-    from memagent.evaluation.attempts import slots
+async def _collect(
+    settings: TrainingSettings, out: Path, count: int, samples: int, least_reward: float
+) -> tuple[int, int]:
+    """How many attempts were kept, and of how many."""
     from memagent.training.data import load_data
     from memagent.training.imitation.trajectories import collect, write_trajectories
     from memagent.training.rewards import load_reward
-    from memagent.types import model_of
 
-    if options.out is None:
-        raise SettingsError("where to? --out FILE.jsonl")
-    engine = await open_engine(settings.read)
-    try:
-        count_tokens = model_of(engine).count_tokens or len
-        data = load_data(settings.data.examples, settings.seed, count_tokens)
+    async with open_engine(settings.engine) as engine:
+        data = load_data(settings.data.examples, settings.seed, engine.model.count_tokens)
         reward = load_reward(settings.data.reward, settings.data.scorer)
-        examples = data.first(options.count)
+        examples = data.first(count)
         found = collect(
-            examples, engine, settings.read, reward,
-            options.least_reward, options.samples, slots(settings.read),
+            examples, engine, settings.read, reward, least_reward, samples, engine.model.calls
         )  # fmt: skip
-        kept = await write_trajectories(options.out, found)
-    finally:
-        await engine.aclose()
-    if not options.quiet:
-        warn(console, f"{kept} of {len(examples) * options.samples} attempts kept")
-    return 0
-
-
-def _export(source: Path, options: argparse.Namespace, console: Console) -> int:
-    with _extra():
-        from memagent.training.export import export_policy
-        from memagent.training.trainer import trained_policy
-
-    if options.out is None:
-        raise SettingsError("where to? --out PATH")
-    policy, settings, step = trained_policy(source)
-    model = settings.policy.model or str(default_model())
-    export_policy(
-        policy.model,
-        policy.tokenizer,
-        options.to,
-        Path(options.out),
-        base_gguf=Path(model) if model.endswith(".gguf") else None,
-        budgets=given_budgets(settings.read),
-    )
-    if not options.quiet:
-        console.print(f"the policy after step {step}: {options.out}", highlight=False)
-    return 0
+        kept = await write_trajectories(out, found)
+    return kept, len(examples) * samples

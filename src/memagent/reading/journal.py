@@ -224,11 +224,9 @@ def new_path(folder: Path, document: str, problem: str) -> Path:
 
 
 def earlier_paths(folder: Path, document: str, problem: str) -> list[Path]:
-    """The journals there of this document and problem, newest first. Raises `JournalError` for none."""
-    newest = sorted(folder.glob(f"*-{_key(document, problem)}.jsonl"), reverse=True)
-    if not newest:
-        raise JournalError(f"no journal of this document and problem in {folder}: leave out --resume")
-    return newest
+    """The journals there of this document and problem, those that hold most first, then the newest."""
+    found = folder.glob(f"*-{_key(document, problem)}.jsonl")
+    return sorted(found, key=lambda path: (path.stat().st_size, path.name), reverse=True)
 
 
 def _key(document: str, problem: str) -> str:
