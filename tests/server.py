@@ -29,15 +29,17 @@ Reply = Callable[[Messages], str]
 class Fault:
     """What is sent in place of a completion.
 
-    `cut` closes the connection "before" or in the "middle" of the reply. A fault with neither a
-    cut nor a body, at status 200, is a completion that comes too late.
+    `cut` closes the connection "before" or in the "middle" of the reply; `spoil` changes the completion
+    that would have been sent. A fault with none of these and no body, at status 200, is a completion
+    that comes too late.
     """
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
-    body: str = ""
+    body: str | bytes = ""
     delay_seconds: float = 0.0
     cut: str = ""
+    spoil: Callable[[dict[str, Any]], None] | None = None
 
 
 def refusal(status: int, message: str, headers: Mapping[str, str] | None = None, **fields: Any) -> Fault:
@@ -60,6 +62,37 @@ PASSING_FAULTS = {
     "slow": Fault(delay_seconds=SLOW_SECONDS),
 }
 """Each kind of failure that another try may mend."""
+
+
+def ended(reason: str | None, share: float) -> Fault:
+    """A reply that ends for a reason other than its own, with that share of its text, or none (null)."""
+
+    def spoil(completion: dict[str, Any]) -> None:
+        choice = completion["choices"][0]
+        text = choice["message"]["content"]
+        choice["message"]["content"] = text[: int(len(text) * share)] or None
+        choice["finish_reason"] = reason
+
+    return Fault(spoil=spoil)
+
+
+def thinks_too_long(completion: dict[str, Any]) -> None:
+    """Spoil a completion: its tokens were used up by a thought."""
+    choice = completion["choices"][0]
+    choice["message"]["content"] = f"<think>\nLet me see. {choice['message']['content']}"
+    choice["finish_reason"] = "length"
+
+
+UNUSABLE_REPLIES = {
+    "null": ended("stop", 0),
+    "filtered": ended("content_filter", 0),
+    "filtered in part": ended("content_filter", 0.5),
+    "error in part": ended("error", 0.5),
+    "length in a thought": Fault(spoil=thinks_too_long),
+}
+"""Replies of status 200 that must not pass for answers."""
+
+PASSING_FAULTS |= UNUSABLE_REPLIES
 
 FaultPlan = Callable[[str, int], Fault | None]
 """From a prompt's digest and how often it was asked before to the fault that this call meets."""
@@ -254,7 +287,10 @@ class Server:
         if self.window is not None and len(prompt) > self.window:
             error = WORDINGS[self.wording](count_tokens(prompt), self.window)
             return Fault(400, body=json.dumps(error))
-        completion = json.dumps(self.completion(body))
+        made = self.completion(body)
+        if fault and fault.spoil:
+            fault.spoil(made)
+        completion = json.dumps(made)
         if fault:
             return replace(fault, body=completion)
         with self._lock:
@@ -305,7 +341,7 @@ def _connection_for(server: Server) -> type[BaseHTTPRequestHandler]:
         def _send(self, response: Fault) -> None:
             if response.cut == "before":
                 return self._hang_up()
-            content = response.body.encode()
+            content = response.body.encode() if isinstance(response.body, str) else response.body
             self.send_response(response.status)
             headers = {"Content-Type": "application/json", **response.headers}
             for name, value in {**headers, "Content-Length": str(len(content))}.items():

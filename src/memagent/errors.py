@@ -16,6 +16,12 @@ Each message carries the offending value and the next thing to do.
 
 from __future__ import annotations
 
+import re
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")
+# A password may hold a slash: then what follows the host's colon is no port.
+_USER = re.compile(r"(?<=://)(?:[^/?#]*|[^/?#:]*:(?!\d+(?:[/?#]|\Z)).*)@")
+
 
 class MemAgentError(Exception):
     """The root: catch this one to catch them all."""
@@ -60,3 +66,8 @@ class CallLimitError(EngineError):
 def extra_hint(extra: str) -> str:
     """How to install one of the package's extras, which are not on an index: from the checkout."""
     return f"install the extra [{extra}]: python -m pip install -e '.[{extra}]' in the checkout of memagent"
+
+
+def without_secrets(text: str) -> str:
+    """The text with no user, password or query in any URL: what may be shown or kept."""
+    return _URL.sub(lambda url: re.sub(r"\?[^#]+", "?...", _USER.sub("", url[0]), count=1), text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import urllib.request
@@ -15,7 +16,9 @@ import pytest
 
 from server import (
     PASSING_FAULTS,
+    UNUSABLE_REPLIES,
     WORDINGS,
+    Fault,
     Server,
     facts_document,
     lasting_fault,
@@ -88,8 +91,44 @@ def test_faults_change_neither_the_memory_nor_the_answer(
         assert in_order(server.paid) == servers[0].paid
 
 
+def test_no_unusable_reply_passes_for_an_answer(serve: Serve, tmp_path: Path) -> None:
+    """Each of 40 facts reaches the answer, though every third call brings a reply that is none."""
+    document = tmp_path / "facts.txt"
+    document.write_text(facts_document(60), "utf-8")
+    facts = set(re.findall(r"FACT-\d+: \w+", document.read_text("utf-8")))
+    cases = [(kind, seed) for kind in UNUSABLE_REPLIES for seed in SEEDS]
+    servers = [serve(faults=seeded_faults(0.3, seed, [kind])) for kind, seed in cases]
+
+    def found(number: int) -> int:
+        more = ("--chunk-tokens", "150", "--memory-tokens", "600", "--answer-tokens", "600")
+        result = outcome(ask(servers[number], document, tmp_path / f"{number}.jsonl", *more))
+        assert len(servers[number].asked) > result["calls"]  # there were faults
+        return len(facts & set(re.findall(r"FACT-\d+: \w+", result["answer"])))
+
+    with ThreadPoolExecutor(len(cases)) as pool:
+        assert dict(zip(cases, pool.map(found, range(len(cases))), strict=True)) == dict.fromkeys(cases, 40)
+
+
+@pytest.mark.parametrize("kind", UNUSABLE_REPLIES)
+def test_replies_that_stay_unusable_end_the_read(
+    kind: str, serve: Serve, document: Path, tmp_path: Path
+) -> None:
+    server = serve(faults=lasting_fault(UNUSABLE_REPLIES[kind], spared=3))
+    failed = ask(server, document, tmp_path / "read.jsonl", retries=1)
+    assert (failed.returncode, failed.stdout) == (3, "")
+    reason = {
+        "null": "the reply is empty (finish_reason 'stop')",
+        "filtered": "finish_reason 'content_filter' and no reply",
+        "filtered in part": "finish_reason 'content_filter' and part of a reply",
+        "error in part": "finish_reason 'error' and part of a reply",
+        "length in a thought": "raise --memory-tokens and --answer-tokens",
+    }[kind]
+    assert reason in failed.stderr.replace("\n", " ")
+
+
 def test_each_kind_of_fault_is_met(serve: Serve, document: Path, tmp_path: Path) -> None:
     """All kinds in turn, so that no seed has to be trusted to have met them."""
+    document.write_text(facts_document(2 * CHUNKS), "utf-8")
     kinds = iter(PASSING_FAULTS.values())
     server = serve(faults=lambda digest, attempt: None if attempt else next(kinds, None))
     faultless = outcome(ask(serve(), document, tmp_path / "faultless.jsonl"))
@@ -130,16 +169,25 @@ def test_a_small_window_is_no_obstacle(wording: str, serve: Serve, document: Pat
     assert spans[-1][1] == len(document.read_text("utf-8"))
 
 
-def test_a_server_that_is_not_there_is_an_error_with_a_next_step(
-    serve: Serve, document: Path, tmp_path: Path
-) -> None:
+def test_a_server_that_is_not_there_is_told_at_once(serve: Serve, document: Path, tmp_path: Path) -> None:
     server = serve()
     server.close()
-    failed = ask(server, document, tmp_path / "read.jsonl", retries=1)
+    failed = ask(server, document, tmp_path / "read.jsonl")
     assert (failed.returncode, failed.stdout) == (3, "")
-    assert server.base_url in failed.stderr
+    said = failed.stderr.replace("\n", " ")
+    assert f"nothing listens at {server.base_url}: is the server running? (tried 3 times)" in said
+    assert "trying again" in said
+    assert "Traceback" not in said
+
+
+def test_a_server_that_goes_away_is_told_while_it_is_waited_for(
+    serve: Serve, document: Path, tmp_path: Path
+) -> None:
+    server = serve(faults=lasting_fault(Fault(cut="before"), spared=3))
+    failed = ask(server, document, tmp_path / "read.jsonl", retries=2)
+    assert (failed.returncode, failed.stdout) == (3, "")
     assert "--resume" in failed.stderr
-    assert "Traceback" not in failed.stderr
+    assert "trying again" in failed.stderr and "try 2 of 3" in failed.stderr
 
 
 def test_the_server_runs_alone_too() -> None:

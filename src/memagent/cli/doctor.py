@@ -20,15 +20,15 @@ from memagent.engines import choose, open_engine
 from memagent.engines.adapters import adapter_of, trained_with
 from memagent.engines.gguf_header import trained_window
 from memagent.engines.llamacpp.embedded import default_model
-from memagent.engines.openai import OpenAIEngine, served_models
-from memagent.errors import MemAgentError, SettingsError, extra_hint
+from memagent.engines.openai import OpenAIEngine
+from memagent.errors import MemAgentError, SettingsError, extra_hint, without_secrets
 from memagent.reading.budgets import fitted_budgets
 from memagent.reading.workflows import chosen_workflow
 from memagent.settings import DEFAULT_WINDOW_TOKENS, Settings, user_cache_path, user_config_path
 from memagent.types import ESTIMATE, Model, Trained
 
 _PACKAGES = {
-    "the base": ("openai", "xllamacpp", "gguf", "pydantic"),
+    "the base": ("httpx2", "xllamacpp", "gguf", "pydantic"),
     "[formats]": ("markitdown",),
     "[tokenizers]": ("tokenizers",),
     "[train]": ("torch", "transformers", "peft"),
@@ -77,10 +77,11 @@ async def _findings(settings: Settings) -> list[str]:
     if choice.engine == "openai":
         async with open_engine(settings.engine) as engine:
             model = engine.model
-            served = await served_models(engine) if isinstance(engine, OpenAIEngine) else {}
+            served = await engine.served_models() if isinstance(engine, OpenAIEngine) else {}
         # Some servers take any name, or short ones.
         unlisted = f"; it lists {', '.join(sorted(served))}" if served and model.name not in served else ""
-        lines += [f"model: {model.name} at {settings.engine.base_url or 'the OpenAI default'}{unlisted}"]
+        place = without_secrets(settings.engine.base_url or "the OpenAI default")
+        lines += [f"model: {model.name} at {place}{unlisted}"]
     else:
         model = _local_model(choice.engine, settings, trained_with(adapter))
         lines += [f"model: {model.name}", *([f"adapter: {adapter}"] if adapter else [])]

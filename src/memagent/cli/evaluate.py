@@ -19,9 +19,9 @@ from memagent.cli.data import corpus_flags
 from memagent.cli.flags import PATH, Command, quiet_and_verbose, with_settings
 from memagent.cli.messages import say, tell, warn
 from memagent.engines import choose
-from memagent.errors import EngineError
+from memagent.errors import EngineError, without_secrets
 from memagent.evaluation.plan import Cell, Plan
-from memagent.evaluation.rows import EvaluationRow, without_password
+from memagent.evaluation.rows import EvaluationRow
 from memagent.evaluation.run import Evaluation, evaluate
 from memagent.reading.workflows import WORKFLOWS
 from memagent.reports.evaluation import load, score_tables
@@ -115,7 +115,7 @@ def shown_command(words: list[str], key: str | None) -> str:
     """The command as it was typed, without the endpoint's key."""
     shown = [
         word.removesuffix(key) + "..." if key and (word == key or word.endswith(f"={key}")) else word
-        for word in map(without_password, words[1:])
+        for word in map(without_secrets, words[1:])
     ]
     return shlex.join(["memagent", *shown])
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memagent.engines.scripted import ScriptedEngine
-from memagent.errors import SettingsError
+from memagent.errors import SettingsError, without_secrets
 from memagent.settings import EngineSettings
 from memagent.types import Engine
 
@@ -33,7 +33,7 @@ def choose(settings: EngineSettings) -> Choice:
     if settings.engine != "auto":
         return Choice(settings.engine, f"--engine {settings.engine}")
     if settings.base_url:
-        return Choice("openai", f"the endpoint {settings.base_url} is set")
+        return Choice("openai", f"the endpoint {without_secrets(settings.base_url)} is set")
     if model is None:
         return Choice("llamacpp", "no model and no endpoint are set: the embedded model")
     if model.endswith(".gguf"):

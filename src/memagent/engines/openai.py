@@ -1,134 +1,167 @@
 """Any OpenAI-compatible chat endpoint: vLLM, SGLang, Ollama, llama.cpp, hosted ones.
 
-Requests go through the official client, without its own retries: this module also retries what
-that client takes for success, a reply that is no valid completion.
+Each call is tried until its reply is usable: `replies.py` judges that, `endpoint.py` does the HTTP.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import random
-import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
-from email.utils import parsedate_to_datetime
-from typing import Any
-
-import openai
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from memagent.documents.tokens import estimate_tokens, load_tokenizer
 from memagent.engines.adapters import adapter_of
-from memagent.errors import ContextOverflowError, EngineError
+from memagent.engines.endpoint import CONCURRENCY, Connection, Endpoint, UnreachableError
+from memagent.engines.models import read_models, window_of
+from memagent.engines.refusals import HttpReply, Refusal, TransientError, error_of, read_refusal
+from memagent.engines.replies import parse_json, read_completion
+from memagent.errors import EngineError
 from memagent.settings import EngineSettings
-from memagent.types import ESTIMATE, Completion, Message, Model, Sampling, TokenCounter, Usage
+from memagent.types import ESTIMATE, Completion, Message, Model, Sampling, TokenCounter
+
+__all__ = ["CONCURRENCY", "Connection", "OpenAIEngine", "backoff_seconds", "connect", "open_endpoint"]
 
 _log = logging.getLogger("memagent")
 
-_OVERFLOW = re.compile(
-    r"context[ _-]?(?:length|window|size)|maximum (?:context|model|input|prompt) length|max[ _]model[ _]len"
-    r"|(?:prompt|input|request).{0,40}(?:too long|too large|exceeds)|too many (?:input )?tokens"
-    r"|longer than the (?:model|maximum)|max[ _]new[ _]tokens\W+must be",
-    re.IGNORECASE,
-)
-_RETRIED_STATUS = {408, 409, 425, 429}
 _FIRST_DELAY_SECONDS = 0.5
 _LONGEST_DELAY_SECONDS = 30.0
 _LONGEST_RETRY_AFTER_SECONDS = 300.0
+_BETWEEN_WARNINGS_SECONDS = 30.0
 
-CONCURRENCY = 16
-"""The requests in flight where nothing else is set."""
+# A token of a reply is some 4 bytes, 12 if it is escaped; a thought may come beside it, twice.
+_REPLY_BYTES, _BYTES_PER_TOKEN = 256 * 1024, 256
+_RECORDED_BYTES_PER_TOKEN = 1024
+_PAGE_BYTES, _PAGE_TRIES, _LIST_SECONDS = 16 * 2**20, 3, 10.0
+
+_T = TypeVar("_T")
 
 Prepare = Callable[[tuple[Message, ...]], Awaitable[None]]
 """What is done with a prompt before it is sent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Connection:
-    """How to talk to an endpoint.
-
-    `concurrency` bounds the requests in flight; `retries` is how often a failed call is tried
-    again; `extra` goes into every request's body (a server's own sampling options, for instance);
-    `record` asks for token ids and log-probabilities, which strict endpoints refuse.
-    """
-
-    base_url: str | None = None
-    api_key: str = "none"
-    concurrency: int = CONCURRENCY
-    timeout_seconds: float = 600.0
-    retries: int = 6
-    extra: Mapping[str, Any] | None = None
-    record: bool = False
-
-
-class _TransientError(Exception):
-    """A failure worth another try, with the server's own word on when."""
-
-    def __init__(self, reason: str, retry_after_seconds: float | None = None) -> None:
-        super().__init__(reason)
-        self.retry_after_seconds = retry_after_seconds
-
-
 class OpenAIEngine:
-    """Chat completions from one model behind one URL; `prepare` is awaited before each try at a call."""
+    """Chat completions from one model behind one URL; `prepare` is awaited before each try at a call.
+
+    Raises `SettingsError` for an address, proxy or certificate file that cannot be used.
+    """
 
     def __init__(self, model: Model, connection: Connection, prepare: Prepare | None = None) -> None:
         self.model = model
         self.connection = connection
+        self.endpoint = Endpoint(connection)
         self._prepare = prepare
-        self._client = openai.AsyncOpenAI(
-            base_url=connection.base_url,
-            api_key=connection.api_key,
-            timeout=connection.timeout_seconds,
-            max_retries=0,
-        )
         self._slots = asyncio.Semaphore(connection.concurrency)
         self._limit_name = "max_tokens"
         self._refused: set[str] = set()
+        self._next_warning = 0.0
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete the chat, trying again with growing, jittered pauses while failures may pass.
 
         Raises `ContextOverflowError` for a prompt longer than the window, else `EngineError`.
         """
+
+        async def once() -> Completion:
+            if self._prepare:
+                await self._prepare(messages)
+            return await self._complete_once(messages, sampling)
+
         async with self._slots:
-            attempt = 0
-            while True:
-                if self._prepare:
-                    await self._prepare(messages)
-                try:
-                    return _completion(await self._post(messages, sampling))
-                except _TransientError as failure:
-                    if attempt >= self.connection.retries:
-                        raise EngineError(
-                            f"{self._client.base_url} failed {attempt + 1} times, last: {failure}"
-                        ) from failure
-                    delay = backoff_seconds(attempt, failure.retry_after_seconds)
-                    _log.info("call failed (%s), again in %.1f s", failure, delay)
-                    await asyncio.sleep(delay)
-                    attempt += 1
+            return await self._retried(once, self.connection.retries + 1)
+
+    async def post(self, path: str, body: Mapping[str, Any], seconds: float | None = None) -> str:
+        """Post to another of the server's pages (`..` is above the address); returns its text.
+
+        Raises `EngineError` with the server's own words.
+        """
+
+        async def once() -> str:
+            most_seconds = seconds or self.connection.timeout_seconds
+            reply = await self.endpoint.post(path, json.dumps(body).encode(), _PAGE_BYTES, most_seconds)
+            return self._accepted(reply).body.decode("utf-8", "replace")
+
+        return await self._retried(once, _PAGE_TRIES)
+
+    async def served_models(self) -> dict[str, Mapping[str, Any]]:
+        """The models that the endpoint lists, by name; none if it has no such list.
+
+        Raises `UnreachableError` if there is no endpoint, else `EngineError` if it does not tell.
+        """
+
+        async def once() -> dict[str, Mapping[str, Any]]:
+            most_seconds = min(_LIST_SECONDS, self.connection.timeout_seconds)
+            reply = await self.endpoint.get("models", _PAGE_BYTES, most_seconds)
+            return {} if reply.status == 404 else read_models(self._accepted(reply), self.endpoint.url)
+
+        return await self._retried(once, min(_PAGE_TRIES, self.connection.retries + 1))
 
     async def aclose(self) -> None:
         """Close the connections."""
-        await self._client.close()
+        await self.endpoint.aclose()
 
-    async def _post(self, messages: tuple[Message, ...], sampling: Sampling) -> object:
+    async def _complete_once(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         body = self._body(messages, sampling)
-        try:
-            async with asyncio.timeout(self.connection.timeout_seconds):  # the client bounds each read only
-                return await self._client.post("/chat/completions", cast_to=object, body=body)
-        except TimeoutError as error:
-            raise _TransientError(f"no reply within {self.connection.timeout_seconds:g} s") from error
-        except openai.BadRequestError as error:
-            self._adapt(error)
+        content = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+        reply = await self.endpoint.post(
+            "chat/completions", content, self._most_bytes(content, sampling), self.connection.timeout_seconds
+        )
+        if reply.status == 400:
+            self._adapt(read_refusal(reply))
             if self._body(messages, sampling) != body:  # changed here, or by a call beside this one
-                return await self._post(messages, sampling)
-            raise _as_ours(error) from error
-        except openai.OpenAIError as error:
-            raise _as_ours(error) from error
-        except ValueError as error:
-            raise _TransientError(f"the reply is not JSON ({error})") from error
+                return await self._complete_once(messages, sampling)
+        sent = parse_json(self._accepted(reply), self.endpoint.url)
+        if isinstance(sent, dict) and sent.get("error") and not sent.get("choices"):
+            raise self._error(reply)
+        return read_completion(sent, sampling, verbatim=self.connection.verbatim)
+
+    def _accepted(self, reply: HttpReply) -> HttpReply:
+        """The reply, if it is no refusal; otherwise raises what that means."""
+        if reply.status >= 300:
+            raise self._error(reply)
+        return reply
+
+    def _error(self, reply: HttpReply) -> EngineError | TransientError:
+        return error_of(read_refusal(reply), self.endpoint.url, self.endpoint.has_key)
+
+    async def _retried(self, once: Callable[[], Awaitable[_T]], tries: int) -> _T:
+        """What `once` comes to within so many tries."""
+        attempt = 0
+        while True:
+            try:
+                return await once()
+            except TransientError as failure:
+                attempt += 1
+                if attempt >= tries:
+                    times = f"{attempt} time{'s' if attempt > 1 else ''}"
+                    if failure.unreachable:
+                        raise UnreachableError(f"{failure} (tried {times})") from failure
+                    raise EngineError(f"{self.endpoint.url} failed {times}, last: {failure}") from failure
+                await self._pause(failure, attempt, tries)
+
+    async def _pause(self, failure: TransientError, attempt: int, tries: int) -> None:
+        """Wait before the next try, and say so: loudly where nothing was said for a while."""
+        seconds = backoff_seconds(attempt - 1, failure.retry_after_seconds)
+        loud = time.monotonic() >= self._next_warning
+        if loud:
+            self._next_warning = time.monotonic() + _BETWEEN_WARNINGS_SECONDS
+        _log.log(
+            logging.WARNING if loud else logging.INFO,
+            "a call failed: %s; trying again in %.1f s (try %d of %d, at %s)",
+            *(failure, seconds, attempt + 1, tries, self.endpoint.url),
+        )
+        await asyncio.sleep(seconds)
+
+    def _most_bytes(self, content: bytes, sampling: Sampling) -> int:
+        """How long a reply may be at most."""
+        if not self.connection.record:
+            return _REPLY_BYTES + _BYTES_PER_TOKEN * sampling.max_tokens
+        ids = 8 * len(content)  # those of the prompt: a token for each byte would be the most
+        return _REPLY_BYTES + (_BYTES_PER_TOKEN + _RECORDED_BYTES_PER_TOKEN) * sampling.max_tokens + ids
 
     def _body(self, messages: tuple[Message, ...], sampling: Sampling) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -145,15 +178,15 @@ class OpenAIEngine:
         body |= self.connection.extra or {}
         return {name: value for name, value in body.items() if name not in self._refused}
 
-    def _adapt(self, error: openai.BadRequestError) -> None:
+    def _adapt(self, refusal: Refusal) -> None:
         """Put later requests in the words that this endpoint wants, if that is what it complains of.
 
         Newer hosted models take `max_completion_tokens`, and no temperature.
         """
-        refused = error.param or ""
-        if refused == "max_tokens" and "max_completion_tokens" in error.message and not _is_overflow(error):
+        refused, said = refusal.param, refusal.message
+        if refused == "max_tokens" and "max_completion_tokens" in said and not refusal.is_overflow:
             self._limit_name = "max_completion_tokens"
-        unsupported = "unsupported" in f"{error.code} {error.message}".lower()
+        unsupported = "unsupported" in f"{refusal.code} {said}".lower()
         if unsupported and refused in {"temperature", "top_p", "seed"} - self._refused:
             _log.warning("%s takes no %s: left out", self.model.name, refused)
             self._refused.add(refused)
@@ -168,9 +201,10 @@ async def open_endpoint(settings: EngineSettings) -> OpenAIEngine:
         count, tokenizer = load_tokenizer(settings.tokenizer), settings.tokenizer
     connection = Connection(
         base_url=settings.base_url,
-        api_key=settings.api_key or "none",
+        api_key=settings.api_key,
         concurrency=settings.concurrency or CONCURRENCY,
         timeout_seconds=settings.timeout_seconds,
+        connect_seconds=settings.connect_seconds,
         retries=settings.retries,
     )
     engine = await connect(settings.model, connection)
@@ -183,50 +217,33 @@ async def connect(name: str | None, connection: Connection) -> OpenAIEngine:
     """An engine for the model called `name`, or for the endpoint's only model.
 
     Asks the endpoint for its models once, for the name and, where it tells, the window's size.
-    Raises `EngineError` if it must choose a model and cannot.
+    Raises `EngineError` if nothing answers there, or if it must choose a model and cannot.
     """
     model = Model(name or "", estimate_tokens, calls=connection.concurrency)
     engine = OpenAIEngine(model, connection)
     try:
-        models = await served_models(engine)
-    except EngineError:
-        if name is None:
-            await engine.aclose()
-            raise
-        return engine
-    whole = [known for known, entry in models.items() if not entry.get("parent")]  # vLLM lists adapters too
-    if name is None and len(whole) != 1:
+        engine.model = await _model(name, engine)
+    except BaseException:
         await engine.aclose()
-        listed = ", ".join(sorted(models)) or f"{engine._client.base_url} lists none"
-        raise EngineError(f"name a model with --model: {listed}")
-    name = name or whole[0]
-    engine.model = replace(engine.model, name=name, window_tokens=_window(models.get(name, {})))
+        raise
     return engine
 
 
-async def served_models(engine: OpenAIEngine) -> dict[str, Mapping[str, Any]]:
-    """The models that the endpoint lists, by name; none if it has no such list.
-
-    Raises `EngineError` if it cannot be asked.
-    """
-    client = engine._client.with_options(timeout=min(10.0, engine.connection.timeout_seconds), max_retries=2)
+async def _model(name: str | None, engine: OpenAIEngine) -> Model:
     try:
-        listed = await client.get("/models", cast_to=object)
-        return {entry["id"]: entry for entry in listed["data"]}  # type: ignore[index]
-    except openai.NotFoundError:
-        return {}
-    except (openai.OpenAIError, ValueError, TypeError, KeyError) as error:
-        raise EngineError(
-            f"{client.base_url} did not list its models ({_brief(error)}): "
-            "is the server running? name a model with --model"
-        ) from error
-
-
-def _window(entry: Mapping[str, Any]) -> int | None:
-    """The window of a listed model: vLLM and SGLang say `max_model_len`, others other words."""
-    meta = entry.get("meta") or {}
-    found = entry.get("max_model_len") or entry.get("context_length") or meta.get("n_ctx")
-    return found if isinstance(found, int) else None
+        models = await engine.served_models()
+    except UnreachableError:
+        raise
+    except EngineError:
+        if name is None:
+            raise
+        return engine.model  # the list may be closed to a key that may ask for completions
+    whole = [known for known, entry in models.items() if not entry.get("parent")]  # vLLM lists adapters too
+    if name is None and len(whole) != 1:
+        listed = ", ".join(sorted(models)) or f"{engine.endpoint.url} lists none (does it end in /v1?)"
+        raise EngineError(f"name a model with --model: {listed}")
+    name = name or whole[0]
+    return replace(engine.model, name=name, window_tokens=window_of(models.get(name, {})))
 
 
 def backoff_seconds(attempt: int, retry_after_seconds: float | None = None) -> float:
@@ -239,62 +256,3 @@ def backoff_seconds(attempt: int, retry_after_seconds: float | None = None) -> f
     if retry_after_seconds is not None:
         return min(retry_after_seconds, _LONGEST_RETRY_AFTER_SECONDS) + jitter
     return pause / 2 + jitter
-
-
-def _as_ours(error: openai.OpenAIError) -> Exception:
-    """What an error of the client means: try again, cut the prompt, or give up."""
-    if isinstance(error, openai.APIStatusError):
-        status, text = error.status_code, _brief(error)
-        if status == 429 and error.code == "insufficient_quota":
-            return EngineError(f"the account's quota is used up: {text}")
-        if status in _RETRIED_STATUS or (status >= 500 and not _is_overflow(error)):
-            return _TransientError(f"HTTP {status}: {text}", _retry_after(error))
-        if _is_overflow(error):
-            return ContextOverflowError(text)
-        hint = {401: ": check --api-key", 403: ": check --api-key", 404: ": check --base-url and --model"}
-        return EngineError(f"the endpoint refused the call (HTTP {status}{hint.get(status, '')}): {text}")
-    if isinstance(error, openai.APIConnectionError):
-        return _TransientError(f"{_brief(error)} ({_brief(error.__cause__ or error)})")
-    return _TransientError(_brief(error))
-
-
-def _is_overflow(error: openai.APIStatusError) -> bool:
-    words = f"{error.code} {error.message}"
-    return error.status_code in (400, 413, 422, 500) and bool(_OVERFLOW.search(words.replace("_", " ")))
-
-
-def _retry_after(error: openai.APIStatusError) -> float | None:
-    """Seconds from a Retry-After header, which holds seconds or a date."""
-    value = error.response.headers.get("retry-after", "")
-    try:
-        return max(0.0, float(value))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    except ValueError:
-        return None
-
-
-def _completion(reply: Any) -> Completion:
-    """The first choice of a reply; a reply without one is a failure, not an empty text."""
-    try:
-        choice = reply["choices"][0]
-        usage = reply.get("usage") or {}
-        tokens = (choice.get("logprobs") or {}).get("content") or []
-        ids = choice.get("token_ids") or [token["id"] for token in tokens if "id" in token]
-        return Completion(
-            text="" + (choice["message"]["content"] or ""),
-            finish_reason=choice.get("finish_reason") or "stop",
-            prompt_ids=tuple(reply.get("prompt_token_ids") or ()),
-            completion_ids=tuple(ids),
-            logprobs=tuple(token["logprob"] for token in tokens),
-            usage=Usage(int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)),
-        )
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-        raise _TransientError(f"the reply is no completion: {str(reply)[:200]!r}") from error
-
-
-def _brief(error: BaseException) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text if len(text) <= 300 else text[:297] + "..."

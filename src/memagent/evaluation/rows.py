@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -16,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from memagent.errors import SettingsError
+from memagent.errors import SettingsError, without_secrets
 from memagent.reading.journal import claim, difference
 
 FORMAT = 1
@@ -146,16 +145,9 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def storable(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as they are kept: without the endpoint's key, or a password in its address."""
+    """Settings as they are kept: without the endpoint's key, and with no secrets in its address."""
     kept = {name: value for name, value in settings.items() if name not in _SECRET_SETTINGS}
-    return {
-        name: without_password(value) if isinstance(value, str) else value for name, value in kept.items()
-    }
-
-
-def without_password(text: str) -> str:
-    """A text in which an address has no user and password."""
-    return re.sub(r"(https?://)[^/@\s]*@", r"\1", text)
+    return {name: without_secrets(value) if isinstance(value, str) else value for name, value in kept.items()}
 
 
 def _identity(header: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,8 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import openai
-
 from memagent.engines.openai import Connection, OpenAIEngine, connect
 from memagent.errors import EngineError, SettingsError
 from memagent.training.export import export_policy
@@ -31,10 +29,6 @@ class Server:
         self.engine = engine
         self._push = settings.rollout.push
         self._folder = (run / "served").resolve()
-        self._client = openai.AsyncOpenAI(
-            base_url=settings.rollout.server, api_key=settings.read.api_key or "none",
-            timeout=_TIMEOUT_SECONDS, max_retries=2,
-        )  # fmt: skip
 
     async def push(self, policy: Policy, step: int, main: bool = True) -> None:
         """Have the server use the policy as it is now; of several processes the `main` one gives it.
@@ -62,24 +56,23 @@ class Server:
 
     async def aclose(self) -> None:
         """Close the connections; the server goes on."""
-        await self._client.close()
         await self.engine.aclose()
 
     async def _load(self, name: str, place: Path) -> None:
         body = {"lora_name": name, "lora_path": str(place)}
         try:
-            await self._client.post("/load_lora_adapter", cast_to=str, body=body)
-        except openai.OpenAIError:  # a run that was cut off may have left one of this name
-            with suppress(openai.OpenAIError):
-                await self._client.post("/unload_lora_adapter", cast_to=str, body={"lora_name": name})
+            await self.engine.post("load_lora_adapter", body, _TIMEOUT_SECONDS)
+        except EngineError:  # a run that was cut off may have left one of this name
+            with suppress(EngineError):
+                await self.engine.post("unload_lora_adapter", {"lora_name": name}, _TIMEOUT_SECONDS)
             await self._post("load_lora_adapter", body)
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> None:
         try:
-            await self._client.post(f"/{path}", cast_to=str, body=body)
-        except openai.OpenAIError as error:
+            await self.engine.post(path, body, _TIMEOUT_SECONDS)
+        except EngineError as error:
             raise EngineError(
-                f"{self._client.base_url} did not take the weights ({path}: {error}): see rollout.push in "
+                f"the server did not take the weights ({path}: {error}): see rollout.push in "
                 "docs/training.md for how it must be started"
             ) from error
 
@@ -96,11 +89,12 @@ async def open_server(settings: TrainingSettings, policy: Policy, run: Path) -> 
         )
     connection = Connection(
         base_url=wanted.server,
-        api_key=settings.read.api_key or "none",
+        api_key=settings.read.api_key,
         concurrency=wanted.rows,
         timeout_seconds=settings.read.timeout_seconds,
         retries=settings.read.retries,
         record=True,
+        verbatim=True,
     )
     engine = await connect(wanted.served_model, connection)
 

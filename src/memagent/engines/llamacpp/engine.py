@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import openai
-
 from memagent.engines.adapters import adapter_of, misfit, name_with, trained_with
 from memagent.engines.gguf_header import trained_window
 from memagent.engines.llamacpp import embedded
@@ -107,15 +105,14 @@ async def open_llamacpp(settings: EngineSettings) -> LlamaCppEngine:
         timeout_seconds=settings.timeout_seconds,
         retries=settings.retries,
         extra=_PLAIN_SAMPLING | {"cache_prompt": keeps},
+        verbatim=True,
+        direct=True,  # a proxy set in the environment is not for the loopback interface, nor for the text
     )
 
     async def keep_beginning(messages: tuple[Message, ...]) -> None:
         await asyncio.to_thread(loopback.keep_beginning, messages, _CPU_BATCH_TOKENS)
 
     engine = OpenAIEngine(model, connection, keep_beginning if keeps else None)
-    # A proxy set in the environment is not for the loopback interface, and must not see the text.
-    direct = openai.DefaultAsyncHttpxClient(trust_env=False)
-    engine._client = engine._client.with_options(http_client=direct)
     return LlamaCppEngine(server, engine, loopback)
 
 

@@ -1,0 +1,235 @@
+"""HTTP to one OpenAI-compatible endpoint: bounded in time and in bytes, each failure with its cause.
+
+Leaves out: retries and what replies mean, which are `openai.py`'s, and streamed replies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import posixpath
+import ssl
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+
+from memagent.engines.refusals import HttpReply, TransientError, brief
+from memagent.errors import EngineError, SettingsError, without_secrets
+
+DEFAULT_URL = "https://api.openai.com/v1"
+CONCURRENCY = 16
+"""The requests in flight where nothing else is set."""
+
+_MOST_REDIRECTS = 3
+_MOST_PORT = 65_535
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How to talk to an endpoint.
+
+    `concurrency` bounds the requests in flight; `retries` is how often a failed call is tried
+    again; `extra` goes into every request's body (a server's own sampling options, for instance);
+    `record` asks for token ids and log-probabilities, which strict endpoints refuse; `verbatim` takes
+    an empty reply or an unfinished thought as the model's own word; `direct` ignores proxies.
+    """
+
+    base_url: str | None = None
+    api_key: str | None = None
+    concurrency: int = CONCURRENCY
+    timeout_seconds: float = 600.0
+    connect_seconds: float = 10.0
+    retries: int = 6
+    extra: Mapping[str, Any] | None = None
+    record: bool = False
+    verbatim: bool = False
+    direct: bool = False
+
+
+class UnreachableError(EngineError):
+    """Nothing at the address speaks HTTP to us: not running, not known, not trusted, or moved."""
+
+
+class Endpoint:
+    """The connections to one address; `url` is how it may be shown.
+
+    Raises `SettingsError` for an address, proxy or certificate file that cannot be used.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._base = _address(connection.base_url or DEFAULT_URL)
+        self.url = without_secrets(str(self._base)).rstrip("/")
+        self._client = _client(connection)
+        headers = {"Accept": "application/json", "Accept-Encoding": "gzip, deflate", "User-Agent": "memagent"}
+        if self._base.userinfo:
+            user = f"{self._base.username}:{self._base.password}".encode()
+            headers["Authorization"] = f"Basic {b64encode(user).decode()}"
+        elif connection.api_key:
+            headers["Authorization"] = f"Bearer {connection.api_key}"
+        self._base = self._base.copy_with(userinfo=b"")
+        self._headers = httpx2.Headers(headers)
+        self._posted = httpx2.Headers({**headers, "Content-Type": "application/json"})
+        self._timeout = self._client.timeout.as_dict()
+        self._addresses: dict[str, httpx2.URL] = {}
+
+    @property
+    def has_key(self) -> bool:
+        """Whether requests carry a key or a password."""
+        return "Authorization" in self._headers
+
+    async def get(self, path: str, most_bytes: int, seconds: float) -> HttpReply:
+        """What the page at `path` says; as `post`."""
+        return await self._send(
+            httpx2.Request("GET", self._at(path), headers=self._headers), most_bytes, seconds
+        )
+
+    async def post(self, path: str, body: bytes, most_bytes: int, seconds: float) -> HttpReply:
+        """Post JSON to a path below the address, and read at most `most_bytes` within `seconds`.
+
+        Raises `TransientError` for a connection that fails, a reply that is late or longer, and
+        `UnreachableError` where trying again is in vain.
+        """
+        request = httpx2.Request("POST", self._at(path), headers=self._posted, content=body)
+        return await self._send(request, most_bytes, seconds)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    def _at(self, path: str) -> httpx2.URL:
+        if path not in self._addresses:
+            whole = posixpath.normpath(f"{self._base.path}/{path}").replace("//", "/")
+            self._addresses[path] = self._base.copy_with(path=whole)
+        return self._addresses[path]
+
+    async def _send(self, request: httpx2.Request, most_bytes: int, seconds: float) -> HttpReply:
+        request.extensions["timeout"] = self._timeout
+        try:
+            async with asyncio.timeout(seconds):
+                for _ in range(_MOST_REDIRECTS):
+                    response = await self._client.send(request, stream=True)
+                    try:
+                        if not response.has_redirect_location:
+                            return await self._read(response, most_bytes)
+                        request = self._redirected(request, response)
+                    finally:
+                        await response.aclose()
+            raise UnreachableError(f"{self.url} redirects in a circle: check --base-url")
+        except TimeoutError as error:
+            raise TransientError(f"no reply within {seconds:g} s") from error
+        except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ExceptionGroup) as error:
+            raise self._failure(error) from error
+
+    async def _read(self, response: httpx2.Response, most_bytes: int) -> HttpReply:
+        pieces, size = [], 0
+        async for piece in response.aiter_bytes():
+            pieces.append(piece)
+            size += len(piece)
+            if size > most_bytes:
+                raise TransientError(f"the reply is longer than {most_bytes:,} bytes, the most it may have")
+        return HttpReply(response.status_code, b"".join(pieces), response.headers.get("retry-after", ""))
+
+    def _redirected(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Request:
+        """The same request at the address that the endpoint names, if that is on the same host."""
+        follow = response.next_request
+        if follow and follow.method == request.method and _origin(follow.url) == _origin(request.url):
+            return follow
+        there = brief(response.headers.get("location", ""))
+        raise UnreachableError(
+            f"{self.url} redirects to {there}: not followed, as the key and the document would go there; "
+            "if that is the endpoint, name it with --base-url"
+        )
+
+    def _failure(self, error: Exception) -> TransientError | UnreachableError:
+        """What a failed connection means."""
+        causes = list(_causes(error))
+        if isinstance(error, httpx2.ConnectTimeout):
+            seconds = self.connection.connect_seconds
+            return TransientError(f"no connection to {self.url} within {seconds:g} s", unreachable=True)
+        if not isinstance(error, httpx2.ConnectError):
+            return TransientError(f"the connection broke ({brief(_named(error))})")
+        if tls := next((it for it in causes if isinstance(it, ssl.SSLError)), None):
+            if isinstance(tls, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+                return TransientError(f"the connection broke ({brief(_named(tls))})")
+            return UnreachableError(_about_tls(self.url, tls))
+        if any(isinstance(it, ConnectionRefusedError) for it in causes):
+            reason = f"nothing listens at {self.url}: is the server running?"
+        else:
+            reason = f"{self.url} cannot be reached ({brief(_named(causes[-1]))}): check --base-url"
+        return TransientError(reason, unreachable=True)
+
+
+def _address(url: str) -> httpx2.URL:
+    """The address, if requests can be sent there. Raises `SettingsError`."""
+    try:
+        found = httpx2.URL(url)
+        if found.scheme not in ("http", "https") or not found.host:
+            raise ValueError("it needs http:// or https:// and a host")
+        if found.port is not None and not 0 < found.port <= _MOST_PORT:
+            raise ValueError(f"there is no port {found.port}")
+    except (httpx2.InvalidURL, ValueError) as error:
+        raise SettingsError(
+            f"base_url is {brief(url)!r}, which is no address ({brief(str(error))}): "
+            "write it as http://localhost:8000/v1"
+        ) from error
+    return found
+
+
+def _client(connection: Connection) -> httpx2.AsyncClient:
+    """The HTTP client. Raises `SettingsError` for what the environment asks for and cannot be had."""
+    calls = connection.concurrency
+    try:
+        return httpx2.AsyncClient(
+            timeout=httpx2.Timeout(None, connect=connection.connect_seconds),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=calls),
+            trust_env=not connection.direct,
+        )
+    except ImportError as error:
+        raise SettingsError(
+            "a SOCKS proxy is set in the environment (ALL_PROXY, HTTPS_PROXY or HTTP_PROXY), which needs "
+            "one more package: pip install 'httpx2[socks]', or unset the variable"
+        ) from error
+    except (httpx2.InvalidURL, ValueError) as error:
+        raise SettingsError(
+            f"the proxy in the environment cannot be used ({brief(str(error))}): "
+            "check ALL_PROXY, HTTPS_PROXY and HTTP_PROXY"
+        ) from error
+    except OSError as error:  # ssl.SSLError is one
+        file = os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR")
+        raise SettingsError(
+            f"the certificates in {file!r} cannot be read ({error.strerror or error}): "
+            "check SSL_CERT_FILE and SSL_CERT_DIR"
+        ) from error
+
+
+def _about_tls(url: str, error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"the certificate of {url} is not trusted ({error.verify_message}): name your authority's "
+            "certificates with SSL_CERT_FILE"
+        )
+    reason = (error.reason or str(error)).replace("_", " ").lower()
+    return f"no TLS connection to {url} ({reason}): does it speak https, or is it http://?"
+
+
+def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, and what led to it."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        if isinstance(error, BaseExceptionGroup):
+            yield from _causes(error.exceptions[0])
+        error = error.__cause__ or error.__context__
+
+
+def _named(error: BaseException) -> str:
+    return str(error) or type(error).__name__

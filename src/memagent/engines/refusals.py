@@ -1,0 +1,158 @@
+"""What a server's refusal means: try again, cut the prompt, or give up with the next thing to do."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from memagent.errors import ContextOverflowError, EngineError, without_secrets
+
+_OVERFLOW = re.compile(
+    r"context[ _-]?(?:length|window|size)|maximum (?:context|model|input|prompt) length|max[ _]model[ _]len"
+    r"|(?:prompt|input|request).{0,40}(?:too long|too large|exceeds)|too many (?:input )?tokens"
+    r"|longer than the (?:model|maximum)|max[ _]new[ _]tokens\W+must be",
+    re.IGNORECASE,
+)
+_RETRIED_STATUS = {408, 409, 425, 429}
+_STATUS_CODES = frozenset(map(str, range(400, 600)))
+_SHOWN_CHARACTERS = 300
+_LOOKED_AT_BYTES = 64 * 1024
+
+
+class TransientError(Exception):
+    """A failure that another try may mend, with the server's own word on when.
+
+    `unreachable` says that nothing answered at all.
+    """
+
+    def __init__(
+        self, reason: str, retry_after_seconds: float | None = None, *, unreachable: bool = False
+    ) -> None:
+        super().__init__(brief(reason))
+        self.retry_after_seconds = retry_after_seconds
+        self.unreachable = unreachable
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An error that a server sent: its HTTP status and its own words, empty where it has none."""
+
+    status: int
+    message: str
+    code: str = ""
+    param: str = ""
+    retry_after_seconds: float | None = None
+
+    @property
+    def is_overflow(self) -> bool:
+        """Whether the server says that the prompt does not fit the model's window."""
+        words = f"{self.code} {self.message}".replace("_", " ")
+        return self.status in (400, 413, 422, 500) and bool(_OVERFLOW.search(words))
+
+
+@dataclass(frozen=True, slots=True)
+class HttpReply:
+    """What came back: the status, the body (decompressed), and the Retry-After header."""
+
+    status: int
+    body: bytes
+    retry_after: str = ""
+
+    @property
+    def text(self) -> str:
+        """How the body begins: enough to tell what it is, and to show."""
+        return self.body[:_LOOKED_AT_BYTES].decode("utf-8", "replace").strip()
+
+
+def read_refusal(reply: HttpReply) -> Refusal:
+    """The refusal in an error reply, in any of the shapes that servers send; never raises.
+
+    Some gateways send status 200 with an error of the server behind them.
+    """
+    text = reply.text
+    try:
+        sent: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        sent = None
+    error = sent.get("error") if isinstance(sent, dict) else sent
+    if error is None or isinstance(error, bool):
+        error = sent
+    fields = error if isinstance(error, dict) else {}
+    message = fields.get("message") or fields.get("detail")
+    if not message and isinstance(error, str):
+        message = error
+    code, status = str(fields.get("code") or ""), reply.status
+    if status < 300:
+        status = int(code) if code in _STATUS_CODES else 502
+    return Refusal(
+        status,
+        brief(page_title(text) if is_page(text) else str(message or text)),
+        code,
+        str(fields.get("param") or ""),
+        seconds_to_wait(reply.retry_after),
+    )
+
+
+def error_of(refusal: Refusal, url: str, has_key: bool) -> EngineError | TransientError:
+    """What a refusal by the endpoint at `url` means for the call that met it."""
+    status, text = refusal.status, refusal.message
+    if status == 429 and refusal.code == "insufficient_quota":
+        return EngineError(f"the account's quota is used up: {text}")
+    if status in _RETRIED_STATUS or (status >= 500 and not refusal.is_overflow):
+        return TransientError(f"HTTP {status}: {text}", refusal.retry_after_seconds)
+    if refusal.is_overflow:
+        return ContextOverflowError(text)
+    if status in (401, 403):
+        return EngineError(_about_the_key(refusal, url, has_key))
+    if status == 404:
+        named = "model" in f"{refusal.code} {text}".lower()
+        hint = "check --model" if named else "check --base-url (does it end in /v1?) and --model"
+        return EngineError(f"{url} did not find what was asked for (HTTP 404: {text}): {hint}")
+    return EngineError(f"{url} refused the call (HTTP {status}: {text})")
+
+
+def _about_the_key(refusal: Refusal, url: str, has_key: bool) -> str:
+    said = f"(HTTP {refusal.status}: {refusal.message})"
+    if not has_key:
+        return (
+            f"{url} wants a key {said}: set --api-key or MEMAGENT_API_KEY "
+            "(OPENAI_API_KEY is sent only to OpenAI and to OPENAI_BASE_URL)"
+        )
+    if refusal.status == 403:
+        return f"{url} does not allow this to the key {said}: check what --api-key or OPENAI_API_KEY may use"
+    return f"{url} refused the key {said}: check --api-key, MEMAGENT_API_KEY or OPENAI_API_KEY"
+
+
+def seconds_to_wait(retry_after: str) -> float | None:
+    """Seconds from a Retry-After header, which holds seconds or a date; None for anything else."""
+    try:
+        seconds = float(retry_after)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(retry_after).timestamp() - time.time()
+        except (ValueError, TypeError, IndexError, OverflowError):
+            return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None
+
+
+def is_page(text: str) -> bool:
+    """Whether a reply is an HTML page, as gateways and wrong addresses send."""
+    start = text[:200].lower()
+    return start.startswith(("<!doctype", "<html", "<head", "<body", "<h1", "<?xml"))
+
+
+def page_title(text: str) -> str:
+    """What an HTML page says of itself."""
+    found = re.search(r"<(title|h1)[^>]*>([^<]*)", text[:20_000], re.IGNORECASE)
+    return f"an HTML page{f', {found[2].strip()!r}' if found and found[2].strip() else ''}"
+
+
+def brief(text: str) -> str:
+    """A text for a message: short, in one line, without the secrets of a URL."""
+    line = " ".join(without_secrets(text[: 4 * _SHOWN_CHARACTERS]).split())
+    return line if len(line) <= _SHOWN_CHARACTERS else line[: _SHOWN_CHARACTERS - 3] + "..."

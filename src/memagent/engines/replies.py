@@ -1,0 +1,150 @@
+"""What a reply is worth, judged once and here: whole, cut at its limit, or a failure.
+
+Whatever is neither whole nor cut must not pass for an answer: it may be empty, filtered or broken off.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from memagent.engines.refusals import HttpReply, TransientError, brief, is_page
+from memagent.types import Completion, Sampling, Usage
+
+# In small letters; OpenAI's word first, then those of other servers and of gateways that pass theirs on.
+_WHOLE = frozenset({
+    "stop", "eos", "eos_token", "end_turn", "stop_sequence", "stop_token", "stop_str", "end", "done",
+    "complete", "completed", "finish", "finished", "finish_reason_stop",
+})  # fmt: skip
+_CUT = frozenset({
+    "length", "max_tokens", "max_output_tokens", "max_new_tokens", "max_length", "model_length",
+    "token_limit", "finish_reason_length", "finish_reason_max_tokens", "model_context_window_exceeded",
+})  # fmt: skip
+_MOST_CHARACTERS_PER_TOKEN = 64
+_ALWAYS_ALLOWED_CHARACTERS = 4096
+_MOST_TOKENS = 2**31
+
+
+def read_completion(reply: Any, sampling: Sampling, *, verbatim: bool = False) -> Completion:
+    """The completion in a server's reply, with the finish reason "stop" or "length".
+
+    With `verbatim` an empty text or an unfinished thought is taken as the model's own word, as training
+    must. Raises `TransientError` naming the reason for every reply that is no usable completion.
+    """
+    try:
+        choice = reply["choices"][0]
+        message = choice["message"]
+        text = _text(message.get("content"))
+        usage = _usage(reply.get("usage"))
+        reason = _finish_reason(choice, text, usage, sampling)
+        if not verbatim:
+            _refuse_empty(text, message, reason)
+        if len(text) > max(_ALWAYS_ALLOWED_CHARACTERS, _MOST_CHARACTERS_PER_TOKEN * sampling.max_tokens):
+            raise TransientError(
+                f"the reply has {len(text):,} characters where {sampling.max_tokens:,} tokens were allowed"
+            )
+        tokens = (choice.get("logprobs") or {}).get("content") or ()
+        ids = choice.get("token_ids") or [token["id"] for token in tokens if "id" in token]
+        return Completion(
+            text,
+            reason,
+            prompt_ids=tuple(reply.get("prompt_token_ids") or ()),
+            completion_ids=tuple(ids),
+            logprobs=tuple(float(token["logprob"]) for token in tokens),
+            usage=usage,
+        )
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        raise TransientError(f"the reply is no completion: {brief(repr(reply)[:1000])}") from error
+
+
+def parse_json(reply: HttpReply, url: str) -> Any:
+    """The JSON of a reply. Raises `TransientError` if it is none."""
+    try:
+        return json.loads(reply.body)
+    except (ValueError, RecursionError) as error:
+        said = about_a_page(url) if is_page(reply.text) else f"the reply is not JSON: {brief(reply.text)!r}"
+        raise TransientError(said) from error
+
+
+def about_a_page(url: str) -> str:
+    """What a web page in place of JSON tells."""
+    return f"{url} is not an OpenAI-compatible endpoint (it sent an HTML page): does it end in /v1?"
+
+
+def after_thought(text: str) -> str:
+    """What follows the `<think>` blocks that a reply begins with; empty if the last is not closed."""
+    rest = text.lstrip()
+    while rest.startswith("<think>"):
+        _, closing, rest = rest.partition("</think>")
+        if not closing:
+            return ""
+        rest = rest.lstrip()
+    return rest
+
+
+def _text(content: Any) -> str:
+    """The text of a message, which may come in parts. Raises `TypeError` for anything else."""
+    if isinstance(content, list):
+        content = "".join(part if isinstance(part, str) else part.get("text") or "" for part in content)
+    if content is None:
+        return ""
+    if not isinstance(content, str):
+        raise TypeError(f"content is a {type(content).__name__}")
+    if content.isascii():
+        return content
+    # JSON can carry half a surrogate pair, which no file can.
+    return content.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _finish_reason(choice: Mapping[str, Any], text: str, usage: Usage, sampling: Sampling) -> str:
+    """Whether the reply is whole ("stop") or cut ("length").
+
+    Raises `TransientError` for a reply that ended in any other way.
+    """
+    reason = choice.get("finish_reason")
+    if not reason and text:  # some servers never say
+        return "length" if usage.completion_tokens >= sampling.max_tokens else "stop"
+    word = str(reason or "").lower()
+    if word in _WHOLE or not word:
+        return "stop"
+    if word in _CUT:
+        return "length"
+    error = choice.get("error")
+    said = f": {brief(str(error))}" if error else ""
+    had = "part of a reply" if text else "no reply"
+    raise TransientError(f"the server ended the reply with finish_reason {reason!r} and {had}{said}")
+
+
+def _refuse_empty(text: str, message: Mapping[str, Any], reason: str) -> None:
+    """Raise `TransientError` for a reply that says nothing, with what it has instead."""
+    answer = after_thought(text).rstrip()
+    if answer and not answer.endswith("</think>"):
+        return
+    thought = text.strip() or message.get("reasoning_content") or message.get("reasoning")
+    if thought and reason == "length":
+        raise TransientError(
+            "the model was still thinking when its tokens were used up: raise --memory-tokens and "
+            "--answer-tokens, or turn its thinking off"
+        )
+    if thought:
+        raise TransientError(f"the reply is nothing but a thought (finish_reason {reason!r})")
+    if refusal := message.get("refusal"):
+        raise TransientError(f"the model refused: {brief(str(refusal))}")
+    if message.get("tool_calls"):
+        raise TransientError("the model called a tool, of which it was given none")
+    raise TransientError(f"the reply is empty (finish_reason {reason!r})")
+
+
+def _usage(sent: Any) -> Usage:
+    """The usage that a server tells; what is no number of tokens counts as 0."""
+    if not isinstance(sent, dict):
+        return Usage()
+    details = sent.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else 0
+    return Usage(_count(sent.get("prompt_tokens")), _count(sent.get("completion_tokens")), _count(cached))
+
+
+def _count(value: Any) -> int:
+    whole = isinstance(value, int | float) and 0 <= value < _MOST_TOKENS
+    return int(value) if whole else 0
