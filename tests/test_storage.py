@@ -113,6 +113,12 @@ def test_what_is_no_log_is_named_and_left_alone(content: bytes, tmp_path: Path) 
     assert path.read_bytes() == content
 
 
+@pytest.mark.parametrize("device", ["/dev/full", "/dev/zero", "/dev/null"])
+def test_a_device_is_refused(device: str) -> None:
+    with pytest.raises(SettingsError, match=f"{device} is not a regular file"):
+        Log(Path(device))
+
+
 def test_a_cut_drops_what_is_behind(tmp_path: Path) -> None:
     written(tmp_path / "log")
     with Log(tmp_path / "log") as log:

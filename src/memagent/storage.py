@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 import tempfile
 import threading
 import zlib
@@ -43,6 +44,9 @@ class Log:
             self._file: IO[bytes] = open(os.open(path, os.O_RDWR | os.O_CREAT, _PRIVATE_FILE), "r+b")  # noqa: PTH123, SIM115
         except OSError as failure:
             raise self._unwritable(failure) from failure
+        if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):  # a device may be read without end
+            self._file.close()
+            raise error(f"{path} is not a regular file: name another")
         try:
             portalocker.lock(self._file, portalocker.LOCK_EX | portalocker.LOCK_NB)
         except (portalocker.LockException, OSError) as failure:
@@ -119,6 +123,8 @@ def read_log(
     path: Path, error: type[SettingsError] = SettingsError, beginning: bytes = b'{"'
 ) -> Iterator[dict[str, Any]]:
     """The objects of a log that may be in use; a torn last line is left out. Raises `error`."""
+    if path.exists() and not path.is_file():
+        raise error(f"{path} is not a regular file: name another")
     try:
         with path.open("rb") as file:
             for line, _, _ in _lines(file, path, error, beginning):
