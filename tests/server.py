@@ -13,6 +13,7 @@ import math
 import random
 import re
 import socket
+import ssl
 import sys
 import threading
 from collections import Counter
@@ -190,7 +191,8 @@ class Server:
     `window` is the longest prompt taken, in characters; a longer one is refused in the words of
     `wording`. `listed` is what /v1/models tells, or None to have no such page; it is out of order
     for the first `list_failures` that ask. `completion` makes the whole completion of a call's body, with
-    token ids for instance, in place of `reply`; `pages` answers what is posted to other paths.
+    token ids for instance, in place of `reply`; `pages` answers what is posted to other paths, and
+    `model_page`, where it is set, takes the place of /v1/models.
     """
 
     def __init__(
@@ -206,7 +208,9 @@ class Server:
         completion: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
         pages: Mapping[str, Callable[[dict[str, Any]], Fault]] | None = None,
         port: int = 0,
+        context: ssl.SSLContext | None = None,
     ) -> None:
+        self.model_page: Fault | None = None
         self.completion = completion or (lambda body: complete(body, self.reply(body["messages"])))
         self.pages = pages or {}
         self.reply = reply or read_facts
@@ -223,6 +227,8 @@ class Server:
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._http = _Listener(("127.0.0.1", port), _connection_for(self))
+        if context:
+            self._http.socket = context.wrap_socket(self._http.socket, server_side=True)
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
 
@@ -273,11 +279,13 @@ class Server:
 
     def respond(self, request: Request, attempt: int) -> Fault:
         """The reply to a request: a fault, a refusal, or (status 200) a completion."""
+        if request.method == "GET" and self.model_page:
+            return self.model_page
         if request.method == "GET":
             return self._models(request, attempt)
         if page := self.pages.get(request.path):
             return page(request.body)
-        if not request.path.endswith("/v1/chat/completions"):
+        if not request.path.partition("?")[0].endswith("/v1/chat/completions"):
             return refusal(404, f"no page {request.path}")
         fault = self.faults(request.digest, attempt)
         if fault and (fault.status != 200 or fault.body or fault.cut == "before"):
@@ -300,7 +308,7 @@ class Server:
     def _models(self, request: Request, attempt: int) -> Fault:
         if attempt < self.list_failures:
             return PASSING_FAULTS["overloaded"]
-        if self.listed is None or not request.path.endswith("/v1/models"):
+        if self.listed is None or not request.path.partition("?")[0].endswith("/v1/models"):
             return refusal(404, f"no page {request.path}")
         return Fault(body=json.dumps({"object": "list", "data": list(self.listed)}))
 
@@ -310,8 +318,8 @@ class _Listener(ThreadingHTTPServer):
     request_queue_size = 64
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no news; anything else is."""
-        if not isinstance(sys.exception(), ConnectionError):
+        """A client that went away, or speaks no TLS, is no news; anything else is."""
+        if not isinstance(sys.exception(), ConnectionError | ssl.SSLError):
             super().handle_error(request, client_address)
 
 

@@ -41,7 +41,7 @@ def ask(
         [
             *(sys.executable, "-m", "memagent", "ask", "What are all the facts?", str(document)),
             *("--base-url", server.base_url, "--model", "test-model", "--trace", str(trace), "--json"),
-            *("--chunk-tokens", "120", "--memory-tokens", "300", "--answer-tokens", "300"),
+            *("--chunk-tokens", "60", "--memory-tokens", "300", "--answer-tokens", "300"),
             *("--timeout-seconds", str(TIMEOUT_SECONDS), "--retries", str(retries), *options),
         ],
         capture_output=True,
@@ -100,7 +100,7 @@ def test_no_unusable_reply_passes_for_an_answer(serve: Serve, tmp_path: Path) ->
     servers = [serve(faults=seeded_faults(0.3, seed, [kind])) for kind, seed in cases]
 
     def found(number: int) -> int:
-        more = ("--chunk-tokens", "150", "--memory-tokens", "600", "--answer-tokens", "600")
+        more = ("--chunk-tokens", "75", "--memory-tokens", "600", "--answer-tokens", "600")
         result = outcome(ask(servers[number], document, tmp_path / f"{number}.jsonl", *more))
         assert len(servers[number].asked) > result["calls"]  # there were faults
         return len(facts & set(re.findall(r"FACT-\d+: \w+", result["answer"])))

@@ -138,7 +138,7 @@ class Endpoint:
         follow = response.next_request
         if follow and follow.method == request.method and _origin(follow.url) == _origin(request.url):
             return follow
-        there = brief(response.headers.get("location", ""))
+        there = brief(str(follow.url if follow else response.headers.get("location", "")))
         raise UnreachableError(
             f"{self.url} redirects to {there}: not followed, as the key and the document would go there; "
             "if that is the endpoint, name it with --base-url"
