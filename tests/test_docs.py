@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import memagent
+from memagent.cli import main
 from memagent.settings import OWNERS, EngineSettings, ReadSettings, StrictModel
 from memagent.training.settings import load_training
 from server import Server
@@ -26,6 +27,7 @@ ALL_PAGES = [
     *sorted((ROOT / "recipes").rglob("*.md")),
 ]
 _LONGEST_LINE = 119
+_VERBS = ("run", "sft", "collect", "export")
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -94,6 +96,32 @@ def test_toml_snippets_are_accepted(code: str, workplace: Path) -> None:
     # The snippet's own endpoint is not there: the environment's wins over a file's.
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def said_commands() -> Iterator[object]:
+    """Every memagent command in the fences of all pages, those that need a user's things as well."""
+    for page in ALL_PAGES:
+        for found, code in _FENCE.findall(page.read_text("utf-8")):
+            for line in code.replace("\\\n", " ").splitlines() if found in ("sh", "text", "bash") else ():
+                for part in re.findall(r"(?:^|[|&] |-m )memagent ([a-z][^|&#]*)", line):
+                    yield pytest.param(part.split(), id=f"{page.name}: {part[:60]}")
+
+
+@pytest.mark.parametrize("words", [*said_commands()])
+def test_commands_and_their_flags_exist(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    if words[0] == "train" and words[1] not in _VERBS:
+        words = ["train", "run", *words[1:]]
+    main([*words[: 2 if words[0] in ("data", "train") else 1], "--help"])
+    known = re.findall(r"--[a-z0-9-]+", capsys.readouterr().out)
+    assert {word for word in words if word.startswith("--")} - {*known} == set()
+
+
+def test_every_command_is_on_the_page_of_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "cli.md").read_text("utf-8")
+    for group in ([], ["data"], ["train"]):
+        main([*group, "--help"])
+        for name in re.findall(r"^  ([a-z]+)  ", capsys.readouterr().out.partition("Commands:")[2], re.M):
+            assert f"`{' '.join([*group, name])}`" in page
 
 
 @pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
