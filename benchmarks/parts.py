@@ -17,7 +17,7 @@ from memagent.documents.chunking import split
 from memagent.documents.tokens import estimate_tokens
 from memagent.prompts import OVERWRITE
 from memagent.reading.journal import Journal
-from memagent.reading.replies import read_rewrite
+from memagent.reading.replies import read_overwrite
 from memagent.types import Chunk, Completion, Conversation, Message, Sampling, Usage
 
 _CHUNK_TOKENS = 5000
@@ -44,7 +44,7 @@ def measure(document: Path, folder: Path, rounds: int) -> dict[str, float]:
         "prompt building": lambda: [_prompt(chunk) for chunk in chunks],
         "journal": lambda: asyncio.run(_record(folder / "journal.jsonl", prompts)),
         "learning the token ratio": lambda: _observe(TokenEstimate(4.0), prompts),
-        "reading the reply": lambda: [read_rewrite(REPLY, "") for _ in chunks],
+        "reading the reply": lambda: [read_overwrite(REPLY, "", OVERWRITE) for _ in chunks],
     }
     seconds: defaultdict[str, list[float]] = defaultdict(list)
     for _ in range(rounds):

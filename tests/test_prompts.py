@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memagent import Message, Prompts, SettingsError, load_prompts
-from memagent.prompts import GATED, OVERWRITE
+from memagent.prompts import ENOUGH, GATED, MEMORY, OVERWRITE, READER, UNCHANGED
 
 UPDATE = "{problem}|{chunk}|{memory}"
 ANSWER = "{problem}|{memory}"
 PLAIN = Prompts(update=UPDATE, answer=ANSWER)
+SHIPPED = load_prompts(READER)
 
 
 def content(messages: tuple[Message, ...]) -> str:
@@ -65,7 +68,7 @@ def test_a_slot_may_come_twice() -> None:
 
 def test_an_empty_memory_has_a_stand_in() -> None:
     assert content(PLAIN.for_update("P", "C", "")) == "P|C|(empty)"
-    assert content(replace(PLAIN, empty_memory="{nothing}").for_answer("P", "\x00")) == "P|{nothing}"
+    assert content(replace(PLAIN, empty_memory="{nothing}").for_answer("P", "")) == "P|{nothing}"
 
 
 def test_a_system_prompt_comes_first_and_is_no_template() -> None:
@@ -91,13 +94,17 @@ def test_the_fingerprint_is_of_every_template() -> None:
         replace(PLAIN, answer=ANSWER + " "),
         replace(PLAIN, system="S"),
         replace(PLAIN, empty_memory=""),
+        replace(PLAIN, workflow="gated"),
+        replace(PLAIN, replies="marked"),
+        replace(PLAIN, asks=False),
+        replace(PLAIN, check=PLAIN.check + " "),
         GATED,
         OVERWRITE,
     ]
     assert len({prompts.fingerprint for prompts in variants}) == len(variants)
-    assert replace(PLAIN).fingerprint == PLAIN.fingerprint
+    assert PLAIN.for_document("d").fingerprint == PLAIN.fingerprint
     # A journal may be resumed by another version only while this stays: change it knowingly.
-    assert PLAIN.fingerprint == "384bacf04efdf0c8"
+    assert PLAIN.fingerprint == "1a0c69fb052b392d"
 
 
 # Files
@@ -120,8 +127,11 @@ GOOD = f"update = '{UPDATE}'\nanswer = '{ANSWER}'\n"
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (GOOD + "sytem = 'x'", "unknown key 'sytem'; known: answer, empty_memory, system, update"),
+        (GOOD + "sytem = 'x'", r"unknown key 'sytem'; known: answer, asks, check, empty_memory, replies, system, update, workflow"),
         (GOOD + "system = 3", "system must be text, not int"),
+        (GOOD + "asks = 'no'", "asks must be true or false, not str"),
+        (GOOD + "replies = 'any'", "replies is 'any', it must be 'marked' or 'unmarked'"),
+        (GOOD + "mark = 'x'", "unknown key 'mark'"),
         (GOOD + "[update.x]", "cannot be read"),
         (f"update = '{UPDATE}'", "the key 'answer' is missing"),
         ("", "the key 'update' is missing"),
@@ -157,15 +167,70 @@ def test_what_differs_between_questions_comes_after_the_chunk(prompts: Prompts) 
 
 
 def test_our_workflows_say_their_markers() -> None:
-    assert "UNCHANGED" in GATED.update
-    assert "ENOUGH" in GATED.update
-    assert "UNCHANGED" not in OVERWRITE.update
+    assert GATED.replies == "marked"
+    for marker in (UNCHANGED, MEMORY, ENOUGH):
+        assert marker in GATED.update
+        assert marker not in OVERWRITE.update
     assert GATED.answer == OVERWRITE.answer
+    for marker in (UNCHANGED, MEMORY):
+        assert marker in GATED.check
+
+
+def test_the_shipped_adapter_is_asked_as_it_was_trained() -> None:
+    """Its prompts are recorded from the version that it was trained with: a digest of four of them."""
+    shipped = load_prompts(READER)
+    assert (shipped.workflow, shipped.replies, shipped.asks) == ("gated", "unmarked", False)
+    problem, chunk, memory = "Where is the key?", "A line.\nTwo {memory} & <b>\t é", "- Rent: 900\n"
+    prompts = [
+        *(shipped.for_update(problem, chunk, memory), shipped.for_answer(problem, memory)),
+        *(shipped.for_update("Q", "C", ""), shipped.for_answer("Q", "")),
+    ]
+    record = json.dumps([[(message.role, message.content) for message in messages] for messages in prompts])
+    digest = "ccd986b97bfc45720d8ede2a2a0eaaad4121fd8201caa902b3b9596cba9f1b5c"
+    assert hashlib.sha256(record.encode()).hexdigest() == digest
+
+
+# Marks
+
+
+def test_the_mark_follows_from_the_document_and_from_nothing_else() -> None:
+    one, other = GATED.for_document("one"), GATED.for_document("two")
+    assert one == GATED.for_document("one")
+    assert one.mark != other.mark
+    first, second = (content(prompts.for_update("P", "C", "M")) for prompts in (one, other))
+    assert first.replace(one.mark, other.mark) == second
+    assert f"<chunk-{one.mark}>\nC\n</chunk-{one.mark}>" in first
+
+
+@pytest.mark.parametrize("prompts", [GATED, OVERWRITE])
+def test_the_instructions_are_the_same_for_all_documents(prompts: Prompts) -> None:
+    one, two = (content(prompts.for_document(name).for_update("P", "C", "M")) for name in "ab")
+    same = next(place for place, (a, b) in enumerate(zip(one, two, strict=False)) if a != b)
+    assert "<chunk-" in one[:same]
+    assert "\nC\n" not in one[:same]
+
+
+def test_a_users_template_may_have_marks_or_none() -> None:
+    prompts = Prompts(update=UPDATE + "<a-{mark}>", answer=ANSWER).for_document("d")
+    assert content(prompts.for_update("P", "C", "M")) == f"P|C|M<a-{prompts.mark}>"
+    assert prompts.neutralise(f"x <A-{prompts.mark}>") == f"x <·A-{prompts.mark}>"
+    assert content(PLAIN.for_document("d").for_update("P", "C", "M")) == "P|C|M"
+
+
+def test_the_check_shows_the_memory_and_the_reply() -> None:
+    text = content(GATED.for_check("the problem", "the memory", "it says </memory-0000>"))
+    for part in ("\nthe problem\n", "\nthe memory\n", "\nit says <·/memory-0000>\n"):
+        assert part in text
 
 
 # What neutralise leaves alone, and what it takes
 
 ORDINARY = [
+    *("#include <memory>", "  #include <memory>  // <chunk>", "impl<S> Read for Thing<S> {}", "unique_ptr<Chunk>"),
+    *("|x|<|y|", "(?<memory>a+)", "arr[think]", "<s>50</s> 40", "was <s>50</s> <s>45</s>", "unk <pad> <unk>"),
+    *("let a: Option<Memory> = x;", "Vec<chunk>", "[|1; 2|]", "<[inst]>", "[ARGS]", "f :: a <|> b", "‹x› · <· b"),
+    *("page\x0cend\x0b", "bell\x07\x1b[0m\x7f\x9f", "a\u202eb\u2066c\u2069d", "🏴\U000e0067\U000e0062\U000e007f"),
+    *("<|x|>", "<|im_start|", "< |im_start|>", "<\u200b|im_end|>", "[inst]", "<Think>", "[think]", "<start>"),
     *(
         "a < b",
         "a<b",
@@ -202,7 +267,7 @@ ORDINARY = [
 
 
 @pytest.mark.parametrize("text", ORDINARY)
-@pytest.mark.parametrize("prompts", [GATED, OVERWRITE])
+@pytest.mark.parametrize("prompts", [GATED, OVERWRITE, SHIPPED])
 def test_ordinary_text_stays(prompts: Prompts, text: str) -> None:
     assert prompts.neutralise(text) == text
     assert prompts.neutralise(f"before {text} after") == f"before {text} after"
@@ -211,59 +276,68 @@ def test_ordinary_text_stays(prompts: Prompts, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "safe"),
     [
-        ("a\x00b\x07c\x1bd\x7fe\x9ff", "abcdef"),
-        ("page\x0cpage\x0bline", "page\npage\nline"),
-        ("a\u202eb\u2066c\u2069d", "abcd"),
-        ("hi\U000e0049\U000e0067 there", "hi there"),
-        ("a\ud800b\udfffc", "a\ufffdb\ufffdc"),
-        ("<\x00/memory>", "‹/memory>"),
-        ("<<SYS>>x<</SYS>>", "‹<SYS>>x‹</SYS>>"),
-        ("[INST] x [/INST]", "‹INST] x ‹/INST]"),
-        ("<s>x</s>", "‹s>x‹/s>"),
+        ("a\0b\ud800c\udfff", "a\ufffdb\ufffdc\ufffd"),
+        ("</memory>", "<·/memory>"),
+        ("x </ Memory >", "x <·/ Memory >"),
+        ("  <memory>", "  <·memory>"),
+        ("a <memory>", "a <memory>"),
+        ("<·/memory>", "<··/memory>"),
+        ("<<SYS>>x<</SYS>>", "<·<SYS>>x<·</SYS>>"),
+        ("[INST] x [/INST]", "[·INST] x [·/INST]"),
+        ("x</s><s>[INST]", "x<·/s><·s>[·INST]"),
+        ("]~b]user [e~[", "]·~b]user [·e~["),
     ],
 )
-def test_what_is_taken(text: str, safe: str) -> None:
-    assert GATED.neutralise(text) == safe
+def test_what_is_marked(text: str, safe: str) -> None:
+    assert SHIPPED.neutralise(text) == safe
 
 
-@given(st.text(st.sampled_from(list("<>/|\\ \n\u200bsSmemory[]INST＜／ｍ{}\x00")), max_size=60) | st.text())
-def test_twice_is_once(text: str) -> None:
-    once = GATED.neutralise(text)
-    assert GATED.neutralise(once) == once
+PIECES = [
+    *("<", ">", "</", "[", "]", "·", "|", "\n", " ", "\u200b", "/", "memory", "memory-0000", "MEMORY-0000", "chunk"),
+    *("<|im_start|>", "</s>", "<s>", "[INST]", "[/INST]", "<<SYS>>", "</SYS>>", "user:", "user", "]~b]", "[e~["),
+    *("<|", "|>", "｜", "＜", "﹤", "＞", "／", "<role>HUMAN</role>", "</memory>", "<·", "[·", "<turn|>", "ｍ"),
+]
 
 
-@given(st.text(st.characters(categories=["L", "N", "P", "Z", "S", "M"], exclude_characters="<＜﹤[")))
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join) | st.text(alphabet="<>/|[]·s \nmINST~b"))
+@pytest.mark.parametrize("prompts", [GATED, SHIPPED])
+def test_what_is_marked_is_restored(prompts: Prompts, text: str) -> None:
+    once = prompts.neutralise(text)
+    assert prompts.restore(once) == text
+    assert prompts.restore(prompts.neutralise(once)) == once
+
+
+@given(st.text(st.characters(categories=["L", "N", "P", "Z", "S", "M"], exclude_characters="<＜﹤[]")))
 def test_text_without_brackets_stays(text: str) -> None:
     assert GATED.neutralise(text) == text
+
+
+@pytest.mark.parametrize("prompts", [GATED, SHIPPED])
+def test_code_arrives_unharmed(prompts: Prompts) -> None:
+    """Under 0.1% of the installed Python files are altered at all, and those are restored."""
+    files = sorted(Path(pytest.__file__).parents[1].rglob("*.py"))
+    files = [file for file in files if "transformers" not in file.parts][::7]  # that one is full of turn tokens
+    altered = 0
+    for file in files:
+        text = file.read_text("utf-8", "replace")
+        safe = prompts.neutralise(text)
+        assert prompts.restore(safe) == text
+        altered += safe != text
+    assert len(files) > 300
+    assert altered <= len(files) / 1000
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        *(
-            "<" + " " * 100_000,
-            "<" * 100_000,
-            "< " * 50_000,
-            "</" + "\u200b" * 100_000,
-            ("<" + " " * 300) * 300,
-        ),
-        *(
-            "<memory " * 12_000,
-            "<memory" + " x" * 50_000,
-            ("<memory" + " x" * 300) * 200,
-            "<" + "a" * 100_000,
-        ),
+        *("<" + " " * 100_000, "<" * 100_000, "< " * 50_000, "</" + "\u200b" * 100_000),
+        *("<memory " * 12_000, "<memory" + " x" * 50_000, ("<memory" + " x" * 300) * 200, "<" + "a" * 100_000),
         *("<m" * 50_000, "<memory" + "/ " * 50_000, "[" * 100_000, "<" + "/" * 100_000 + " " * 100_000),
+        *((" " * 300 + "<memory>") * 300, "<s>" * 30_000, "</s> <s>" * 12_000, "<|" + "a" * 100_000),
+        *("<" + "·" * 100_000, "<·" * 50_000, "\n<memory" * 12_000, ("<" + " " * 300) * 300),
     ],
-    ids=range(13),
+    ids=range(20),
 )
 def test_no_text_makes_it_slow(text: str) -> None:
     """A pattern that goes back over its repeats would take hours here."""
-    assert len(GATED.neutralise(text)) == len(text)
-
-
-def test_ascii_is_neutralised_as_all_text_is() -> None:
-    """Plain ASCII goes a faster way to the same end."""
-    ascii_text = "".join(map(chr, range(128)))
-    without_brackets = ascii_text.replace("<", "").replace("[", "")
-    assert GATED.neutralise(without_brackets) == GATED.neutralise(without_brackets + "é")[:-1]
+    assert len(SHIPPED.neutralise(text)) - len(text) in (0, text.count("<"), 1)

@@ -159,7 +159,7 @@ class Trained:
     """
 
     budgets: Mapping[str, int] = field(default_factory=dict)
-    templates: Mapping[str, str] = field(default_factory=dict)
+    templates: Mapping[str, object] = field(default_factory=dict)
     workflow: str | None = None
 
 
@@ -174,7 +174,8 @@ class Model:
     `count_tokens` counts a text's tokens: exactly, or by an estimate where `tokenizer` is `ESTIMATE`;
     otherwise `tokenizer` names the model's own: chunks cut by another one are other chunks. It may block.
     `window_tokens` is the most that a prompt and its completion have together, where known; `calls` how many
-    calls the engine takes side by side.
+    calls the engine takes side by side. `reads_turn_tokens` is whether a turn token of the chat template counts
+    as one where it stands within a text.
     """
 
     name: str
@@ -183,6 +184,7 @@ class Model:
     window_tokens: int | None = None
     calls: int = 1
     trained: Trained = field(default_factory=Trained)
+    reads_turn_tokens: bool = True
 
 
 class Engine(Protocol):

@@ -1,96 +1,226 @@
-"""What a reply means: the markers in many guises, thoughts, and what must never become the memory."""
+"""What a reply means: markers, thoughts, and two lists of a hundred that must come out right."""
 
 from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent.reading.replies import ReplyReader, read_gated, read_rewrite, without_thought
+from memagent.prompts import GATED, READER, Prompts, load_prompts
+from memagent.reading.replies import (
+    ReplyReader,
+    Verdict,
+    read_check,
+    read_gated,
+    read_overwrite,
+    settle,
+    without_thought,
+)
 
-OLD = "The vault opens with 4711."
-READERS = pytest.mark.parametrize("read_reply", [read_rewrite, read_gated])
+OLD = "The vault opens with 4711. Ada holds the second key; the clock hides it."
+SHIPPED = load_prompts(READER)
+UNMARKED = replace(GATED, replies="unmarked")
+READERS = pytest.mark.parametrize("read_reply", [read_overwrite, read_gated])
+FORMS = pytest.mark.parametrize("prompts", [GATED, UNMARKED, SHIPPED], ids=["marked", "unmarked", "shipped"])
+LISTS = json.loads(Path(__file__).with_name("data").joinpath("replies.json").read_text("utf-8"))
+
+
+def always(text: str) -> bool:
+    return True
+
+
+def listed(kind: str) -> list[tuple[str, str]]:
+    """The texts of a list, each with the memory that it is a reply over."""
+    return [
+        (group["before"][number % len(group["before"])], text)
+        for group in LISTS.values()
+        for number, text in enumerate(group[kind])
+    ]
+
+
+HONEST, IDLE = listed("honest"), listed("idle")
+
+
+# The lists
+
+
+def test_the_lists_hold_a_hundred_each_in_six_languages() -> None:
+    assert (len(HONEST), len(IDLE), len(LISTS)) == (100, 100, 6)
+
+
+@pytest.mark.parametrize("form", ["{}", "MEMORY\n{}", "<think>hm</think>\nMEMORY\n\n{}", "{}\nENOUGH"])
+@pytest.mark.parametrize("prompts", [GATED, UNMARKED], ids=["marked", "unmarked"])
+@pytest.mark.parametrize("check", ["MEMORY", "", "It is hard to say.", "MEMORY or UNCHANGED"])
+def test_no_honest_memory_is_lost(prompts: Prompts, form: str, check: str) -> None:
+    """Neither over a memory nor as the first, with whatever the model says when it is asked."""
+    lost = []
+    for before, text in HONEST:
+        for memory in (before, ""):
+            verdict = read_gated(form.format(text), memory, prompts)
+            if verdict.action == "ask":
+                verdict = settle(verdict, check, memory, always)
+            if text not in verdict.memory_after(memory):
+                lost.append(text)
+    assert lost == []
+
+
+@pytest.mark.parametrize("form", ["{}", "MEMORY\n{}", "{}\n\nENOUGH"])
+@pytest.mark.parametrize("prompts", [GATED, UNMARKED], ids=["marked", "unmarked"])
+def test_idle_replies_do_not_replace_a_memory(prompts: Prompts, form: str) -> None:
+    caught = 0
+    for memory, text in IDLE:
+        verdict = read_gated(form.format(text), memory, prompts)
+        caught += verdict.action != "replace"
+        for check in ("UNCHANGED", "", "Perhaps."):
+            after = settle(verdict, check, memory, always).memory_after(memory)
+            assert verdict.action == "replace" or memory in after
+    assert caught >= 95
+
+
+@pytest.mark.parametrize("prompts", [GATED, UNMARKED], ids=["marked", "unmarked"])
+def test_an_update_that_keeps_the_memory_costs_no_question(prompts: Prompts) -> None:
+    for form in ("{}", "MEMORY\n{}") if prompts is GATED else ("{}",):
+        for memory, text in HONEST:
+            longer = f"{memory}\n{text}"
+            assert read_gated(form.format(longer), memory, prompts) == Verdict("replace", longer)
+
+
+def test_the_shipped_adapter_is_taken_at_its_word() -> None:
+    for memory, text in HONEST:
+        assert read_gated(text, memory, SHIPPED) == Verdict("replace", text)
+        assert read_gated("UNCHANGED", memory, SHIPPED) == Verdict("keep")
+
+
+@pytest.mark.parametrize("replies", ["marked", "unmarked"])
+def test_training_sees_markers_alone(replies: str) -> None:
+    """Without questions, what the words of a reply say is never looked at."""
+    prompts = replace(GATED, replies=replies, asks=False)
+    for memory, text in (*HONEST, *IDLE):
+        bare = " ".join(text.strip("*_`. ").split()).upper()
+        assert read_gated(text, memory, prompts).action == ("keep" if bare == "UNCHANGED" else "replace")
+
+
+@pytest.mark.parametrize("text", [text for _, text in (*HONEST, *IDLE)])
+def test_overwrite_is_the_published_workflow(text: str) -> None:
+    assert read_overwrite(text, OLD, GATED) == Verdict("replace", text)
+    assert read_overwrite(f"<think>hm</think>\n{text}\n", OLD, GATED) == Verdict("replace", text)
+
+
+def test_only_an_empty_reply_leaves_the_published_memory() -> None:
+    for reply in ("", " \n", "<think>hm</think>", "<think>hm"):
+        assert read_overwrite(reply, OLD, GATED) == Verdict("keep")
+    for reply in ("UNCHANGED", "(empty)", "MEMORY\nx", "x\nENOUGH", "<memory-0000>x</memory-0000>"):
+        assert read_overwrite(reply, OLD, GATED) == Verdict("replace", reply)
+
+
+# Markers
 
 UNCHANGED = [
     *("UNCHANGED", "unchanged", "Unchanged.", "**UNCHANGED**", "`UNCHANGED`", '"UNCHANGED"', "_UNCHANGED_"),
-    *(
-        "- UNCHANGED",
-        "# UNCHANGED",
-        "<UNCHANGED>",
-        "[UNCHANGED]",
-        "> UNCHANGED!",
-        "  UNCHANGED  \n",
-        "\\boxed{UNCHANGED}",
-    ),
-    *("UNCHANGED\n", "UNCHANGED\n\nThis chunk is about ships.", "```\nUNCHANGED\n```", "---\nUNCHANGED"),
-    *(
-        "Memory: UNCHANGED",
-        "**Memory:** UNCHANGED",
-        "The memory is UNCHANGED.",
-        "Reply: UNCHANGED\n\nThis chunk is about ships.",
-    ),
-    *("<memory>UNCHANGED</memory>", "<memory>\nUNCHANGED\n</memory>", "<think>Ships?</think>\nUNCHANGED"),
-    *("the chunk is of ships</think>\n\nUNCHANGED", "<think>a</think> <think>b</think>UNCHANGED"),
-]
-ENOUGH = [
-    "ENOUGH",
-    "enough",
-    "**ENOUGH**",
-    "`ENOUGH`",
-    "ENOUGH.",
-    "> ENOUGH",
-    "_Enough!_",
-    "ENOUGH\n\n",
-    "[ENOUGH]",
+    *("- UNCHANGED", "# UNCHANGED", "<UNCHANGED>", "[UNCHANGED]", "> UNCHANGED!", "  UNCHANGED  \n"),
+    *("\\boxed{UNCHANGED}", "UNCHANGED\n", "```\nUNCHANGED\n```", "---\nUNCHANGED"),
+    *("<memory-0000>UNCHANGED</memory-0000>", "<memory-0000>\nUNCHANGED\n</memory-0000>"),
+    *("<think>Ships?</think>\nUNCHANGED", "the chunk is of ships\n</think>\n\nUNCHANGED"),
 ]
 
 
 @pytest.mark.parametrize("reply", UNCHANGED)
-def test_unchanged_in_many_guises(reply: str) -> None:
-    assert read_gated(reply, OLD) == (OLD, False)
-    assert read_gated(reply, "") == ("", False)
+@FORMS
+def test_unchanged_in_many_guises(prompts: Prompts, reply: str) -> None:
+    assert read_gated(reply, OLD, prompts) == Verdict("keep")
+    assert read_gated(reply, "", prompts) == Verdict("keep")
+
+
+def test_unchanged_below_memory_is_unchanged() -> None:
+    assert read_gated("MEMORY\nUNCHANGED", OLD, GATED) == Verdict("keep")
+    assert read_gated("MEMORY\n", OLD, GATED) == Verdict("keep")
+
+
+@pytest.mark.parametrize("reply", ["UNCHANGED\n\nThis chunk is about ships.", "Unchanged\n- rent: 900"])
+def test_unchanged_with_more_is_not_explained_by_the_marker(reply: str) -> None:
+    for prompts in (GATED, UNMARKED):
+        assert read_gated(reply, OLD, prompts) == Verdict("ask", reply)
+        assert read_gated(reply, "", prompts) == Verdict("replace", reply)
+    assert read_gated(reply, OLD, SHIPPED) == Verdict("replace", reply)
+
+
+NEW = f"{OLD}\n- It is in Leeds, behind the </think> sign.\n\nUNCHANGED since 1907."
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        f"MEMORY\n{NEW}",
+        f"MEMORY:\n{NEW}\n",
+        f"**MEMORY**\n\n{NEW}",
+        f"# MEMORY\n{NEW}",
+        f"MEMORY: {NEW}",
+        f"<think>one</think>\n\nMEMORY\n{NEW}",
+        f"<memory-0000>\nMEMORY\n{NEW}\n</memory-0000>",
+        f"MEMORY\n<memory-0000>\n{NEW}\n</memory-0000>",
+    ],
+)
+def test_memory_on_the_first_line(reply: str) -> None:
+    assert read_gated(reply, OLD, GATED) == Verdict("replace", NEW)
+    assert read_gated(reply, "", GATED) == Verdict("replace", NEW)
+
+
+def test_a_long_memory_below_its_marker_is_believed() -> None:
+    text = "Another matter altogether. " * 20 + "End."
+    assert read_gated(f"MEMORY\n{text}", OLD, GATED) == Verdict("replace", text)
+    assert read_gated(text, OLD, GATED) == Verdict("ask", text)
+
+
+def test_memory_is_a_word_like_others_where_it_is_no_marker() -> None:
+    for text in (f"MEMORY\n{OLD}", f"Notes\nMEMORY\n{OLD}", f"MEMORY cards are sold.\n{OLD}"):
+        assert read_gated(text, OLD, UNMARKED) == Verdict("replace", text)
+    text = f"MEMORY cards are sold.\n{OLD}"
+    assert read_gated(text, OLD, GATED) == Verdict("replace", text)
+
+
+ENOUGH = [
+    *("ENOUGH", "enough", "**ENOUGH**", "`ENOUGH`", "ENOUGH.", "> ENOUGH", "_Enough!_", "ENOUGH\n\n", "[ENOUGH]"),
+]
 
 
 @pytest.mark.parametrize("marker", ENOUGH)
-def test_enough_on_a_last_line(marker: str) -> None:
-    assert read_gated(f"The key is 12.\nIt is red.\n{marker}", OLD) == ("The key is 12.\nIt is red.", True)
-    assert read_gated(f"<memory>\nThe key is 12.\n</memory>\n{marker}", OLD) == ("The key is 12.", True)
-    assert read_gated(f"<memory>\nThe key is 12.\n{marker}</memory>", OLD) == ("The key is 12.", True)
+@FORMS
+def test_enough_on_a_last_line(prompts: Prompts, marker: str) -> None:
+    for memory in ("", OLD):
+        verdict = Verdict("replace", f"{OLD}\nIt is red.", True)
+        assert read_gated(f"{OLD}\nIt is red.\n{marker}", memory, prompts) == verdict
+        wrapped = f"<memory-0000>\n{OLD}\nIt is red.\n{marker}</memory-0000>"
+        assert read_gated(wrapped, memory, prompts) == verdict
 
 
 @pytest.mark.parametrize(
     "reply",
     ["UNCHANGED\nENOUGH", "UNCHANGED ENOUGH", "**UNCHANGED, ENOUGH**", "ENOUGH", "UNCHANGED\n\n`ENOUGH`"],
 )
-def test_unchanged_and_enough(reply: str) -> None:
-    assert read_gated(reply, OLD) == (OLD, True)
-    assert read_gated(reply, "") == ("", False)
-
-
-@pytest.mark.parametrize(
-    "reply", ["", "ENOUGH", "No new information.\nENOUGH", "<think>hm</think>\nENOUGH", "(empty)\nENOUGH"]
-)
-def test_an_empty_memory_is_never_enough(reply: str) -> None:
-    assert read_gated(reply, "") == ("", False)
+@FORMS
+def test_unchanged_and_enough(prompts: Prompts, reply: str) -> None:
+    assert read_gated(reply, OLD, prompts) == Verdict("keep", "", True)
+    assert read_gated(reply, "", prompts) == Verdict("keep"), "an empty memory is never enough"
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "The law was left UNCHANGED in 1907.",
-        "He had ENOUGH of it by 1907.",
-        "The key is 12. ENOUGH",
-        "ENOUGH\nThe key is 12.",
-        "Notes:\nUNCHANGED\nThe key is 12.",
+        f"The law was left UNCHANGED in 1907. {OLD}",
+        f"He had ENOUGH of it by 1907. {OLD}",
+        f"{OLD} ENOUGH",
+        f"ENOUGH\n{OLD}",
+        f"Notes:\nUNCHANGED\n{OLD}",
     ],
 )
-def test_the_words_elsewhere_are_text(text: str) -> None:
-    assert read_gated(text, OLD) == (text, False)
-
-
-def test_the_workflow_without_markers_knows_none() -> None:
-    assert read_rewrite("The key is 12.\nENOUGH", OLD) == ("The key is 12.\nENOUGH", False)
-    assert read_rewrite("UNCHANGED", OLD) == (OLD, False)
+@FORMS
+def test_the_words_elsewhere_are_text(prompts: Prompts, text: str) -> None:
+    assert read_gated(text, OLD, prompts) == Verdict("replace", text)
 
 
 # Thoughts
@@ -105,104 +235,91 @@ def test_the_workflow_without_markers_knows_none() -> None:
         ("so the key must be 12.\n</think>\n\nThe key is 12.", "The key is 12."),
         ("<think>The key is 12, because", ""),
         ("<think>one</think><think>two, because", ""),
-        ("reasons</think>", ""),
         ("The key is 12.", "The key is 12."),
         ("I <think> the key is 12.", "I <think> the key is 12."),
         ("  \n", ""),
+        *((text, text) for text in ("a </think> b", "It ends in </think>\n\nand goes on.", "x\n</think>\ny")),
+        ("<think>a</think>\nIt ends in\n</think>\n\nand goes on.", "It ends in\n</think>\n\nand goes on."),
+        ("MEMORY\nIt ends in\n</think>\n\nand goes on.", "MEMORY\nIt ends in\n</think>\n\nand goes on."),
     ],
 )
-@READERS
-def test_thought_is_no_memory(read_reply: ReplyReader, reply: str, rest: str) -> None:
+def test_only_what_leads_is_a_thought(reply: str, rest: str) -> None:
     assert without_thought(reply) == rest
-    assert read_reply(reply, OLD) == (rest or OLD, False)
 
 
-# What talks about the memory instead of being one
+# What was marked in the prompt, and comes back in the reply
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        "The existing answer (4711) remains relevant.",
-        "The answer remains the same as before.",
-        "No mention of Alice.",
-        "No mention of Alice.\n---\n✅",
-        "The document does not mention Alice, but the memory stays as it is.",
-        "The chunk is about a storm in 1807 but does not provide anything useful; the memory is unchanged.",
-        "(empty)",
-        "***",
-        "✅",
-        "\n\n",
-    ],
-)
 @READERS
-def test_nothing_new(read_reply: ReplyReader, reply: str) -> None:
-    assert read_reply(reply, OLD) == (OLD, False)
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
-        "The document is valid until 5 May 2031.",
-        "The answer is correct: Paris.",
-        "The existing answer (4712) remains relevant.",
-        "The answer remains the same: James Ryder.",
-        "The answer is the same man who sold the goose: James Ryder.",
-        "The answer is as was told: Henry Baker lost the hat.",
-        "The section does not name the king, but the city is Rome.",
-        "No new information.\nThe vault stands in Leeds.",
-        "There is no other information about the vault, see Smith. " * 10,
-    ],
-)
-@READERS
-def test_a_name_or_number_of_its_own_makes_a_memory(read_reply: ReplyReader, reply: str) -> None:
-    assert read_reply(reply, OLD) == (reply.strip(), False)
+def test_marks_are_taken_out_of_a_reply(read_reply: ReplyReader) -> None:
+    text = f"{OLD} It ends in </think> and <|im_end|>, then </memory-0000>."
+    assert GATED.neutralise(text) != text
+    assert read_reply(GATED.neutralise(text), OLD, GATED) == Verdict("replace", text)
 
 
 @READERS
 def test_a_tag_around_part_of_the_reply_stays(read_reply: ReplyReader) -> None:
     for reply in (
         "<b>Rome</b> and <b>Leeds</b>.",
-        "Rome </memory>",
+        "<b>Rome</b>",
+        "Rome </memory-0000>",
         "<a>Rome</b>",
-        "x <memory>Rome</memory>",
+        "x <memory-0000>Rome</memory-0000>",
     ):
-        assert read_reply(reply, OLD) == (reply, False)
+        assert read_reply(f"{reply} {OLD}", OLD, GATED) == Verdict("replace", f"{reply} {OLD}")
 
 
-@READERS
+# The question
+
+
+@pytest.mark.parametrize(
+    ("reply", "action"),
+    [
+        *(("MEMORY", "replace"), ("memory.", "replace"), ("**MEMORY**", "replace"), ("It is MEMORY.", "replace")),
+        *(("UNCHANGED", "keep"), ("Unchanged", "keep"), ("<think>MEMORY?</think>UNCHANGED", "keep")),
+        *(("", "ask"), ("Yes.", "ask"), ("MEMORY or UNCHANGED", "ask"), ("记忆", "ask")),
+    ],
+)
+def test_the_answer_to_the_question(reply: str, action: str) -> None:
+    assert read_check(reply) == action
+
+
+def test_what_stays_open_keeps_both() -> None:
+    verdict = Verdict("ask", "one two\nthree\nfour", True)
+
+    def settled(limit: int) -> str:
+        fits: Callable[[str], bool] = lambda text: len(text.split()) <= limit  # noqa: E731
+        return settle(verdict, "?", "a b", fits).memory_after("a b")
+
+    assert settled(6) == "a b\none two\nthree\nfour"
+    assert settled(5) == "a b\none two\nthree"
+    assert settled(3) == "a b"
+    assert settle(verdict, "MEMORY", "a b", always) == Verdict("replace", verdict.text, True)
+    assert settle(verdict, "UNCHANGED", "a b", always).memory_after("a b") == "a b"
+
+
+# Any reply
+
+
+@FORMS
 @given(reply=st.text(), memory=st.text(max_size=50))
-def test_any_reply_gives_the_old_memory_or_part_of_itself(
-    read_reply: ReplyReader, reply: str, memory: str
-) -> None:
-    after, enough = read_reply(reply, memory)
+def test_any_reply_keeps_the_memory_or_is_kept(prompts: Prompts, reply: str, memory: str) -> None:
+    verdict = read_gated(reply, memory, prompts)
+    after = verdict.memory_after(memory)
     assert after == memory or set("".join(after.splitlines())) <= set(reply)
-    assert after or not enough
+    assert after or not verdict.enough
+    assert after or not memory, "a memory is never replaced by nothing"
 
 
 @READERS
-@pytest.mark.parametrize("start", ["", "<a>", "<think>", "x "])
+@pytest.mark.parametrize("start", ["", "<a>", "<think>", "x ", "MEMORY\n"])
 @pytest.mark.parametrize(
     "piece",
     [
-        *(
-            "<think>",
-            "</think>",
-            "it is ",
-            "no ",
-            "keep it ",
-            "<a>",
-            "</a>",
-            "\n",
-            " ",
-            "x. ",
-            "; but ",
-            "1,",
-            "1.1",
-        ),
-        *("</memory>", "memory,is,not,", "no,information", "nothing,is,", "keep,it,as", "`", "UNCHANGED\n"),
+        *("<think>", "</think>", "<think> x", "\n</think>", "\n</think>\n", "it is ", "<a>", "</a>", "\n", " ", "x. ", "1.1"),
+        *("</memory-0000>", "<memory-0000>", "`", "UNCHANGED\n", "ENOUGH\n", "MEMORY\n", "·", "<·", "-\n", "记忆"),
     ],
 )
 def test_long_replies_of_one_piece_take_no_time(read_reply: ReplyReader, start: str, piece: str) -> None:
     """A pattern that goes over them again and again would take hours here."""
-    assert isinstance(read_reply(start + piece * 30_000 + "!", OLD)[0], str)
+    assert isinstance(read_reply(start + piece * 30_000 + "!", OLD, GATED), Verdict)

@@ -6,14 +6,14 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from memagent.documents.chunking import halve
 from memagent.documents.tokens import shorten
 from memagent.errors import ContextOverflowError, EmptyAnswerError, EngineError, ProblemTooLongError
 from memagent.prompts import Prompts
 from memagent.reading.budgets import LEAST_CHUNK_TOKENS, Budgets
-from memagent.reading.replies import ReplyReader, without_thought
+from memagent.reading.replies import ReplyReader, Verdict, settle, without_thought
 from memagent.settings import DEFAULT_WINDOW_TOKENS, ReadSettings
 from memagent.types import Chunk, Completion, Conversation, Engine, Message, Model, Sampling
 
@@ -61,22 +61,24 @@ class Reading:
     async def update(
         self, chunk: Chunk, memory: str, read_reply: ReplyReader
     ) -> AsyncGenerator[Conversation, None]:
-        """Read one chunk: one conversation, or several where it has to be split to fit the window.
+        """Read one chunk: one conversation, and one more where it has to be asked what the reply was.
 
+        A chunk that does not fit the window is split, and so is read in several.
         A chunk of white space alone is passed over. Raises `EngineError`.
         """
         if not chunk.text.strip():
             return
         if whole := await self._update_whole(chunk, memory, read_reply):
-            yield whole
+            for conversation in whole:
+                yield conversation
             return
         for half in await asyncio.to_thread(halve, chunk, self.model.count_tokens):
             async for conversation in self.update(half, memory, read_reply):
                 memory = conversation.memory
                 yield conversation
 
-    async def _update_whole(self, chunk: Chunk, memory: str, read_reply: ReplyReader) -> Conversation | None:
-        """The conversation over a chunk, or None if the chunk is too long for the model's window."""
+    async def _update_whole(self, chunk: Chunk, memory: str, read_reply: ReplyReader) -> list[Conversation]:
+        """The conversations over a chunk, or none if the chunk is too long for the model's window."""
         messages = self.prompts.for_update(self.problem, chunk.text, memory)
         started = time.perf_counter()
         try:
@@ -87,21 +89,42 @@ class Reading:
                     f"a chunk of {chunk.tokens} tokens does not fit the model's window: lower "
                     f"--memory-tokens or shorten the problem ({error})"
                 ) from error
-            return None
-        after, enough = read_reply(completion.text, memory)
-        if after != memory:
-            after = await self._within_budget(after, completion)
-        return Conversation(
+            return []
+        update = Conversation(
             kind="update",
             chunk_index=chunk.index,
             messages=messages,
             completion=completion,
-            memory=after,
+            memory=memory,
             span=(chunk.start, chunk.end),
             source=chunk.source,
-            enough=enough,
             seconds=time.perf_counter() - started,
         )
+        verdict = read_reply(completion.text, memory, self.prompts)
+        if verdict.action == "ask":
+            return [update, await self._asked(update, verdict)]
+        return [await self._after(update, verdict, completion)]
+
+    async def _asked(self, update: Conversation, verdict: Verdict) -> Conversation:
+        """The conversation that asks what the reply to an update was, with the memory that comes of it."""
+        messages = self.prompts.for_check(self.problem, update.memory, verdict.text)
+        started = time.perf_counter()
+        completion = await self._complete(messages, self.budgets.memory_tokens)
+        settled = await asyncio.to_thread(settle, verdict, completion.text, update.memory, self._fits_memory)
+        asked = replace(
+            update, messages=messages, completion=completion, seconds=time.perf_counter() - started
+        )
+        return await self._after(asked, settled, update.completion)
+
+    async def _after(self, update: Conversation, verdict: Verdict, written: Completion) -> Conversation:
+        """The update with the memory that the verdict on what was `written` leads to."""
+        after = verdict.memory_after(update.memory)
+        if after != update.memory:
+            after = await self._within_budget(after, written)
+        return replace(update, memory=after, enough=verdict.enough)
+
+    def _fits_memory(self, text: str) -> bool:
+        return self.model.count_tokens(text) <= self.budgets.memory_tokens
 
     async def _within_budget(self, memory: str, completion: Completion) -> str:
         """The memory, cut at its budget where the engine's count does not show that it is within."""

@@ -24,6 +24,7 @@ from memagent.documents.opening import Document, open_document
 from memagent.engines import open_engine
 from memagent.engines.limit import CallLimit
 from memagent.errors import DocumentError, EmptyAnswerError, JournalError, SettingsError
+from memagent.prompts import Prompts
 from memagent.reading.budgets import Budgets, fitted_budgets
 from memagent.reading.conversations import Reading
 from memagent.reading.journal import Journal
@@ -76,6 +77,7 @@ class Read:
         trace: where the journal goes (none is kept without it); with `resume`, one journal to continue, or
             several, of which the first is taken that is of this read.
         memory: the memory to start from.
+        asks: whether the model is asked what a reply was that no marker explains; not in training.
 
     Raises `SettingsError` for an empty problem, an unknown workflow or bad templates; all else is raised
     when it is iterated.
@@ -91,6 +93,7 @@ class Read:
         trace: Path | Sequence[Path] | None = None,
         resume: bool = False,
         memory: str = "",
+        asks: bool = True,
     ) -> None:
         if not problem.strip():
             raise SettingsError("the problem is empty: ask a question")
@@ -100,7 +103,7 @@ class Read:
         self.answer = ""
         self.stopped_early = False
         self._traces = [trace] if isinstance(trace, Path) else list(trace or ())
-        self._resume, self._memory = resume, memory
+        self._resume, self._memory, self._asks = resume, memory, asks
         self._journal: Journal | None = None
         self._budgets: Budgets | None = None
         self._bytes_read = 0
@@ -140,7 +143,8 @@ class Read:
         self._started = time.perf_counter()
         engine = CallLimit(self.engine, self.settings.max_calls) if self.settings.max_calls else self.engine
         budgets = await asyncio.to_thread(lambda: self.budgets)
-        reading = Reading(self.problem, engine, self._workflow.prompts, budgets, self.settings)
+        prompts = await asyncio.to_thread(self._prompts)
+        reading = Reading(self.problem, engine, prompts, budgets, self.settings)
         await reading.check_problem()
         journal = self._journal = await asyncio.to_thread(self._open, engine)
         try:
@@ -165,7 +169,7 @@ class Read:
                 async for last in conversations:
                     yield last
             self.stopped_early = await anext(plan, None) is not None
-        self.answer = _answer_of(last)
+        self.answer = _answer_of(last, reading.prompts)
 
     @property
     def result(self) -> Result:
@@ -191,6 +195,13 @@ class Read:
             sources=tuple(
                 source.name for source in self.document.sources if source.name in self.document.replaced
             ),
+        )
+
+    def _prompts(self) -> Prompts:
+        """The prompts with delimiters that the document cannot know."""
+        guards_turns = self.engine.model.reads_turn_tokens
+        return self._workflow.prompts.for_document(
+            self.document.fingerprint, guards_turns=guards_turns, asks=self._asks
         )
 
     def _open(self, engine: Engine) -> Journal | None:
@@ -259,13 +270,15 @@ class Read:
         }
 
 
-def _answer_of(last: Conversation | None) -> str:
+def _answer_of(last: Conversation | None, prompts: Prompts) -> str:
     """The answer that conversations led to: the last one's reply, or its memory if it was an update.
 
     Raises `EmptyAnswerError` if nothing was ever written down.
     """
-    if last and (answer := without_thought(last.completion.text) if last.kind == "answer" else last.memory):
-        return answer
+    if last and last.kind == "update" and last.memory:
+        return last.memory
+    if last and (answer := without_thought(last.completion.text)):
+        return prompts.restore(answer)
     raise EmptyAnswerError("the document was read to its end without an answer: try another --workflow")
 
 

@@ -1,91 +1,135 @@
 """What a reply to an update means for the memory.
 
-A reply that only talks about the memory, instead of being one, never replaces it: "the existing
-answer remains relevant" in place of the answer is how refining readers lose what they had.
+Only the markers that the prompt asked for decide. A reply that they do not explain is never thrown away:
+where it would drop most of the memory, one more question settles what it is, and if that stays open, both
+are kept. No function here guesses from words of a language.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from memagent.prompts import ENOUGH, UNCHANGED
+from memagent.prompts import ENOUGH, MEMORY, UNCHANGED, Prompts
 
-Verdict = tuple[str, bool]
-"""The memory after the update, and whether the model said that it is enough."""
+# Some chat templates open the block themselves: the reply then has only its end,
+# alone on a line, and a blank line after it. Elsewhere, or amid a sentence, the tag is text.
+_THOUGHT = re.compile(
+    r"\A(?:\s*+<think>(?! [^\n]{0,400}</think> \S)(?s:.*?)(?:</think>|\Z))++"
+    r"|\A(?!\W*MEMORY\b)(?:(?!<think>)(?s:.))*?(?<![^\n])[ \t]*</think>[ \t]*\n[ \t]*\n"
+)
+_OPENING_TAG = re.compile(r"<([\w.:-]+)>")
+_MARKED = re.compile(rf"(?:[^\w\n]*\n)*[^\w\n]*{MEMORY}(?:[^\w\n]*(?:\n|\Z)|:[*_ \t]*)")
+_SHORT_CHARACTERS = 300
+_CHINESE = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+_WORD = re.compile(rf"[{_CHINESE}](?=([{_CHINESE}]?))|[^\W_{_CHINESE}]+")
 
-ReplyReader = Callable[[str, str], Verdict]
-"""From a reply and the memory before it to the verdict."""
 
-# A chat template may open the block itself, so that the reply has only its end.
-_THOUGHT = re.compile(r"\A(?:\s*<think>.*?(?:</think>|\Z))+|\A.*?</think>", re.DOTALL)
-_OPENING_TAG = re.compile(r"<(\w+)>")
-_LABEL = re.compile(r"\A(?:(?:THE |NEW |UPDATED )*(?:MEMORY|REPLY|RESPONSE|ANSWER|OUTPUT|BOXED) (?:IS )?)")
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
-_NOTHING_NEW_WORDS, _NOTHING_NEW_CHARACTERS = 60, 600
-_SUBJECT = (
-    r"(?:memory|memories|answer|notes?|summary|response|information|context|text|chunk|section|passage"
-    r"|piece|excerpt|document|update|content|it|this|there)"
-)
-_SAME_MEMORY = re.compile(
-    r"\b(?:memory|memories|answer|notes|summary) (?:(?:still |already )?(?:remains?|stays?|is|are) "
-    r"(?:\w+ly )?(?:unchanged|(?:the same|as (?:it )?(?:is|was))(?!:|\s+\w))|stands"
-    r"|already \w+ (?:all|everything|enough))\b",
-    re.IGNORECASE,
-)
-_KEPT = re.compile(
-    rf"\b{_SUBJECT}\b.*\b(?:remains?|stays?|(?:is|are)(?: still| already)?|kept|keep) +(?:\w+ly +)?"
-    r"(?:unchanged|the same|as (?:it )?(?:is|was)|relevant|valid|correct|sufficient|accurate|intact)\b"
-    rf"|\b(?:keep|leave|retain|return)(?:ing)?\b.*\b{_SUBJECT}\b.*\b(?:as|same|unchanged)\b",
-    re.IGNORECASE,
-)
-_NOTHING_FOUND = re.compile(
-    r"\bno +(?:new|relevant|additional|further|useful|other|more)?[\w ,]*"
-    r"\b(?:information|details?|content|evidence|updates?|changes?|mention)\b"
-    rf"|\b{_SUBJECT}\b.*\b(?:does|do|did|is|are|was|has|need)(?:n't|n’t| not| no)\b.*"
-    r"\b(?:contain|provide|mention|add|include|offer|need|require|relevant|related|helpful|useful"
-    r"|necessary|change|changed|give|refine|refinement|updated?)\b"
-    rf"|\b{_SUBJECT}\b.*\b(?:is|are|was|were|seems?|appears?)(?: \w+ly)? (?:unrelated|irrelevant)\b"
-    r"|\b(?:nothing|none)\b.*\b(?:new|helps?|helpful|relevant|useful|related|needed)\b",
-    re.IGNORECASE,
-)
-_NO_MEMORY = ("UNCHANGED", "NO CHANGE", "EMPTY", "")
-_CONTRAST = re.compile(r"\bbut\b|;", re.IGNORECASE)
-_FACT = re.compile(r"\d[\w.,]*\w|\d|(?<=[\s\"'“‘(:])[A-Z]\w+")
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a reply does: `keep` the memory, `replace` it by `text`, or neither is sure: `ask`.
+
+    `text` is the memory that the reply would be. `enough` is whether the model said that no more is needed.
+    """
+
+    action: Literal["keep", "replace", "ask"]
+    text: str = ""
+    enough: bool = False
+
+    def memory_after(self, memory: str) -> str:
+        """The memory after the update, if nobody is asked: an unexplained reply counts as the new one."""
+        return memory if self.action == "keep" else self.text
+
+
+ReplyReader = Callable[[str, str, Prompts], Verdict]
+"""From a reply as the model wrote it, the memory before it and the prompts to the verdict."""
 
 
 def without_thought(reply: str) -> str:
     """The reply after a leading `<think>` block, which reasoning models put before it."""
-    return _THOUGHT.sub("", reply).strip()
+    return _THOUGHT.sub("", reply, count=1).strip()
 
 
-def read_rewrite(reply: str, memory: str) -> Verdict:
-    """The reply is the new memory; one that is empty or says nothing new leaves the old one."""
-    text = _unwrapped(without_thought(reply))
-    return (memory if _adds_nothing(text, memory) else text), False
+def read_overwrite(reply: str, memory: str, prompts: Prompts) -> Verdict:
+    """As published: a reply that is not empty is the new memory. Never asks."""
+    text = prompts.restore(without_thought(reply))
+    return Verdict("replace", text) if text else Verdict("keep")
 
 
-def read_gated(reply: str, memory: str) -> Verdict:
-    """As `read_rewrite`, with the markers: UNCHANGED as the first line, ENOUGH as the last.
+def read_gated(reply: str, memory: str, prompts: Prompts) -> Verdict:
+    """The reply by its markers; `ask` where it has none that explain it and would drop most of the memory.
 
-    An empty memory is never enough.
+    Asks only if `prompts.asks`. In training pass `replace(prompts, asks=False)`: there the markers alone
+    decide. An empty memory is never enough.
     """
-    lines = _unwrapped(without_thought(reply)).split("\n")
-    worded = [number for number, line in enumerate(lines) if _bare(line)] or [0]
-    first, last = (_bare("".join(lines[at : at + 1])) for at in (worded[0], worded[-1]))
-    both = f"{UNCHANGED} {ENOUGH}"
-    if last == ENOUGH:
-        del lines[worded[-1]]
-    text = _unwrapped("\n".join(lines))
-    unchanged = _LABEL.sub("", first) in (UNCHANGED, both) or _adds_nothing(text, memory)
-    after = memory if unchanged else text
-    return after, bool(after) and (last == ENOUGH or first == both)
+    verdict = _by_markers(_unwrapped(without_thought(reply), prompts.tags), prompts)
+    verdict = replace(verdict, text=prompts.restore(verdict.text))
+    if not memory and verdict.action != "replace":
+        verdict = replace(verdict, action="replace" if verdict.text else "keep")
+    if verdict.action == "ask" and not (prompts.asks and _drops_most(verdict.text, memory)):
+        verdict = replace(verdict, action="replace")
+    return replace(verdict, enough=verdict.enough and bool(verdict.memory_after(memory)))
 
 
-def _unwrapped(text: str) -> str:
-    """The text without a tag around it all, such as the prompt's own."""
+def read_check(reply: str) -> Literal["keep", "replace", "ask"]:
+    """The answer to `Prompts.for_check`; `ask` if it is neither of the two words, or both."""
+    words = set(re.findall(r"\w+", without_thought(reply).upper()))
+    if MEMORY in words and UNCHANGED not in words:
+        return "replace"
+    return "keep" if UNCHANGED in words and MEMORY not in words else "ask"
+
+
+def settle(verdict: Verdict, check: str, memory: str, fits: Callable[[str], bool]) -> Verdict:
+    """The verdict once the model has replied `check` to the question what its reply was. Never `ask`.
+
+    Where that is no answer either, the memory stays, and of the reply comes below it what `fits`.
+    """
+    action = read_check(check)
+    if action != "ask":
+        return replace(verdict, action=action)
+    return replace(verdict, action="replace", text=_both(memory, verdict.text, fits))
+
+
+def _both(memory: str, text: str, fits: Callable[[str], bool]) -> str:
+    """The memory, and below it as many lines of the text as fit."""
+    lines = text.split("\n")
+    for count in range(len(lines), 0, -1):
+        both = "\n".join([memory, *lines[:count]])
+        if fits(both):
+            return both
+    return memory
+
+
+def _by_markers(text: str, prompts: Prompts) -> Verdict:
+    """The verdict by the markers alone, each on a line of its own: UNCHANGED or MEMORY first, ENOUGH last."""
+    text, enough = _without_enough(text)
+    marked = prompts.replies == "marked"
+    found = _MARKED.match(text) if marked else None
+    body = _unwrapped(text[found.end() :] if found else text, prompts.tags)
+    if not body or _bare(body) == UNCHANGED:
+        return Verdict("keep", "", enough)
+    explained = found is not None and len(body) > _SHORT_CHARACTERS
+    return Verdict("replace" if explained else "ask", body, enough)
+
+
+def _without_enough(text: str) -> tuple[str, bool]:
+    """The text without its last line, if that is ENOUGH alone, and whether it was."""
+    bare = text.rstrip("`~>*_ \t\r\n")
+    before, _, last = bare.rpartition("\n")
+    if _bare(last) == ENOUGH:
+        return before.strip(), True
+    if _bare(text) == f"{UNCHANGED} {ENOUGH}":
+        return UNCHANGED, True
+    return text, False
+
+
+def _unwrapped(text: str, tags: frozenset[str]) -> str:
+    """The text without one of the prompt's own tags around it all."""
     text = text.strip()
-    if opening := _OPENING_TAG.match(text):
+    opening = _OPENING_TAG.match(text)
+    if opening and opening.group(1).lower() in tags:
         inside, closing, after = text[opening.end() :].partition(f"</{opening.group(1)}>")
         if closing and not after:
             return inside.strip()
@@ -94,30 +138,17 @@ def _unwrapped(text: str) -> str:
 
 def _bare(line: str) -> str:
     """A line without the decoration that models put around a word."""
-    return " ".join(re.sub(r"[^\w\s]|_", " ", line).split()).upper()
+    if len(line) > _SHORT_CHARACTERS:
+        return line
+    return " ".join(re.sub(r"[^\w\s]|_", " ", line.replace("\\boxed", "")).split()).upper()
 
 
-def _adds_nothing(text: str, memory: str) -> bool:
-    """Whether a short text is no memory, or each of its sentences says that there is nothing to say."""
-    if _LABEL.sub("", _bare(text)) in _NO_MEMORY:
-        return True
-    if len(text) > _NOTHING_NEW_CHARACTERS or len(text.split()) > _NOTHING_NEW_WORDS:
-        return False
-    sentences = [sentence for sentence in _SENTENCE_END.split(text) if _bare(sentence)]
-    return all(_is_idle(sentence, memory) for sentence in sentences)
+def _drops_most(text: str, memory: str) -> bool:
+    """Whether less than half of the memory's words stand in the text, in any language."""
+    before = _words(memory)
+    return len(before & _words(text)) * 2 < len(before)
 
 
-def _is_idle(sentence: str, memory: str) -> bool:
-    """Whether a sentence says that nothing was found or changed, and no name or number of its own.
-
-    What was not found is named in passing ("no mention of Alice"): it counts only after a "but".
-    """
-    if _SAME_MEMORY.search(sentence):
-        return True
-    if _KEPT.search(sentence):
-        said = sentence
-    elif _NOTHING_FOUND.search(sentence):
-        said = " ".join(_CONTRAST.split(sentence)[1:])
-    else:
-        return False
-    return all(fact.lower() in memory.lower() for fact in _FACT.findall(said))
+def _words(text: str) -> set[str]:
+    """The words of a text, in scripts without spaces each pair of neighbours."""
+    return {(found.group() + (found.group(1) or "")).lower() for found in _WORD.finditer(text)}

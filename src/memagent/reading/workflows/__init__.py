@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from memagent.errors import SettingsError
-from memagent.prompts import GATED, OVERWRITE, Prompts, load_prompts
+from memagent.prompts import GATED, OVERWRITE, Prompts, load_prompts, prompts_from
 from memagent.reading.conversations import Reading
 from memagent.reading.workflows import map_reduce, refine, whole
 from memagent.reading.workflows.gated import gated
@@ -72,5 +72,5 @@ def chosen_workflow(settings: ReadSettings, trained: Trained) -> tuple[str, Work
     if settings.templates and workflow.templates:
         prompts = load_prompts(Path(settings.templates))
     elif trained.templates and name == trained.workflow:
-        prompts = Prompts(**trained.templates)
+        prompts = prompts_from(trained.templates, "the adapter's templates")
     return name, Workflow(workflow.run, prompts, workflow.templates)

@@ -11,7 +11,7 @@ from contextlib import aclosing
 
 from memagent.concurrency import side_by_side
 from memagent.errors import ContextOverflowError
-from memagent.prompts import CLOSING, UNCHANGED, Prompts
+from memagent.prompts import CLOSING, MEMORY, UNCHANGED, Prompts
 from memagent.reading.conversations import Reading
 from memagent.reading.replies import read_gated
 from memagent.types import Chunk, Conversation, TokenCounter
@@ -20,37 +20,38 @@ PROMPTS = Prompts(
     update=f"""\
 A long document was cut into chunks, and notes are made on each. This is one of them.
 
-<chunk>
+<chunk-{{mark}}>
 {{chunk}}
-</chunk>
+</chunk-{{mark}}>
 
-<problem>
+<problem-{{mark}}>
 {{problem}}
-</problem>
+</problem-{{mark}}>
 
-<notes>
+<notes-{{mark}}>
 {{memory}}
-</notes>
+</notes-{{mark}}>
 
-Write down everything in this chunk that helps to solve the problem, after the notes that are already \
-there, and copy names, numbers and quotations exactly. Reply with the notes and nothing else; if there is \
-nothing to add, reply with the one word {UNCHANGED}.
+If there is nothing in this chunk to add to the notes, reply with the one word {UNCHANGED}. Otherwise write \
+the word {MEMORY} on the first line, alone, and below it everything in this chunk that helps to solve the \
+problem, after the notes that are already there; copy names, numbers and quotations exactly.
 """,
     answer="""\
 Notes were made on the chunks of a long document, each without sight of the others. These are all of them, \
 in order.
 
-<notes>
+<notes-{mark}>
 {memory}
-</notes>
+</notes-{mark}>
 
-<problem>
+<problem-{mark}>
 {problem}
-</problem>
+</problem-{mark}>
 
 """
     + CLOSING.format(source="notes"),
     empty_memory="(none)",
+    replies="marked",
 )
 """Notes on each chunk alone, also on notes that are too many, then an answer from them."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from memagent.reading.conversations import Reading
-from memagent.reading.replies import read_rewrite
+from memagent.reading.replies import read_overwrite
 from memagent.types import Chunk, Conversation
 
 
@@ -14,7 +14,7 @@ async def overwrite(
 ) -> AsyncGenerator[Conversation, None]:
     """Read all chunks, rewriting the memory at each, then answer from the memory alone."""
     async for chunk in chunks:
-        async for update in reading.update(chunk, memory, read_rewrite):
+        async for update in reading.update(chunk, memory, read_overwrite):
             memory = update.memory
             yield update
     yield await reading.answer(memory, memory)

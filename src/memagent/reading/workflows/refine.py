@@ -4,32 +4,34 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 
-from memagent.prompts import Prompts
+from memagent.prompts import MEMORY, UNCHANGED, Prompts
 from memagent.reading.conversations import Reading
-from memagent.reading.replies import read_rewrite
+from memagent.reading.replies import read_gated
 from memagent.types import Chunk, Conversation
 
 PROMPTS = Prompts(
-    update="""\
+    update=f"""\
 You are answering a problem from a long document that is shown to you piece by piece.
 
-<chunk>
-{chunk}
-</chunk>
+<chunk-{{mark}}>
+{{chunk}}
+</chunk-{{mark}}>
 
-<problem>
-{problem}
-</problem>
+<problem-{{mark}}>
+{{problem}}
+</problem-{{mark}}>
 
-<answer>
-{memory}
-</answer>
+<answer-{{mark}}>
+{{memory}}
+</answer-{{mark}}>
 
-The answer above is the best so far. If this chunk helps, write a better answer, keeping what is right in \
-it; otherwise repeat it as it is. Reply with the answer and nothing else.
+The answer above is the best so far. If this chunk does not help, reply with the one word {UNCHANGED}. \
+Otherwise write the word {MEMORY} on the first line, alone, and below it a better answer, keeping what is \
+right in the one above.
 """,
     answer="{problem}{memory}",
     empty_memory="(no answer yet)",
+    replies="marked",
 )
 """The answer so far stands in the memory's slot, and the last one is the answer."""
 
@@ -39,6 +41,6 @@ async def refine(
 ) -> AsyncGenerator[Conversation, None]:
     """Read all chunks with the best answer so far in the memory's place."""
     async for chunk in chunks:
-        async for update in reading.update(chunk, memory, read_rewrite):
+        async for update in reading.update(chunk, memory, read_gated):
             memory = update.memory
             yield update

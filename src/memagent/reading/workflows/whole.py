@@ -19,13 +19,13 @@ from memagent.types import ESTIMATE, Chunk, Conversation, TokenCounter
 PROMPTS = Prompts(
     update=NO_UPDATE,
     answer="""\
-<document>
+<document-{mark}>
 {memory}
-</document>
+</document-{mark}>
 
-<problem>
+<problem-{mark}>
 {problem}
-</problem>
+</problem-{mark}>
 
 """
     + CLOSING.format(source="document"),

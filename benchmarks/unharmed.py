@@ -1,0 +1,78 @@
+"""How many files of real corpora `neutralise` alters, by kind of file, and whether all are restored.
+
+    python benchmarks/unharmed.py FOLDER... [--json FILE] [--show]
+
+Two prompts are tried: our own, with delimiters that no text knows, and those of the shipped adapter. With
+`--show` each altered file is named with the first place in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from memagent.prompts import GATED, READER, Prompts, load_prompts
+
+KINDS = {
+    "Python": (".py", ".pyi"),
+    "C and C++": (".h", ".hpp", ".hh", ".hxx", ".cuh", ".inl", ".c", ".cc", ".cpp"),
+    "Rust": (".rs",),
+    "JavaScript": (".js", ".mjs", ".cjs", ".ts"),
+    "HTML": (".html", ".htm", ".xml", ".svg"),
+    "Markdown": (".md", ".rst", ".txt"),
+}
+_MOST_BYTES = 2_000_000
+
+
+def texts(folders: list[Path]) -> Iterator[tuple[str, Path, str]]:
+    """The kind, path and text of each file; C++ headers without an ending are known by their folder."""
+    kind_of = {ending: kind for kind, endings in KINDS.items() for ending in endings}
+    for folder in folders:
+        for path in sorted(folder.rglob("*")):
+            kind = kind_of.get(path.suffix) or ("C and C++" if "include" in path.parts else "")
+            if kind and path.is_file() and not path.is_symlink() and path.stat().st_size < _MOST_BYTES:
+                try:
+                    yield kind, path, path.read_text("utf-8")
+                except UnicodeDecodeError:
+                    continue
+
+
+def first_place(text: str, safe: str) -> str:
+    """What stands where the texts differ first."""
+    at = next((at for at, (a, b) in enumerate(zip(text, safe, strict=False)) if a != b), 0)
+    return repr(text[max(0, at - 20) : at + 30])
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--show", action="store_true")
+    given = parser.parse_args()
+    prompts: dict[str, Prompts] = {
+        "ours": GATED.for_document("corpus"),
+        "shipped": load_prompts(READER).for_document("corpus"),
+    }
+    counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for kind, path, text in texts(given.folders):
+        counts[kind]["files"] += 1
+        for name, one in prompts.items():
+            safe = one.neutralise(text)
+            counts[kind][name] += safe != text
+            counts[kind]["not restored"] += one.restore(safe) != text
+            if given.show and safe != text:
+                print(f"{name}\t{path}\t{first_place(text, safe)}")
+    print(f"{'kind':12} {'files':>8} {'ours':>14} {'shipped':>14} {'not restored':>13}")
+    for kind, row in counts.items():
+        shares = (f"{row[name]} ({100 * row[name] / row['files']:.3f}%)" for name in prompts)
+        print(f"{kind:12} {row['files']:8}", *(f"{share:>14}" for share in shares), f"{row['not restored']:13}")
+    if given.json:
+        given.json.write_text(json.dumps(counts, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""The prompts of our own workflows.
+
+What is the same for most conversations comes first, and the problem after the chunk: the instructions are
+read once for all documents, and a chunk once for all questions about it and all attempts of a training
+group, by servers with a prefix cache and by training.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from memagent.prompts.templates import ENOUGH, MEMORY, UNCHANGED, Prompts
+
+READER = Path(__file__).parents[1] / "engines" / "reader.toml"
+"""The templates that the shipped adapter was trained with: they may never change."""
+
+_OPENING = "You read a long document piece by piece. Of what you have read, only your memory remains.\n\n"
+
+_SECTIONS = """\
+
+<chunk-{mark}>
+{chunk}
+</chunk-{mark}>
+
+<problem-{mark}>
+{problem}
+</problem-{mark}>
+
+<memory-{mark}>
+{memory}
+</memory-{mark}>
+
+"""
+
+_ANSWER = """\
+You have read a long document piece by piece. All that remains of it is your memory. Answer the problem \
+from the memory, in as few words as it needs. If the memory does not hold the answer, say so.
+
+<problem-{mark}>
+{problem}
+</problem-{mark}>
+
+<memory-{mark}>
+{memory}
+</memory-{mark}>
+
+The answer:
+"""
+
+NO_UPDATE = "{problem}{chunk}{memory}"
+"""The update of workflows that have none."""
+
+CLOSING = """\
+Answer the problem from the {source}, in as few words as it needs. If the {source} does not hold the \
+answer, say so.
+"""
+"""How the workflows without a memory close: as those with one do, so that none gains by how it is asked."""
+
+OVERWRITE = Prompts(
+    update=_OPENING
+    + """\
+Write the memory anew, so that the problem can later be solved from it without the document. Keep \
+what the memory already holds for that, add what the chunk gives, and copy names, numbers and \
+quotations exactly. Reply with the new memory and nothing else.
+"""
+    + _SECTIONS
+    + "The new memory:\n",
+    answer=_ANSWER,
+    workflow="overwrite",
+)
+
+GATED = Prompts(
+    update=_OPENING
+    + f"""\
+If the chunk gives nothing that helps to solve the problem, reply with the one word {UNCHANGED}. \
+Otherwise write the word {MEMORY} on the first line, alone, and below it the memory anew, so that the \
+problem can later be solved from it without the document: keep what it already holds for that, add what \
+the chunk gives, and copy names, numbers and quotations exactly. If the memory now holds all that the \
+problem asks for, put the one word {ENOUGH} on a last line of its own.
+"""
+    + _SECTIONS
+    + f"{UNCHANGED}, or {MEMORY} and the new memory:\n",
+    answer=_ANSWER,
+    workflow="gated",
+    replies="marked",
+)

@@ -1,0 +1,219 @@
+"""Templates: their slots, their files, and one pass that fills them.
+
+A template has slots such as `{problem}`, `{chunk}` and `{memory}`; `{{` and `}}` are literal braces. Slots
+are filled in one pass, so a slot that stands in a document stays text. The slot `{mark}` belongs into the
+names of tags, `<chunk-{mark}>`: it is filled with a few characters that follow from the document, so that
+no text knows the delimiters. `load_prompts` reads templates from a file, which published checkpoints
+need: each was trained on its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from memagent.errors import SettingsError
+from memagent.prompts.guard import Guard, guard_of
+from memagent.types import Message
+
+UNCHANGED = "UNCHANGED"
+MEMORY = "MEMORY"
+ENOUGH = "ENOUGH"
+
+Replies = Literal["marked", "unmarked"]
+"""Whether the first line of a reply to an update is UNCHANGED or MEMORY, or the reply is one or the other."""
+
+_SLOT = re.compile(r"\{\{|\}\}|\{(\w+)\}")
+_TAG = re.compile(r"</?\s*([^\W\d_][\w.:-]*)(?:\s[^<>]*)?>")
+_NEEDED = {
+    "update": {"problem", "chunk", "memory"},
+    "answer": {"problem", "memory"},
+    "check": {"problem", "memory", "reply"},
+}
+_MARK = "mark"
+_MARK_CHARACTERS = 4
+_NOT_IN_FILES = ("mark", "guards_turns")
+
+CHECK = f"""\
+A reader goes through a long document piece by piece and keeps a memory, so that a problem can later be \
+solved from it. Below are the problem, the memory so far, and what the reader wrote after the last piece.
+
+If what the reader wrote states anything to be remembered, even that something is not so, reply with the one \
+word {MEMORY}. If it only says that there is nothing to add or to change, or if it refuses, reply with the \
+one word {UNCHANGED}.
+
+<problem-{{mark}}>
+{{problem}}
+</problem-{{mark}}>
+
+<memory-{{mark}}>
+{{memory}}
+</memory-{{mark}}>
+
+<written-{{mark}}>
+{{reply}}
+</written-{{mark}}>
+
+{MEMORY} or {UNCHANGED}:
+"""
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """The templates of one workflow, and how replies to them are read.
+
+    `update` is asked at each chunk, `answer` at the end; `system`, if not empty, precedes both.
+    `empty_memory` stands in the memory's place before anything was kept. `workflow` names the workflow
+    that they are for, if they are for one. With `asks`, `check` is asked about a reply that may not be a
+    memory; a model that was trained on these templates needs no such question.
+
+    `mark` and `guards_turns` belong to a read: see `for_document`.
+    """
+
+    update: str
+    answer: str
+    system: str = ""
+    empty_memory: str = "(empty)"
+    workflow: str = ""
+    replies: Replies = "unmarked"
+    asks: bool = True
+    check: str = CHECK
+    mark: str = "0" * _MARK_CHARACTERS
+    guards_turns: bool = True
+
+    def __post_init__(self) -> None:
+        for name, needed in _NEEDED.items():
+            found = {slot for slot in _SLOT.findall(getattr(self, name)) if slot}
+            if missing := needed - found:
+                raise SettingsError(f"the {name} template lacks {_braced(missing)}")
+            if unknown := found - needed - {_MARK}:
+                raise SettingsError(
+                    f"the {name} template has unknown {_braced(unknown)}: its slots are "
+                    f"{_braced(needed | {_MARK})}; write {{{{word}}}} for a literal {{word}}"
+                )
+        if self.replies not in get_args(Replies):
+            known = " or ".join(map(repr, get_args(Replies)))
+            raise SettingsError(f"replies is {self.replies!r}, it must be {known}")
+
+    def for_document(self, fingerprint: str, *, guards_turns: bool = True, asks: bool = True) -> Prompts:
+        """These templates for the reads of one document.
+
+        The mark of their delimiters follows from the document's `fingerprint`, so it is the same for every
+        chunk and question. Without `guards_turns` turn tokens of chat templates are left alone: for engines
+        that never read text as such a token. Without `asks` no reply is asked about, as in training, which
+        learns from the markers alone.
+        """
+        mark = hashlib.sha256(b"mark " + fingerprint.encode()).hexdigest()[:_MARK_CHARACTERS]
+        return replace(self, mark=mark, guards_turns=guards_turns, asks=asks and self.asks)
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of all templates (16 hex digits)."""
+        table = {name: getattr(self, name) for name in _keys()}
+        return hashlib.sha256(json.dumps(table).encode()).hexdigest()[:16]
+
+    @property
+    def bare_text(self) -> str:
+        """The longer of the two prompts with its slots empty, for counting the fixed tokens."""
+        longer = max(self._marked(self.update), self._marked(self.answer), key=len)
+        return self.system + _SLOT.sub("", longer) + self.empty_memory
+
+    def for_update(self, problem: str, chunk: str, memory: str) -> tuple[Message, ...]:
+        """The conversation that reads a chunk."""
+        return self._fill(self.update, {"problem": problem, "chunk": chunk, "memory": memory})
+
+    def for_answer(self, problem: str, memory: str) -> tuple[Message, ...]:
+        """The conversation that answers from the memory."""
+        return self._fill(self.answer, {"problem": problem, "memory": memory})
+
+    def for_check(self, problem: str, memory: str, reply: str) -> tuple[Message, ...]:
+        """The conversation that asks whether a reply is a memory, or says that nothing changes."""
+        return self._fill(self.check, {"problem": problem, "memory": memory, "reply": reply})
+
+    def neutralise(self, text: str) -> str:
+        """`text` with nothing left that could pass for the prompt's own structure: see `guard`."""
+        return self._guard.neutralise(text)
+
+    def restore(self, text: str) -> str:
+        """The text before `neutralise`: for replies, which quote what they were shown."""
+        return self._guard.restore(text)
+
+    @cached_property
+    def tags(self) -> frozenset[str]:
+        """The names of the tags in the templates."""
+        text = "".join(map(self._marked, (self.system, self.update, self.answer, self.check)))
+        return frozenset(name.lower() for name in _TAG.findall(text))
+
+    @cached_property
+    def _guard(self) -> Guard:
+        return guard_of(self.tags, self.mark, self.guards_turns)
+
+    def _marked(self, template: str) -> str:
+        return template.replace(f"{{{_MARK}}}", self.mark)
+
+    def _fill(self, template: str, values: Mapping[str, str]) -> tuple[Message, ...]:
+        safe = {name: self.neutralise(value) for name, value in values.items()}
+        safe["memory"] = safe["memory"] or self.empty_memory
+        safe[_MARK] = self.mark
+
+        def put(slot: re.Match[str]) -> str:
+            name = slot.group(1)
+            return safe[name] if name else slot.group(0)[0]
+
+        user = Message("user", _SLOT.sub(put, template))
+        return (Message("system", self.system), user) if self.system else (user,)
+
+
+def load_prompts(path: str | Path) -> Prompts:
+    """Templates from a TOML file: `update` and `answer`, and if wanted the other fields of `Prompts`.
+
+    A file is read again only once it has changed: training loads it for every attempt. Raises
+    `SettingsError`, naming the file, for a file, key or slot that is missing or unknown.
+    """
+    try:
+        stat = Path(path).stat()
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"the template file {path} cannot be read: {error}") from error
+    return _load(path, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=8)
+def _load(path: str | Path, _changed_ns: int, _size: int) -> Prompts:
+    try:
+        table = tomllib.loads(Path(path).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:  # TOML errors are ValueErrors
+        raise SettingsError(f"the template file {path} cannot be read: {error}") from error
+    return prompts_from(table, str(path))
+
+
+def prompts_from(table: Mapping[str, object], place: str) -> Prompts:
+    """Templates from a table, such as travels with an adapter. Raises `SettingsError`, naming the place."""
+    known = _keys()
+    if unknown := table.keys() - set(known):
+        raise SettingsError(f"{place}: unknown key {min(unknown)!r}; known: {', '.join(sorted(known))}")
+    for name in ("update", "answer"):
+        if name not in table:
+            raise SettingsError(f"{place}: the key {name!r} is missing")
+    for name, value in table.items():
+        wanted, called = (bool, "true or false") if name == "asks" else (str, "text")
+        if not isinstance(value, wanted):
+            raise SettingsError(f"{place}: {name} must be {called}, not {type(value).__name__}")
+    try:
+        return Prompts(**dict[str, Any](table))
+    except SettingsError as error:
+        raise SettingsError(f"{place}: {error}") from error
+
+
+def _keys() -> list[str]:
+    return [field.name for field in fields(Prompts) if field.name not in _NOT_IN_FILES]
+
+
+def _braced(names: set[str]) -> str:
+    return ", ".join(f"{{{name}}}" for name in sorted(names))
