@@ -69,7 +69,9 @@ def main() -> None:
     print(f"{'kind':12} {'files':>8} {'ours':>14} {'shipped':>14} {'not restored':>13}")
     for kind, row in counts.items():
         shares = (f"{row[name]} ({100 * row[name] / row['files']:.3f}%)" for name in prompts)
-        print(f"{kind:12} {row['files']:8}", *(f"{share:>14}" for share in shares), f"{row['not restored']:13}")
+        print(
+            f"{kind:12} {row['files']:8}", *(f"{share:>14}" for share in shares), f"{row['not restored']:13}"
+        )
     if given.json:
         given.json.write_text(json.dumps(counts, indent=1) + "\n")
 

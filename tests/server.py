@@ -416,7 +416,7 @@ def read_facts(messages: Messages) -> str:
     """A reader that keeps every `FACT-<number>: <value>` and a seal over all that it was shown.
 
     A chunk without facts leaves the memory as it is: by UNCHANGED where the prompt knows that
-    word, else by a copy of the memory. The seal changes with every rewriting, so a step that is
+    word, else by a copy of the memory. A new one stands below MEMORY where the prompt asks for it. The seal changes with every rewriting, so a step that is
     lost, repeated or out of order shows in the memory and in the answer.
     """
     prompt = messages[-1]["content"]
@@ -430,12 +430,13 @@ def read_facts(messages: Messages) -> str:
         return "UNCHANGED" if "UNCHANGED" in prompt else memory
     kept = [line for line in lines if line.startswith("FACT")]
     seal = hashlib.sha256(f"{memory} {chunk}".encode()).hexdigest()[:8]
-    return "\n".join([*kept, *facts, f"SEAL {seal}"])
+    marker = ["MEMORY"] if "MEMORY" in prompt else []
+    return "\n".join([*marker, *kept, *facts, f"SEAL {seal}"])
 
 
 def _section(prompt: str, name: str) -> str | None:
-    found = re.search(rf"<{name}>\n(.*?)\n</{name}>", prompt, re.DOTALL)
-    return found.group(1) if found else None
+    found = re.search(rf"<({name}(?:-\w+)?)>\n(.*?)\n</\1>", prompt, re.DOTALL)
+    return found.group(2) if found else None
 
 
 def facts_document(chunks: int, seed: int = 0, words: int = 40) -> str:

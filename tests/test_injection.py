@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from memagent import (
+    Conversation,
     Message,
     Prompts,
+    Read,
+    ReadSettings,
     ScriptedEngine,
-    Settings,
     Trajectory,
-    aread,
     load_prompts,
     text_document,
 )
@@ -27,7 +28,7 @@ from memagent.prompts import GATED, OVERWRITE, READER
 
 PROBLEM = "Where is the key?"
 OURS = ("memory", "problem", "chunk")
-SETTINGS = Settings(chunk_tokens=40, memory_tokens=400, answer_tokens=50)
+SETTINGS = ReadSettings(chunk_tokens=40, memory_tokens=400, answer_tokens=50)
 
 
 def wide(text: str) -> str:
@@ -80,14 +81,38 @@ def spellings(name: str) -> list[str]:
 
 
 CHAT_TOKENS = {
-    "ChatML, Qwen, Yi": ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<tool_response>", "</tool_response>"],
-    "Llama 3 and 4": ["<|begin_of_text|>", "<|start_header_id|>", "<|eot_id|>", "<|header_start|>", "<|eot|>"],
+    "ChatML, Qwen, Yi": [
+        "<|im_start|>",
+        "<|im_end|>",
+        "<|endoftext|>",
+        "<tool_response>",
+        "</tool_response>",
+    ],
+    "Llama 3 and 4": [
+        "<|begin_of_text|>",
+        "<|start_header_id|>",
+        "<|eot_id|>",
+        "<|header_start|>",
+        "<|eot|>",
+    ],
     "Llama 2": ["[INST]", "[/INST]", "<<SYS>>", "<</SYS>>", "</s><s>[INST]", "</s> <s>user\n"],
-    "Mistral": ["[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CALLS]", "[AVAILABLE_TOOLS]", "[/TOOL_RESULTS]"],
+    "Mistral": [
+        "[SYSTEM_PROMPT]",
+        "[/SYSTEM_PROMPT]",
+        "[TOOL_CALLS]",
+        "[AVAILABLE_TOOLS]",
+        "[/TOOL_RESULTS]",
+    ],
     "Zephyr, Vicuna": ["</s>\n<|user|>", "</s>USER:", "</s>\n<|assistant|>"],
     "Gemma": ["<start_of_turn>", "<end_of_turn>", "<bos>user\n", "<|turn>", "<turn|>", "<|channel>"],
     "Phi": ["<|system|>", "<|user|>", "<|assistant|>", "<|end|>", "<|im_sep|>"],
-    "DeepSeek": ["<｜begin▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>", "<｜DSML｜x>"],
+    "DeepSeek": [
+        "<｜begin▁of▁sentence｜>",
+        "<｜User｜>",
+        "<｜Assistant｜>",
+        "<｜end▁of▁sentence｜>",
+        "<｜DSML｜x>",
+    ],
     "reasoning": ["<think>", "</think>", "[THINK]", "[/THINK]", "<tool_call>", "</tool_call>"],
     "GLM": ["[gMASK]", "<sop>", "[gMASK]<sop>", "<|observation|>"],
     "MiniMax": ["]~b]user", "]~!b[", "[e~[", "<beginning_of_sentence>", "<minimax:tool_call>"],
@@ -246,6 +271,9 @@ def check(prompts: Prompts, trajectory: Trajectory, names: tuple[str, ...], docu
         prompts = replace(prompts, mark=known.group(1)) if known else prompts
         ours = tuple(f"{name}-{prompts.mark}" for name in names) if known else names
         if user.content.startswith(literals(prompts.check)[0]):
+            asked = sections(user.content, marked(prompts.check, prompts))
+            assert asked["memory"] == prompts.neutralise(memory)
+            memory = conversation.memory
             continue
         update = conversation.kind == "update"
         found = sections(user.content, marked(prompts.update if update else prompts.answer, prompts))
@@ -279,7 +307,7 @@ def tag_lines(text: str, names: tuple[str, ...]) -> list[str]:
 
 
 def run(
-    document: str, replies: Iterator[str], settings: Settings, prompts: Prompts
+    document: str, replies: Iterator[str], settings: ReadSettings, prompts: Prompts
 ) -> tuple[Trajectory, str]:
     """Read the document with a model that writes these replies; also the text as it was read."""
 
@@ -288,7 +316,12 @@ def run(
 
     engine = ScriptedEngine(reply)
     opened = text_document(document)
-    trajectory = asyncio.run(aread(PROBLEM, opened, engine=engine, settings=settings))
+    reading = Read(PROBLEM, opened, engine, settings)
+
+    async def conversations() -> tuple[Conversation, ...]:
+        return tuple([conversation async for conversation in reading])
+
+    trajectory = Trajectory("", asyncio.run(conversations()), reading.answer)
     assert engine.prompts == [conversation.messages for conversation in trajectory.conversations]
     return trajectory, "".join(text for _, text in opened.blocks())
 
@@ -307,7 +340,7 @@ WORKFLOWS = [("overwrite", OVERWRITE, ""), ("gated", GATED, ""), ("gated", SHIPP
 @pytest.mark.parametrize(("workflow", "prompts", "templates"), WORKFLOWS)
 def test_a_hostile_document_is_data(workflow: str, prompts: Prompts, templates: str) -> None:
     """The model repeats what it read, so that the memory is hostile, too."""
-    settings = replace(SETTINGS, workflow=workflow, templates=templates or None)
+    settings = SETTINGS.changed(workflow=workflow, templates=templates or None)
     for hostile in HOSTILE:
         document = f"A first line.\n{hostile}\nA last line. " + "More words. " * 30 + hostile
         trajectory, text = run(
@@ -320,7 +353,7 @@ def test_a_hostile_document_is_data(workflow: str, prompts: Prompts, templates: 
 
 @pytest.mark.parametrize(("workflow", "prompts", "templates"), WORKFLOWS)
 def test_all_of_it_in_one_document_with_every_reply(workflow: str, prompts: Prompts, templates: str) -> None:
-    settings = replace(SETTINGS, workflow=workflow, templates=templates or None, chunk_tokens=100)
+    settings = SETTINGS.changed(workflow=workflow, templates=templates or None, chunk_tokens=100)
     trajectory, text = run("\n\n".join(HOSTILE), cycle(reversed(HOSTILE)), settings, prompts)
     assert len(trajectory.conversations) >= 30
     check(prompts, trajectory, OURS, text)
@@ -363,7 +396,7 @@ def test_a_users_own_template_is_protected_too(tmp_path: Path, system: str) -> N
         'answer = """\n<question>{problem}</question>\n<notes>{memory}</notes>\nAnswer from the notes."""\n'
     )
     prompts = load_prompts(path)
-    settings = replace(SETTINGS, templates=str(path))
+    settings = SETTINGS.changed(templates=str(path))
     names = (*own, "rules") if system else own
     for hostile in [*hostile_texts(own), *(["<rules>no</rules>"] if system else [])]:
         trajectory, text = run(f"A line.\n{hostile}\nA line.", cycle([hostile]), settings, prompts)

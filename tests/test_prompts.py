@@ -127,7 +127,10 @@ GOOD = f"update = '{UPDATE}'\nanswer = '{ANSWER}'\n"
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (GOOD + "sytem = 'x'", r"unknown key 'sytem'; known: answer, asks, check, empty_memory, replies, system, update, workflow"),
+        (
+            GOOD + "sytem = 'x'",
+            "unknown key 'sytem'; known: answer, asks, check, empty_memory, replies, system, update",
+        ),
         (GOOD + "system = 3", "system must be text, not int"),
         (GOOD + "asks = 'no'", "asks must be true or false, not str"),
         (GOOD + "replies = 'any'", "replies is 'any', it must be 'marked' or 'unmarked'"),
@@ -226,10 +229,28 @@ def test_the_check_shows_the_memory_and_the_reply() -> None:
 # What neutralise leaves alone, and what it takes
 
 ORDINARY = [
-    *("#include <memory>", "  #include <memory>  // <chunk>", "impl<S> Read for Thing<S> {}", "unique_ptr<Chunk>"),
+    *(
+        "#include <memory>",
+        "  #include <memory>  // <chunk>",
+        "impl<S> Read for Thing<S> {}",
+        "unique_ptr<Chunk>",
+    ),
     *("|x|<|y|", "(?<memory>a+)", "arr[think]", "<s>50</s> 40", "was <s>50</s> <s>45</s>", "unk <pad> <unk>"),
-    *("let a: Option<Memory> = x;", "Vec<chunk>", "[|1; 2|]", "<[inst]>", "[ARGS]", "f :: a <|> b", "‹x› · <· b"),
-    *("page\x0cend\x0b", "bell\x07\x1b[0m\x7f\x9f", "a\u202eb\u2066c\u2069d", "🏴\U000e0067\U000e0062\U000e007f"),
+    *(
+        "let a: Option<Memory> = x;",
+        "Vec<chunk>",
+        "[|1; 2|]",
+        "<[inst]>",
+        "[ARGS]",
+        "f :: a <|> b",
+        "‹x› · <· b",
+    ),
+    *(
+        "page\x0cend\x0b",
+        "bell\x07\x1b[0m\x7f\x9f",
+        "a\u202eb\u2066c\u2069d",
+        "🏴\U000e0067\U000e0062\U000e007f",
+    ),
     *("<|x|>", "<|im_start|", "< |im_start|>", "<\u200b|im_end|>", "[inst]", "<Think>", "[think]", "<start>"),
     *(
         "a < b",
@@ -293,9 +314,51 @@ def test_what_is_marked(text: str, safe: str) -> None:
 
 
 PIECES = [
-    *("<", ">", "</", "[", "]", "·", "|", "\n", " ", "\u200b", "/", "memory", "memory-0000", "MEMORY-0000", "chunk"),
-    *("<|im_start|>", "</s>", "<s>", "[INST]", "[/INST]", "<<SYS>>", "</SYS>>", "user:", "user", "]~b]", "[e~["),
-    *("<|", "|>", "｜", "＜", "﹤", "＞", "／", "<role>HUMAN</role>", "</memory>", "<·", "[·", "<turn|>", "ｍ"),
+    *(
+        "<",
+        ">",
+        "</",
+        "[",
+        "]",
+        "·",
+        "|",
+        "\n",
+        " ",
+        "\u200b",
+        "/",
+        "memory",
+        "memory-0000",
+        "MEMORY-0000",
+        "chunk",
+    ),
+    *(
+        "<|im_start|>",
+        "</s>",
+        "<s>",
+        "[INST]",
+        "[/INST]",
+        "<<SYS>>",
+        "</SYS>>",
+        "user:",
+        "user",
+        "]~b]",
+        "[e~[",
+    ),
+    *(
+        "<|",
+        "|>",
+        "｜",
+        "＜",
+        "﹤",
+        "＞",
+        "／",
+        "<role>HUMAN</role>",
+        "</memory>",
+        "<·",
+        "[·",
+        "<turn|>",
+        "ｍ",
+    ),
 ]
 
 
@@ -316,7 +379,9 @@ def test_text_without_brackets_stays(text: str) -> None:
 def test_code_arrives_unharmed(prompts: Prompts) -> None:
     """Under 0.1% of the installed Python files are altered at all, and those are restored."""
     files = sorted(Path(pytest.__file__).parents[1].rglob("*.py"))
-    files = [file for file in files if "transformers" not in file.parts][::7]  # that one is full of turn tokens
+    files = [file for file in files if "transformers" not in file.parts][
+        ::7
+    ]  # that one is full of turn tokens
     altered = 0
     for file in files:
         text = file.read_text("utf-8", "replace")
@@ -331,7 +396,12 @@ def test_code_arrives_unharmed(prompts: Prompts) -> None:
     "text",
     [
         *("<" + " " * 100_000, "<" * 100_000, "< " * 50_000, "</" + "\u200b" * 100_000),
-        *("<memory " * 12_000, "<memory" + " x" * 50_000, ("<memory" + " x" * 300) * 200, "<" + "a" * 100_000),
+        *(
+            "<memory " * 12_000,
+            "<memory" + " x" * 50_000,
+            ("<memory" + " x" * 300) * 200,
+            "<" + "a" * 100_000,
+        ),
         *("<m" * 50_000, "<memory" + "/ " * 50_000, "[" * 100_000, "<" + "/" * 100_000 + " " * 100_000),
         *((" " * 300 + "<memory>") * 300, "<s>" * 30_000, "</s> <s>" * 12_000, "<|" + "a" * 100_000),
         *("<" + "·" * 100_000, "<·" * 50_000, "\n<memory" * 12_000, ("<" + " " * 300) * 300),

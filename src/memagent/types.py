@@ -174,8 +174,8 @@ class Model:
     `count_tokens` counts a text's tokens: exactly, or by an estimate where `tokenizer` is `ESTIMATE`;
     otherwise `tokenizer` names the model's own: chunks cut by another one are other chunks. It may block.
     `window_tokens` is the most that a prompt and its completion have together, where known; `calls` how many
-    calls the engine takes side by side. `reads_turn_tokens` is whether a turn token of the chat template counts
-    as one where it stands within a text.
+    calls the engine takes side by side. `reads_turn_tokens` is whether a turn token of the chat template
+    counts as one where it stands within a text.
     """
 
     name: str

@@ -184,7 +184,17 @@ def test_memory_is_a_word_like_others_where_it_is_no_marker() -> None:
 
 
 ENOUGH = [
-    *("ENOUGH", "enough", "**ENOUGH**", "`ENOUGH`", "ENOUGH.", "> ENOUGH", "_Enough!_", "ENOUGH\n\n", "[ENOUGH]"),
+    *(
+        "ENOUGH",
+        "enough",
+        "**ENOUGH**",
+        "`ENOUGH`",
+        "ENOUGH.",
+        "> ENOUGH",
+        "_Enough!_",
+        "ENOUGH\n\n",
+        "[ENOUGH]",
+    ),
 ]
 
 
@@ -275,7 +285,12 @@ def test_a_tag_around_part_of_the_reply_stays(read_reply: ReplyReader) -> None:
 @pytest.mark.parametrize(
     ("reply", "action"),
     [
-        *(("MEMORY", "replace"), ("memory.", "replace"), ("**MEMORY**", "replace"), ("It is MEMORY.", "replace")),
+        *(
+            ("MEMORY", "replace"),
+            ("memory.", "replace"),
+            ("**MEMORY**", "replace"),
+            ("It is MEMORY.", "replace"),
+        ),
         *(("UNCHANGED", "keep"), ("Unchanged", "keep"), ("<think>MEMORY?</think>UNCHANGED", "keep")),
         *(("", "ask"), ("Yes.", "ask"), ("MEMORY or UNCHANGED", "ask"), ("记忆", "ask")),
     ],
@@ -316,8 +331,32 @@ def test_any_reply_keeps_the_memory_or_is_kept(prompts: Prompts, reply: str, mem
 @pytest.mark.parametrize(
     "piece",
     [
-        *("<think>", "</think>", "<think> x", "\n</think>", "\n</think>\n", "it is ", "<a>", "</a>", "\n", " ", "x. ", "1.1"),
-        *("</memory-0000>", "<memory-0000>", "`", "UNCHANGED\n", "ENOUGH\n", "MEMORY\n", "·", "<·", "-\n", "记忆"),
+        *(
+            "<think>",
+            "</think>",
+            "<think> x",
+            "\n</think>",
+            "\n</think>\n",
+            "it is ",
+            "<a>",
+            "</a>",
+            "\n",
+            " ",
+            "x. ",
+            "1.1",
+        ),
+        *(
+            "</memory-0000>",
+            "<memory-0000>",
+            "`",
+            "UNCHANGED\n",
+            "ENOUGH\n",
+            "MEMORY\n",
+            "·",
+            "<·",
+            "-\n",
+            "记忆",
+        ),
     ],
 )
 def test_long_replies_of_one_piece_take_no_time(read_reply: ReplyReader, start: str, piece: str) -> None:

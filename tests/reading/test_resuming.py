@@ -38,7 +38,8 @@ from memagent import (
 from memagent.documents.tokens import estimate_tokens
 from memagent.reading.conversations import Reading
 from memagent.reading.journal import read_journal
-from memagent.reading.workflows import WORKFLOWS, Workflow
+from memagent.reading.replies import read_overwrite
+from memagent.reading.workflows import WORKFLOWS
 from memagent.types import Model
 
 CALLS = 4
@@ -241,7 +242,7 @@ def test_an_own_workflow_that_reads_side_by_side_resumes(tmp_path: Path, monkeyp
         first, second = [chunk async for chunk in chunks][:2]
 
         async def one(chunk: Chunk) -> list[Conversation]:
-            return [it async for it in reading.update(chunk, memory, lambda reply, _: (reply, False))]
+            return [it async for it in reading.update(chunk, memory, read_overwrite)]
 
         for made in reversed(await asyncio.gather(one(first), one(second))):
             for conversation in made:

@@ -38,7 +38,7 @@ class Sampler:
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         prompt = messages[-1].content
         self.calls.append((prompt, sampling))
-        text = self._update if "<chunk>" in prompt else self._answer
+        text = self._update if "<chunk" in prompt else self._answer
         words = (text if isinstance(text, str) else text(prompt)).split()[: sampling.max_tokens]
         ids = tuple(map(len, words)) or (0,)
         return Completion(" ".join(words), "stop", (1, 2, 3), ids, (-0.5,) * len(ids))
@@ -92,7 +92,7 @@ def test_each_call_of_each_attempt_has_a_seed_of_its_own() -> None:
 def test_an_answer_has_its_own_limit() -> None:
     engine = Sampler()
     groups(engine)
-    limits = {("<chunk>" in prompt, sampling.max_tokens) for prompt, sampling in engine.calls}
+    limits = {("<chunk" in prompt, sampling.max_tokens) for prompt, sampling in engine.calls}
     assert limits == {(True, 6), (False, 9)}
     assert {(sampling.temperature, sampling.top_p) for _, sampling in engine.calls} == {(1.0, 1.0)}
 

@@ -67,7 +67,7 @@ class Script:
 
     def text(self, prompt: str) -> str:
         known = re.findall(r"code is (\d+)", prompt)
-        if "<chunk>" in prompt:
+        if "<chunk" in prompt:
             return f"The code is {known[0]}" if known else "The code is 0000"
         right = f"{known[0]} is the code" if known else "no idea"
         return (right, "It is 9999", right, "")[next(self._answers) % 4]

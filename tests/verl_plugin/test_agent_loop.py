@@ -66,7 +66,7 @@ def attempt(compose: Callable[..., Any], model: Path) -> Callable[..., Any]:
 
 
 def knows(prompt: str) -> str:
-    return "The code is 0815" if "<chunk>" in prompt else "0815"
+    return "The code is 0815" if "<chunk" in prompt else "0815"
 
 
 def test_conversations_are_rows_and_the_last_has_the_reward(attempt: Callable[..., Any]) -> None:
@@ -105,7 +105,7 @@ def test_verl_decides_how_to_draw_and_the_read_how_much(attempt: Callable[..., A
 
 
 def test_an_empty_answer_is_worth_nothing_and_is_trained_on(attempt: Callable[..., Any]) -> None:
-    client, outputs = attempt(lambda prompt: "The code is 0815" if "<chunk>" in prompt else "")
+    client, outputs = attempt(lambda prompt: "The code is 0815" if "<chunk" in prompt else "")
     assert len(outputs) == len(client.asked) == 2
     assert outputs[-1].reward_score == 0.0 and len(outputs[-1].response_ids) == 1
     assert outputs[-1].extra_fields["reward_extra_info"]["no_answer"] == 1.0
@@ -113,7 +113,7 @@ def test_an_empty_answer_is_worth_nothing_and_is_trained_on(attempt: Callable[..
 
 def test_a_server_that_fails_is_no_attempt(attempt: Callable[..., Any]) -> None:
     def breaks(prompt: str) -> str:
-        if "<chunk>" in prompt:
+        if "<chunk" in prompt:
             return "The code is 0815"
         raise ConnectionError("the server is gone")
 

@@ -8,9 +8,8 @@ at a time, also behind marks that stand there already, so that taking one away g
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+import unicodedata
 from dataclasses import dataclass
-from functools import lru_cache
 
 MARK = "·"
 
@@ -18,15 +17,15 @@ _MARKS = f"{MARK}*+"
 _UNSENDABLE = re.compile("[\0\ud800-\udfff]")
 """Surrogates have no UTF-8, and some servers end a prompt at a NUL."""
 
-# Slashes and right brackets, each with the other shapes that a model takes for the same.
-_RIGHT, _SLASH = "[>＞﹥]", r"/\\／⁄∕"
-# Characters without a width, which hide in a word.
-_HIDDEN = (
-    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
-    "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e01ef\x01-\x08\x0e-\x1b\x7f-\x84\x86-\x9f"
+_LEFT, _RIGHT, _SLASHES = "<＜﹤", ">＞﹥", "/\\／⁄∕"
+_TAG = re.compile(f"[^{_LEFT}{_RIGHT}]*+")
+_BEFORE_NAME = re.compile(rf"[\s{re.escape(_SLASHES)}]*+")
+# Characters without a width, which hide in a word, and controls.
+_HIDDEN = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e01ef\x01-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]"
 )
 _LINE_ENDS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
-_BLANK = re.compile(rf"[\s{_HIDDEN}]")
 
 _ROLE = "(?:[Ss]ystem|SYSTEM|[Uu]ser|USER|[Aa]ssistant|ASSISTANT|[Hh]uman|HUMAN|[Bb]ot|[Tt]ool)"
 
@@ -37,7 +36,7 @@ _BEFORE_A_TURN = (
 )
 
 _AFTER_ANGLE = (
-    r"\|[A-Za-z][\w.:▁-]{2,63}\|>",  # ChatML, Llama 3, Phi, Command-R, Granite, gpt-oss, Kimi, GLM, Hunyuan, Yi
+    r"\|[A-Za-z][\w.:▁-]{2,63}\|>",  # ChatML, Llama 3, Phi, GLM, Granite, Command-R, gpt-oss, Kimi, Yi
     r"/?｜[^\s<>｜]{1,64}｜",  # DeepSeek, Hunyuan
     r"\|(?:turn|channel|think|tool|tool_call|tool_response)>",  # Gemma 4
     r"(?:turn|channel|tool|tool_call|tool_response)\|>",
@@ -67,77 +66,88 @@ _AFTER_SQUARE = (
 _AFTER_RIGHT_SQUARE = (r"~!?b[\[\]]",)  # MiniMax-M2
 
 
+_TURN = "|".join(
+    f"{head}{_MARKS}(?={'|'.join(rests)})"
+    for head, rests in (("<", _AFTER_ANGLE), (r"\[", _AFTER_SQUARE), (r"\]", _AFTER_RIGHT_SQUARE))
+)
+_ANY_TAG = f"[{_LEFT}]{_MARKS}"
+_PLACES = re.compile(_ANY_TAG)
+_PLACES_AND_TURNS = re.compile(f"(?P<turn>{_TURN})|{_ANY_TAG}")
+
+
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Marks what could pass for a prompt's structure, and takes the marks away again."""
+    """Marks what could pass for the structure of a prompt that uses tags of these names, and unmarks it.
 
-    structure: re.Pattern[str]
+    The names in `unknowable` stand in no other text, so each such tag counts. Of those in `names` only what
+    closes a tag counts, and what opens one at the beginning of a line: `#include <memory>` is code. With
+    `turns` the turn tokens of chat templates count, too.
+    """
+
+    names: tuple[str, ...]
+    unknowable: tuple[str, ...] = ()
+    turns: bool = True
 
     def neutralise(self, text: str) -> str:
         """`text` with a mark in each place that could pass for structure; the rest stays as it is.
 
         What cannot be sent, lone surrogates and NUL, becomes U+FFFD.
         """
-        return self.structure.sub(
-            lambda place: place.group() + MARK if _counts(place, text) else place.group(),
-            text := _UNSENDABLE.sub("\ufffd", text),
-        )
+        text = _UNSENDABLE.sub("\ufffd", text)
+        return self._places.sub(lambda it: it.group() + MARK if self._counts(it) else it.group(), text)
 
     def restore(self, text: str) -> str:
         """The text as it was before `neutralise`, also inside a reply that quotes it."""
         if MARK not in text:
             return text
-        return self.structure.sub(
-            lambda place: place.group().removesuffix(MARK) if _counts(place, text) else place.group(), text
+        return self._places.sub(
+            lambda it: it.group().removesuffix(MARK) if self._counts(it) else it.group(), text
         )
 
+    @property
+    def _places(self) -> re.Pattern[str]:
+        return _PLACES_AND_TURNS if self.turns else _PLACES
 
-@lru_cache(maxsize=64)
-def guard_of(names: frozenset[str], mark: str, turns: bool) -> Guard:
-    """The guard of a prompt that uses tags of these names.
-
-    A name that holds the `mark` stands in no other text, so each occurrence counts. Of other names only
-    what closes a tag counts, and what opens one at the beginning of a line: `#include <memory>` is code.
-    With `turns` the turn tokens of chat templates count, too.
-    """
-    marked = frozenset(name for name in names if mark and mark in name)
-    blank, blank_or_slash = rf"[\s{_HIDDEN}]*+", rf"[\s{_HIDDEN}{_SLASH}]*+"
-    ours, unknowable = _any_spelling(names), _any_spelling(marked)
-    tags = (
-        rf"{blank}[{_SLASH}]{blank_or_slash}{ours}(?![\w-])",
-        rf"{blank}{unknowable}(?![\w-])",
-        rf"(?P<opening>{blank}{_any_spelling(names - marked)}(?:{blank_or_slash}|\s[^<>＜＞﹤﹥]*+){_RIGHT})",
-    )
-    own = f"(?i:{'|'.join(tags)})"
-    wide = own.replace("?P<opening>", "?P<wide>"), own.replace("?P<opening>", "?P<small>")
-    never = ("(?!)",)
-    rests = {
-        "<": (*(_AFTER_ANGLE if turns else ()), own),
-        r"\[": _AFTER_SQUARE if turns else never,
-        r"\]": _AFTER_RIGHT_SQUARE if turns else never,
-        "＜": wide[:1],
-        "﹤": wide[1:],
-    }
-    return Guard(re.compile("|".join(f"{head}{_MARKS}(?={'|'.join(rest)})" for head, rest in rests.items())))
+    def _counts(self, place: re.Match[str]) -> bool:
+        """Whether what begins here is a turn token or could pass for one of the tags."""
+        if place.lastgroup:
+            return True
+        text, end = place.string, place.end()
+        found = _TAG.match(text, end)
+        inside = _folded(found.group()) if found else ""
+        before = _BEFORE_NAME.match(inside)
+        start = before.end() if before else 0
+        if not inside.startswith(self.names + self.unknowable, start):
+            return False
+        if _is_named(inside, start, self.unknowable):
+            return True
+        name = _is_named(inside, start, self.names)
+        if any(slash in inside[:start] for slash in _SLASHES):
+            return bool(name)
+        after = inside[start + len(name) :]
+        closed = found is not None and text[found.end() : found.end() + 1] in tuple(_RIGHT)
+        whole = after[:1].isspace() or not after.strip(_SLASHES)
+        return bool(name) and closed and whole and _begins_line(text, place.start())
 
 
-def _counts(place: re.Match[str], text: str) -> bool:
-    """Whether a match is structure: an opening tag is one only where nothing precedes it on its line."""
-    if place.lastgroup is None:
-        return True
-    at = place.start()
-    while at and text[at - 1] not in _LINE_ENDS and _BLANK.match(text[at - 1]):
+def _folded(text: str) -> str:
+    """The text as a tolerant eye sees it: without hidden characters, in one width and one case."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text)
+    return _HIDDEN.sub("", text).lower()
+
+
+def _is_named(text: str, start: int, names: tuple[str, ...]) -> str:
+    """The one of the names that stands there as a whole word, or nothing."""
+    for name in names:
+        after = text[start + len(name) : start + len(name) + 1]
+        if text.startswith(name, start) and not (after.isalnum() or after in ("_", "-")):
+            return name
+    return ""
+
+
+def _begins_line(text: str, at: int) -> bool:
+    """Whether nothing that can be seen precedes on the line."""
+    while at and text[at - 1] not in _LINE_ENDS and (text[at - 1].isspace() or _HIDDEN.match(text[at - 1])):
         at -= 1
     return at == 0 or text[at - 1] in _LINE_ENDS
-
-
-def _any_spelling(names: Iterable[str]) -> str:
-    """A pattern for the names, also in full-width letters or with hidden characters between."""
-    between = f"[{_HIDDEN}]*+"
-    longest_first = sorted(names, key=lambda name: (-len(name), name))
-    return f"(?:{'|'.join(between.join(map(_letter, name)) for name in longest_first) or '(?!)'})"
-
-
-def _letter(character: str) -> str:
-    wide = chr(ord(character) + 0xFEE0) if "!" <= character <= "~" else ""
-    return f"[{re.escape(character)}{wide}]"

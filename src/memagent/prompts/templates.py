@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from memagent.errors import SettingsError
-from memagent.prompts.guard import Guard, guard_of
+from memagent.prompts.guard import Guard
 from memagent.types import Message
 
 UNCHANGED = "UNCHANGED"
@@ -153,7 +153,8 @@ class Prompts:
 
     @cached_property
     def _guard(self) -> Guard:
-        return guard_of(self.tags, self.mark, self.guards_turns)
+        unknowable = sorted(name for name in self.tags if self.mark in name)
+        return Guard(tuple(sorted(self.tags.difference(unknowable))), tuple(unknowable), self.guards_turns)
 
     def _marked(self, template: str) -> str:
         return template.replace(f"{{{_MARK}}}", self.mark)

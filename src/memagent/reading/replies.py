@@ -8,6 +8,7 @@ are kept. No function here guesses from words of a language.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -52,7 +53,7 @@ def without_thought(reply: str) -> str:
     return _THOUGHT.sub("", reply, count=1).strip()
 
 
-def read_overwrite(reply: str, memory: str, prompts: Prompts) -> Verdict:
+def read_overwrite(reply: str, memory: str, prompts: Prompts) -> Verdict:  # noqa: ARG001 - a ReplyReader
     """As published: a reply that is not empty is the new memory. Never asks."""
     text = prompts.restore(without_thought(reply))
     return Verdict("replace", text) if text else Verdict("keep")
@@ -95,11 +96,11 @@ def settle(verdict: Verdict, check: str, memory: str, fits: Callable[[str], bool
 def _both(memory: str, text: str, fits: Callable[[str], bool]) -> str:
     """The memory, and below it as many lines of the text as fit."""
     lines = text.split("\n")
-    for count in range(len(lines), 0, -1):
-        both = "\n".join([memory, *lines[:count]])
-        if fits(both):
-            return both
-    return memory
+
+    def both(count: int) -> str:
+        return "\n".join([memory, *lines[:count]])
+
+    return both(bisect_left(range(1, len(lines) + 1), True, key=lambda count: not fits(both(count))))
 
 
 def _by_markers(text: str, prompts: Prompts) -> Verdict:

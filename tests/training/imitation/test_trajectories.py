@@ -156,7 +156,7 @@ class Model7:
             text = messages[-1].content
             problem = text.split("<problem>\n")[1].split("\n")[0]
             await asyncio.sleep(0.001 * (len(problem) % 3))  # some take longer than others
-            if "<chunk>" in text:
+            if "<chunk" in text:
                 return Completion("UNCHANGED")
             self.seeds.append(sampling.seed)
             return Completion(self._answer(problem, sampling.seed))

@@ -7,6 +7,7 @@ a batch that already runs; a server (vLLM, SGLang) behind the OpenAI engine does
 from __future__ import annotations
 
 import asyncio
+import re
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -69,7 +70,9 @@ class TransformersEngine:
             )
         window = window_tokens or _window(model)
         tokenizer_name = str(tokenizer.name_or_path) or name
-        self.model = Model(name, self._count_tokens, tokenizer_name, window, most_rows)
+        self.model = Model(
+            name, self._count_tokens, tokenizer_name, window, most_rows, reads_turn_tokens=False
+        )
         self._network = model
         self._tokenizer = tokenizer
         self._most_rows = most_rows
@@ -230,12 +233,24 @@ async def open_transformers(settings: EngineSettings) -> TransformersEngine:
 
 
 def chat_ids(tokenizer: PreTrainedTokenizerBase, messages: Iterable[Message]) -> list[int]:
-    """The token ids of a chat up to where the assistant's turn begins. Raises jinja2's `TemplateError`."""
+    """The token ids of a chat up to where the assistant's turn begins.
+
+    A special token that is spelled out within a message is text: its spelling is cut in two, and the pieces
+    are no special token. Raises jinja2's `TemplateError`.
+    """
     chat = [asdict(message) for message in messages]
-    rendered: Any = tokenizer.apply_chat_template(
-        chat, add_generation_prompt=True, return_dict=False, tokenizer_kwargs={"verbose": False}
-    )
-    return list(rendered)
+    options: dict[str, Any] = {"add_generation_prompt": True, "return_dict": False}
+    text = "".join(message["content"] for message in chat)
+    special = re.compile("|".join(map(re.escape, sorted(tokenizer.get_added_vocab(), key=len, reverse=True))))
+    if not (special.pattern and special.search(text)):
+        rendered: Any = tokenizer.apply_chat_template(chat, tokenizer_kwargs={"verbose": False}, **options)
+        return list(rendered)
+    cut = next(sign for sign in map(chr, range(0xE000, 0xF900)) if sign not in text)
+    for message in chat:
+        message["content"] = special.sub(lambda it: it.group()[0] + cut + it.group()[1:], message["content"])
+    whole = str(tokenizer.apply_chat_template(chat, tokenize=False, **options))
+    pieces = (tokenizer(it, add_special_tokens=False, verbose=False)["input_ids"] for it in whole.split(cut))
+    return [number for piece in pieces for number in piece]
 
 
 def load_model(name: str, dtype: torch.dtype, random_weights: bool = False) -> tuple[Any, Any]:
