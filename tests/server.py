@@ -416,8 +416,9 @@ def read_facts(messages: Messages) -> str:
     """A reader that keeps every `FACT-<number>: <value>` and a seal over all that it was shown.
 
     A chunk without facts leaves the memory as it is: by UNCHANGED where the prompt knows that
-    word, else by a copy of the memory. A new one stands below MEMORY where the prompt asks for it. The seal changes with every rewriting, so a step that is
-    lost, repeated or out of order shows in the memory and in the answer.
+    word, else by a copy of the memory. A new one stands below MEMORY where the prompt asks for it.
+    The seal changes with every rewriting, so a step that is lost, repeated or out of order shows in
+    the memory and in the answer.
     """
     prompt = messages[-1]["content"]
     memory = _section(prompt, "memory") or ""

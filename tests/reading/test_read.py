@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import multiprocessing
+import re
 from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path

@@ -39,7 +39,7 @@ from memagent.documents.tokens import estimate_tokens
 from memagent.reading.conversations import Reading
 from memagent.reading.journal import read_journal
 from memagent.reading.replies import read_overwrite
-from memagent.reading.workflows import WORKFLOWS
+from memagent.reading.workflows import WORKFLOWS, Workflow
 from memagent.types import Model
 
 CALLS = 4
