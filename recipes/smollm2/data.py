@@ -270,17 +270,23 @@ def _needles(given: argparse.Namespace) -> Iterator[Example]:
 
 
 def _squad(given: argparse.Namespace) -> Iterator[Example]:
-    return examples("squad", squad([*read_rows(given.squad)], given.characters, given.seed), given.count)
+    return examples(
+        "squad", squad([row for _, row in read_rows(given.squad)], given.characters, given.seed), given.count
+    )
 
 
 def _nq(given: argparse.Namespace) -> Iterator[Example]:
-    return examples("nq", natural([*read_rows(given.nq)], given.characters, given.seed), given.count)
+    return examples(
+        "nq", natural([row for _, row in read_rows(given.nq)], given.characters, given.seed), given.count
+    )
 
 
 def _hqa(given: argparse.Namespace) -> Iterator[Example]:
     rest = given.out.with_name("hotpot_train.jsonl.gz")
     with new_file(rest) as file:
-        file.writelines(json.dumps(row) + "\n" for row in islice(read_rows(given.hotpot), given.skip, None))
+        file.writelines(
+            json.dumps(row) + "\n" for _, row in islice(read_rows(given.hotpot), given.skip, None)
+        )
     recipe = Recipe(documents=4, seed=given.seed, corpora=Corpora((("hotpot", rest),)), absent=0.25)
     return made("hqa", recipe, given.count // 12)
 

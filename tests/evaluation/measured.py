@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from memagent.evaluation.rows import EvaluationRow
+from memagent.storage import read_log
 
 PROBLEM = "What is the secret code of the lighthouse?"
 CODE = "marmalade77"
@@ -52,10 +53,12 @@ def write_examples(path: Path, count: int, words: int = 200) -> Path:
 def row(**fields: Any) -> EvaluationRow:
     """A row, with what does not matter filled in."""
     usual: dict[str, Any] = {
-        "task": "niah_single_1", "length": 2048, "documents": None, "index": 0, "reader": "gated",
-        "sample": 0, "example_id": "", "score": 1.0, "prediction": "", "answers": ("x",), "error": None,
-        "cause": None, "calls": 2, "cut": 0, "prompt_tokens": 100, "completion_tokens": 10,
-        "length_tokens": 2000, "depth": None, "seconds": 1.0,
+        "task": "niah_single_1", "length": 2048, "documents": None, "index": 0, "workflow": "gated",
+        "sample": 0, "example_id": "", "problem": "", "score": 1.0, "prediction": "", "answers": ("x",),
+        "error": None, "cause": None, "calls": 2, "cut": 0, "prompt_tokens": 100, "cached_tokens": 0,
+        "completion_tokens": 10, "cost": None,
+        "length_tokens": 2000, "depth": None, "captured": None,
+        "retained": None, "seconds": 1.0,
     }  # fmt: skip
     return EvaluationRow(**{**usual, **fields})
 
@@ -65,12 +68,11 @@ def header(**fields: Any) -> dict[str, Any]:
     usual = {
         "version": "0.1.0", "python": "3.12", "created": "2026-11-21T00:00:00Z", "command": "memagent eval",
         "attempts": 1, "model": {"name": "m", "window_tokens": None, "tokenizer": "estimate"}, "prompts": {},
-        "plan": {"readers": ["overwrite", "gated", "full"], "corpora": {}}, "settings": {},
+        "plan": {"workflows": ["overwrite", "gated", "full"], "corpora": {}}, "settings": {},
     }  # fmt: skip
     return {**usual, **fields}
 
 
 def without_times(folder: Path) -> list[str]:
     """The rows of a run as they must always come out: sorted, without the seconds."""
-    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text("utf-8").splitlines()]
-    return sorted(json.dumps({**values, "seconds": 0.0}) for values in rows)
+    return sorted(json.dumps({**values, "seconds": 0.0}) for values in read_log(folder / "rows.jsonl"))

@@ -15,13 +15,13 @@ from memagent import SettingsError
 from memagent.evaluation.plan import Plan
 from memagent.evaluation.rows import EvaluationRow, read_rows
 from memagent.evaluation.run import Evaluation, evaluate
-from memagent.settings import Settings
+from memagent.settings import EngineSettings, ReadSettings, Settings
 from server import Server
 
 cluster_utils = pytest.importorskip("ray.cluster_utils", reason="needs the extra ray")
 
 Serve = Callable[..., Server]
-SETTINGS = Settings(chunk_tokens=150, memory_tokens=60, answer_tokens=60, retries=0, concurrency=4)
+READ = ReadSettings(chunk_tokens=150, memory_tokens=60, answer_tokens=60)
 
 
 @pytest.fixture(scope="module")
@@ -36,14 +36,14 @@ def cluster() -> Iterator[Any]:
 
 
 def run(folder: Path, server: Server, plan: Plan, **options: Any) -> None:
-    settings = replace(SETTINGS, base_url=server.base_url)
+    settings = Settings(EngineSettings(base_url=server.base_url, retries=0, concurrency=4), READ)
     asyncio.run(evaluate(Evaluation(plan=plan, settings=settings, folder=folder, **options)))
 
 
 def test_the_rows_are_those_of_one_machine(cluster: Any, serve: Serve, tmp_path: Path) -> None:
     examples = str(write_examples(tmp_path / "lamps.jsonl", 8))
     plan = Plan(
-        readers=("gated", "full"),
+        workflows=("gated", "full"),
         tasks=("niah_single_1",),
         lengths=(1024,),
         count=3,
@@ -65,7 +65,7 @@ def test_the_rows_are_those_of_one_machine(cluster: Any, serve: Serve, tmp_path:
 
 
 def test_what_cannot_be_made_is_told_as_on_one_machine(cluster: Any, serve: Serve, tmp_path: Path) -> None:
-    plan = Plan(readers=("full",), tasks=("niah_single_1",), lengths=(20,), count=2)
+    plan = Plan(workflows=("full",), tasks=("niah_single_1",), lengths=(20,), count=2)
     with pytest.raises(SettingsError, match="too few") as raised:
         run(tmp_path / "out", serve(find_code), plan, ray=cluster.address)
     assert "Traceback" not in str(raised.value)
@@ -78,4 +78,9 @@ def test_a_cluster_that_is_not_there_is_named(cluster: Any, serve: Serve, tmp_pa
     ray.shutdown()
     examples = str(write_examples(tmp_path / "lamps.jsonl", 1))
     with pytest.raises(SettingsError, match=r"no Ray cluster at 127\.0\.0\.1:1"):
-        run(tmp_path / "out", serve(find_code), Plan(readers=("full",), examples=examples), ray="127.0.0.1:1")
+        run(
+            tmp_path / "out",
+            serve(find_code),
+            Plan(workflows=("full",), examples=examples),
+            ray="127.0.0.1:1",
+        )

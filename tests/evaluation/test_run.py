@@ -13,27 +13,37 @@ from typing import Any
 
 import pytest
 from measured import find_code, story, without_times, write_examples
-from memagent.evaluation.readers import Retrieval
 
 from memagent import SettingsError
-from memagent.evaluation.attempts import depth, score
+from memagent.evaluation.attempts import depth
 from memagent.evaluation.plan import Cell, Plan
 from memagent.evaluation.rows import EvaluationRow, read_header, read_rows
 from memagent.evaluation.run import Evaluation, evaluate
-from memagent.settings import Settings
+from memagent.settings import OWNERS, EngineSettings, ReadSettings, Settings
 from memagent.tasks import TASKS, Corpora, Recipe, Task
 from memagent.types import Example
 from server import Fault, Server, lasting_fault, refusal
 
 Serve = Callable[..., Server]
-SETTINGS = Settings(chunk_tokens=150, memory_tokens=60, answer_tokens=60, retries=0, concurrency=8)
+SETTINGS = Settings(
+    EngineSettings(retries=0, concurrency=8),
+    ReadSettings(chunk_tokens=150, memory_tokens=60, answer_tokens=60, passage_tokens=50),
+)
 ALL_READERS = ("overwrite", "gated", "full", "truncate", "rag", "refine", "map_reduce")
+
+
+def changed(settings: Settings, **values: Any) -> Settings:
+    """The settings with other values, whichever part they are of."""
+    for name, value in values.items():
+        part = OWNERS[name]
+        settings = replace(settings, **{part: getattr(settings, part).changed(**{name: value})})
+    return settings
 
 
 def run(
     folder: Path, server: Server, plan: Plan, settings: Settings = SETTINGS, **options: Any
 ) -> list[EvaluationRow]:
-    settings = replace(settings, base_url=server.base_url)
+    settings = changed(settings, base_url=server.base_url)
     asyncio.run(evaluate(Evaluation(plan=plan, settings=settings, folder=folder, **options)))
     return list(read_rows(folder))
 
@@ -45,7 +55,7 @@ def examples(tmp_path: Path) -> str:
 
 def test_every_attempt_has_its_row(serve: Serve, tmp_path: Path, examples: str) -> None:
     server = serve(find_code)
-    plan = Plan(readers=ALL_READERS, examples=examples, samples=2, retrieval=Retrieval(passage_tokens=50))
+    plan = Plan(workflows=ALL_READERS, examples=examples, samples=2)
     rows = run(tmp_path / "out", server, plan)
     assert len(rows) == len({row.key for row in rows}) == 6 * 7 * 2
     assert {row.score for row in rows} == {1.0} and {row.error for row in rows} == {None}
@@ -57,9 +67,9 @@ def test_every_attempt_has_its_row(serve: Serve, tmp_path: Path, examples: str) 
 def test_generated_examples_are_the_tasks_own(serve: Serve, tmp_path: Path) -> None:
     server = serve(lambda messages: "The sun is yellow.")
     plan = Plan(
-        readers=("full",), tasks=("niah_single_1", "hqa"), lengths=(1024,), documents=(5,), count=3, seed=4
+        workflows=("full",), tasks=("niah_single_1", "hqa"), lengths=(1024,), documents=(5,), count=3, seed=4
     )
-    settings = replace(SETTINGS, answer_tokens=None)
+    settings = changed(SETTINGS, answer_tokens=None)
     rows = run(tmp_path, server, plan, settings)
     assert Counter((row.task, row.length, row.documents) for row in rows) == {
         ("niah_single_1", 1024, None): 3,
@@ -76,7 +86,7 @@ def test_a_task_with_sizes_of_its_own_needs_none(serve: Serve, tmp_path: Path) -
     file = tmp_path / "qasper.jsonl"
     file.write_text(f"{json.dumps({**rows, 'dataset': 'qasper'})}\n" * 2)
     plan = Plan(
-        readers=("full",), tasks=("longbench_qasper",), count=2, corpora=Corpora((("longbench", tmp_path),))
+        workflows=("full",), tasks=("longbench_qasper",), count=2, corpora=Corpora((("longbench", tmp_path),))
     )
     (one, two) = run(tmp_path / "out", serve(find_code), plan)
     assert (one.length, one.documents) == (None, None) and {one.index, two.index} == {0, 1}
@@ -86,7 +96,7 @@ def test_a_task_with_sizes_of_its_own_needs_none(serve: Serve, tmp_path: Path) -
 def test_failures_are_rows_with_their_cause(serve: Serve, tmp_path: Path, examples: str) -> None:
     server = serve(find_code)
     server.faults = lambda digest, attempt: refusal(500, "broken pipe") if int(digest, 16) % 3 == 0 else None
-    rows = run(tmp_path / "out", server, Plan(readers=("full", "gated"), examples=examples))
+    rows = run(tmp_path / "out", server, Plan(workflows=("full", "gated"), examples=examples))
     failed = [row for row in rows if row.error]
     assert len(rows) == 12 and 0 < len(failed) < 12
     assert all(row.score == 0 and row.cause == "EngineError" and "broken pipe" in row.error for row in failed)
@@ -97,9 +107,9 @@ def test_failures_are_rows_with_their_cause(serve: Serve, tmp_path: Path, exampl
 def test_a_document_too_long_fails_for_full_and_not_for_the_others(serve: Serve, tmp_path: Path) -> None:
     path = write_examples(tmp_path / "long.jsonl", 2, words=1200)
     server = serve(find_code, window=5000, wording="vllm")
-    plan = Plan(readers=ALL_READERS, examples=str(path))
-    rows = run(tmp_path / "out", server, plan, replace(SETTINGS, window_tokens=1500))
-    causes = {(row.reader, row.cause) for row in rows}
+    plan = Plan(workflows=ALL_READERS, examples=str(path))
+    rows = run(tmp_path / "out", server, plan, changed(SETTINGS, window_tokens=1500))
+    causes = {(row.workflow, row.cause) for row in rows}
     assert ("full", "ContextOverflowError") in causes
     assert {reader for reader, cause in causes if cause} == {"full"}
 
@@ -109,7 +119,7 @@ def test_a_problem_too_long_is_a_failure_of_its_example(serve: Serve, tmp_path: 
     lines = path.read_text().splitlines()
     lines[0] = lines[0].replace("What is", "What is, please, " + "oh " * 4000)
     path.write_text("\n".join(lines))
-    rows = run(tmp_path / "out", serve(find_code), Plan(readers=("gated",), examples=str(path)))
+    rows = run(tmp_path / "out", serve(find_code), Plan(workflows=("gated",), examples=str(path)))
     assert sorted((row.index, row.cause) for row in rows) == [(0, "ProblemTooLongError"), (1, None)]
 
 
@@ -127,8 +137,8 @@ def test_attempts_are_bounded_and_examples_made_when_needed(
 
     monkeypatch.setitem(TASKS, "counted", Task("counted", make, "substring_match", 32))
     server = serve(find_code, latency_seconds=0.01)
-    plan = Plan(readers=("full",), tasks=("counted",), lengths=(1024,), count=40)
-    settings = replace(SETTINGS, concurrency=3)
+    plan = Plan(workflows=("full",), tasks=("counted",), lengths=(1024,), count=40)
+    settings = changed(SETTINGS, concurrency=3)
     run(tmp_path, server, plan, settings, on_row=finished.append)
     assert len(made) == 40 and made == sorted(made)
     assert server.most_in_flight == 3
@@ -136,7 +146,7 @@ def test_attempts_are_bounded_and_examples_made_when_needed(
 
 
 def test_resume_runs_only_what_is_missing(serve: Serve, tmp_path: Path, examples: str) -> None:
-    plan = Plan(readers=("full", "gated"), examples=examples)
+    plan = Plan(workflows=("full", "gated"), examples=examples)
     folder = tmp_path / "out"
     run(folder, serve(find_code), plan)
     expected = without_times(folder)
@@ -162,8 +172,8 @@ def test_an_example_that_cannot_be_made_ends_the_run_and_keeps_the_rows(
         return Example(f"c-{index}", "short", "What is the code?", story(50), ("marmalade77",), 50)
 
     monkeypatch.setitem(TASKS, "short", Task("short", make, "substring_match", 32))
-    plan = Plan(readers=("full",), tasks=("short",), lengths=(1024,), count=9)
-    settings = replace(SETTINGS, concurrency=1)
+    plan = Plan(workflows=("full",), tasks=("short",), lengths=(1024,), count=9)
+    settings = changed(SETTINGS, concurrency=1)
     with pytest.raises(SettingsError, match="5 questions"):
         run(tmp_path, serve(find_code), plan, settings)
     assert {row.index for row in read_rows(tmp_path)} >= set(range(4))
@@ -171,9 +181,9 @@ def test_an_example_that_cannot_be_made_ends_the_run_and_keeps_the_rows(
 
 def test_samples_have_seeds_of_their_own(serve: Serve, tmp_path: Path, examples: str) -> None:
     server = serve(find_code)
-    settings = replace(SETTINGS, seed=7, temperature=1.0)
+    settings = changed(SETTINGS, seed=7, temperature=1.0)
     rows = run(
-        tmp_path / "out", server, Plan(readers=("full",), examples=examples, count=2, samples=3), settings
+        tmp_path / "out", server, Plan(workflows=("full",), examples=examples, count=2, samples=3), settings
     )
     assert Counter(body["seed"] for body in server.asked) == {7: 2, 8: 2, 9: 2}
     assert Counter(row.sample for row in rows) == {0: 2, 1: 2, 2: 2}
@@ -182,25 +192,25 @@ def test_samples_have_seeds_of_their_own(serve: Serve, tmp_path: Path, examples:
 def test_what_was_run_stands_with_the_rows_but_for_the_key(
     serve: Serve, tmp_path: Path, examples: str
 ) -> None:
-    settings = replace(SETTINGS, api_key="sk-secret")
-    plan = Plan(readers=("full",), examples=examples)
+    settings = changed(SETTINGS, api_key="sk-secret")
+    plan = Plan(workflows=("full",), examples=examples)
     run(tmp_path / "out", serve(find_code), plan, settings, command="memagent eval ...")
     told = read_header(tmp_path / "out")
     assert told["attempts"] == 6 and told["model"]["name"] == "test-model"
-    assert told["plan"]["readers"] == ["full"] and told["plan"]["examples"]["sources"] == examples
+    assert told["plan"]["workflows"] == ["full"] and told["plan"]["examples"]["sources"] == examples
     assert told["settings"]["chunk_tokens"] == 150 and told["command"] == "memagent eval ..."
     assert "sk-secret" not in (tmp_path / "out" / "run.json").read_text()
 
 
 def test_other_examples_are_another_run(serve: Serve, tmp_path: Path, examples: str) -> None:
-    plan = Plan(readers=("full",), examples=examples)
+    plan = Plan(workflows=("full",), examples=examples)
     run(tmp_path / "out", serve(find_code), plan)
     write_examples(Path(examples), 7)
     with pytest.raises(SettingsError, match=r"plan\.examples\.sha256 was"):
         run(tmp_path / "out", serve(find_code), plan, resume=True)
     write_examples(Path(examples), 6)
-    with pytest.raises(SettingsError, match=r"plan\.readers was"):
-        run(tmp_path / "out", serve(find_code), replace(plan, readers=("rag",)), resume=True)
+    with pytest.raises(SettingsError, match=r"plan\.workflows was"):
+        run(tmp_path / "out", serve(find_code), replace(plan, workflows=("rag",)), resume=True)
 
 
 def test_budgets_that_cannot_be_are_refused_before_a_call(
@@ -211,8 +221,8 @@ def test_budgets_that_cannot_be_are_refused_before_a_call(
         run(
             tmp_path / "out",
             server,
-            Plan(readers=("gated",), examples=examples),
-            replace(SETTINGS, window_tokens=100),
+            Plan(workflows=("gated",), examples=examples),
+            changed(SETTINGS, window_tokens=100),
         )
     assert not server.asked and not (tmp_path / "out").exists()
 
@@ -220,7 +230,7 @@ def test_budgets_that_cannot_be_are_refused_before_a_call(
 def test_a_lasting_failure_leaves_no_attempt_out(serve: Serve, tmp_path: Path, examples: str) -> None:
     server = serve(find_code, faults=lasting_fault(Fault(cut="before"), spared=3))
     seen: list[EvaluationRow] = []
-    rows = run(tmp_path / "out", server, Plan(readers=("full",), examples=examples), on_row=seen.append)
+    rows = run(tmp_path / "out", server, Plan(workflows=("full",), examples=examples), on_row=seen.append)
     assert len(rows) == 6 == len(seen) and sum(row.score for row in rows) == 3
 
 
@@ -228,7 +238,7 @@ def test_watchers_are_told_what_is_to_do_and_what_is_done(
     serve: Serve, tmp_path: Path, examples: str
 ) -> None:
     begun: list[tuple[Any, Any]] = []
-    plan = Plan(readers=("full", "rag"), examples=examples, count=4, samples=2)
+    plan = Plan(workflows=("full", "rag"), examples=examples, count=4, samples=2)
     for resume in (False, True):
         run(tmp_path / "out", serve(find_code), plan, resume=resume, on_begin=lambda *it: begun.append(it))
     cells = {(Cell("lamps"), "full"): 8, (Cell("lamps"), "rag"): 8}
@@ -247,20 +257,14 @@ def test_watchers_are_told_what_is_to_do_and_what_is_done(
         ({"tasks": ("vt",), "lengths": (0,)}, "above 0"),
         ({"tasks": ("vt",), "lengths": (2048,), "count": 0}, "count is 0"),
         ({"tasks": ("vt",), "lengths": (2048,), "scorer": "luck"}, "no scorer 'luck'"),
-        ({"tasks": ("vt",), "lengths": (2048,), "readers": ("skim",)}, "no reader 'skim'"),
-        ({"tasks": ("vt",), "lengths": (2048,), "readers": ()}, "which reader"),
+        ({"tasks": ("vt",), "lengths": (2048,), "workflows": ("skim",)}, "no workflow 'skim'"),
+        ({"tasks": ("vt",), "lengths": (2048,), "workflows": ()}, "which workflow"),
         ({}, "which examples"),
     ],
 )
 def test_a_plan_that_cannot_be_says_what_is_wrong(fields: dict[str, Any], wrong: str) -> None:
     with pytest.raises(SettingsError, match=wrong):
-        Plan(**{"readers": ("full",), **fields})
-
-
-def test_scorers_of_whole_answers_see_the_answer_in_the_reply() -> None:
-    reply = "I thought long. The answer is Paris."
-    assert score("exact_match", reply, ("Paris",)) == 1.0
-    assert score("string_match_all", f"2 and 3. {reply}", ("2", "3")) == 1.0
+        Plan(**{"workflows": ("full",), **fields})
 
 
 def test_depth_is_where_the_one_answer_stands() -> None:
@@ -275,5 +279,5 @@ def test_replies_cut_at_their_budget_are_counted(serve: Serve, tmp_path: Path, e
     def ramble(messages: Sequence[Mapping[str, str]]) -> str:
         return json.dumps(list(range(200)))
 
-    rows = run(tmp_path / "out", serve(ramble), Plan(readers=("full",), examples=examples, count=1))
+    rows = run(tmp_path / "out", serve(ramble), Plan(workflows=("full",), examples=examples, count=1))
     assert [row.cut for row in rows] == [1]

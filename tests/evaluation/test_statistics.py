@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from typing import Any
 
 import pytest
@@ -74,8 +75,52 @@ def test_differences_are_taken_example_by_example() -> None:
     assert {group: (it.examples, it.mean) for group, it in found.items()} == {
         ("full", Size("tokens", 2048)): (3, -0.25 / 3),  # 0, 0.5 - 0.25 and 0.5 - 1
         ("full", Size("tokens", 4096)): (1, 1.0),
-        ("full", None): (4, 0.75 / 4),
+        ("full", None): (3, 0.25 / 3),  # the first question, at two sizes, has 0.5
     }
+
+
+def test_a_question_at_several_sizes_counts_once_in_the_pool() -> None:
+    results = [
+        result(series, index=index, length=length, problem=f"Question {index}?", score=score)
+        for index, score in ((0, 1.0), (1, 0.0))
+        for length in (1024, 2048, 4096)
+        for series, score in (("gated", 0.0), ("full", score))
+    ]
+    found = differences(results, "gated")["full", None]
+    assert (found.examples, found.mean) == (2, 0.5)
+
+
+def test_the_pooled_interval_covers_the_truth_about_19_times_in_20() -> None:
+    # Each of 20 questions favours one of two equal readers, mostly the same one at all of eight lengths.
+    source = random.Random(0)
+    hits = 0
+    for _ in range(150):
+        results = []
+        for index in range(20):
+            favour = source.choice((0.1, 0.9))
+            for length in range(1, 9):
+                won = source.random() < favour
+                results += [result("gated", index=index, length=length, score=float(not won)),
+                            result("full", index=index, length=length, score=float(won))]  # fmt: skip
+        found = differences(results, "gated")["full", None]
+        hits += found.low <= 0 <= found.high
+    assert 0.9 <= hits / 150 <= 0.99
+
+
+def test_capture_and_retention_are_shares_of_what_can_be_told() -> None:
+    results = [
+        result(index=0, captured=True, retained=True),
+        result(index=1, captured=True, retained=False),
+        result(index=2, captured=False, retained=False),
+        result(index=3, captured=True, retained=True),
+        result(index=4),
+        result(index=5, error="HTTP 503", captured=False, retained=False),
+    ]
+    summary = summarise(results)
+    assert summary.capture is not None and summary.retention is not None
+    assert (summary.capture.examples, summary.capture.mean) == (4, 0.75)
+    assert (summary.retention.examples, summary.retention.mean) == (3, pytest.approx(2 / 3))
+    assert summarise([result()]).capture is None
 
 
 def test_examples_of_one_name_are_paired_in_their_order() -> None:

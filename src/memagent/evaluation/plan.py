@@ -1,19 +1,19 @@
-"""What an evaluation is asked to do: which examples, which readers, how often, and what of it is left."""
+"""What an evaluation is asked to do: which examples, which workflows, how often, and what of it is left."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from memagent.errors import SettingsError
-from memagent.evaluation.readers import READERS, Retrieval
 from memagent.evaluation.rows import Key
-from memagent.settings import Settings
+from memagent.reading.workflows import WORKFLOWS
+from memagent.settings import ReadSettings
 from memagent.tasks import TASKS, Corpora, Recipe, load_examples
 from memagent.tasks.corpora import Corpus
 from memagent.tasks.recipe import Positions
@@ -41,7 +41,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One example and what is left to do with it: pairs of a reader and a sample's number.
+    """One example and what is left to do with it: pairs of a workflow and a sample's number.
 
     `example` is there if it came from a file; others are made from the cell and the index.
     """
@@ -54,15 +54,16 @@ class Work:
 
 @dataclass(frozen=True)
 class Plan:
-    """Which readers are run over which examples.
+    """Which workflows are run over which examples.
 
     `count` is the number of examples for each task and size (128, or all of a smaller set), or the most
-    that are taken from a file (all). Every example is read `samples` times by every reader. `seed`
-    makes the examples.
+    that are taken from a file (all). Every example is read `samples` times by every workflow. `seed`
+    makes the examples. An answer has the room that its task asks for unless the settings give another;
+    with `task_answer_tokens` False it has that of any other read.
     Raises `SettingsError` for names that are not there and for sizes that are missing.
     """
 
-    readers: tuple[str, ...]
+    workflows: tuple[str, ...]
     tasks: tuple[str, ...] = ()
     lengths: tuple[int, ...] = ()
     documents: tuple[int, ...] = ()
@@ -72,13 +73,13 @@ class Plan:
     examples: str | None = None
     scorer: str | None = None
     positions: Positions = "seeded"
-    retrieval: Retrieval = field(default_factory=Retrieval)
     corpora: Corpora = field(default_factory=Corpora)
+    task_answer_tokens: bool = True
 
     def __post_init__(self) -> None:
         for what, names, known in (
             ("task", self.tasks, TASKS),
-            ("reader", self.readers, READERS),
+            ("workflow", self.workflows, WORKFLOWS),
             ("scorer", (self.scorer,) if self.scorer else (), SCORERS),
         ):
             for name in names:
@@ -94,8 +95,8 @@ class Plan:
                 raise SettingsError(
                     f"the sizes {', '.join(map(str, sizes))} must be above 0, each named once"
                 )
-        if not self.readers:
-            raise SettingsError(f"which reader? --reader {'|'.join(READERS)}, as often as you like")
+        if not self.workflows:
+            raise SettingsError(f"which workflow? --workflow {'|'.join(WORKFLOWS)}, as often as you like")
         if not self.tasks and self.examples is None:
             raise SettingsError("which examples? --task NAME --length TOKENS, or --examples FILE")
         _ = self.cells
@@ -117,14 +118,14 @@ class Plan:
         return tuple(found)
 
     def totals(self) -> Counter[tuple[Cell, str]]:
-        """How many attempts there are for each cell and reader. Raises `SettingsError` for too many."""
+        """How many attempts there are for each cell and workflow. Raises `SettingsError` for too many."""
         examples = Counter({cell: self._count(cell) for cell in self.cells})
         examples.update(cell for cell, _, _ in self._from_file(len))
         return Counter(
             {
-                (cell, reader): count * self.samples
+                (cell, workflow): count * self.samples
                 for cell, count in examples.items()
-                for reader in self.readers
+                for workflow in self.workflows
             }
         )
 
@@ -157,11 +158,11 @@ class Plan:
         known = TASKS.get(task)
         return self.scorer or (known.scorer if known else "substring_match")
 
-    def settings_for(self, task: str, sample: int, settings: Settings) -> Settings:
-        """The settings of an attempt: the task's room for an answer, and a seed for each sample."""
-        known = TASKS.get(task)
-        return replace(
-            settings,
+    def settings_for(self, task: str, workflow: str, sample: int, settings: ReadSettings) -> ReadSettings:
+        """The settings of an attempt: its workflow, the room for an answer, a seed for each sample."""
+        known = TASKS.get(task) if self.task_answer_tokens else None
+        return settings.changed(
+            workflow=workflow,
             answer_tokens=settings.answer_tokens or (known.answer_tokens if known else None),
             seed=None if settings.seed is None else settings.seed + sample,
         )
@@ -171,10 +172,10 @@ class Plan:
 
     def _missing(self, cell: Cell, index: int, done: Collection[Key]) -> tuple[tuple[str, int], ...]:
         return tuple(
-            (reader, sample)
-            for reader in self.readers
+            (workflow, sample)
+            for workflow in self.workflows
             for sample in range(self.samples)
-            if (cell.task, cell.length, cell.documents, index, reader, sample) not in done
+            if (cell.task, cell.length, cell.documents, index, workflow, sample) not in done
         )
 
     def _from_file(self, count_tokens: TokenCounter) -> Iterator[tuple[Cell, int, Example]]:
@@ -191,14 +192,15 @@ class Plan:
             "tasks": self.tasks,
             "lengths": self.lengths,
             "documents": self.documents,
-            "readers": self.readers,
+            "workflows": self.workflows,
             "count": self.count,
             "samples": self.samples,
             "seed": self.seed,
             "scorers": {task: self.scorer_of(task) for task in self.tasks or ("",)},
             "positions": self.positions,
-            "retrieval": asdict(self.retrieval),
+            "task_answer_tokens": self.task_answer_tokens,
             "examples": self.examples and {"sources": self.examples, "sha256": _digest(Path(self.examples))},
+            "questions": self.corpora.questions and {"sha256": _digest(self.corpora.questions)},
             "corpora": {
                 source.name: {"origin": source.origin, "sha256": _digest(source.path)}
                 for source in self.sources()

@@ -1,52 +1,54 @@
-"""What an evaluation leaves on disk: run.json says what was run, rows.jsonl holds one row an attempt.
+"""What an evaluation leaves on disk: run.json says what was run, rows.jsonl is a log of one row an attempt.
 
-A row is appended as soon as its attempt has ended. A crash can tear the last line only; it is cut
-off when the run goes on. See docs/evaluation.md for the fields.
+A row is on the disk as soon as its attempt has ended. See docs/evaluation.md for the fields.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 from memagent.errors import SettingsError, without_secrets
-from memagent.reading.journal import claim, difference
+from memagent.reading.journal import difference
+from memagent.storage import Log, read_log, write_whole
 
-FORMAT = 1
+FORMAT = 2
 RUN_FILE = "run.json"
 ROWS_FILE = "rows.jsonl"
 
 # Where and when a run took place, what follows from its plan, what only bounds it: no row depends on these.
 _INCIDENTAL = ("command", "python", "attempts")
-_INCIDENTAL_SETTINGS = ("engine", "base_url", "concurrency", "timeout_seconds", "retries", "threads")
-_SECRET_SETTINGS = ("api_key",)
+_INCIDENTAL_SETTINGS = (
+    "engine", "base_url", "concurrency", "connect_seconds", "timeout_seconds", "retries", "threads",
+)  # fmt: skip
 
 Key = tuple[str, int | None, int | None, int, str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationRow:
-    """One attempt of one reader at one example.
+    """One attempt of one workflow at one example.
 
     `length` (tokens) or `documents` is the size asked for, `index` the example's number at that
     size. A failed attempt has an `error`, its `cause` (the error's class) and the score 0; its
-    counts are those of what it did before. `cut` counts replies that ended at their token budget.
-    `depth` is where in the document the answer stands, 0 to 1, if it stands there just once.
+    counts are those of what it did before. `cut` counts replies that ended at their token budget; `cost`
+    needs prices. `depth` is where in the document the answer stands, 0 to 1, if it stands there just once.
+    `captured` tells whether the memory ever held what the answer needs, `retained` whether it did at the
+    end; None without a memory, or where that cannot be told.
     """
 
     task: str
     length: int | None
     documents: int | None
     index: int
-    reader: str
+    workflow: str
     sample: int
     example_id: str
+    problem: str
     score: float
     prediction: str
     answers: tuple[str, ...]
@@ -55,34 +57,31 @@ class EvaluationRow:
     calls: int
     cut: int
     prompt_tokens: int
+    cached_tokens: int
     completion_tokens: int
+    cost: float | None
     length_tokens: int
     depth: float | None
+    captured: bool | None
+    retained: bool | None
     seconds: float
 
     @property
     def key(self) -> Key:
         """What a run has only one row of."""
-        return (self.task, self.length, self.documents, self.index, self.reader, self.sample)
+        return (self.task, self.length, self.documents, self.index, self.workflow, self.sample)
 
 
 class RowLog:
     """The rows of a run, open for appending; `done` has the keys of those that are there."""
 
-    def __init__(self, folder: Path, done: set[Key], file: IO[str]) -> None:
-        self.folder = folder
+    def __init__(self, log: Log, done: set[Key]) -> None:
         self.done = done
-        self._file = file
+        self._log = log
 
     def append(self, row: EvaluationRow) -> None:
-        """Write a row, whole, to the operating system. Raises `SettingsError` if that cannot be."""
-        try:
-            self._file.write(json.dumps(asdict(row), ensure_ascii=False) + "\n")
-            self._file.flush()
-        except OSError as error:
-            raise SettingsError(
-                f"{self.folder} cannot be written: {error.strerror}; once it can, --resume goes on"
-            ) from error
+        """Put a row on the disk. Raises `SettingsError` if that cannot be."""
+        self._log.append(asdict(row))
         self.done.add(row.key)
 
     def __enter__(self) -> Self:
@@ -91,8 +90,7 @@ class RowLog:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with suppress(OSError):  # what could not be written was told of already
-            self._file.close()
+        self._log.close()
 
 
 def open_rows(folder: Path, header: Mapping[str, Any], resume: bool) -> RowLog:
@@ -102,56 +100,36 @@ def open_rows(folder: Path, header: Mapping[str, Any], resume: bool) -> RowLog:
     other settings than `header` has, if another process is writing there, or if it cannot be written.
     """
     header = json.loads(json.dumps({"format": FORMAT, **header}))
+    log = Log(folder / ROWS_FILE)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / ROWS_FILE).open("a", encoding="utf-8", errors="backslashreplace", newline="\n")
-        try:
-            claim(file, SettingsError(f"another evaluation is writing to {folder}: choose another --out"))
-            done = _go_on(folder, header, file, resume)
-        except BaseException:
-            file.close()
-            raise
+        if not (folder / RUN_FILE).exists() and not log.size():
+            write_whole(folder / RUN_FILE, json.dumps(header, indent=2, ensure_ascii=False) + "\n")
+        elif not resume:
+            raise SettingsError(
+                f"{folder} holds an evaluation: add --resume to continue it, or choose another --out"
+            )
+        elif changed := difference(_identity(read_header(folder)), _identity(header)):
+            raise SettingsError(f"{folder} cannot be resumed: {changed}")
+        return RowLog(log, {_row(line, log.path).key for line, _ in log.lines()})
     except OSError as error:
+        log.close()
         raise SettingsError(f"{folder} cannot be written: {error.strerror or error}") from error
-    return RowLog(folder, done, file)
-
-
-def _go_on(folder: Path, header: Mapping[str, Any], file: IO[str], resume: bool) -> set[Key]:
-    """Check that the folder is free or holds this run; returns what is done, the torn end cut off."""
-    path = folder / RUN_FILE
-    if not path.exists() and file.tell() == 0:
-        write_whole(path, json.dumps(header, indent=2, ensure_ascii=False) + "\n")
-        return set()
-    if not resume:
-        raise SettingsError(
-            f"{folder} holds an evaluation: add --resume to go on with it, or choose another --out"
-        )
-    if changed := difference(_identity(read_header(folder)), _identity(header)):
-        raise SettingsError(f"{folder} cannot be resumed: {changed}")
-    done: set[Key] = set()
-    kept = 0
-    for row, end in _lines(folder / ROWS_FILE):
-        done.add(row.key)
-        kept = end
-    os.truncate(file.fileno(), kept)
-    return done
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that a crash leaves the old one or the new one."""
-    beside = path.with_name(path.name + ".part")
-    beside.write_text(text, "utf-8")
-    beside.replace(path)
+    except BaseException:
+        log.close()
+        raise
 
 
 def storable(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as they are kept: without the endpoint's key, and with no secrets in its address."""
-    kept = {name: value for name, value in settings.items() if name not in _SECRET_SETTINGS}
-    return {name: without_secrets(value) if isinstance(value, str) else value for name, value in kept.items()}
+    return {
+        name: without_secrets(value) if isinstance(value, str) else value
+        for name, value in settings.items()
+        if name != "api_key"
+    }
 
 
 def _identity(header: Mapping[str, Any]) -> dict[str, Any]:
-    """What the rows depend on: a run goes on only where this is the same."""
+    """What the rows depend on: a run is continued only where this is the same."""
     kept = {name: value for name, value in header.items() if name not in _INCIDENTAL}
     settings = dict(kept.get("settings") or {})
     for name in _INCIDENTAL_SETTINGS:
@@ -177,27 +155,20 @@ def read_header(folder: Path) -> dict[str, Any]:
 
 
 def read_rows(folder: Path) -> Iterator[EvaluationRow]:
-    """A run's rows; a torn last line is left out. Raises `SettingsError` for a line that is no row."""
-    return (row for row, _ in _lines(folder / ROWS_FILE))
+    """A run's rows, each attempt once; a torn last line is left out. Raises `SettingsError`."""
+    seen: set[Key] = set()
+    for line in read_log(folder / ROWS_FILE):
+        row = _row(line, folder / ROWS_FILE)
+        if row.key not in seen:
+            seen.add(row.key)
+            yield row
 
 
-def _lines(path: Path) -> Iterator[tuple[EvaluationRow, int]]:
-    """The rows, each with the offset of its end in bytes."""
-    end = 0
+def _row(line: Mapping[str, Any], path: Path) -> EvaluationRow:
     try:
-        with path.open("rb") as file:
-            for number, raw in enumerate(file, 1):
-                if not raw.endswith(b"\n"):
-                    return
-                end += len(raw)
-                yield _row(raw, path, number), end
-    except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
-
-
-def _row(raw: bytes, path: Path, number: int) -> EvaluationRow:
-    try:
-        values = json.loads(raw)
-        return EvaluationRow(**{**values, "answers": tuple(values["answers"])})
+        row = EvaluationRow(**{**line, "answers": tuple(line["answers"])})
+        if not 0 <= row.score <= 1:
+            raise ValueError(f"its score is {row.score}, not from 0 to 1")
     except (ValueError, TypeError, KeyError) as error:
-        raise SettingsError(f"{path}, line {number}: not a row of memagent eval ({error})") from error
+        raise SettingsError(f"{path}: {str(line)[:60]}... is not a row of memagent eval: {error}") from error
+    return row

@@ -65,6 +65,11 @@ class Scored:
         return (row.task, row.length, row.documents, row.example_id or row.index, row.answers)
 
     @property
+    def question_at_any_size(self) -> tuple[object, ...]:
+        """What the examples of one question at several sizes have in common."""
+        return (self.row.task, self.row.problem or self.row.index, self.row.answers)
+
+    @property
     def example(self) -> tuple[object, ...]:
         """What samples of one example, by one reader, have in common."""
         row = self.row
@@ -72,10 +77,22 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean over so many examples, with its 95% interval."""
+
+    examples: int
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """Many attempts in one: score and interval from 0 to 1, and means over the attempts that succeeded.
 
-    The means are None where none did. `cut` counts replies that ended at their token budget.
+    The means are None where none did. `cut` counts replies that ended at their token budget. `capture`
+    is the share of examples whose answer or evidence entered the memory, `retention` the share of those
+    that still have it there at the end; None where that cannot be told.
     """
 
     examples: int
@@ -90,6 +107,8 @@ class Summary:
     prompt_tokens: float | None
     completion_tokens: float | None
     seconds: float | None
+    capture: Estimate | None
+    retention: Estimate | None
 
     @property
     def tokens(self) -> float | None:
@@ -99,41 +118,35 @@ class Summary:
         return self.prompt_tokens + self.completion_tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """How much more a reader scores than another on the same examples, -1 to 1, with its interval."""
+def differences(results: Iterable[Scored], first: str) -> dict[tuple[str, Size | None], Estimate]:
+    """How much more every other series scores than the `first`, -1 to 1, on the examples both have read.
 
-    examples: int
-    mean: float
-    low: float
-    high: float
-
-
-def differences(results: Iterable[Scored], first: str) -> dict[tuple[str, Size | None], Difference]:
-    """What every other series has over the `first` on the examples that both have read.
-
-    By size, and over all sizes (None). A series without such an example has no entry.
+    By size, and over all sizes (None), where a question that was asked at several sizes counts once, with
+    the mean of its differences. A series without such an example has no entry.
     """
     scores: defaultdict[tuple[str, Size, Hashable], list[float]] = defaultdict(list)
-    for question, result in _questions(results):
-        scores[result.series, result.size, question].append(result.row.score)
-    read = {group: fmean(of_samples) for group, of_samples in scores.items()}
-    over: defaultdict[tuple[str, Size | None], list[float]] = defaultdict(list)
+    timeless: dict[tuple[str, Size, Hashable], Hashable] = {}
+    for question, number, result in _numbered(results):
+        scores[result.series, result.size, (question, number)].append(result.row.score)
+        timeless[result.series, result.size, (question, number)] = (result.question_at_any_size, number)
+    read = {key: fmean(of_samples) for key, of_samples in scores.items()}
+    over: defaultdict[tuple[str, Size | None], defaultdict[Hashable, list[float]]]
+    over = defaultdict(lambda: defaultdict(list))
     for (series, size, question), score in read.items():
         if series != first and (first, size, question) in read:
-            for group in (size, None):
-                over[series, group].append(score - read[first, size, question])
-    return {
-        group: Difference(len(found), fmean(found), *paired_interval(found)) for group, found in over.items()
-    }
+            difference = score - read[first, size, question]
+            over[series, size][question].append(difference)
+            over[series, None][timeless[series, size, question]].append(difference)
+    means = {group: [fmean(it) for it in questions.values()] for group, questions in over.items()}
+    return {group: Estimate(len(it), fmean(it), *paired_interval(it)) for group, it in means.items()}
 
 
-def _questions(results: Iterable[Scored]) -> Iterator[tuple[Hashable, Scored]]:
-    """Each result with its question; of several that have one name and the same answers, with its number."""
+def _numbered(results: Iterable[Scored]) -> Iterator[tuple[Hashable, int, Scored]]:
+    """Each result with its question, and which of the questions it is that have one name and one answer."""
     numbers: defaultdict[Hashable, dict[int, int]] = defaultdict(dict)
     for result in sorted(results, key=lambda it: it.row.index):
         alike = numbers[result.series, result.folder, result.question]
-        yield (result.question, alike.setdefault(result.row.index, len(alike))), result
+        yield result.question, alike.setdefault(result.row.index, len(alike)), result
 
 
 def summarise(results: Sequence[Scored]) -> Summary:
@@ -158,7 +171,18 @@ def summarise(results: Sequence[Scored]) -> Summary:
         prompt_tokens=mean(lambda row: row.prompt_tokens),
         completion_tokens=mean(lambda row: row.completion_tokens),
         seconds=mean(lambda row: row.seconds),
+        capture=_share(results, lambda row: row.captured),
+        retention=_share(results, lambda row: row.retained if row.captured else None),
     )
+
+
+def _share(results: Iterable[Scored], happened: Callable[[EvaluationRow], bool | None]) -> Estimate | None:
+    """How often something happened in the attempts that succeeded and of which it is known."""
+    known = [it for it in results if not it.row.error and happened(it.row) is not None]
+    shares = [
+        fmean(bool(happened(it.row)) for it in one) for one in grouped(known, lambda it: it.example).values()
+    ]
+    return Estimate(len(shares), fmean(shares), *confidence_interval(shares)) if shares else None
 
 
 def example_scores(results: Iterable[Scored]) -> list[float]:

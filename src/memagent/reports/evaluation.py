@@ -16,7 +16,7 @@ from memagent import __version__
 from memagent.errors import SettingsError
 from memagent.evaluation import statistics
 from memagent.evaluation.rows import read_header, read_rows
-from memagent.evaluation.statistics import Difference, Scored, Size, Summary
+from memagent.evaluation.statistics import Estimate, Scored, Size, Summary
 from memagent.reports import evaluation_plots as plots
 from memagent.reports.markdown import cell, table
 
@@ -54,13 +54,13 @@ def load(folders: Sequence[Path]) -> Evidence:
     met = Counter((models[name], row.key) for name in runs for row in rows[name])
     again = any(count > 1 for count in met.values())
     several = len(set(models.values())) > 1
-    orders = [name for run in runs.values() for name in run["plan"]["readers"]]
+    orders = [name for run in runs.values() for name in run["plan"]["workflows"]]
     results = [
-        Scored(_series(row.reader, models[name] if several else "", name if again else ""), name, row)
+        Scored(_series(row.workflow, models[name] if several else "", name if again else ""), name, row)
         for name in runs
         for row in rows[name]
     ]
-    results.sort(key=lambda result: (orders.index(result.row.reader), result.row.task, result.size))
+    results.sort(key=lambda result: (orders.index(result.row.workflow), result.row.task, result.size))
     return Evidence(runs, tuple(results))
 
 
@@ -94,30 +94,31 @@ def as_json(evidence: Evidence) -> str:
         "version": __version__,
         "runs": evidence.runs,
         "scores": [
-            {"reader": series, "task": task, **asdict(size), **_told(summary)}
+            {"workflow": series, "task": task, **asdict(size), **_told(summary)}
             for (series, task, size), summary in statistics.by_task(evidence.results).items()
         ],
         "differences": [
-            {"reader": series, "from": evidence.series[0], "size": size and asdict(size), **asdict(it)}
+            {"workflow": series, "from": evidence.series[0], "size": size and asdict(size), **asdict(it)}
             for (series, size), it in statistics.differences(evidence.results, evidence.series[0]).items()
         ],
         "by_size": [
-            {"reader": series, **asdict(size), **_told(summary)} for (series, size), summary in sizes.items()
+            {"workflow": series, **asdict(size), **_told(summary)}
+            for (series, size), summary in sizes.items()
         ],
         "growth": [
             {
-                "reader": series,
+                "workflow": series,
                 "tokens_exponent": statistics.growth_of(sizes, series, lambda it: it.tokens),
                 "seconds_exponent": statistics.growth_of(sizes, series, lambda it: it.seconds),
             }
             for series in evidence.series
         ],
         "depth": [
-            {"reader": series, **asdict(size), "depth": depth / statistics.DEPTH_BINS, **_told(summary)}
+            {"workflow": series, **asdict(size), "depth": depth / statistics.DEPTH_BINS, **_told(summary)}
             for (series, size, depth), summary in statistics.by_depth(evidence.results).items()
         ],
         "failures": [
-            {"reader": series, "cause": cause, "error": error, "count": count}
+            {"workflow": series, "cause": cause, "error": error, "count": count}
             for (series, cause, error), count in statistics.failures(evidence.results).most_common()
         ],
     }
@@ -204,7 +205,7 @@ def _differences(evidence: Evidence) -> str:
     return (
         f"## Differences\n\nPoints above **{cell(first)}** on the examples that both have read, with the 95% "
         "interval of the mean difference (Agresti and Min 2005). One that holds 0 tells nothing.\n\n"
-        + table(["reader", "examples", *map(str, sizes), "all"], rows)
+        + table(["workflow", "examples", *map(str, sizes), "all"], rows)
     )
 
 
@@ -225,7 +226,7 @@ def _costs(evidence: Evidence) -> str:
         ]
         for (series, size), it in sizes.items()
     ]  # fmt: skip
-    heads = ["reader", "size", "document", "calls", "prompt tokens", "completion tokens", "seconds", "cut"]
+    heads = ["workflow", "size", "document", "calls", "prompt tokens", "completion tokens", "seconds", "cut"]
     exponents = [
         [
             series,
@@ -239,7 +240,7 @@ def _costs(evidence: Evidence) -> str:
         "other attempts are being read. Cut: how many replies ended at their token budget.\n\n"
         + table(heads, rows, texts=2)
         + "\nGrowth: the exponent b of cost = a × length^b, fitted by least squares over logarithms. "
-        "Linear reading has 1.\n\n" + table(["reader", "tokens", "seconds"], exponents)
+        "Linear reading has 1.\n\n" + table(["workflow", "tokens", "seconds"], exponents)
     )
 
 
@@ -250,7 +251,7 @@ def _failures(results: Sequence[Scored]) -> str:
     rows = [[series, cause, error, f"{count:,}"] for (series, cause, error), count in found.most_common()]
     return (
         f"{found.total():,} of {len(results):,} attempts failed; each counts as 0. Numbers in the messages "
-        "are shown as N.\n\n" + table(["reader", "cause", "message", "attempts"], rows, texts=3)
+        "are shown as N.\n\n" + table(["workflow", "cause", "message", "attempts"], rows, texts=3)
     )
 
 
@@ -260,7 +261,7 @@ def _score(summary: Summary | None) -> str:
     return f"{100 * summary.score:.1f} [{100 * summary.low:.0f}, {100 * summary.high:.0f}]"
 
 
-def _difference(found: Difference | None) -> str:
+def _difference(found: Estimate | None) -> str:
     if found is None:
         return "–"
     return f"{100 * found.mean:+.1f} [{100 * found.low:+.0f}, {100 * found.high:+.0f}]"

@@ -11,12 +11,12 @@ import json
 import re
 import zlib
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from memagent.errors import SettingsError
 from memagent.settings import user_cache_path
@@ -37,6 +37,8 @@ HOMES = {
 SENTENCE_END = re.compile(
     r"(?<!\bMr\.)(?<!\bMrs\.)(?<!\bDr\.)(?<!\bSt\.)(?<!\bNo\.)(?<=[.!?\"'”’)]) (?=[\"'“‘(]?[A-Z0-9])"
 )
+_BLOCK_CHARACTERS = 1 << 16
+_LONGEST_LITERAL = 16  # an error this near to a block's end may be that end
 _ENDS = re.compile(r"[.!?][\"'”’)]*$")
 
 
@@ -72,9 +74,14 @@ class Essays:
 
 @dataclass(frozen=True, slots=True)
 class Corpora:
-    """The user's own files, by corpus; what is not named is looked for (`find`)."""
+    """The user's own files, by corpus; what is not named is looked for (`find`).
+
+    `questions` is a file of examples: of a set of questions only those that it has are asked, in the set's
+    order. The other passages of the set stay to read among.
+    """
 
     given: tuple[tuple[str, Path], ...] = ()
+    questions: Path | None = None
 
     def find(self, name: str) -> Corpus:
         """The file of a corpus. Raises `SettingsError` if there is none, saying where to get one."""
@@ -103,26 +110,56 @@ def fetched_path() -> Path:
     return user_cache_path() / "corpora"
 
 
-def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a JSON list or of JSON lines, gzipped or not. Raises `SettingsError`."""
-    text = read_text(path)
+def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a file, each with the line it starts at and one in memory at a time.
+
+    The file is a JSON list, JSON lines, or one object (SQuAD's), gzipped if its name ends in .gz. Raises
+    `SettingsError` if it cannot be read, or naming the line that holds no object.
+    """
     try:
-        if text.lstrip()[:1] == "[":
-            yield from json.loads(text)
-            return
+        with opened(path, "rt") as file:
+            yield from _objects(file, path)
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        raise SettingsError(f"{path} cannot be read: {error}") from error
+
+
+def _objects(file: IO[str], path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    decoder, block = json.JSONDecoder(), _BLOCK_CHARACTERS
+    text, at, line = file.read(block).removeprefix("\ufeff"), 0, 1
+    between = re.compile(r"[\s,[]*" if text.lstrip().startswith("[") else r"\s*")
+    while True:
+        start = at
+        if gap := between.match(text, at):
+            at = gap.end()
+        line += text.count("\n", start, at)
         try:
-            yield json.loads(text)  # one object that holds everything, such as SQuAD's
-        except json.JSONDecodeError:
-            yield from (json.loads(line) for line in text.split("\n") if line.strip())
-    except json.JSONDecodeError as error:
-        raise SettingsError(f"{path} is not JSON: {error}") from error
+            found, end = decoder.raw_decode(text, at)
+        except json.JSONDecodeError as error:
+            cut_off = error.pos > len(text) - _LONGEST_LITERAL or error.msg.startswith("Unterminated")
+            block = 2 * block if start == 0 else _BLOCK_CHARACTERS  # no object ended in the last one
+            if cut_off and (more := file.read(block)):
+                text, at = text[at:] + more, 0
+                continue
+            if text[at:].strip() in ("", "]"):
+                return
+            raise SettingsError(f"{path}, line {line} is not JSON: {error.msg}") from error
+        if not isinstance(found, dict):
+            raise SettingsError(f"{path}, line {line} is not a JSON object")
+        yield line, found
+        line, at = line + text.count("\n", at, end), end
+
+
+def opened(path: Path, mode: Literal["rt", "wt"]) -> IO[str]:
+    """A text file, gzipped if its name ends in .gz."""
+    opener: Callable[..., IO[str]] = gzip.open if path.suffix == ".gz" else open
+    return opener(path, mode, encoding="utf-8")
 
 
 def read_text(path: Path) -> str:
     """The text of a file, unzipped if its name ends in .gz. Raises `SettingsError`."""
     try:
-        data = path.read_bytes()
-        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
+        with opened(path, "rt") as file:
+            return file.read().removeprefix("\ufeff")
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise SettingsError(f"{path} cannot be read: {error}") from error
 

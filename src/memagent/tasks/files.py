@@ -1,15 +1,13 @@
-"""Examples in files: JSON lines, one example a line, gzipped if the name ends in .gz.
+"""Examples in files: JSON lines or a JSON list, gzipped if the name ends in .gz.
 
-A user's own rows need a `problem` (or `question`), a `document` or `documents`, and `answers` (or
-`answer`); the other fields of `Example` are filled in. `evidence` stays empty where a row has none.
+A row needs a `problem` (or `question`, `input`), a `document` (or `documents`, `context`), and `answers` (or
+`answer`); the other fields of `Example` are filled in. So MemAgent's published files are read as they are.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
-import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,8 +15,9 @@ from typing import IO, Any
 
 from memagent.documents.tokens import estimate_tokens
 from memagent.errors import SettingsError
+from memagent.tasks.corpora import opened, read_rows
 from memagent.tasks.lengths import count_long
-from memagent.tasks.qa import numbered_documents
+from memagent.tasks.recipe import numbered_documents
 from memagent.types import Example, TokenCounter
 
 
@@ -38,9 +37,9 @@ def new_file(path: Path) -> Iterator[IO[str]]:
 
     Raises `SettingsError` if it cannot be written.
     """
-    part = path.with_name(f".{path.name}.part")
+    part = path.with_name(f".part-{path.name}")  # its suffix says whether it is gzipped
     try:
-        with _open(part, "wt", path.suffix == ".gz") as file:
+        with opened(part, "wt") as file:
             yield file
         part.replace(path)
     except OSError as error:
@@ -56,22 +55,8 @@ def load_examples(path: str | Path, count_tokens: TokenCounter | None = None) ->
     `SettingsError` naming the line that is no example.
     """
     path, count = Path(path), count_tokens or estimate_tokens
-    for number, line in read_lines(path):
-        yield example_of(line, path, number, count)
-
-
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a file, gzipped or not, that are not blank, each with its number.
-
-    Raises `SettingsError` if it cannot be read.
-    """
-    try:
-        with _open(path, "rt", path.suffix == ".gz") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    yield number, line
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise SettingsError(f"{path} cannot be read: {error}") from error
+    for number, row in read_rows(path):
+        yield example_of(row, path, number, count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +72,14 @@ class Place:
         try:
             with self.path.open("rb") as file:
                 file.seek(self.offset)
-                line = file.readline().decode("utf-8", "replace")
+                row = json.loads(file.readline())
         except OSError as error:
             raise SettingsError(f"{self.path} cannot be read on this machine: {error.strerror}") from error
-        return example_of(line, self.path, self.number, count_tokens)
+        except ValueError as error:
+            raise SettingsError(f"{self.path}, line {self.number} is not JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise SettingsError(f"{self.path}, line {self.number} is not a JSON object")
+        return example_of(row, self.path, self.number, count_tokens)
 
 
 def places(path: Path) -> Iterator[Place]:
@@ -106,34 +95,18 @@ def places(path: Path) -> Iterator[Place]:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def object_of(line: str, place: str) -> dict[str, Any]:
-    """The object that a line holds. Raises `SettingsError` naming the place if it holds none."""
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise SettingsError(f"{place} is not JSON: {error}") from error
-    if not isinstance(row, dict):
-        raise SettingsError(f"{place} is not a JSON object")
-    return row
-
-
-def _open(path: Path, mode: str, zipped: bool) -> IO[Any]:
-    opener: Callable[..., IO[Any]] = gzip.open if zipped else open
-    return opener(path, mode, encoding="utf-8")
-
-
-def example_of(line: str, path: Path, number: int, count_tokens: TokenCounter) -> Example:
-    """One line's example. Raises `SettingsError` if it is none."""
+def example_of(row: dict[str, Any], path: Path, number: int, count_tokens: TokenCounter) -> Example:
+    """The example of a row that starts at line `number`. Raises `SettingsError` if it is none."""
     place = f"{path}, line {number}"
-    row = object_of(line, place)
     task = str(row.get("task") or path.name.partition(".")[0])
     document = _document(row, place)
+    problem, answers = question_of(row, place)
     return Example(
         id=str(row.get("id") or f"{task}-{number}"),
         task=task,
-        problem=_text(row.get("problem", row.get("question")), "problem", place),
+        problem=problem,
         document=document,
-        answers=_answers(row.get("answers", row.get("answer")), place),
+        answers=answers,
         length_tokens=_length(row, place) or count_long(document, count_tokens),
         evidence=_evidence(row, document, place),
     )
@@ -141,8 +114,13 @@ def example_of(line: str, path: Path, number: int, count_tokens: TokenCounter) -
 
 def _document(row: dict[str, Any], place: str) -> str:
     """The one document, or the several under numbered headings; a title may come before a text."""
+    if isinstance(row.get("context"), list):  # as in the published files of more than 10,000 documents
+        raise SettingsError(
+            f"{place}: context is a list, not a text: make these examples anew, with "
+            "--task hqa --documents N --questions and this file"
+        )
     if "document" in row or "documents" not in row:
-        return _text(row.get("document"), "document", place)
+        return _text(row.get("document", row.get("context")), "document", place)
     texts = []
     if not isinstance(row["documents"], list):
         raise SettingsError(f"{place}: documents is {row['documents']!r}, it must be a list")
@@ -150,6 +128,12 @@ def _document(row: dict[str, Any], place: str) -> str:
         parts = [item.get("title"), item.get("text")] if isinstance(item, dict) else [item]
         texts.append("\n".join(_text(part, "documents", place) for part in parts if part or len(parts) == 1))
     return numbered_documents(texts)
+
+
+def question_of(row: dict[str, Any], place: str) -> tuple[str, tuple[str, ...]]:
+    """A row's problem and answers. Raises `SettingsError` if it lacks them."""
+    problem = row.get("problem", row.get("question", row.get("input")))
+    return _text(problem, "problem", place), _answers(row.get("answers", row.get("answer")), place)
 
 
 def _answers(value: object, place: str) -> tuple[str, ...]:

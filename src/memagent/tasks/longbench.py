@@ -16,25 +16,28 @@ from memagent.tasks.lengths import count_long
 from memagent.tasks.recipe import Draft, Recipe, Task
 from memagent.types import Example
 
-_QUESTIONS = {
-    "narrativeqa": 128,
-    "qasper": 128,
-    "multifieldqa_en": 64,
-    "hotpotqa": 32,
-    "2wikimqa": 32,
-    "musique": 32,
+_BRIEFLY = "Give nothing but the answer."
+_SUBSETS = {
+    "narrativeqa": (128, "Answer with a single phrase if you can, and explain nothing."),
+    "qasper": (
+        128,
+        "Answer with a single phrase or sentence if you can, and explain nothing. If the article does not "
+        'tell, answer "unanswerable". A yes-or-no question takes "yes", "no" or "unanswerable".',
+    ),
+    "multifieldqa_en": (64, _BRIEFLY),
+    "hotpotqa": (32, _BRIEFLY),
+    "2wikimqa": (32, _BRIEFLY),
+    "musique": (32, _BRIEFLY),
+    "gov_report": (512, "Summarise this government report on one page."),
+    "qmsum": (512, "The text is the transcript of a meeting. Answer in one or more sentences."),
+    "multi_news": (512, "Summarise these news articles, all about one event, on one page."),
 }
-_SUMMARIES = {
-    "gov_report": "Summarise this government report on one page.",
-    "qmsum": "",
-    "multi_news": "Summarise these news articles, all about one event, on one page.",
-}
-_SUMMARY_TOKENS = 512
+"""The room for an answer in tokens, LongBench's, and what its prompts ask for, in our own words."""
+_SUMMARIES = ("gov_report", "qmsum", "multi_news")
 
 
 def tasks() -> list[Task]:
     """One task a subset, `longbench_` before its name."""
-    tokens = _QUESTIONS | dict.fromkeys(_SUMMARIES, _SUMMARY_TOKENS)
     return [
         Task(
             f"longbench_{subset}",
@@ -44,7 +47,7 @@ def tasks() -> list[Task]:
             corpus="longbench",
             questions=partial(_count, subset),
         )
-        for subset, room in tokens.items()
+        for subset, (room, _) in _SUBSETS.items()
     ]
 
 
@@ -57,7 +60,8 @@ def make(subset: str, answer_tokens: int, recipe: Recipe, index: int) -> Example
     if index >= len(rows):
         raise SettingsError(f"{draft.task} has {len(rows)} rows, and number {index + 1} was asked for")
     row = rows[index]
-    problem = str(row.get("question", row.get("input")) or _SUMMARIES.get(subset, ""))
+    question = str(row.get("question", row.get("input")) or "")
+    problem = f"{question}\n\n{_SUBSETS[subset][1]}".strip()
     tokens = count_long(row["context"], recipe.count_tokens)
     return draft.example(problem, row["context"], tuple(row["answers"]), tokens)
 
@@ -78,7 +82,7 @@ def _load(source: Corpus, subset: str) -> tuple[dict[str, Any], ...]:
 
 @lru_cache(maxsize=16)
 def _rows(path: Path, subset: str, _changed: int) -> tuple[dict[str, Any], ...]:
-    rows = tuple(row for row in read_rows(path) if row.get("dataset", subset) == subset)
+    rows = tuple(row for _, row in read_rows(path) if row.get("dataset", subset) == subset)
     for row in rows:
         if not row.get("context") or not row.get("answers"):
             raise SettingsError(f"{path} is not laid out as LongBench is: a row has no context or no answers")

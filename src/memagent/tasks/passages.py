@@ -14,6 +14,7 @@ from typing import Any
 
 from memagent.errors import SettingsError
 from memagent.tasks.corpora import SENTENCE_END, Corpus, read_rows
+from memagent.tasks.files import question_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +54,34 @@ class _Row:
     near: tuple[str, ...] = ()
 
 
-def load_passages(source: Corpus) -> Passages:
-    """A set's questions and pool. Raises `SettingsError` if the file is not of that set."""
-    return _load(source.name, source.path, source.path.stat().st_mtime_ns)
+def load_passages(corpus: Corpus, only: Path | None = None) -> Passages:
+    """A set's questions, or `only` those that a file of examples has too, and the set's pool.
+
+    Raises `SettingsError` if the file is not of that set, or has none of its questions.
+    """
+    changed = corpus.path.stat().st_mtime_ns
+    if only is None:
+        return _load(corpus.name, corpus.path, changed)
+    try:
+        return _selected(corpus.name, corpus.path, changed, only, only.stat().st_mtime_ns)
+    except OSError as error:
+        raise SettingsError(f"--questions {only} cannot be read: {error.strerror}") from error
+
+
+@lru_cache(maxsize=4)
+def _selected(name: str, path: Path, changed: int, only: Path, _changed: int) -> Passages:
+    passages = _load(name, path, changed)
+    asked = {question_of(row, f"{only}, line {number}") for number, row in read_rows(only)}
+    questions = tuple(it for it in passages.questions if (it.problem, it.answers) in asked)
+    if not questions:
+        raise SettingsError(f"--questions {only} has no question of {path}")
+    return Passages(questions, passages.pool)
 
 
 @lru_cache(maxsize=4)
 def _load(name: str, path: Path, _changed: int) -> Passages:
     try:
-        rows = list(_READERS[name](read_rows(path)))
+        rows = list(_READERS[name](row for _, row in read_rows(path)))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SettingsError(f"{path} is not laid out as {name} is: {error!r}") from error
     if not rows:

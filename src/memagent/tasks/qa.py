@@ -8,7 +8,7 @@ again when a set runs out of them, and a document too short for all of a questio
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
 
@@ -16,7 +16,7 @@ from memagent.errors import SettingsError
 from memagent.tasks.corpora import Corpora
 from memagent.tasks.lengths import Pieces, count_long, digits, fit
 from memagent.tasks.passages import Passages, Question, load_passages
-from memagent.tasks.recipe import ABSENT_ANSWERS, Draft, Recipe, Task
+from memagent.tasks.recipe import ABSENT_ANSWERS, Draft, Recipe, Task, numbered_documents
 from memagent.types import Example
 
 SIZES = (50, 100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600)
@@ -37,7 +37,7 @@ def tasks() -> list[Task]:
 
 def _task(name: str, corpus: str, scorer: str, documents: tuple[int, ...]) -> Task:
     def questions(corpora: Corpora) -> int:
-        return len(load_passages(corpora.find(corpus)).questions)
+        return len(load_passages(corpora.find(corpus), corpora.questions).questions)
 
     return Task(name, partial(make, name, corpus), scorer, _ANSWER_TOKENS, documents, corpus, True, questions)
 
@@ -48,7 +48,7 @@ def make(name: str, corpus: str, recipe: Recipe, index: int) -> Example:
     Raises `SettingsError` if there is no such question, or no room for its gold documents.
     """
     draft = Draft(name, _ANSWER_TOKENS, recipe, index)
-    passages = load_passages(recipe.corpora.find(corpus))
+    passages = load_passages(recipe.corpora.find(corpus), recipe.corpora.questions)
     if index >= len(passages.questions):
         raise SettingsError(
             f"{name}: {recipe.corpora.find(corpus).path} has {len(passages.questions)} questions, "
@@ -64,11 +64,6 @@ def make(name: str, corpus: str, recipe: Recipe, index: int) -> Example:
         document, tokens = _fitted(draft, passages, question)
     evidence = _evidence(passages, question, document)
     return draft.example(question.problem, document, question.answers, tokens, evidence)
-
-
-def numbered_documents(texts: Iterable[str]) -> str:
-    """The texts under the headings "Document 1:", "Document 2:" and so on."""
-    return "\n\n".join(f"Document {number}:\n{text}" for number, text in enumerate(texts, 1))
 
 
 def _without_answer(passages: Passages, question: Question) -> Question:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -157,3 +157,8 @@ class Draft:
             length_tokens=tokens,
             evidence=evidence,
         )
+
+
+def numbered_documents(texts: Iterable[str]) -> str:
+    """The texts under the headings "Document 1:", "Document 2:" and so on."""
+    return "\n\n".join(f"Document {number}:\n{text}" for number, text in enumerate(texts, 1))

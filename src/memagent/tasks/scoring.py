@@ -10,6 +10,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from math import sqrt
 from statistics import fmean
 
@@ -21,7 +22,6 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _BOXED = re.compile(r"\\boxed\s*\{")
 _ANSWER_IS = re.compile(r"\bthe\s+(?:final\s+)?answer\s+is\b[\s:]*", re.IGNORECASE)
 _TEX = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf)\s*\{([^{}]*)\}")
-_WORD = re.compile(r"\w+")
 _Z95 = 1.959964
 
 
@@ -68,9 +68,15 @@ def published_substring_match(prediction: str, answers: tuple[str, ...]) -> floa
 
 
 def rouge_l(prediction: str, answers: tuple[str, ...]) -> float:
-    """The best F1 of the longest common subsequence of words with an answer (ROUGE-L), for summaries."""
-    ours = _WORD.findall(prediction.lower())
-    return max((_rouge(ours, _WORD.findall(answer.lower())) for answer in answers), default=0.0)
+    """The best ROUGE-L F1 with an answer, for summaries, as LongBench has it from the package `rouge` 1.0.1.
+
+    There a text is its sentences, cut at full stops, each a list of words split at spaces, case and commas
+    kept. What two texts share is the set of words in the longest common subsequence of any sentence of
+    one with any of the other, and precision and recall are shares of their sets of words. LongBench scores 0
+    where that package's recursion is too deep for a long sentence; this one is scored.
+    """
+    ours = _sentences(prediction)
+    return max((_rouge(ours, _sentences(answer)) for answer in answers), default=0.0)
 
 
 SCORERS: dict[str, Scorer] = {
@@ -82,6 +88,12 @@ SCORERS: dict[str, Scorer] = {
     "published_substring_match": published_substring_match,
     "rouge_l": rouge_l,
 }
+_SEE_THE_REPLY = ("string_match_all", "string_match_part", "rouge_l")
+
+
+def score_reply(scorer: str, reply: str, answers: tuple[str, ...]) -> float:
+    """What a reply is worth, 0 to 1: three scorers look into all of it, the others at the answer it gives."""
+    return SCORERS[scorer](reply if scorer in _SEE_THE_REPLY else extract_answer(reply), answers)
 
 
 def extract_answer(text: str) -> str:
@@ -162,25 +174,35 @@ def _overlap(ours: str, gold: str) -> float:
     return 2 * common / (len(mine) + len(golden)) if common else 0.0
 
 
-def _rouge(ours: list[str], gold: list[str]) -> float:
-    common = _longest_common(ours, gold)
-    return 2 * common / (len(ours) + len(gold)) if common else 0.0
+def _sentences(text: str) -> list[list[str]]:
+    """The words of each sentence; one of spaces alone has one empty word, as the package has it."""
+    return [" ".join(part.split()).split(" ") for part in text.split(".") if part]
 
 
-def _longest_common(ours: list[str], gold: list[str]) -> int:
-    """The length of the longest common subsequence, a row of the table in one whole number's bits.
+def _rouge(ours: list[list[str]], gold: list[list[str]]) -> float:
+    if not ours or not gold:
+        return 0.0
+    shared = {word for one in gold for other in ours for word in _common_words(one, other)}
+    return 2 * len(shared) / (len(set(chain(*ours))) + len(set(chain(*gold))))
 
-    Hyyrö's method (2004): a 0 bit marks a word of `ours` at which the length grows.
-    """
-    places: dict[str, int] = {}
-    for position, word in enumerate(ours):
-        places[word] = places.get(word, 0) | 1 << position
-    full = (1 << len(ours)) - 1
-    row = full
+
+def _common_words(gold: list[str], ours: list[str]) -> Iterator[str]:
+    """The words of the longest common subsequence; of several that one which the package finds."""
+    lengths = [[0] * (len(ours) + 1)]  # (words of gold + 1, words of ours + 1)
     for word in gold:
-        matches = row & places.get(word, 0)
-        row = ((row + matches) | (row - matches)) & full
-    return len(ours) - row.bit_count()
+        above, row = lengths[-1], [0]
+        for column, other in enumerate(ours):
+            row.append(above[column] + 1 if word == other else max(above[column + 1], row[column]))
+        lengths.append(row)
+    i, j = len(gold), len(ours)
+    while i and j:
+        if gold[i - 1] == ours[j - 1]:
+            yield gold[i - 1]
+            i, j = i - 1, j - 1
+        elif lengths[i - 1][j] > lengths[i][j - 1]:
+            i -= 1
+        else:
+            j -= 1
 
 
 def _braced(text: str, start: int) -> str:

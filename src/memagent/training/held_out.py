@@ -6,7 +6,6 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from memagent.documents.tokens import estimate_tokens
 from memagent.evaluation.plan import Plan
 from memagent.evaluation.rows import EvaluationRow
 from memagent.evaluation.run import Evaluation, evaluate
@@ -14,7 +13,7 @@ from memagent.tasks import write_examples
 from memagent.tasks.scoring import confidence_interval
 from memagent.training.data import load_data
 from memagent.training.settings import TrainingSettings
-from memagent.types import Engine, model_of
+from memagent.types import Engine
 
 
 class HeldOut:
@@ -27,7 +26,7 @@ class HeldOut:
         self._examples = run / "held_out.jsonl"
         wanted = settings.evaluation
         if wanted.every and not self._examples.is_file():
-            count_tokens = model_of(engine).count_tokens or estimate_tokens
+            count_tokens = engine.model.count_tokens
             data = load_data(wanted.examples, settings.seed, count_tokens)
             run.mkdir(parents=True, exist_ok=True)
             write_examples(self._examples, data.first(wanted.count))

@@ -10,9 +10,8 @@ from types import ModuleType
 from typing import Any
 
 from memagent.errors import SettingsError
-from memagent.evaluation.attempts import score
 from memagent.tasks import TASKS
-from memagent.tasks.scoring import SCORERS
+from memagent.tasks.scoring import SCORERS, score_reply
 from memagent.types import Example, Trajectory
 
 Reward = Callable[[Example, Trajectory], float]
@@ -34,7 +33,9 @@ def load_reward(name: str | None = None, scorer: str | None = None) -> Reward:
 
     def reward(example: Example, trajectory: Trajectory) -> float:
         task = TASKS.get(example.task)
-        return score(scorer or (task.scorer if task else DEFAULT_SCORER), trajectory.answer, example.answers)
+        return score_reply(
+            scorer or (task.scorer if task else DEFAULT_SCORER), trajectory.answer, example.answers
+        )
 
     return reward
 

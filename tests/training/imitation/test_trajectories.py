@@ -121,7 +121,7 @@ def test_a_row_that_is_no_trajectory_is_named(
 @pytest.mark.parametrize(
     ("text", "said"),
     [("", "holds no trajectories"), ("\n \n", "holds no trajectories"), ("{oops", "line 1 is not JSON"),
-     ("[]", "line 1 is not a JSON object")],
+     ("[7]", "line 1 is not a JSON object")],
 )  # fmt: skip
 def test_a_file_without_trajectories_is_an_error(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "a.jsonl"

@@ -19,7 +19,8 @@ from typing import Any
 
 from memagent.errors import SettingsError
 from memagent.settings import Settings
-from memagent.tasks.files import new_file, object_of, read_lines
+from memagent.tasks.corpora import read_rows
+from memagent.tasks.files import new_file
 from memagent.training.rewards import Reward
 from memagent.training.rollout import Rollout
 from memagent.types import Completion, Conversation, Engine, Example, Message, Trajectory
@@ -93,13 +94,11 @@ def read_trajectories(path: str | Path) -> Iterator[Trajectory]:
     Raises `SettingsError` for a file that cannot be read or holds none, naming the line that is wrong.
     """
     path, number = Path(path), 0
-    for number, line in read_lines(path):
-        place = f"{path}, line {number}"
-        row = object_of(line, place)
+    for number, row in read_rows(path):
         try:
             trajectory = _trajectory(row)
         except ValueError as error:
-            raise SettingsError(f"{place} is no trajectory: {error}") from error
+            raise SettingsError(f"{path}, line {number} is no trajectory: {error}") from error
         yield trajectory
     if not number:
         raise SettingsError(f"{path} holds no trajectories: collect some, with a lower least reward perhaps")
