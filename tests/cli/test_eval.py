@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import fields
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
+from measured import row
 from rich.console import Console
 
 from memagent.cli import main
 from memagent.cli.evaluate import _progress_on, shown_command
 from memagent.evaluation.plan import Cell
-from memagent.evaluation.rows import EvaluationRow
 from server import Server, lasting_fault, refusal
 
 Serve = Callable[..., Server]
@@ -60,10 +60,9 @@ def test_a_terminal_has_a_bar_for_each_cell_under_way() -> None:
     cells = [(Cell("vt", 2048), "full"), (Cell("vt", 2048), "gated")]
     with _progress_on(console) as watch:
         watch.begin(Counter(dict.fromkeys(cells, 2)), Counter({cells[0]: 1}))
-        row = {field.name: None for field in fields(EvaluationRow)}
-        told = {**row, "task": "vt", "length": 2048, "reader": "full", "score": 0.5, "error": "HTTP 503"}
-        watch.add(EvaluationRow(**told))
-        watch.add(EvaluationRow(**{**told, "reader": "gated", "error": None}))
+        told: dict[str, Any] = {"task": "vt", "length": 2048, "score": 0.5}
+        watch.add(row(**told, workflow="full", error="HTTP 503"))
+        watch.add(row(**told, workflow="gated"))
     shown = said.getvalue()
     assert "vt, 2,048 tokens, full: 50.0, 1 failed, 2 attempts" in shown
     assert "vt, 2,048 tokens, gated: 50.0" in shown and "1/2" in shown and "3/4" in shown
@@ -103,7 +102,7 @@ def test_the_scorer_is_the_one_asked_for(command: list[str], capsys: pytest.Capt
     assert main([*command, "--scorer", "exact_match", "--samples-per-example", "2", "--count", "1"]) == 0
     out, err = capsys.readouterr()
     assert "| hats | 100.0 [0, 100] |" in out, "articles do not count"
-    assert "at temperature 0 all samples of an example are alike" in err
+    assert "at temperature 0 all samples of an example are the same" in err
     assert len(lines()) == 4
 
 
@@ -113,7 +112,7 @@ def test_resume_says_what_is_there(command: list[str], capsys: pytest.CaptureFix
     Path("rows", "rows.jsonl").write_text("\n".join(whole[:5]) + "\n" + whole[5][:30], "utf-8")
     capsys.readouterr()
     assert main([*command, "--resume"]) == 0
-    assert "5 of 8 attempts are there already" in capsys.readouterr().err
+    assert "5 of 8 attempts are done already" in capsys.readouterr().err
     assert len(lines()) == 8
     assert main(command) == 2
     assert "--resume" in capsys.readouterr().err
@@ -124,7 +123,7 @@ def test_resume_says_what_is_there(command: list[str], capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--examples", "{file}"], "which reader"),
+        (["--examples", "{file}"], "which workflow"),
         (["--reader", "full"], "which examples"),
         (["--reader", "full", "--task", "vt"], "needs a size"),
         (["--reader", "full", "--examples", "no.jsonl"], "no.jsonl"),

@@ -7,6 +7,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ from typing import Any
 import pytest
 from measured import find_code, story, without_times, write_examples
 
-from memagent import SettingsError
+from memagent import MemAgentError, SettingsError
 from memagent.evaluation.attempts import depth
 from memagent.evaluation.plan import Cell, Plan
+from memagent.evaluation.retention import Needed
 from memagent.evaluation.rows import EvaluationRow, read_header, read_rows
 from memagent.evaluation.run import Evaluation, evaluate
+from memagent.reading.journal import read_journal
 from memagent.settings import OWNERS, EngineSettings, ReadSettings, Settings
 from memagent.tasks import TASKS, Corpora, Recipe, Task
 from memagent.types import Example
@@ -273,6 +276,73 @@ def test_depth_is_where_the_one_answer_stands() -> None:
     assert depth(replace(example, answers=("needle", "other"))) is None
     assert depth(replace(example, document="needle needle")) is None
     assert depth(replace(example, answers=("absent",))) is None
+
+
+def test_held_out_answers_may_have_the_room_of_any_read(serve: Serve, tmp_path: Path) -> None:
+    server = serve(lambda messages: "The sun is yellow.")
+    plan = Plan(workflows=("full",), tasks=("hqa",), documents=(5,), count=1, task_answer_tokens=False)
+    run(tmp_path, server, plan, changed(SETTINGS, answer_tokens=None))
+    assert {body["max_tokens"] for body in server.asked} == {1024}
+
+
+def test_traces_are_journals_that_a_killed_run_continues(serve: Serve, tmp_path: Path, examples: str) -> None:
+    plan = Plan(workflows=("gated", "full"), examples=examples, samples=2)
+    rows = run(tmp_path / "out", serve(find_code), plan, traces=True)
+    journals = sorted((tmp_path / "out" / "traces").iterdir())
+    assert len(journals) == len(rows) == 24
+    assert {list(read_journal(path))[-1]["type"] for path in journals} == {"answer"}
+
+    expected = without_times(tmp_path / "out")
+    (tmp_path / "out" / "rows.jsonl").write_bytes(b"")
+    half = next(path for path in journals if "gated" in path.name)
+    half.write_bytes(half.read_bytes()[:-400])
+    server = serve(find_code)
+    run(tmp_path / "out", server, plan, traces=True, resume=True)
+    assert without_times(tmp_path / "out") == expected
+    assert 0 < len(server.paid) <= 2, "what was on record is not paid for again"
+
+
+def test_what_entered_the_memory_and_what_stayed_there_is_told(serve: Serve, tmp_path: Path) -> None:
+    path = tmp_path / "lamps.jsonl"
+    lamps = [
+        {"id": name, "problem": name, "document": story(600, 0.1, name), "answers": [name]}
+        for name in ("kept", "lost", "missed")
+    ]
+    path.write_text("".join(json.dumps(lamp) + "\n" for lamp in lamps))
+
+    def forgetful(messages: Sequence[Mapping[str, str]]) -> str:
+        prompt = messages[-1]["content"]
+        fact = re.findall(r"lighthouse is (\w+)", prompt)
+        if fact == ["missed"] or ("w0500" in prompt and "lost" in prompt):
+            return "Nothing that matters."
+        return f"The code: {fact[0]}" if fact else find_code(messages)
+
+    plan = Plan(workflows=("overwrite", "full", "map_reduce"), examples=str(path))
+    told = {(row.workflow, row.example_id): row for row in run(tmp_path / "out", serve(forgetful), plan)}
+    found = {key: (row.captured, row.retained) for key, row in told.items()}
+    assert found["overwrite", "kept"] == (True, True)
+    assert found["overwrite", "lost"] == (True, False)
+    assert found["overwrite", "missed"] == (False, False)
+    assert {found[name, "kept"] for name in ("full", "map_reduce")} == {(None, None)}
+
+
+def test_needed_are_literal_answers_or_else_the_evidence() -> None:
+    example = Example("e", "t", "p", "Ada wrote it. Bob read it in 1843.", ("Ada", "1843"), 9, ("Bob read",))
+    assert list(Needed.of(example, "string_match_all").items) == [("Ada",), ("1843",)]
+    assert list(Needed.of(example, "f1").items) == [("Ada", "1843")]
+    assert list(Needed.of(replace(example, answers=("yes",)), "f1").items) == [("Bob read",)]
+    assert not Needed.of(replace(example, id="e-absent", evidence=()), "f1").items
+
+
+def test_secrets_of_an_address_do_not_reach_the_rows(serve: Serve, tmp_path: Path, examples: str) -> None:
+    server = serve(find_code, faults=lasting_fault(Fault(cut="before"), spared=0))
+    address = server.base_url.replace("http://", "http://me:PASSWORD@") + "?api_key=KEY"
+    settings = changed(SETTINGS, base_url=address)
+    plan = Plan(workflows=("full",), examples=examples, count=1)
+    with suppress(MemAgentError):  # the endpoint may be refused at once
+        asyncio.run(evaluate(Evaluation(plan=plan, settings=settings, folder=tmp_path / "out")))
+    kept = b"".join(path.read_bytes() for path in (tmp_path / "out").glob("*"))
+    assert b"PASSWORD" not in kept and b"KEY" not in kept
 
 
 def test_replies_cut_at_their_budget_are_counted(serve: Serve, tmp_path: Path, examples: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,8 +19,8 @@ from memagent.engines import open_engine
 from memagent.engines.limit import CallLimit
 from memagent.errors import SettingsError
 from memagent.settings import Settings
-from memagent.tasks import TASKS, Corpora, Recipe, examples, load_examples, task_named, write_examples
-from memagent.tasks.closed_book import ClosedBook, unknown
+from memagent.tasks import TASKS, Corpora, Recipe, examples, task_named, write_examples
+from memagent.tasks.closed_book import ClosedBook, write_unknown
 from memagent.tasks.corpora import HOMES
 from memagent.tasks.fetch import RULER_WHEEL, fetch
 from memagent.tasks.scoring import SCORERS
@@ -32,13 +32,15 @@ _USUAL_COUNT = 100
 
 
 def corpus_flags(function: Function) -> Function:
-    """Give a command a flag for each corpus; its function gets `corpora`."""
+    """Give a command a flag for each corpus, and --questions; its function gets `corpora`."""
 
     @functools.wraps(function)
-    def command(*arguments: Any, **values: Any) -> Any:
+    def command(*arguments: Any, questions: Path | None, **values: Any) -> Any:
         given = tuple((name, path) for name in HOMES if (path := values.pop(f"corpus_{name}")) is not None)
-        return function(*arguments, corpora=Corpora(given), **values)
+        return function(*arguments, corpora=Corpora(given, questions), **values)
 
+    only = "a file of examples: of a set's questions ask only those that it has"
+    command = click.option("--questions", type=PATH, metavar="FILE", help=only)(command)
     for name, home in reversed(HOMES.items()):
         command = click.option(f"--{name}", f"corpus_{name}", type=PATH, metavar="FILE", help=home)(command)
     return command  # type: ignore[return-value]
@@ -144,53 +146,34 @@ def _origin(corpus: str | None) -> str:
 @click.argument("file", type=PATH, metavar="FILE")
 @click.option("--out", type=PATH, required=True, metavar="FILE", help="where the other examples go")
 @click.option("--attempts", type=int, default=2, metavar="N", help="answers to a question (2)")
+@click.option("--count", type=int, metavar="N", help="stop when so many are kept (all)")
 @click.option("--scorer", type=click.Choice(list(SCORERS)), default="substring_match", metavar="NAME",
               help=f"what counts as answered (substring_match): {', '.join(SCORERS)}")  # fmt: skip
 @with_settings("engine", "read", only=("answer_tokens", "temperature", "top_p", "seed", "max_calls"))
 @click.pass_obj
 def filter_known(
-    console: Console, file: Path, out: Path, attempts: int, scorer: str, settings: Settings
+    console: Console,
+    /,
+    file: Path,
+    out: Path,
+    attempts: int,
+    count: int | None,
+    scorer: str,
+    settings: Settings,
 ) -> int:
     """Drop the examples of FILE whose questions a model answers without the document."""
-    if attempts < 1:
-        raise SettingsError(f"--attempts is {attempts}: it must be at least 1")
+    for name, value in (("attempts", attempts), ("count", count)):
+        if value is not None and value < 1:
+            raise SettingsError(f"--{name} is {value}: it must be at least 1")
     read = settings.read
     temperature = read.temperature or float(attempts > 1)  # several attempts must be able to differ
-    quiz = ClosedBook(
-        attempts=attempts,
-        scorer=SCORERS[scorer],
-        sampling=Sampling(read.answer_tokens or 256, temperature, read.top_p, read.seed),
-    )
-    kept, asked = asyncio.run(_filter(file, out, quiz, settings))
+    sampling = Sampling(read.answer_tokens or 256, temperature, read.top_p, read.seed)
+
+    async def filtered() -> tuple[int, int]:
+        async with open_engine(settings.engine) as engine:
+            limited = CallLimit(engine, read.max_calls) if read.max_calls else engine
+            return await write_unknown(file, out, limited, ClosedBook(attempts, scorer, sampling), count)
+
+    kept, asked = asyncio.run(filtered())
     tell(console, f"{kept} of {asked} kept: {out}")
     return 0
-
-
-async def _filter(file: Path, out: Path, quiz: ClosedBook, settings: Settings) -> tuple[int, int]:
-    """How many examples were kept, and of how many."""
-    asked = 0
-
-    def counted() -> Iterator[Example]:
-        nonlocal asked
-        for example in load_examples(file):
-            asked += 1
-            yield example
-
-    async with open_engine(settings.engine) as engine:
-        calls = settings.read.max_calls
-        limited = CallLimit(engine, calls) if calls else engine
-        unknown_ones = unknown(counted(), limited, quiz)
-        kept = await asyncio.to_thread(
-            write_examples, out, _drained(unknown_ones, asyncio.get_running_loop())
-        )
-    return kept, asked
-
-
-def _drained(stream: AsyncGenerator[Example, None], loop: asyncio.AbstractEventLoop) -> Iterator[Example]:
-    """The examples of an async generator, for a thread, one in memory at a time."""
-
-    async def following() -> Example | None:
-        return await anext(stream, None)
-
-    while (example := asyncio.run_coroutine_threadsafe(following(), loop).result()) is not None:
-        yield example

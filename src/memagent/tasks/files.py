@@ -15,6 +15,7 @@ from typing import IO, Any
 
 from memagent.documents.tokens import estimate_tokens
 from memagent.errors import SettingsError
+from memagent.storage import written_whole
 from memagent.tasks.corpora import opened, read_rows
 from memagent.tasks.lengths import count_long
 from memagent.tasks.recipe import numbered_documents
@@ -26,9 +27,14 @@ def write_examples(path: str | Path, examples: Iterable[Example]) -> int:
     count = 0
     with new_file(Path(path)) as file:
         for example in examples:
-            file.write(json.dumps(asdict(example)) + "\n")
+            file.write(line_of(example))
             count += 1
     return count
+
+
+def line_of(example: Example) -> str:
+    """An example as a line of a file."""
+    return json.dumps(asdict(example)) + "\n"
 
 
 @contextmanager
@@ -37,15 +43,11 @@ def new_file(path: Path) -> Iterator[IO[str]]:
 
     Raises `SettingsError` if it cannot be written.
     """
-    part = path.with_name(f".part-{path.name}")  # its suffix says whether it is gzipped
     try:
-        with opened(part, "wt") as file:
+        with written_whole(path) as place, opened(place, "wt") as file:
             yield file
-        part.replace(path)
     except OSError as error:
         raise SettingsError(f"{path} cannot be written: {error}") from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def load_examples(path: str | Path, count_tokens: TokenCounter | None = None) -> Iterator[Example]:

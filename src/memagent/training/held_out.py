@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 from memagent.evaluation.plan import Plan
 from memagent.evaluation.rows import EvaluationRow
 from memagent.evaluation.run import Evaluation, evaluate
+from memagent.reading.workflows import chosen_workflow
+from memagent.settings import Settings
 from memagent.tasks import write_examples
 from memagent.tasks.scoring import confidence_interval
 from memagent.training.data import load_data
@@ -43,9 +44,14 @@ class HeldOut:
         shutil.rmtree(folder, ignore_errors=True)
         rows: list[EvaluationRow] = []
         read = self._settings.read
-        rollout = self._settings.rollout
-        plan = Plan(readers=(read.workflow,), examples=str(self._examples), scorer=self._settings.data.scorer)
-        settings = replace(read, temperature=0.0, top_p=1.0, concurrency=rollout.rows)
+        workflow, _ = chosen_workflow(read, self._engine.model.trained)
+        plan = Plan(
+            workflows=(workflow,),
+            examples=str(self._examples),
+            scorer=self._settings.data.scorer,
+            task_answer_tokens=False,  # answers have the room that they have in training
+        )
+        settings = Settings(read=read.changed(temperature=0.0, top_p=1.0))
         run = Evaluation(plan=plan, settings=settings, folder=folder, on_row=rows.append)
         await evaluate(run, self._engine)
         interval = confidence_interval([row.score for row in rows])
