@@ -86,7 +86,7 @@ def test_one_failed_question_leaves_the_other_answered(
     code = main(["ask", "-q", "cats?", "-q", "dogs?", str(story), "--base-url", server.base_url])
     out, err = capsys.readouterr()
     assert code == 3
-    assert "about dogs" in out and "empty answer" in err
+    assert "about dogs" in out and "empty" in err
 
 
 @pytest.mark.parametrize(
@@ -224,3 +224,137 @@ def test_standard_input_is_a_document(serve: Callable[..., Server]) -> None:
     )
     result = json.loads(done.stdout)
     assert result["sources"] == ["stdin"] and "FACT-" in result["answer"]
+
+
+def test_questions_of_a_file_are_asked_one_a_line(
+    serve: Callable[..., Server], story: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "questions.txt").write_bytes("\ufeffcats?\n\n  dogs?  \r\n".encode())
+    server = serve(lambda messages: f"about {'cats' if 'cats?' in messages[-1]['content'] else 'dogs'}")
+    arguments = [
+        "ask",
+        "--questions",
+        str(tmp_path / "questions.txt"),
+        str(story),
+        "--base-url",
+        server.base_url,
+    ]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == "cats?\nabout cats\n\ndogs?\nabout dogs\n\n"
+    (tmp_path / "questions.txt").write_text(" \n")
+    assert main(arguments) == 2
+    assert "questions.txt: the file has no question" in capsys.readouterr().err
+
+
+def test_answers_are_printed_as_they_come(
+    serve: Callable[..., Server], story: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The third question fails; the first two are there by then, and the order is that of the questions."""
+    questions = [word for name in "abc" for word in ("-q", f"{name}?")]
+    server = serve(lambda messages: "" if "c?" in messages[-1]["content"] else "yes")
+    assert main(["ask", *questions, str(story), "--base-url", server.base_url, "--retries", "0"]) == 3
+    assert capsys.readouterr().out == "a?\nyes\n\nb?\nyes\n\n"
+
+
+def test_several_questions_resume_with_those_that_were_begun(
+    serve: Callable[..., Server], story: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server, questions = serve(), ["-q", "first?", "-q", "second?", "--questions", str(tmp_path / "q.txt")]
+    (tmp_path / "q.txt").write_text("third?")
+    more = [str(story), "--base-url", server.base_url, "--chunk-tokens", "100"]
+    for trace in ([], ["--trace", str(tmp_path / "t.jsonl")]):
+        assert main(["ask", *questions[:4], *more, *trace]) == 0
+        paid = len(server.paid)
+        capsys.readouterr()
+        assert main(["ask", *questions, *more, *trace, "--resume", "--json"]) == 0
+        calls = [json.loads(line)["calls"] for line in capsys.readouterr().out.splitlines()]
+        assert len(calls) == 3 and len(server.paid) == paid + calls[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["{story}", "Who is it?"],
+            "there is no file 'Who is it?', but '{story}' is one: the question comes first",
+        ),
+        (["{story}"], "what is the question?"),
+        (["what?", "{story}", "--resume", "--trace", "none.jsonl"], "there is no journal none.jsonl"),
+        (["what?", "{story}", "--temperature", "5"], "temperature is 5.0: it must be at most 2"),
+        (["what?", "{story}", "--workflow", "gatde"], "'gatde' is not one of 'overwrite', 'gated'"),
+        (["what?", "{story}", "--modle", "m"], "No such option '--modle'. Did you mean '--model'?"),
+    ],
+)
+def test_what_a_new_user_gets_wrong_is_said(
+    serve: Callable[..., Server],
+    story: Path,
+    words: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", serve().base_url)
+    assert main(["ask", *(word.replace("{story}", str(story)) for word in words)]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and said.replace("{story}", str(story)) in err
+
+
+def test_a_mistyped_command_is_told_what_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["aks", "what?", "story.txt"]) == 2
+    assert "No such command 'aks'. Did you mean 'ask'?" in capsys.readouterr().err
+
+
+def test_a_journal_is_never_overwritten_and_resume_names_a_change(
+    serve: Callable[..., Server], story: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["ask", "Which?", str(story), "--base-url", serve().base_url]
+    trace = ["--trace", str(tmp_path / "trace.jsonl")]
+    assert main([*arguments, *trace]) == 0
+    assert main([*arguments, *trace]) == 2
+    assert "add --resume to continue it, or name another --trace" in capsys.readouterr().err
+    story.write_text(story.read_text("utf-8") + "More.", "utf-8")
+    assert main([*arguments, *trace, "--resume"]) == 2
+    assert "the document has changed" in capsys.readouterr().err
+
+
+def test_cut_replies_are_counted(
+    serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = serve(lambda messages: "A memory that is far longer than what its budget allows it. " * 3)
+    arguments = ["ask", "Which?", str(story), "--base-url", server.base_url, "--memory-tokens", "9", "--json"]
+    assert main(arguments) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["cut"] == 1 and "1 of 2 replies were cut at their token budget" in err
+
+
+def test_a_dry_run_asks_no_model(
+    serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str], nobody: Path
+) -> None:
+    server = serve(listed=[{"id": "reader-7b", "max_model_len": 8192}])
+    arguments = ["ask", "Which facts?", str(story), "--base-url", server.base_url, "--chunk-tokens", "100"]
+    prices = ["--prompt-price", "1000000", "--completion-price", "1000000"]
+    assert main([*arguments, "--dry-run", "--json", *prices]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert server.asked == [] and not (nobody / "memagent").exists(), "nor is a journal begun"
+    assert main([*arguments, "--dry-run"]) == 0
+    told = capsys.readouterr().out
+    characters = len(story.read_text("utf-8"))
+    assert f"{story}: {characters:,} characters of text" in told and "token counts are estimates" in told
+    assert "reader-7b, window 8,192 tokens" in told
+    assert plan["cost"] == pytest.approx(plan["prompt_tokens"] + plan["completion_tokens"])
+
+    assert main([*arguments, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    for name in ("chunks", "document_tokens", "calls", "workflow", "model"):
+        assert plan[name] == result[name]
+    assert plan["prompt_tokens"] >= 0.8 * result["prompt_tokens"]
+
+
+def test_a_dry_run_counts_all_questions(
+    serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["ask", str(story), "--base-url", serve().base_url, "--dry-run", "--json"]
+    assert main([*arguments, "-q", "what?"]) == 0
+    one = json.loads(capsys.readouterr().out)
+    assert main([*arguments, "-q", "what?", "-q", "who?"]) == 0
+    assert json.loads(capsys.readouterr().out)["calls"] == 2 * one["calls"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import time
 from pathlib import Path
 
 import pytest
@@ -57,3 +60,41 @@ def test_another_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[s
     other.write_text("a poem\nof two lines\n")
     assert main(["show", str(other)]) == 2
     assert "not written by memagent" in capsys.readouterr().err
+
+
+def test_without_a_name_the_newest_journal_is_shown(nobody: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = nobody / "memagent" / "journals"
+    assert main(["show"]) == 2
+    assert f"there is no journal in {folder}" in capsys.readouterr().err
+    for name, age in (("b", 100), ("a", 0)):
+        record(folder / f"{name}.jsonl", ["A hat.", "UNCHANGED", "UNCHANGED", f"The hat of {name}."])
+        os.utime(folder / f"{name}.jsonl", (time.time() - age,) * 2)
+    assert main(["show"]) == 0
+    out, err = capsys.readouterr()
+    assert "answer: The hat of a." in out and str(folder / "a.jsonl") in err
+
+
+def test_chunks_are_shown_as_long_as_the_document_is_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    story, trace = tmp_path / "story.txt", tmp_path / "trace.jsonl"
+    story.write_text("\n\n".join(f"Part {number}: " + "some words. " * 40 for number in range(12)), "utf-8")
+    settings = memagent.Settings(read=memagent.ReadSettings(chunk_tokens=140, workflow="overwrite"))
+    replies = [f"memory {number}" for number in range(9)]
+    engine = memagent.ScriptedEngine(replies)
+    memagent.read("What was lost?", story, engine=engine, trace=trace, settings=settings)
+    assert main(["show", "--chunks", str(trace)]) == 0
+    out = capsys.readouterr().out
+    steps = re.findall(r"chunk \d+ \[([\d,]+), ([\d,]+)\).*\n((?:  \| .*\n)+)  . memory", out)
+    assert len(steps) > 3
+    for start, end, shown in steps:
+        text = story.read_text("utf-8")[int(start.replace(",", "")) : int(end.replace(",", ""))]
+        assert [line[4:] for line in shown.splitlines()] == text.splitlines()
+
+    story.write_text("another story", "utf-8")
+    assert main(["show", "--chunks", str(trace)]) == 0
+    out, err = capsys.readouterr()
+    assert "the document has changed" in err and "  | " not in out and "+ memory 1" in out
+    story.unlink()
+    assert main(["show", "--chunks", str(trace)]) == 0
+    assert "story.txt" in capsys.readouterr().err

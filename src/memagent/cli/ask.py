@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from memagent.cli.dry_run import dry_run as forecast_all
 from memagent.cli.flags import PATH, Command, quiet_and_verbose, with_settings
 from memagent.cli.messages import exit_code, print_error, say, say_json, warn
 from memagent.cli.progress import ReadDisplay
@@ -59,6 +60,7 @@ class Trace:
 @click.option("--json", "as_json", is_flag=True, help="print a JSON object for each question")
 @click.option("--trace", type=PATH, metavar="FILE", help="where to keep the journal (in the cache)")
 @click.option("--resume", is_flag=True, help="continue a read that was interrupted")
+@click.option("--dry-run", is_flag=True, help="say what would be read and cost at most; ask no model")
 @quiet_and_verbose
 @with_settings("engine", "read")
 @click.pass_obj
@@ -70,6 +72,7 @@ def command(
     as_json: bool,
     trace: Path | None,
     resume: bool,
+    dry_run: bool,
     quiet: bool,
     settings: Settings,
 ) -> int:
@@ -84,6 +87,9 @@ def command(
     found = document.skipped
     for skipped in found:
         warn(console, f"left out: {skipped}")
+    if dry_run:
+        asyncio.run(forecast_all(asked_for, document, settings, as_json))
+        return 0
     asked = Asked(asked_for, document, settings, trace, resume)
     with ReadDisplay(console, quiet, asked_for) as display:
         code = asyncio.run(_answer_all(asked, display, as_json, console))
@@ -147,8 +153,10 @@ async def _answer_all(asked: Asked, display: ReadDisplay, as_json: bool, console
         answer = partial(_answer, asked, engine, display, console)
         items = enumerate(zip(asked.questions, traces, strict=True), 1)
         async with aclosing(side_by_side(answer, items, engine.model.calls)) as outcomes:
+            number = 0
             async for question, outcome in outcomes:
-                with display.paused():
+                number += 1
+                with display.paused(last=number == len(asked.questions)):
                     if isinstance(outcome, MemAgentError):
                         print_error(console, outcome)
                         code = code or exit_code(outcome)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -46,7 +46,9 @@ class ReadDisplay:
     def waiting(self, status: str) -> None:
         """Say what is being waited for before the first read; "" for nothing."""
         self._status, self._since = status, time.monotonic()
-        if status and self._live is None and not self._quiet:
+        if self._live is not None:
+            self._live.refresh()
+        elif status and not self._quiet:
             tell(self._console, status)
 
     def begin(self, number: int, read: Read) -> None:
@@ -66,9 +68,17 @@ class ReadDisplay:
         if len(self._questions) > 1:
             self._reads.pop(number, None)
 
-    def paused(self) -> AbstractContextManager[None]:
-        """Out of the way, so that stdout can be written to the same terminal."""
-        return nullcontext() if self._live is None else _stopped(self._live)
+    @contextmanager
+    def paused(self, last: bool) -> Iterator[None]:
+        """Out of the way of what goes to stdout; for the `last` time, it leaves what it shows."""
+        if self._live is None:
+            yield
+            return
+        self._live.transient = not last
+        self._live.stop()
+        yield
+        if not last:
+            self._live.start()
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -105,15 +115,6 @@ class ReadDisplay:
         if len(self._questions) == 1:
             return ""
         return _cut(harmless(f"{number} {self._questions[number - 1]}"), cells)
-
-
-@contextmanager
-def _stopped(live: Live) -> Iterator[None]:
-    live.stop()
-    try:
-        yield
-    finally:
-        live.start()
 
 
 def fitted(progress: Progress, cells: int) -> str:

@@ -1,0 +1,141 @@
+"""What reaches stdout and stderr: nothing that a terminal obeys, and no defect where a disk is full."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from terminal import on_terminal
+
+from memagent.cli import main
+from memagent.cli.messages import harmless
+from server import Server, facts_document
+
+EVIL = "red \x1b[31m alert \x07 \x9b2J \u202eend"
+Serve = Callable[..., Server]
+
+
+@pytest.fixture
+def story(tmp_path: Path) -> Path:
+    path = tmp_path / "story.txt"
+    path.write_text(facts_document(chunks=4), "utf-8")
+    return path
+
+
+def command(server: Server, story: Path, *more: str) -> list[str]:
+    return ["ask", "Which facts?", str(story), "--base-url", server.base_url, "--chunk-tokens", "100", *more]
+
+
+def run(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # type: ignore[call-overload, no-any-return]
+        [sys.executable, "-m", "memagent", *words], text=True, **{"stderr": subprocess.PIPE, **options}
+    )
+
+
+def test_controls_are_written_out() -> None:
+    assert harmless("a\x1b[2Jb\tc\nd\r\x9b\u202e") == r"a\x1b[2Jb" + "\tc\nd" + r"\r\x9b\u202e"
+
+
+def test_a_terminal_never_gets_the_controls_of_a_model(serve: Serve, story: Path, tmp_path: Path) -> None:
+    server, trace = serve(lambda messages: EVIL), str(tmp_path / "trace.jsonl")
+    code, shown = on_terminal(*command(server, story, "--trace", trace))
+    assert code == 0 and r"red \x1b[31m alert \x07 \x9b2J \u202eend" in shown
+    code, told = on_terminal("show", trace)
+    assert code == 0 and r"\x1b[31m" in told and "answer:" in told
+    for text in (shown, told):
+        assert "\x1b[31m alert" not in text and "\x07" not in text and "\u202e" not in text
+
+
+def test_pipes_and_json_get_an_answer_whole(
+    serve: Serve, story: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = serve(lambda messages: EVIL)
+    assert main(command(server, story)) == 0
+    out, err = capsys.readouterr()
+    assert out == EVIL + "\n" and "\x1b" not in err
+    assert main(command(server, story, "--json")) == 0
+    line = capsys.readouterr().out
+    assert json.loads(line)["answer"] == EVIL and "\x9b" not in line and "\u202e" not in line
+
+
+def test_errors_that_quote_a_server_are_harmless(
+    serve: Serve, story: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ask", "who?", f"no\x1b[31m{story}", "--base-url", serve().base_url]) == 4
+    assert "\x1b" not in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("words", [["doctor"], ["data", "list"]])
+def test_a_full_disk_under_stdout_is_no_defect(words: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = run(*words, stdout=full)
+    assert done.returncode == 2
+    assert done.stderr == "error: standard output cannot be written: No space left on device\n"
+
+
+def test_a_closed_pipe_is_no_error(serve: Serve, story: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = run(*command(serve(), story, "--quiet"), stdout=write)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_closed_stdout_is_said() -> None:
+    words = [sys.executable, "-m", "memagent", "doctor"]
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *words], text=True, stderr=subprocess.PIPE, check=False
+    )
+    assert done.returncode == 2 and "standard output cannot be written" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("number", "ignored"),
+    [(signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGTERM, True), (signal.SIGHUP, False)],
+)
+def test_signals_end_a_read_that_can_be_resumed(
+    number: signal.Signals, ignored: bool, serve: Serve, story: Path, tmp_path: Path
+) -> None:
+    """Scripts start what runs in the background with SIGINT ignored: it must still heed SIGTERM."""
+    server, trace, places = serve(latency_seconds=1.0), tmp_path / "trace.jsonl", tmp_path / "tmp"
+    places.mkdir()
+    words = [
+        "ask",
+        "Which?",
+        "-",
+        "--base-url",
+        server.base_url,
+        "--chunk-tokens",
+        "60",
+        "--trace",
+        str(trace),
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "memagent", *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(places)},
+        preexec_fn=(lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) if ignored else None,
+    )  # fmt: skip
+    assert process.stdin
+    process.stdin.write(story.read_text("utf-8"))
+    process.stdin.close()
+    process.stdin = None
+    while len(server.paid) < 2:
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert out == "" and "--resume" in err and "Traceback" not in err
+    assert list(places.iterdir()) == [], "no copy of stdin is left"
+    server.latency_seconds, paid = 0.0, len(server.paid)
+    done = run(*words, "--resume", input=story.read_text("utf-8"), stdout=subprocess.PIPE)
+    assert done.returncode == 0 and done.stdout.startswith("FACT-")
+    assert len(server.paid) < 2 * paid + 8 and len(set(server.paid)) >= len(server.paid) - 1

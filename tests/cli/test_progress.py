@@ -1,0 +1,112 @@
+"""What is shown of reads that are under way."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from terminal import on_terminal
+
+from memagent import Read, ReadSettings, ScriptedEngine, text_document
+from memagent.cli import main
+from memagent.cli.progress import ReadDisplay, clock, fitted
+from memagent.reading.progress import Progress
+from server import Server, facts_document
+
+UNDER_WAY = Progress(
+    chunks=3, fraction=0.25, calls=3, prompt_tokens=123456, completion_tokens=7890, seconds=30.0,
+    seconds_left=90.0, tokens_per_second=432.1, cost=0.125,
+)  # fmt: skip
+
+
+def test_the_time_left_is_given_up_last() -> None:
+    assert fitted(UNDER_WAY, 100) == (
+        "chunk 3 of ~12, 432 tokens/s, 123,456 tokens in, 7,890 out, cost 0.125, 90 s left"
+    )
+    assert fitted(UNDER_WAY, 48) == "chunk 3 of ~12, 432 tokens/s, 90 s left"
+    assert fitted(UNDER_WAY, 30) == "chunk 3 of ~12, 90 s left"
+    assert fitted(UNDER_WAY, 12) == fitted(UNDER_WAY, 5) == "90 s left"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(0.4, "0 s"), (99, "99 s"), (100, "2 min"), (3600, "60 min"), (9000, "2 h 30 min")]
+)
+def test_times_are_rounded(seconds: float, told: str) -> None:
+    assert clock(seconds) == told
+
+
+def screen(questions: list[str], width: int, memory: str = "A hat was lost.") -> str:
+    """What a terminal shows of reads of some questions that are under way."""
+    console = Console(file=io.StringIO(), width=width, height=40, force_terminal=True, color_system=None)
+    display = ReadDisplay(console, False, questions)
+    document = text_document("Some words of a story. " * 100)
+    for number, question in enumerate(questions, 1):
+        read = Read(question, document, ScriptedEngine([memory] * 9), ReadSettings(chunk_tokens=100))
+        display.begin(number, read)
+
+        async def step(number: int = number, read: Read = read) -> None:
+            async for conversation in read:
+                display.show(number, conversation)
+                return
+
+        asyncio.run(step())
+    with console.capture() as captured:
+        console.print(display)
+    return captured.get()
+
+
+def test_several_questions_have_labelled_bars_and_titled_memories() -> None:
+    shown = screen(["What was lost?", "Who lost it?"], 100)
+    assert "1 What was lost?" in shown and "2 Who lost it?" in shown and shown.count(" left") == 2
+    assert "memory: 2 Who lost it?" in shown and "A hat was lost." in shown
+    assert "memory:" not in screen(["What was lost?"], 100), "one question needs no title"
+
+
+@pytest.mark.parametrize("questions", [["What was lost?"], ["What was lost?", "Who lost it?"]])
+def test_at_60_columns_the_time_left_is_there(questions: list[str]) -> None:
+    shown = screen(questions, 60)
+    assert shown.count(" left") == len(questions)
+    assert max(map(len, shown.splitlines())) <= 60
+
+
+def test_a_memory_cannot_write_on_the_terminal() -> None:
+    assert r"\x1b[2J" in screen(["What was lost?"], 80, memory="gone \x1b[2J")
+
+
+def test_a_loading_model_is_said_at_once(tmp_path: Path, serve: Callable[..., Server]) -> None:
+    story = tmp_path / "story.txt"
+    story.write_text("A story. " * 20)
+    server = serve(latency_seconds=2.0)
+    started = time.monotonic()
+    code, shown = on_terminal(
+        "ask", "who?", str(story), "--base-url", server.base_url, until=lambda shown: "endpoint" in shown
+    )
+    assert "reaching the endpoint, 0 s" in shown and time.monotonic() - started < 20
+    assert code == 143 and "interrupted" in shown
+
+
+def test_after_a_resume_the_time_left_counts_what_is_read_now(
+    serve: Callable[..., Server], tmp_path: Path
+) -> None:
+    """Kept replies come in no time: a rate with them would promise an end that is far too early."""
+    story, server = tmp_path / "story.txt", serve()
+    story.write_text(facts_document(chunks=24), "utf-8")
+    flags = ["ask", "Which?", str(story), "--base-url", server.base_url, "--chunk-tokens", "100"]
+    assert main([*flags, "--max-calls", "6"]) == 3
+    server.latency_seconds = 1.0
+    code, shown = on_terminal(*flags, "--resume")
+    lefts = [int(seconds) for seconds in re.findall(r"(\d+) s left", shown)]
+    assert code == 0 and max(lefts) >= 4, "five or more calls are left after the first one of a second"
+
+
+def test_the_memory_stands_above_the_answer_once(serve: Callable[..., Server], tmp_path: Path) -> None:
+    story = tmp_path / "story.txt"
+    story.write_text(facts_document(chunks=3), "utf-8")
+    code, shown = on_terminal("ask", "Which?", str(story), "--base-url", serve().base_url)
+    assert code == 0 and "memory" not in shown.rpartition("FACT-1: ")[2]
