@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The bare model and the LoRAs of all rounds on held-out examples: evaluate.sh 4|16|story FLAGS
-# FLAGS are those of `memagent eval`, at least --reader gated. A round that was not run is left out. Started
+# FLAGS are those of `memagent eval`, at least --workflow gated. A round that was not run is left out. Started
 # again, it goes on.
 set -euo pipefail
 cd "$(dirname "$0")"
