@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -9,14 +10,19 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import memagent
 from memagent.cli import main
+from memagent.evaluation.rows import EvaluationRow
+from memagent.reading.read import Result
 from memagent.settings import OWNERS, EngineSettings, ReadSettings, StrictModel
 from memagent.training.settings import load_training
+from memagent.types import Example
 from server import Server
 
 ROOT = Path(__file__).parent.parent
@@ -149,6 +155,23 @@ def test_every_setting_is_documented_with_its_default(kind: type[StrictModel]) -
 def test_settings_that_are_gone_are_not_documented() -> None:
     page = (ROOT / "docs" / "settings.md").read_text("utf-8")
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == set(OWNERS)
+
+
+def test_every_field_of_a_journal_is_documented(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "file-formats.md").read_text("utf-8")
+    engine = memagent.ScriptedEngine(lambda messages: "MEMORY\na hat")
+    memagent.read("Who?", memagent.text_document("A hat."), engine=engine, trace=tmp_path / "journal.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
+    assert {line["type"] for line in lines} == {"header", "reply", "conversation", "answer"}
+    assert {name for line in lines for name in line if f"`{name}`" not in page} == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("file-formats", Result), ("file-formats", Example), ("evaluation", EvaluationRow)]
+)
+def test_every_field_is_documented(name: str, kind: type[Any]) -> None:
+    page = (ROOT / "docs" / f"{name}.md").read_text("utf-8")
+    assert {field.name for field in fields(kind) if f"`{field.name}`" not in page} == set()
 
 
 def test_every_public_name_is_documented() -> None:
