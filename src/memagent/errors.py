@@ -65,7 +65,7 @@ class CallLimitError(EngineError):
 
 def extra_hint(extra: str) -> str:
     """How to install one of the package's extras, which are not on an index: from the checkout."""
-    return f"install the extra [{extra}]: python -m pip install -e '.[{extra}]' in the checkout of memagent"
+    return f"run python -m pip install -e '.[{extra}]' in the checkout of memagent"
 
 
 def without_secrets(text: str) -> str:

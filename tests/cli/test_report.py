@@ -44,7 +44,7 @@ def test_without_matplotlib_it_says_how_to_get_pictures(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main(["report", rows]) == 0
-    assert "pip install 'memagent[report]'" in capsys.readouterr().err
+    assert "pip install -e '.[report]'" in capsys.readouterr().err
 
 
 def test_a_folder_may_come_after_a_flag(rows: str) -> None:

@@ -182,7 +182,7 @@ def without_torch(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_without_torch_it_says_how_to_get_it(way: list[str]) -> None:
     done = without_torch("train", *way)
     assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.startswith("error: ") and "pip install 'memagent[train]'" in done.stderr
+    assert done.stderr.startswith("error: ") and "pip install -e '.[train]'" in done.stderr
 
 
 def test_collecting_needs_no_torch(endpoint: Server) -> None:

@@ -290,7 +290,9 @@ def test_office_without_the_converter_says_what_to_install(tmp_path: Path) -> No
     said = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
     )
-    assert said.stdout == "a.docx needs a converter: pip install 'memagent[formats]'\n"
+    assert said.stdout == (
+        "a.docx needs a converter: run python -m pip install -e '.[formats]' in the checkout of memagent\n"
+    )
 
 
 def test_jsonl_gives_the_text_of_each_row(tmp_path: Path) -> None:

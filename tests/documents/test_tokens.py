@@ -84,7 +84,10 @@ def test_without_the_extra_it_says_what_to_install() -> None:
         "try: load_tokenizer('x')\nexcept SettingsError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "--tokenizer needs the extra: pip install 'memagent[tokenizers]'\n"
+    assert done.stdout == (
+        "--tokenizer needs a package: run python -m pip install -e '.[tokenizers]' "
+        "in the checkout of memagent\n"
+    )
 
 
 # The estimate

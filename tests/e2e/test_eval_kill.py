@@ -27,9 +27,9 @@ def command(base_url: str, folder: Path, examples: Path) -> list[str]:
 
 
 def rows_of(folder: Path) -> list[str]:
-    """The rows in order, without the seconds."""
+    """The rows in order, without the seconds, and the checksums over them."""
     lines = (folder / "rows.jsonl").read_text("utf-8").splitlines()
-    return sorted(json.dumps({**json.loads(line), "seconds": 0}) for line in lines)
+    return sorted(json.dumps({**json.loads(line), "seconds": 0, "crc32": ""}) for line in lines)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -218,7 +219,7 @@ def test_the_adapter_is_on_and_on_record(tmp_path: Path) -> None:
 
 
 def test_doctor_names_the_adapter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    (tmp_path / "m.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 0))
     flags = ["--model", str(tmp_path / "m.gguf"), "--adapter"]
     file = lora(tmp_path / "one.gguf")
     assert main(["doctor", *flags, str(file)]) == 0

@@ -143,7 +143,7 @@ def test_sizes_in_documents_and_tokens_stand_side_by_side(tmp_path: Path) -> Non
 def test_without_matplotlib_the_report_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     told, files = drawn(write(tmp_path / "run", linear_rows()), tmp_path / "out")
-    assert "pip install 'memagent[report]'" in told and "![" not in told
+    assert "pip install -e '.[report]'" in told and "![" not in told
     assert sorted(path.name for path in files) == ["report.json", "report.md"]
 
 

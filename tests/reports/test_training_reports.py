@@ -214,7 +214,7 @@ def test_without_matplotlib_the_report_says_so(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     files = write_report([run(tmp_path / "reader")], tmp_path / "out")
     text = (tmp_path / "out" / "report.md").read_text("utf-8")
-    assert "pip install 'memagent[report]'" in text and "![" not in text
+    assert "pip install -e '.[report]'" in text and "![" not in text
     assert sorted(path.name for path in files) == ["report.json", "report.md"]
 
 

@@ -26,7 +26,7 @@ from typing import IO, Literal
 
 from memagent.documents.encodings import detect_encoding
 from memagent.documents.formats import html_to_markdown, office_to_markdown
-from memagent.errors import DocumentError
+from memagent.errors import DocumentError, extra_hint
 
 Format = Literal["text", "jsonl", "html", "pdf", "docx", "pptx", "xlsx", "epub"]
 _FORMATS: dict[str, Format] = {
@@ -208,7 +208,7 @@ def _look_at(path: Path, name: str, named: bool) -> Source:
     kind = "pdf" if sample.startswith(b"%PDF-") else _FORMATS.get(path.suffix.lower(), "text")
     if kind not in ("text", "jsonl", "html"):
         if find_spec("markitdown") is None:
-            raise DocumentError(f"{name} needs a converter: pip install 'memagent[formats]'")
+            raise DocumentError(f"{name} needs a converter: {extra_hint('formats')}")
         return Source(name, path, kind, "", size, named)
     encoding = detect_encoding(sample, whole=size <= len(sample))
     if encoding is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from memagent.errors import SettingsError
+from memagent.errors import SettingsError, extra_hint
 from memagent.types import TokenCounter
 
 # About what byte-pair tokenizers make one token of: up to six Latin letters, a digit, a run of blanks or of
@@ -32,7 +32,7 @@ def load_tokenizer(path: str | Path) -> TokenCounter:
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
-        raise SettingsError("--tokenizer needs the extra: pip install 'memagent[tokenizers]'") from error
+        raise SettingsError(f"--tokenizer needs a package: {extra_hint('tokenizers')}") from error
     file = Path(path)
     file = file / "tokenizer.json" if file.is_dir() else file
     try:

@@ -18,7 +18,7 @@ from typing import Any
 
 from memagent.concurrency import side_by_side
 from memagent.engines import choose, open_engine
-from memagent.errors import EngineError, MemAgentError, SettingsError
+from memagent.errors import EngineError, MemAgentError, SettingsError, extra_hint
 from memagent.evaluation.attempts import Attempt, attempt_row, attempts_of
 from memagent.evaluation.plan import Plan, Work
 from memagent.evaluation.rows import EvaluationRow
@@ -109,7 +109,7 @@ def _connect(address: str) -> Any:
     try:
         ray = importlib.import_module("ray")
     except ImportError as error:
-        raise SettingsError("--ray needs the extra: pip install 'memagent[ray]'") from error
+        raise SettingsError(f"--ray needs more packages: {extra_hint('ray')}") from error
     host, _, port = address.rpartition(":")
     try:
         if port.isdigit():  # Ray itself would try for minutes

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from memagent import __version__
-from memagent.errors import SettingsError
+from memagent.errors import SettingsError, extra_hint
 from memagent.evaluation import statistics
 from memagent.evaluation.rows import read_header, read_rows
 from memagent.evaluation.statistics import Estimate, Scored, Size, Summary
@@ -147,7 +147,7 @@ def as_markdown(evidence: Evidence, pictures: dict[str, Path] | None) -> str:
         _failures(evidence.results),
     ]
     if pictures is None:
-        parts.append("Pictures need the extra: `pip install 'memagent[report]'`.\n")
+        parts.append(f"There are no pictures: {extra_hint('report')}.\n")
     return "\n".join(part for part in parts if part)
 
 

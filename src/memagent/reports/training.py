@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from memagent import __version__
-from memagent.errors import SettingsError
+from memagent.errors import SettingsError, extra_hint
 from memagent.reports import training_plots as plots
 from memagent.reports.curves import Point, TrainingRun, by_series, curve, load_runs, measured, score_curve
 from memagent.reports.markdown import cell, table
@@ -130,7 +130,7 @@ def as_markdown(runs: Sequence[TrainingRun], pictures: Mapping[str, Path] | None
         _values(runs),
     ]
     if pictures is None:
-        parts.append("Pictures need the extra: `pip install 'memagent[report]'`.\n")
+        parts.append(f"There are no pictures: {extra_hint('report')}.\n")
     return "\n".join(part for part in parts if part)
 
 

@@ -731,7 +731,7 @@ def test_without_the_extra_the_error_says_how_to_install_it(
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, "memagent.engines.torch.engine")
     monkeypatch.delattr(importlib.import_module("memagent.engines"), "transformers")
-    with pytest.raises(SettingsError, match=r"pip install 'memagent\[train\]'"):
+    with pytest.raises(SettingsError, match=r"pip install -e '.\[train\]'"):
         asyncio.run(open_engine(Settings(engine="transformers", model="x")))
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from memagent.engines.adapters import adapter_of, name_with
-from memagent.errors import ContextOverflowError, EngineError, SettingsError
+from memagent.errors import ContextOverflowError, EngineError, SettingsError, extra_hint
 from memagent.settings import DEFAULT_WINDOW_TOKENS, EngineSettings
 from memagent.types import Completion, Message, Model, Sampling, Usage
 
@@ -34,7 +34,7 @@ try:
     from memagent.engines.torch.decoding import Row, decode
     from memagent.engines.torch.lora import with_adapter
 except ImportError as error:
-    raise SettingsError(f"{error}: this engine needs its extra, pip install 'memagent[train]'") from error
+    raise SettingsError(f"{error}: this engine needs more packages, {extra_hint('train')}") from error
 
 _MOST_ROWS = 16
 _SHORT_PROMPT_TOKENS = 512

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from memagent.errors import SettingsError
+from memagent.errors import SettingsError, extra_hint
 
 
 def with_adapter(model: Any, adapter: Path, trainable: bool = False) -> Any:
@@ -26,7 +26,7 @@ def with_adapter(model: Any, adapter: Path, trainable: bool = False) -> Any:
     try:
         import peft
     except ImportError as error:
-        raise SettingsError(f"{error}: an adapter needs peft, pip install 'memagent[train]'") from error
+        raise SettingsError(f"{error}: an adapter needs peft, {extra_hint('train')}") from error
     try:
         adapted, kept = (_from_folder if adapter.is_dir() else _from_gguf)(model, adapter, trainable)
         # PEFT passes over weights that the model has no place for, and only warns of those that it lacks.

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from memagent.engines.llamacpp.embedded import default_model
 from memagent.engines.torch.engine import load_model
 from memagent.engines.torch.lora import with_adapter
-from memagent.errors import SettingsError
+from memagent.errors import SettingsError, extra_hint
 from memagent.training.optimization.attention import attention_over_trees
 from memagent.training.optimization.sequences import Batch, Layout
 from memagent.training.settings import PolicySettings
@@ -166,7 +166,7 @@ def _with_lora(model: Any, settings: PolicySettings) -> Any:
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
-        raise SettingsError(f"{error}: a LoRA needs peft, pip install 'memagent[train]'") from error
+        raise SettingsError(f"{error}: a LoRA needs peft, {extra_hint('train')}") from error
     targets = settings.lora_targets
     config = LoraConfig(
         r=settings.lora_rank,
