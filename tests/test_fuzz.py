@@ -18,6 +18,7 @@ import pytest
 from test_opening import PROSE, docx, epub, pdf, zipped
 
 from memagent import DocumentError, Message, ScriptedEngine, Settings, aread
+from memagent.settings import ReadSettings
 
 DOCUMENTS = 2000
 SECONDS = 20  # for one document; a thousand times what it takes
@@ -264,9 +265,11 @@ def read_odd(path: Path, content: bytes, rng: random.Random) -> str:
     path.write_bytes(content)
     engine = ScriptedEngine(reply)
     settings = Settings(
-        workflow=rng.choice(("overwrite", "gated")),
-        chunk_tokens=rng.choice((5, 50, 1000)) if len(content) < 5000 else 1000,
-        memory_tokens=100,
+        read=ReadSettings(
+            workflow=rng.choice(("overwrite", "gated")),
+            chunk_tokens=rng.choice((5, 50, 1000)) if len(content) < 5000 else 1000,
+            memory_tokens=100,
+        )
     )
     try:
         with limited(SECONDS, repr(path)):
@@ -295,7 +298,7 @@ def test_odd_documents_end_in_an_answer_or_a_named_error(tmp_path: Path) -> None
     assert endings[" is a binary file, n"] > DOCUMENTS // 20
 
 
-@pytest.mark.skipif(importlib.util.find_spec("markitdown") is None, reason="needs memagent[formats]")
+@pytest.mark.skipif(importlib.util.find_spec("mammoth") is None, reason="needs memagent[formats]")
 def test_odd_office_files_end_in_an_answer_or_a_named_error(tmp_path: Path) -> None:
     rng = random.Random(2026)
     endings: Counter[str] = Counter()

@@ -15,11 +15,29 @@ TokenCounter = Callable[[str], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
-    """A piece of a document. The chunks of a document, joined, are the document.
+class Part:
+    """A stretch of a chunk that comes from one source, and from one page where the source has pages.
 
-    `start` and `end` are character offsets into the whole document (end exclusive), `tokens` is
-    the count of `text`, `source` names the file that the text came from.
+    `start`, `end` and `offset` are character offsets into the whole document: the part's own span (end
+    exclusive), and where the source's text begins. So the span within the source is `start - offset` to
+    `end - offset`. `page` counts from 1. `head` is the line that names the source to the model; it is not
+    part of the text, and empty where the source goes on or the document is a single file.
+    """
+
+    source: str
+    start: int
+    end: int
+    page: int | None = None
+    offset: int = 0
+    head: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of a document. The texts of all chunks, joined, are the document.
+
+    `start` and `end` are character offsets into the whole document (end exclusive). `parts` follow each
+    other without a gap. `tokens` counts `shown`, which is what the model sees.
     """
 
     index: int
@@ -27,7 +45,21 @@ class Chunk:
     start: int
     end: int
     tokens: int
-    source: str
+    parts: tuple[Part, ...]
+
+    @property
+    def source(self) -> str:
+        """The name of the first part's source."""
+        return self.parts[0].source
+
+    @property
+    def shown(self) -> str:
+        """The text as the model sees it: where the document has several files, each under its name."""
+        return "".join(f"{part.head}{self.text_of(part)}" for part in self.parts)
+
+    def text_of(self, part: Part) -> str:
+        """The text of one of its parts."""
+        return self.text[part.start - self.start : part.end - self.start]
 
 
 @dataclass(frozen=True, slots=True)

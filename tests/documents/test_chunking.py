@@ -18,7 +18,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from memagent import Chunk, open_document, text_document
 from memagent.documents.chunking import cut, halve, natural_end, split
-from memagent.types import TokenCounter
+from memagent.documents.files import Source
+from memagent.documents.opening import Block, Document, Pass
+from memagent.types import Part, TokenCounter
 
 STORY = (Path(__file__).parents[2] / "examples" / "blue_carbuncle.txt").read_text("utf-8")
 
@@ -235,21 +237,135 @@ def test_chunks_of_several_sources(
         (folder / f"{number}.txt").write_bytes(content.encode("utf-8-sig"))
     (folder / "last.txt").write_bytes("\ufefflast".encode())
     chunks = list(split(open_document(folder), budget, count))
+    contents = [text if text.strip() else "" for text in contents]  # files without text are left out
     whole = "".join(contents) + "last"
     assert [chunk.index for chunk in chunks] == list(range(len(chunks)))
     assert chunks[0].start == 0
     assert chunks[-1].end == len(whole)
     assert all(before.end == after.start for before, after in pairwise(chunks))
     assert all(whole[chunk.start : chunk.end] == chunk.text for chunk in chunks)
+    for chunk in chunks:
+        check_parts(chunk)
+        assert chunk.tokens == count(chunk.shown)
+        assert chunk.tokens <= budget or len(chunk.text) == 1
     for number, content in enumerate(contents):
-        name = str(folder / f"{number}.txt")
-        assert "".join(chunk.text for chunk in chunks if chunk.source == name) == content
+        own = [
+            (chunk, part)
+            for chunk in chunks
+            for part in chunk.parts
+            if part.source == str(folder / f"{number}.txt")
+        ]
+        assert "".join(chunk.text_of(part) for chunk, part in own) == content
+        assert all(
+            content[part.start - part.offset : part.end - part.offset] == chunk.text_of(part)
+            for chunk, part in own
+        )
+
+
+def check_parts(chunk: Chunk) -> None:
+    """The parts of a chunk tile it, and none is empty."""
+    assert chunk.parts[0].start == chunk.start
+    assert chunk.parts[-1].end == chunk.end
+    assert all(part.start < part.end and part.offset <= part.start for part in chunk.parts)
+    assert all(before.end == after.start for before, after in pairwise(chunk.parts))
+    assert chunk.text == "".join(map(chunk.text_of, chunk.parts))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Sixty small files, and one of several chunks in their middle."""
+    for number in range(60):
+        (tmp_path / f"{number:02}.txt").write_text(f"This is what note {number} says.")
+    (tmp_path / "29 long.txt").write_text("A long line of a long file.\n" * 60)
+    return tmp_path
+
+
+def test_small_files_share_chunks_under_their_names(folder: Path) -> None:
+    chunks = list(split(open_document(folder), 100, count_words))
+    assert len(chunks) == 11
+    assert chunks[0].shown.startswith("[file: 00.txt]\nThis is what note 0 says.\n[file: 01.txt]\nThis")
+    assert chunks[0].source == str(folder / "00.txt")
+    text = "".join(chunk.text for chunk in chunks)
+    assert text.startswith("This is what note 0 says.This is what note 1 says.")
+    for chunk in chunks:
+        assert chunk.tokens == count_words(chunk.shown) <= 100
+        assert chunk.shown.startswith("[file: ")
+        for part in chunk.parts:
+            name = f"[file: {Path(part.source).name}]\n"
+            assert name + chunk.text_of(part) in chunk.shown
+    long = [chunk for chunk in chunks if "A long line" in chunk.text]
+    assert [chunk.parts[0].source for chunk in long] == [str(folder / "29 long.txt")] * len(long)
+    assert {part.source for part in long[-1].parts} > {str(folder / "30.txt")}  # its end has company
+
+
+def test_a_single_file_is_shown_as_it_is(folder: Path) -> None:
+    for chunk in split(open_document(folder / "29 long.txt"), 100, count_words):
+        assert chunk.shown == chunk.text
+
+
+def test_a_name_that_leaves_no_room_is_not_shown(tmp_path: Path) -> None:
+    for name in ("a", "b" * 200):
+        (tmp_path / name).write_text(f"{name[0]} says " * 30)
+    chunks = list(split(open_document(tmp_path), 50, len))
+    assert all(chunk.tokens == len(chunk.shown) <= 50 for chunk in chunks)
+    assert {chunk.shown.startswith("[file: a]\n") for chunk in chunks if "a" in chunk.text.split()} == {True}
+    assert not any("bbb" in chunk.shown for chunk in chunks)
+
+
+def test_the_model_sees_paths_below_the_common_folder(tmp_path: Path) -> None:
+    for name in ("sub/a.txt", "sub/deep/b.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("text")
+    (chunk,) = split(open_document(tmp_path / "sub" / "deep", tmp_path / "sub" / "a.txt"), 100, len)
+    assert chunk.shown == "[file: deep/b.txt]\ntext\n[file: a.txt]\ntext"
+
+
+class Pages(Pass):
+    """A pass over pages as a converter gives them."""
+
+    def __init__(self, pages: list[str]) -> None:
+        super().__init__(Document((Source("a.pdf", b"", "pdf", "", 0, title="a.pdf"),)))
+        self.pages = pages
+
+    def __iter__(self) -> Iterator[Block]:
+        for number, text in enumerate(self.pages, 1):
+            if text:
+                yield Block(self.document.sources[0], text, number)
+
+
+@settings(max_examples=200)
+@given(st.lists(texts, min_size=1, max_size=6), budgets, counters)
+def test_parts_end_where_pages_end(pages: list[str], budget: int, count: TokenCounter) -> None:
+    chunks = list(split(Pages(pages), budget, count))
+    assert "".join(chunk.text for chunk in chunks) == "".join(pages)
+    seen = [(part.page, chunk.text_of(part)) for chunk in chunks for part in chunk.parts]
+    assert [page for page, _ in seen] == sorted(page for page, _ in seen if page)
+    for number, text in enumerate(pages, 1):
+        assert "".join(piece for page, piece in seen if page == number) == text
+    for chunk in chunks:
+        check_parts(chunk)
+        assert all(before.page != after.page for before, after in pairwise(chunk.parts))
+        if len(chunk.text) > 1:
+            for half in halve(chunk, count):
+                check_parts(half)
+                assert half.tokens == count(half.shown)
+                assert {part.page for part in half.parts} <= {part.page for part in chunk.parts}
+
+
+def test_both_halves_name_their_files(folder: Path) -> None:
+    for chunk in split(open_document(folder), 100, count_words):
+        first, second = halve(chunk, count_words)
+        for half in (first, second):
+            check_parts(half)
+            assert half.shown.startswith(f"[file: {Path(half.source).name}]\n")
+            assert half.tokens == count_words(half.shown)
+        assert first.text + second.text == chunk.text
 
 
 @settings(deadline=None)
 @given(texts.filter(lambda text: len(text) > 1), counters)
 def test_halves_joined_are_the_chunk(text: str, count: TokenCounter) -> None:
-    chunk = Chunk(3, text, 100, 100 + len(text), count(text), "a.txt")
+    chunk = Chunk(3, text, 100, 100 + len(text), count(text), (Part("a.txt", 100, 100 + len(text)),))
     first, second = halve(chunk, count)
     assert first.text
     assert second.text
@@ -267,12 +383,12 @@ def test_halves_meet_at_a_natural_place_and_not_inside_a_character() -> None:
         ("a\r\n", "a"),
         ("ae\u0301\u0301", "a"),
     ]:
-        assert halve(Chunk(0, text, 0, len(text), 1, ""), len)[0].text == first
+        assert halve(Chunk(0, text, 0, len(text), 1, (Part("", 0, len(text)),)), len)[0].text == first
 
 
 def test_one_character_cannot_be_halved() -> None:
     with pytest.raises(ValueError, match="one character"):
-        halve(Chunk(0, "a", 0, 1, 1, ""), len)
+        halve(Chunk(0, "a", 0, 1, 1, (Part("", 0, 1),)), len)
 
 
 # What it costs

@@ -7,7 +7,7 @@ import glob
 import sys
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from memagent.cli.flags import PATH, Command, quiet_and_verbose, with_settings
 from memagent.cli.messages import exit_code, print_error, say, say_json, warn
 from memagent.cli.progress import ReadDisplay
 from memagent.concurrency import side_by_side
-from memagent.documents.opening import Document, open_document
+from memagent.documents.opening import Document, Pass, open_document
 from memagent.engines import choose, open_engine
 from memagent.errors import EngineError, JournalError, MemAgentError, SettingsError
 from memagent.reading.journal import earlier_paths, new_path
@@ -43,6 +43,8 @@ class Asked:
     settings: Settings
     trace: Path | None
     resume: bool
+    passes: list[Pass] = field(default_factory=list)
+    """What each read found in the document, once it has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class Trace:
 @click.option("--json", "as_json", is_flag=True, help="print a JSON object for each question")
 @click.option("--trace", type=PATH, metavar="FILE", help="where to keep the journal (in the cache)")
 @click.option("--resume", is_flag=True, help="continue a read that was interrupted")
+@click.option("--follow-links", is_flag=True, help="also read what a folder only links to")
 @click.option("--dry-run", is_flag=True, help="say what would be read and cost at most; ask no model")
 @quiet_and_verbose
 @with_settings("engine", "read")
@@ -72,6 +75,7 @@ def command(
     as_json: bool,
     trace: Path | None,
     resume: bool,
+    follow_links: bool,
     dry_run: bool,
     quiet: bool,
     settings: Settings,
@@ -83,9 +87,8 @@ def command(
     """
     asked_for = [*question, *_lines(questions)]
     asked_for, paths = _questions_and_paths(asked_for, words)
-    document = open_document(*paths)
-    found = document.skipped
-    for skipped in found:
+    document = open_document(*paths, follow_links=follow_links)
+    for skipped in document.skipped:
         warn(console, f"left out: {skipped}")
     if dry_run:
         asyncio.run(forecast_all(asked_for, document, settings, as_json))
@@ -93,11 +96,10 @@ def command(
     asked = Asked(asked_for, document, settings, trace, resume)
     with ReadDisplay(console, quiet, asked_for) as display:
         code = asyncio.run(_answer_all(asked, display, as_json, console))
-    for skipped in document.skipped[len(found) :]:  # what turned out to be broken when it was read
+    for skipped in dict.fromkeys(it for found in asked.passes for it in found.skipped):
         warn(console, f"left out: {skipped}")
-    for name, count in document.replaced.items():
-        if count:
-            warn(console, f"{name}: {count} characters could not be decoded and were read as U+FFFD")
+    for name, count in dict(it for found in asked.passes for it in found.replaced.items() if it[1]).items():
+        warn(console, f"{name}: {count} characters could not be decoded and were read as U+FFFD")
     return code
 
 
@@ -194,6 +196,8 @@ async def _answer(
         return question, error
     finally:
         display.end(number)
+        if read:
+            asked.passes.append(read.found)
     if cut := read.progress.cut:
         warn(console, f"{cut} of {read.progress.calls} replies were cut at their token budget")
     return question, read.result

@@ -29,7 +29,7 @@ from memagent.types import ESTIMATE, Model, Trained
 
 _PACKAGES = {
     "the base": ("httpx2", "xllamacpp", "gguf", "pydantic"),
-    "[formats]": ("markitdown",),
+    "[formats]": ("mammoth", "openpyxl", "python-pptx", "striprtf"),
     "[tokenizers]": ("tokenizers",),
     "[train]": ("torch", "transformers", "peft"),
     "[report]": ("matplotlib",),

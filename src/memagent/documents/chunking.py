@@ -1,7 +1,8 @@
-"""Cut a stream of text into chunks of a token budget, at natural places, without losing a byte.
+"""Cut a document into chunks of a token budget, at natural places, without losing a byte.
 
 The length of a chunk is guessed in characters from the chunks before it, moved back to the end of
 a paragraph, line, sentence or word, and then counted: about one tokenisation of the text in all.
+Small files share a chunk; each is shown under its name.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
 
-from memagent.documents.opening import Document, Source
-from memagent.types import Chunk, TokenCounter
+from memagent.documents.opening import Block, Document, Pass
+from memagent.types import Chunk, Part, TokenCounter
 
 _FIRST_CHARACTERS_PER_TOKEN = 3.5
 _MOST_CHARACTERS_PER_TOKEN = 16.0  # blank or unbroken text may count for next to nothing: chunks stay finite
@@ -36,32 +38,111 @@ _FLAG_HALVES = re.compile("[\U0001f1e6-\U0001f1ff]+$")
 _LONGEST_CHARACTER = 32
 
 
-def split(document: Document, chunk_tokens: int, count_tokens: TokenCounter) -> Iterator[Chunk]:
-    """The chunks of a document: each at most `chunk_tokens` long, from one source, in order.
+def split(document: Document | Pass, chunk_tokens: int, count_tokens: TokenCounter) -> Iterator[Chunk]:
+    """The chunks of a document, in order: what is shown of each has at most `chunk_tokens` tokens.
 
     Joined, their texts are the document's. Only about one chunk of text is held at a time. A
-    single character may exceed a budget smaller than itself.
+    single character may exceed a budget smaller than itself. Give a `Pass` to see what it found.
     """
-    index = start = 0
-    for source, blocks in _by_source(document.blocks()):
-        for text, tokens in cut(blocks, chunk_tokens, count_tokens):
-            yield Chunk(index, text, start, start + len(text), tokens, source.name)
-            index, start = index + 1, start + len(text)
+    blocks = document.blocks() if isinstance(document, Document) else document
+    index = 0
+    for pieces in _packed(_pieces(blocks, chunk_tokens, count_tokens), chunk_tokens):
+        for chunk in _joined_pieces(pieces, chunk_tokens, count_tokens):
+            yield replace(chunk, index=index)
+            index += 1
 
 
-def _by_source(blocks: Iterable[tuple[Source, str]]) -> Iterator[tuple[Source, Iterator[str]]]:
-    """Group the blocks of each source; a group must be used up before the next is taken."""
-    rest = iter(blocks)
-    upcoming = next(rest, None)
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """What one source gives to a chunk; `tokens` counts it with its head, `last` ends the source."""
 
-    def texts(source: Source) -> Iterator[str]:
-        nonlocal upcoming
-        while upcoming is not None and upcoming[0] is source:
-            yield upcoming[1]
-            upcoming = next(rest, None)
+    text: str
+    parts: tuple[Part, ...]
+    tokens: int
+    last: bool
 
-    while upcoming is not None:
-        yield upcoming[0], texts(upcoming[0])
+
+def _pieces(blocks: Pass, chunk_tokens: int, count_tokens: TokenCounter) -> Iterator[_Piece]:
+    """Each source cut on its own."""
+    several = len(blocks.document.sources) > 1
+    end = 0
+    for source, own in groupby(blocks, key=lambda block: block.source):
+        head = f"[file: {source.title}]\n" if several else ""
+        if head and count_tokens(head) * 2 > chunk_tokens:  # it would leave no room for the text
+            head = ""
+        offset, pages = end, list[tuple[int, int | None]]()
+        texts = _noting_pages(own, offset, pages)
+        for text, tokens, last in _cut(texts, chunk_tokens, _counting_behind(head, count_tokens)):
+            start, end = end, end + len(text)
+            bare = Part(source.name, start, end, None, offset, head)
+            yield _Piece(text, tuple(_by_page(bare, pages)), tokens, last)
+
+
+def _counting_behind(head: str, count_tokens: TokenCounter) -> TokenCounter:
+    return (lambda text: count_tokens(head + text)) if head else count_tokens
+
+
+def _noting_pages(blocks: Iterable[Block], offset: int, pages: list[tuple[int, int | None]]) -> Iterator[str]:
+    """The texts of blocks; where each page begins in the document is added to `pages`."""
+    for block in blocks:
+        if not pages or pages[-1][1] != block.page:
+            pages.append((offset, block.page))
+        offset += len(block.text)
+        yield block.text
+
+
+def _by_page(part: Part, pages: list[tuple[int, int | None]]) -> Iterator[Part]:
+    """A part of one source, divided where pages begin; pages that end before it are dropped."""
+    while len(pages) > 1 and pages[1][0] <= part.start:
+        del pages[0]
+    begun = [(max(start, part.start), page) for start, page in pages if start < part.end]
+    ends = [*(start for start, _ in begun[1:]), part.end]
+    for (start, page), end in zip(begun, ends, strict=True):
+        yield replace(part, start=start, end=end, page=page, head=part.head if start == part.start else "")
+
+
+def _packed(pieces: Iterable[_Piece], chunk_tokens: int) -> Iterator[list[_Piece]]:
+    """Group the pieces that share a chunk: the end of a source and the whole sources behind it that fit."""
+    held: list[_Piece] = []
+    tokens = characters = 0
+    for piece in pieces:
+        fits = tokens + piece.tokens + 1 <= chunk_tokens  # a line end may be needed between them
+        short = characters + len(piece.text) <= chunk_tokens * _MOST_CHARACTERS_PER_TOKEN
+        if held and not (piece.last and fits and short):
+            yield held
+            held, tokens, characters = [], 0, 0
+        held.append(piece)
+        tokens, characters = tokens + piece.tokens + 1, characters + len(piece.text)
+        if not piece.last:
+            yield held
+            held, tokens, characters = [], 0, 0
+    if held:
+        yield held
+
+
+def _joined_pieces(pieces: list[_Piece], chunk_tokens: int, count_tokens: TokenCounter) -> Iterator[Chunk]:
+    """One chunk, or several where the pieces together count for more than each on its own."""
+    if len(pieces) == 1:
+        yield _chunk(pieces[0].text, pieces[0].parts, pieces[0].tokens)
+        return
+    parts = list(pieces[0].parts)
+    for before, piece in pairwise(pieces):
+        first, *others = piece.parts
+        if first.head and not before.text.endswith("\n"):
+            first = replace(first, head="\n" + first.head)
+        parts += [first, *others]
+    chunk = _chunk("".join(piece.text for piece in pieces), tuple(parts), 0)
+    chunk = replace(chunk, tokens=count_tokens(chunk.shown))
+    if chunk.tokens <= chunk_tokens:
+        yield chunk
+    else:
+        middle = len(pieces) // 2
+        yield from _joined_pieces(pieces[:middle], chunk_tokens, count_tokens)
+        yield from _joined_pieces(pieces[middle:], chunk_tokens, count_tokens)
+
+
+def _chunk(text: str, parts: tuple[Part, ...], tokens: int, index: int = 0) -> Chunk:
+    return Chunk(index, text, parts[0].start, parts[-1].end, tokens, parts)
 
 
 def cut(blocks: Iterable[str], chunk_tokens: int, count_tokens: TokenCounter) -> Iterator[tuple[str, int]]:
@@ -69,6 +150,13 @@ def cut(blocks: Iterable[str], chunk_tokens: int, count_tokens: TokenCounter) ->
 
     The pieces do not depend on how the text is divided into blocks.
     """
+    return ((text, tokens) for text, tokens, _ in _cut(blocks, chunk_tokens, count_tokens))
+
+
+def _cut(
+    blocks: Iterable[str], chunk_tokens: int, count_tokens: TokenCounter
+) -> Iterator[tuple[str, int, bool]]:
+    """Also tells of each piece whether it is the last."""
     stream = iter(blocks)
     buffer, position = "", 0
     ratio = _FIRST_CHARACTERS_PER_TOKEN
@@ -81,8 +169,8 @@ def cut(blocks: Iterable[str], chunk_tokens: int, count_tokens: TokenCounter) ->
         # One character more than a piece may have tells whether the text goes on behind it.
         ahead = buffer[position : position + 2 * wanted + 1]
         length, tokens = _fit(ahead, wanted, chunk_tokens, count_tokens)
-        yield ahead[:length], tokens
         position += length
+        yield ahead[:length], tokens, position == len(buffer)
         ratio = min(length / max(tokens, 1), _MOST_CHARACTERS_PER_TOKEN)
 
 
@@ -116,7 +204,7 @@ def _fit(text: str, wanted: int, budget: int, count_tokens: TokenCounter) -> tup
 
 
 def _bisect(text: str, length: int, budget: int, count_tokens: TokenCounter) -> tuple[int, int]:
-    """The rare text whose density jumps: halve until it fits."""
+    """Halve until it fits: for the rare text whose density jumps."""
     length = natural_end(text, length)
     while (tokens := count_tokens(text[:length])) > budget and length > 1:
         length = _whole_character(text, length // 2)
@@ -168,9 +256,14 @@ def halve(chunk: Chunk, count_tokens: TokenCounter) -> tuple[Chunk, Chunk]:
     if len(chunk.text) < 2:
         raise ValueError("a chunk of one character cannot be halved")
     middle = natural_end(chunk.text, len(chunk.text) // 2)
-    first, second = chunk.text[:middle], chunk.text[middle:]
     border = chunk.start + middle
+    before = tuple(replace(part, end=min(part.end, border)) for part in chunk.parts if part.start < border)
+    after = [replace(part, start=max(part.start, border)) for part in chunk.parts if part.end > border]
+    heads = [part.head for part in before if part.source == after[0].source and part.head]
+    after[0] = replace(after[0], head=(after[0].head or "".join(heads)).lstrip("\n"))
+    first = _chunk(chunk.text[:middle], before, 0, chunk.index)
+    second = _chunk(chunk.text[middle:], tuple(after), 0, chunk.index)
     return (
-        replace(chunk, text=first, end=border, tokens=count_tokens(first)),
-        replace(chunk, text=second, start=border, tokens=count_tokens(second)),
+        replace(first, tokens=count_tokens(first.shown)),
+        replace(second, tokens=count_tokens(second.shown)),
     )

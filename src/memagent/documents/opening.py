@@ -1,15 +1,13 @@
 """Open anything readable as one stream of text, block by block.
 
-Files keep their exact text: only a byte-order mark is dropped, and undecodable bytes become
-U+FFFD and are counted. HTML, office and PDF files are converted to Markdown, whole, in memory.
+Text files keep their exact text: only a byte-order mark is dropped, and undecodable bytes become
+U+FFFD and are counted. HTML, PDF, office and e-book files are converted.
 Leaves out: OCR, archives, and anything that has to be fetched.
 """
 
 from __future__ import annotations
 
 import codecs
-import glob
-import hashlib
 import json
 import os
 import re
@@ -17,55 +15,51 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
-from importlib.util import find_spec
-from io import BufferedReader, BytesIO
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
-from typing import IO, Literal
+from threading import Event, Lock
+from typing import IO, NamedTuple
 
-from memagent.documents.encodings import detect_encoding
-from memagent.documents.formats import html_to_markdown, office_to_markdown
-from memagent.errors import DocumentError, extra_hint
+from memagent.documents.conversion import converted_blocks
+from memagent.documents.converters import HTML, PAGED
+from memagent.documents.files import (
+    Print,
+    Source,
+    UnusableError,
+    checked_bytes,
+    look_at,
+    take_print,
+    unpacked,
+)
+from memagent.documents.markup import markdown_of
+from memagent.documents.paths import find_files, shown
+from memagent.errors import DocumentError
 
-Format = Literal["text", "jsonl", "html", "pdf", "docx", "pptx", "xlsx", "epub"]
-_FORMATS: dict[str, Format] = {
-    **dict.fromkeys((".jsonl", ".ndjson"), "jsonl"),
-    **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
-    **{".pdf": "pdf", ".docx": "docx", ".pptx": "pptx", ".xlsx": "xlsx", ".epub": "epub"},
-}
-_SAMPLE_BYTES = 64 * 1024
-_BLOCK_BYTES = 256 * 1024
+_HELD_BLANK = 64  # blocks of white space that are held back until there is text
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """One file of a document, or text in memory. `encoding` is "" for formats that carry their own.
+class Block(NamedTuple):
+    """A piece of a document's text, from one source and one page (counted from 1; None without pages)."""
 
-    `named` tells that the user named it, or a pattern for it, rather than a directory it is in.
-    """
-
-    name: str
-    origin: Path | bytes = field(repr=False)
-    format: Format
-    encoding: str
-    size_bytes: int
-    named: bool = True
+    source: Source
+    text: str
+    page: int | None
 
 
-@dataclass
+@dataclass(eq=False)
 class Document:
-    """Several sources read as one text, in order.
+    """Several sources read as one text, in order; `skipped` says which files were left out, and why.
 
-    `skipped` says which files of a directory were left out, and why; `replaced` counts, for each source that
-    was read, the characters that could not be decoded. Both are complete once `blocks` has been read.
+    Any number of passes may go over it at the same time, in any threads.
     """
 
     sources: tuple[Source, ...]
     skipped: tuple[str, ...] = ()
-    replaced: dict[str, int] = field(default_factory=dict)
-    _spooled: IO[bytes] | None = None
+    _prints: dict[int, Print] = field(default_factory=dict, init=False, repr=False)
+    _printing: Lock = field(default_factory=Lock, init=False, repr=False)
+    _converting: Lock = field(default_factory=Lock, init=False, repr=False)
 
     @property
     def size_bytes(self) -> int:
@@ -75,181 +69,209 @@ class Document:
     @property
     def text_bytes(self) -> int | None:
         """The size where it is about that of the text; None where a format hides the text's length."""
-        return self.size_bytes if all(source.format == "text" for source in self.sources) else None
+        plain = all(source.format == "text" and not source.gzipped for source in self.sources)
+        return self.size_bytes if plain else None
 
-    @cached_property
+    @property
     def fingerprint(self) -> str:
-        """SHA-256 over the bytes of all sources, in order; names do not count."""
-        digest = hashlib.sha256()
-        for source in self.sources:
-            with _opened(source) as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
+        """SHA-256 over the bytes of all sources, in order; names do not count.
+
+        The first call reads all files. Raises `DocumentError` for one that cannot be read.
+        """
+        digest = sha256()
+        for number in range(len(self.sources)):
+            digest.update(self._print(number).sha256)
         return digest.hexdigest()
 
-    def blocks(self) -> Iterator[tuple[Source, str]]:
-        """The text in pieces of at most some 256 KiB for text files, each with its source.
+    def blocks(self) -> Pass:
+        """A pass over the text."""
+        return Pass(self)
 
-        Raises `DocumentError` for a file that can no longer be read or cannot be converted; one of a
-        directory that cannot be converted is left out, unless all of them are.
+    def _print(self, number: int) -> Print:
+        if number not in self._prints:
+            with self._printing:  # of many readers, one reads the file through
+                if number not in self._prints:
+                    self._prints[number] = take_print(self.sources[number])
+        return self._prints[number]
+
+
+class Pass:
+    """One pass over the text of a document, and what it found. Iterate it once.
+
+    `skipped` says what was left out so far, and why: files of a directory that turned out to be unusable,
+    and pages without text. `replaced` counts, for each source that was begun, the characters that could not
+    be decoded.
+    """
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.skipped: tuple[str, ...] = ()
+        self.replaced: dict[str, int] = {}
+        self._stopped = Event()
+
+    def __iter__(self) -> Iterator[Block]:
+        """The text in pieces of some 256 KiB at most, a new one for each page.
+
+        Raises `DocumentError` for a file that changed, can no longer be read, cannot be converted, or has no
+        text. A file of a directory that cannot be converted or has no text is left out, unless all are.
         """
-        failed: list[DocumentError] = []
-        for source in self.sources:
+        failed: list[UnusableError] = []
+        for number, source in enumerate(self.document.sources):
+            texts = self._with_text(source, self._texts(number, source))
             try:
-                texts = _read(source)
-            except DocumentError as error:
+                first = next(texts, None)
+            except UnusableError as error:
                 if source.named:
                     raise
                 failed.append(error)
-                self.skipped = tuple(dict.fromkeys((*self.skipped, str(error))))
+                self.skipped += (str(error),)
                 continue
             self.replaced[source.name] = 0
-            for text in texts:
-                self.replaced[source.name] += text.count("\ufffd")
-                yield source, text
-        if failed and len(failed) == len(self.sources):
+            if first is not None:
+                yield self._counted(first)
+            for block in texts:
+                yield self._counted(block)
+        if failed and not self.replaced:
             raise failed[0]
 
+    def close(self) -> None:
+        """Give up: a conversion that is under way is ended. May be called from any thread."""
+        self._stopped.set()
 
-def open_document(*paths: str | os.PathLike[str]) -> Document:
+    def _counted(self, block: Block) -> Block:
+        self.replaced[block.source.name] += block.text.count("\ufffd")
+        return block
+
+    def _with_text(self, source: Source, blocks: Iterator[Block]) -> Iterator[Block]:
+        """The blocks. Raises `UnusableError`, before it yields anything, if all are blank."""
+        blank: list[Block] = []
+        for block in blocks:
+            if len(blank) < _HELD_BLANK and not block.text.strip():
+                blank.append(block)
+                continue
+            yield from blank
+            yield block
+            yield from blocks
+            return
+        if isinstance(source.origin, bytes):
+            yield from blank
+        else:
+            advice = " (scanned? run OCR first)" if source.format == "pdf" else ""
+            raise UnusableError(f"{source.name} has no text{advice}")
+
+    def _texts(self, number: int, source: Source) -> Iterator[Block]:
+        """The text of a source, as the format wants it read."""
+        raw = self._bytes(number, source)
+        texts = _decoded(unpacked(source, raw) if source.gzipped else raw, source.encoding or "utf-8")
+        if source.format in PAGED:
+            yield from self._paged(source, texts)
+            return
+        if source.format == "jsonl":
+            texts = _rows(texts)
+        elif source.format == "html" or source.format in HTML:
+            texts = map(_sendable, markdown_of(texts))
+        for text in texts:
+            yield Block(source, text, None)
+
+    def _bytes(self, number: int, source: Source) -> Iterator[bytes]:
+        """The bytes of a source's text: its own, or those that it was converted to."""
+        if isinstance(source.origin, bytes):
+            return iter((source.origin,))
+        taken = self.document._print(number)
+        if source.encoding:
+            return checked_bytes(source, taken)
+        return converted_blocks(source, taken, self.document._converting, self._stopped)
+
+    def _paged(self, source: Source, texts: Iterable[str]) -> Iterator[Block]:
+        """Divide at the form feeds that end pages. Pages without text are counted."""
+        page, empty, begun = 1, 0, False
+        for text in texts:
+            first, *others = text.split("\f")
+            for turned, piece in enumerate((first, *others)):
+                if turned:
+                    page, empty, begun = page + 1, empty + (not begun), False
+                if piece:
+                    begun = True
+                    yield Block(source, piece, page)
+        if empty and source.format == "pdf" and empty < page - 1:
+            self.skipped += (
+                f"{source.name}: {empty} of {page - 1} pages have no text (scanned? run OCR first)",
+            )
+
+
+def open_document(*paths: str | os.PathLike[str], follow_links: bool = False) -> Document:
     """Find and look at the files, without reading them through.
 
     Each path is a file, a directory (its files, sorted, hidden ones left out), a glob pattern, or
-    "-" for standard input. A file named twice is read once.
+    "-" for standard input. A file named twice is read once. `follow_links` also reads what lies outside of a
+    directory but is linked from it.
 
-    Raises `DocumentError` if nothing is found, a file cannot be read, or a named file is binary.
+    Raises `DocumentError` if nothing is found, a file cannot be read, or a named file is binary or empty.
     """
-    found: dict[str, Source] = {}
+    found: dict[object, Source] = {}
     skipped: list[str] = []
-    spooled: IO[bytes] | None = None
     for path in paths:
         if os.fspath(path) == "-":
-            if spooled is None:
-                spooled = _spool_stdin()
-                found[spooled.name] = _look_at(Path(spooled.name), "stdin", named=True)
+            if "-" not in found:
+                found["-"] = look_at(_kept_input(), "stdin", named=True)
             continue
-        for file, named in _files(path):
-            real = os.path.realpath(file)
+        for file in find_files(path, follow_links):
+            real = os.path.realpath(file.path)
             if real in found:
                 continue
+            if file.refusal:
+                skipped.append(file.refusal)
+                continue
             try:
-                found[real] = _look_at(file, _shown(file), named)
+                found[real] = look_at(file.path, shown(file.path), file.named)
             except DocumentError as error:
-                if named:
+                if file.named:
                     raise
                 skipped.append(str(error))
     if not found:
         reason = f"; left out: {skipped[0]}" if skipped else ""
-        raise DocumentError(f"no readable file in {', '.join(map(_shown, paths)) or 'the arguments'}{reason}")
-    return Document(tuple(found.values()), tuple(skipped), _spooled=spooled)
+        raise DocumentError(f"no readable file in {', '.join(map(shown, paths)) or 'the arguments'}{reason}")
+    return Document(_titled(tuple(found.values())), tuple(skipped))
 
 
 def text_document(text: str, name: str = "text") -> Document:
     """A document from a string."""
     content = _sendable(text).encode()
-    return Document((Source(name, content, "text", "utf-8", len(content)),))
+    return Document((Source(name, content, "text", "utf-8", len(content), title=name),))
 
 
-def _spool_stdin() -> IO[bytes]:
-    """Copy standard input to a temporary file, which lives as long as the returned handle."""
-    spooled = tempfile.NamedTemporaryFile(prefix="memagent-")  # noqa: SIM115 the document keeps it
-    shutil.copyfileobj(sys.stdin.buffer, spooled)
-    spooled.flush()
-    return spooled
+def _kept_input() -> IO[bytes]:
+    """Standard input in a file without a name, which is gone with the process."""
+    kept = tempfile.TemporaryFile()  # noqa: SIM115 the document keeps it
+    shutil.copyfileobj(sys.stdin.buffer, kept)
+    kept.flush()
+    return kept
 
 
-def _files(path: str | os.PathLike[str]) -> Iterator[tuple[Path, bool]]:
-    """The files that a path stands for, and whether the user named each of them."""
-    given = Path(path)
-    if not os.fspath(path) or "\0" in str(given):
-        raise DocumentError(f"'{_shown(path)}' is not a path: name a file, a directory, a pattern or -")
-    try:
-        if given.is_dir():
-            yield from ((file, False) for file in _walk(given))
-        elif given.exists() or not glob.has_magic(str(given)):
-            yield given, True
-        else:
-            matches = sorted(glob.glob(str(given), recursive=True))  # noqa: PTH207
-            if not matches:
-                raise DocumentError(f"no file matches {_shown(given)}")
-            yield from ((Path(match), True) for match in matches if Path(match).is_file())
-    except OSError as error:
-        raise _unreadable(_shown(path), error) from error
+def _titled(sources: tuple[Source, ...]) -> tuple[Source, ...]:
+    """The sources, each with its path below the folder that holds all of them."""
+    files = [Path(os.path.abspath(it.origin)) for it in sources if isinstance(it.origin, Path)]  # noqa: PTH100
+    if not files:
+        return sources
+    top = os.path.commonpath([file.parent for file in files])
+    return tuple(
+        replace(it, title=shown(os.path.relpath(it.origin, top))) if isinstance(it.origin, Path) else it
+        for it in sources
+    )
 
 
-def _walk(given: Path) -> Iterator[Path]:
-    """The files below a directory, sorted, hidden ones left out; and folders that cannot be listed."""
-    closed: list[Path] = []
-    for folder, subfolders, names in os.walk(
-        given, onerror=lambda error: closed.append(Path(error.filename))
-    ):
-        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
-        yield from (Path(folder, name) for name in sorted(names) if not name.startswith("."))
-    yield from closed
+def _decoded(blocks: Iterable[bytes], encoding: str) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+    for block in blocks:
+        if text := decoder.decode(block):
+            yield text
+    if rest := decoder.decode(b"", final=True):
+        yield rest
 
 
-def _shown(path: str | os.PathLike[str]) -> str:
-    """A path for people and for JSON: on one line, and without what no encoding has."""
-    return "".join(it if it.isprintable() else ascii(it)[1:-1] for it in os.fspath(path))
-
-
-def _unreadable(name: str, error: OSError) -> DocumentError:
-    return DocumentError(f"{name} cannot be read: {error.strerror or error}")
-
-
-def _look_at(path: Path, name: str, named: bool) -> Source:
-    try:
-        if path.exists() and not path.is_file():
-            raise DocumentError(f"{name} is not a regular file: pipe a stream in, and name it -")
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            sample = file.read(_SAMPLE_BYTES)
-    except OSError as error:
-        raise _unreadable(name, error) from error
-    kind = "pdf" if sample.startswith(b"%PDF-") else _FORMATS.get(path.suffix.lower(), "text")
-    if kind not in ("text", "jsonl", "html"):
-        if find_spec("markitdown") is None:
-            raise DocumentError(f"{name} needs a converter: {extra_hint('formats')}")
-        return Source(name, path, kind, "", size, named)
-    encoding = detect_encoding(sample, whole=size <= len(sample))
-    if encoding is None:
-        raise DocumentError(f"{name} is a binary file, not text")
-    return Source(name, path, kind, encoding, size, named)
-
-
-def _opened(source: Source) -> BufferedReader | BytesIO:
-    if isinstance(source.origin, bytes):
-        return BytesIO(source.origin)
-    try:
-        return source.origin.open("rb")
-    except OSError as error:
-        raise _unreadable(source.name, error) from error
-
-
-def _read(source: Source) -> Iterator[str]:
-    """The text of a source; it is converted here, and read as the text is asked for."""
-    if source.format == "text":
-        return _decoded(source)
-    if source.format == "jsonl":
-        return _rows(source)
-    return iter((_converted(source),))
-
-
-def _decoded(source: Source) -> Iterator[str]:
-    decoder = codecs.getincrementaldecoder(source.encoding)(errors="replace")
-    try:
-        with _opened(source) as file:
-            while block := file.read(_BLOCK_BYTES):
-                if text := decoder.decode(block):
-                    yield text
-        if rest := decoder.decode(b"", final=True):
-            yield rest
-    except OSError as error:
-        raise _unreadable(source.name, error) from error
-
-
-def _rows(source: Source) -> Iterator[str]:
+def _rows(blocks: Iterable[str]) -> Iterator[str]:
     """The text of each row of a JSONL file, a blank line between rows."""
-    for line in _lines(_decoded(source)):
+    for line in _lines(blocks):
         if line.strip():
             yield _row_text(line.strip()) + "\n\n"
 
@@ -279,20 +301,3 @@ def _row_text(line: str) -> str:
 def _sendable(text: str) -> str:
     """The text without lone surrogates, which no encoding has."""
     return _SURROGATES.sub("\ufffd", text)
-
-
-def _converted(source: Source) -> str:
-    try:
-        if source.format == "html":
-            return _sendable(html_to_markdown("".join(_decoded(source))))
-        with _opened(source) as file:
-            return _sendable(office_to_markdown(file, source.format))
-    except DocumentError:
-        raise
-    except Exception as error:  # each format's library raises its own, recursion included
-        raise DocumentError(f"{source.name} cannot be converted: {_brief(error)}") from error
-
-
-def _brief(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {_shown(lines[0][:200])}" if lines else type(error).__name__

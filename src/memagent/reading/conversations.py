@@ -79,7 +79,7 @@ class Reading:
 
     async def _update_whole(self, chunk: Chunk, memory: str, read_reply: ReplyReader) -> list[Conversation]:
         """The conversations over a chunk, or none if the chunk is too long for the model's window."""
-        messages = self.prompts.for_update(self.problem, chunk.text, memory)
+        messages = self.prompts.for_update(self.problem, chunk.shown, memory)
         started = time.perf_counter()
         try:
             completion = await self._complete(messages, self.budgets.memory_tokens)

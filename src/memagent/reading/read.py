@@ -100,6 +100,8 @@ class Read:
         self.problem, self.document, self.engine = problem, document, engine
         self.settings = settings or ReadSettings()
         self.workflow, self._workflow = chosen_workflow(self.settings, engine.model.trained)
+        self.found = document.blocks()
+        """What was found while the document was read: files left out, characters that are not text."""
         self.answer = ""
         self.stopped_early = False
         self._traces = [trace] if isinstance(trace, Path) else list(trace or ())
@@ -157,11 +159,12 @@ class Read:
             if journal:
                 await journal.finish(self.answer)
         finally:
+            self.found.close()
             if journal:
                 await journal.aclose()
 
     async def _conversations(self, reading: Reading) -> AsyncGenerator[Conversation, None]:
-        plan = in_thread(split(self.document, reading.budgets.chunk_tokens, reading.model.count_tokens))
+        plan = in_thread(split(self.found, reading.budgets.chunk_tokens, reading.model.count_tokens))
         chunks = self._counted(plan)
         last: Conversation | None = None
         async with aclosing(chunks):
@@ -192,9 +195,7 @@ class Read:
             seconds=round(now.seconds, 3),
             trace=str(self.trace) if self.trace else None,
             stopped_early=self.stopped_early,
-            sources=tuple(
-                source.name for source in self.document.sources if source.name in self.document.replaced
-            ),
+            sources=tuple(self.found.replaced),
         )
 
     def _prompts(self) -> Prompts:

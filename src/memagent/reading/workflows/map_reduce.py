@@ -14,7 +14,7 @@ from memagent.errors import ContextOverflowError
 from memagent.prompts import CLOSING, MEMORY, UNCHANGED, Prompts
 from memagent.reading.conversations import Reading
 from memagent.reading.replies import read_gated
-from memagent.types import Chunk, Conversation, TokenCounter
+from memagent.types import Chunk, Conversation, Part, TokenCounter
 
 PROMPTS = Prompts(
     update=f"""\
@@ -110,6 +110,8 @@ def _grouped(notes: Sequence[str], group_tokens: int, count_tokens: TokenCounter
         while end < len(notes) and count_tokens(_BETWEEN.join(notes[start : end + 1])) <= group_tokens:
             end += 1
         text = _BETWEEN.join(notes[start:end])
-        groups.append(Chunk(len(groups), text, 0, len(text), count_tokens(text), "notes"))
+        groups.append(
+            Chunk(len(groups), text, 0, len(text), count_tokens(text), (Part("notes", 0, len(text)),))
+        )
         start = end
     return groups

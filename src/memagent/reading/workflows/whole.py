@@ -93,7 +93,7 @@ def head_and_tail(text: str, room_tokens: int, count_tokens: TokenCounter) -> st
 
 async def _joined(chunks: AsyncIterator[Chunk], memory: str) -> str:
     """The document, behind what is remembered of others."""
-    return "".join([f"{memory}\n\n" if memory else "", *[chunk.text async for chunk in chunks]])
+    return "".join([f"{memory}\n\n" if memory else "", *[chunk.shown async for chunk in chunks]])
 
 
 async def _answer_within(reading: Reading, text: Callable[[int], str]) -> Conversation:

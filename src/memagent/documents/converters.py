@@ -1,0 +1,333 @@
+"""The program that turns one file into text: `converters.py FORMAT MEMORY_MIB SECONDS OUTPUT_MIB`.
+
+It reads standard input, which must be a file, and writes UTF-8. It imports nothing of memagent and only
+what the format needs, so that it starts quickly. Word, OpenDocument and e-book files come out as HTML; PDF
+and slides with a form feed between pages.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import logging
+import os
+import posixpath
+import re
+import resource
+import signal
+import sys
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator
+from datetime import datetime, time
+from html import escape
+from types import TracebackType
+from typing import IO, Any, ClassVar
+from urllib.parse import unquote
+
+HTML = frozenset({"docx", "epub", "odt"})
+PAGED = frozenset({"pdf", "pptx"})
+TOO_MUCH_MEMORY, TOO_MUCH_TEXT = 3, 4
+_PAGE_END = "\f"
+_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe]")
+
+
+def pdf(file: IO[bytes]) -> Iterator[str]:
+    """Each page's text, in the order of the file."""
+    import pypdfium2
+
+    document = pypdfium2.PdfDocument(file)
+    for page in document:
+        lines = page.get_textpage().get_text_range().replace("\ufffe", "-").split("\r\n")
+        text = _clean("\n".join(line.rstrip() for line in lines)).strip("\n")
+        yield (text + "\n\n" if text.strip() else "") + _PAGE_END
+        page.close()
+
+
+def pptx(file: IO[bytes]) -> Iterator[str]:
+    """Each slide's text, tables, charts and notes."""
+    from pptx import Presentation
+
+    for slide in Presentation(file).slides:
+        texts = [text for shape in slide.shapes for text in _shape_texts(shape)]
+        if slide.has_notes_slide and (notes := slide.notes_slide.notes_text_frame):
+            texts.append(f"Notes: {notes.text}" if notes.text.strip() else "")
+        yield "".join(f"{_clean(text).strip()}\n\n" for text in texts if text.strip()) + _PAGE_END
+
+
+def _shape_texts(shape: Any) -> Iterator[str]:
+    for inner in getattr(shape, "shapes", ()):
+        yield from _shape_texts(inner)
+    if shape.has_text_frame:
+        yield shape.text_frame.text.replace("\v", "\n")
+    if getattr(shape, "has_table", False):
+        yield _table([[cell.text for cell in row.cells] for row in shape.table.rows])
+    if getattr(shape, "has_chart", False):
+        for plot in shape.chart.plots:
+            series = [[one.name, *map(_cell, one.values)] for one in plot.series]
+            yield _table([["", *map(str, plot.categories)], *series])
+
+
+def xlsx(file: IO[bytes]) -> Iterator[str]:
+    """Each sheet as a table. A formula that was never computed is shown itself."""
+    from openpyxl import load_workbook
+
+    values = load_workbook(file, read_only=True, data_only=True)
+    formulas = load_workbook(file, read_only=True) if _has_formulas(file) else values
+    for sheet, computed in zip(formulas.worksheets, values.worksheets, strict=True):
+        yield f"## {_clean(sheet.title)}\n\n"
+        for one in {sheet, computed}:
+            one.reset_dimensions()  # what the file says of them may be wrong
+        begun = False
+        for row, shown in zip(
+            sheet.iter_rows(values_only=True), computed.iter_rows(values_only=True), strict=False
+        ):
+            cells = [
+                _cell(known if known is not None else given) for given, known in zip(row, shown, strict=False)
+            ]
+            while cells and not cells[-1]:
+                cells.pop()
+            if cells:
+                yield _row(cells) if begun else _row(cells) + _rule(cells)
+                begun = True
+        yield "\n"
+
+
+def _has_formulas(file: IO[bytes]) -> bool:
+    with zipfile.ZipFile(file) as archive:
+        for name in archive.namelist():
+            if name.startswith("xl/worksheets/"):
+                with archive.open(name) as sheet:
+                    before = b""
+                    while block := sheet.read(2**20):
+                        if re.search(rb"<f[ >/]", before + block):
+                            return True
+                        before = block[-2:]
+    return False
+
+
+def _cell(value: object) -> str:
+    """A cell as a person sees it: whole numbers without a point, days without midnight."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).upper()
+    if isinstance(value, float):
+        return f"{value:.15g}"
+    if isinstance(value, datetime) and value.time() == time():
+        return value.date().isoformat()
+    return str(value)
+
+
+def _table(rows: list[list[str]]) -> str:
+    return "".join(_row(row) + (_rule(row) if not number else "") for number, row in enumerate(rows))
+
+
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(' '.join(_clean(cell).split()) for cell in cells)} |\n"
+
+
+def _rule(cells: list[str]) -> str:
+    return "|" + " --- |" * len(cells) + "\n"
+
+
+def docx(file: IO[bytes]) -> Iterator[str]:
+    """HTML, with equations as lines of text, and without pictures."""
+    import mammoth
+
+    nothing = mammoth.images.img_element(lambda _image: {})
+    yield mammoth.convert_to_html(_with_plain_equations(file), convert_image=nothing).value
+
+
+def _with_plain_equations(file: IO[bytes]) -> IO[bytes]:
+    """The same Word file, its equations turned into text, which mammoth would leave out."""
+    with zipfile.ZipFile(file) as archive:
+        name = "word/document.xml"
+        if name not in archive.namelist() or b"oMath" not in (content := archive.read(name)):
+            return io.BytesIO(_all(file))  # mammoth takes the name of a file for a path
+        changed = io.BytesIO()
+        with zipfile.ZipFile(changed, "w") as copy:
+            for part in archive.namelist():
+                copy.writestr(part, _plain_equations(content) if part == name else archive.read(part))
+    return changed
+
+
+def _plain_equations(content: bytes) -> bytes:
+    from lxml import etree
+
+    root = etree.fromstring(content, _parser())
+    word = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+    for equation in list(root.iter("{*}oMath")):
+        run = etree.Element(f"{word}r")
+        etree.SubElement(run, f"{word}t").text = _equation(equation)
+        run.tail = equation.tail
+        equation.getparent().replace(equation, run)
+    for paragraph in list(root.iter("{*}oMathPara")):
+        paragraph.tag = f"{word}smartTag"  # whose content mammoth reads
+    plain: bytes = etree.tostring(root)
+    return plain
+
+
+def _equation(node: Any) -> str:
+    """An equation on one line: x^(2), a_(i), (a)/(b)."""
+    kind = node.tag.rpartition("}")[2]
+    if kind == "t":
+        return node.text or ""
+    inner = {child.tag.rpartition("}")[2]: _equation(child) for child in node}
+    if kind == "f":
+        return f"({inner.get('num', '')})/({inner.get('den', '')})"
+    if kind == "rad":
+        return f"{inner.get('deg', '')}√({inner.get('e', '')})"
+    if kind in ("sup", "sub", "lim"):
+        text = "".join(map(_equation, node))
+        return f"{'^' if kind == 'sup' else '_'}({text})" if text else ""
+    return "".join(map(_equation, node))
+
+
+def odt(file: IO[bytes]) -> Iterator[str]:
+    """HTML, without comments and without what tracked changes have deleted."""
+    from lxml import etree
+
+    writer = _OpenDocument()
+    parser = etree.XMLParser(target=writer, resolve_entities=False, no_network=True)
+    with zipfile.ZipFile(file) as archive, archive.open("content.xml") as content:
+        while block := content.read(2**18):
+            parser.feed(block)
+            yield writer.taken()
+    parser.close()
+    yield writer.taken()
+
+
+class _OpenDocument:
+    """Receives the content of an OpenDocument text from the parser, and writes HTML."""
+
+    TAGS: ClassVar = {
+        **{"p": "p", "list": "ul", "list-item": "li", "table": "table", "table-row": "tr", "a": "a"},
+        **dict.fromkeys(("table-cell", "covered-table-cell"), "td"),
+    }
+    DROPPED = ("tracked-changes", "annotation")
+
+    def __init__(self) -> None:
+        self._html: list[str] = []
+        self._open: list[str] = []
+        self._dropped = 0
+
+    def taken(self) -> str:
+        """What was written since the last call."""
+        html = "".join(self._html)
+        self._html.clear()
+        return html
+
+    def start(self, name: str, attributes: dict[str, str]) -> None:
+        kind = name.rpartition("}")[2]
+        values = {key.rpartition("}")[2]: value for key, value in attributes.items()}
+        tag = f"h{values.get('outline-level', '1')[:1]}" if kind == "h" else self.TAGS.get(kind, "")
+        self._open.append(tag)
+        self._dropped += kind in self.DROPPED
+        if self._dropped:
+            return
+        if kind in ("s", "tab", "line-break"):
+            self._html.append("<br>" if kind == "line-break" else " ")
+        if tag:
+            link = f' href="{escape(values.get("href", ""))}"' if tag == "a" else ""
+            self._html.append(f"<{tag}{link}>")
+
+    def end(self, name: str) -> None:
+        if (tag := self._open.pop()) and not self._dropped:
+            self._html.append(f"</{tag}>")
+        self._dropped -= name.rpartition("}")[2] in self.DROPPED
+
+    def data(self, text: str) -> None:
+        if not self._dropped:
+            self._html.append(escape(text))
+
+    def close(self) -> None:
+        """Called by the parser at the end."""
+
+
+def epub(file: IO[bytes]) -> Iterator[str]:
+    """The HTML of the chapters, in the order in which they are read."""
+    from lxml import etree
+
+    def parsed(name: str) -> Any:
+        return etree.fromstring(archive.read(name), _parser(recover=True))
+
+    with zipfile.ZipFile(file) as archive:
+        package = next(parsed("META-INF/container.xml").iter("{*}rootfile")).get("full-path")
+        book = parsed(package)
+        hrefs = {item.get("id"): item.get("href") for item in book.iter("{*}item")}
+        for item in book.iter("{*}itemref"):
+            href = unquote(hrefs.get(item.get("idref"), "").partition("#")[0])
+            chapter = parsed(posixpath.normpath(posixpath.join(posixpath.dirname(package), href)))
+            # As HTML, where `<title/>` and the like are no opening tags.
+            yield etree.tostring(chapter, method="html", encoding="unicode") + "\n"
+
+
+def rtf(file: IO[bytes]) -> Iterator[str]:
+    """The text."""
+    from striprtf.striprtf import rtf_to_text
+
+    convert: Callable[..., str] = rtf_to_text
+    yield _clean(convert(file.read().decode("cp1252", "replace"), errors="replace"))
+
+
+def _all(file: IO[bytes]) -> bytes:
+    file.seek(0)
+    return file.read()
+
+
+def _parser(recover: bool = False) -> Any:
+    from lxml import etree
+
+    return etree.XMLParser(resolve_entities=False, no_network=True, recover=recover)
+
+
+def _clean(text: str) -> str:
+    """The text without control characters and lone surrogates."""
+    return _CONTROLS.sub(" ", text)
+
+
+CONVERTERS: dict[str, Callable[[IO[bytes]], Iterator[str]]] = {
+    "pdf": pdf, "pptx": pptx, "xlsx": xlsx, "docx": docx, "odt": odt, "epub": epub, "rtf": rtf
+}  # fmt: skip
+
+
+def limit(memory_mib: int, seconds: int, output_mib: int) -> None:
+    """Set the limits of this process for good."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    resource.setrlimit(resource.RLIMIT_AS, (memory_mib * 2**20,) * 2)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (output_mib * 2**20,) * 2)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the write fails instead
+
+
+def main(format: str, *limits: str) -> int:
+    """Convert standard input. Returns the exit code; what went wrong is on standard error."""
+    limit(*map(int, limits))
+    logging.disable()  # of the many flaws that libraries complain of, few matter
+    warnings.simplefilter("ignore")
+    try:
+        with open(0, "rb", closefd=False) as file, open(1, "wb", closefd=False) as output:
+            file.seek(0)
+            for text in CONVERTERS[format](file):
+                output.write(text.encode("utf-8", "replace"))
+    except MemoryError:
+        return TOO_MUCH_MEMORY
+    except OSError as error:
+        if error.errno == errno.EFBIG:
+            return TOO_MUCH_TEXT
+        raise
+    return 0
+
+
+def tell(kind: type[BaseException], error: BaseException, _trace: TracebackType | None) -> None:
+    """Say what went wrong on one line, whatever a format's library raised."""
+    lines = str(error).strip().splitlines() or [""]
+    sys.stderr.write(f"{kind.__name__}: {lines[0][:500]}".rstrip(": "))
+
+
+if __name__ == "__main__":
+    sys.excepthook = tell
+    code = main(*sys.argv[1:])
+    sys.stderr.flush()
+    os._exit(code)  # nothing is worth a tidy end, which takes long after a large file

@@ -1,0 +1,190 @@
+"""One file of a document: what it is, and its bytes, checked against what they were at first.
+
+A file is open only while a block of it is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, Literal, NamedTuple
+
+from memagent.documents.encodings import detect_encoding
+from memagent.documents.paths import shown, unreadable
+from memagent.errors import DocumentError, extra_hint
+
+Format = Literal["text", "jsonl", "html", "pdf", "docx", "pptx", "xlsx", "epub", "odt", "rtf"]
+_FORMATS: dict[str, Format] = {
+    **dict.fromkeys((".jsonl", ".ndjson"), "jsonl"),
+    **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
+    **{".pdf": "pdf", ".docx": "docx", ".pptx": "pptx", ".xlsx": "xlsx", ".epub": "epub"},
+    **{".odt": "odt", ".rtf": "rtf"},
+}
+_MAGIC: dict[bytes, Format] = {b"%PDF-": "pdf", b"{\\rtf": "rtf"}
+_CONVERTERS = {"docx": "mammoth", "pptx": "pptx", "xlsx": "openpyxl", "rtf": "striprtf"}
+_ADVICE = {
+    **dict.fromkeys((".doc", ".pages", ".wpd", ".mobi", ".azw", ".azw3"), "save it as DOCX or PDF first"),
+    **dict.fromkeys((".xls", ".xlsb", ".ods", ".numbers"), "save it as XLSX or CSV first"),
+    **dict.fromkeys((".ppt", ".odp", ".key"), "save it as PPTX or PDF first"),
+    **dict.fromkeys((".zip", ".tar", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar"), "unpack it first"),
+}  # fmt: skip
+BLOCK_BYTES = 256 * 1024
+_SAMPLE_BYTES = 64 * 1024
+_GZIP = b"\x1f\x8b\x08"
+_MOST_UNPACKED, _USUAL_UNPACKED = 200, 64 * 2**20  # times its size; bytes that are never too many
+
+
+class UnusableError(DocumentError):
+    """A file without text that can be read: an error if it was named, left out of a directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One file of a document, or text in memory. `encoding` is "" for formats that carry their own.
+
+    `name` is the path as it was given, `title` what the model is shown of it. `named` tells that the user
+    named it, or a pattern for it, rather than a directory it is in. `gzipped` bytes are unpacked first.
+    """
+
+    name: str
+    origin: Path | bytes | IO[bytes] = field(repr=False)
+    format: Format
+    encoding: str
+    size_bytes: int
+    named: bool = True
+    gzipped: bool = False
+    title: str = ""
+
+
+class Print(NamedTuple):
+    """The SHA-256 of a file's bytes, and a checksum of each block of them."""
+
+    sha256: bytes
+    blocks: array[int]
+
+
+def look_at(origin: Path | IO[bytes], name: str, named: bool) -> Source:
+    """What a file is, from its name, size and first bytes. Raises `DocumentError` if it cannot be read."""
+    try:
+        if isinstance(origin, Path) and origin.exists() and not origin.is_file():
+            raise DocumentError(f"{name} is not a regular file: pipe a stream in, and name it -")
+        size = origin.stat().st_size if isinstance(origin, Path) else os.fstat(origin.fileno()).st_size
+        sample = bytes_at(origin, 0, _SAMPLE_BYTES)
+    except OSError as error:
+        raise unreadable(name, error) from error
+    if not sample:
+        raise UnusableError(f"{name} is empty")
+    if len(sample) > size:
+        raise DocumentError(f"{name} has no fixed size: pipe it in, and name it -")
+    suffix = Path(name).suffix.lower()
+    whole = size <= len(sample)
+    gzipped = sample.startswith(_GZIP)
+    if gzipped:
+        suffix = Path(Path(name).stem).suffix.lower()
+        sample, whole = _unpacked_sample(sample, name), False
+    kinds = (it for magic, it in _MAGIC.items() if sample.startswith(magic))
+    kind = next(kinds, None) or _FORMATS.get(suffix, "text")
+    encoding: str | None = ""
+    if kind in ("text", "jsonl", "html"):
+        encoding = detect_encoding(sample, whole)
+    elif gzipped:
+        raise DocumentError(f"{name} is a packed {kind.upper()} file: unpack it first (gunzip)")
+    elif (module := _CONVERTERS.get(kind)) and find_spec(module) is None:
+        raise DocumentError(f"{name} needs a converter: {extra_hint('formats')}")
+    if encoding is None:
+        advice = f": {_ADVICE[suffix]}" if suffix in _ADVICE else ", not text"
+        raise DocumentError(f"{name} is a binary file{advice}")
+    return Source(name, origin, kind, encoding, size, named, gzipped, title=name)
+
+
+def bytes_at(origin: Path | bytes | IO[bytes], place: int, size: int) -> bytes:
+    """So many bytes from a place, fewer at the end. Raises `OSError`."""
+    if isinstance(origin, bytes):
+        return origin[place : place + size]
+    if not isinstance(origin, Path):
+        return os.pread(origin.fileno(), size, place)
+    with origin.open("rb") as file:
+        file.seek(place)
+        return file.read(size)
+
+
+def take_print(source: Source) -> Print:
+    """Read a file through. Raises `DocumentError` if it cannot be read, or is shorter than it was."""
+    digest, blocks = hashlib.sha256(), array("I")
+    for block in _raw(source):
+        digest.update(block)
+        blocks.append(zlib.crc32(block))
+    return Print(digest.digest(), blocks)
+
+
+def checked_bytes(source: Source, taken: Print) -> Iterator[bytes]:
+    """The bytes of a file in blocks, none of which is another than when the print was taken.
+
+    Raises `DocumentError` for a file that has changed; what was added to its end is left out.
+    """
+    for block, checksum in zip(_raw(source), taken.blocks, strict=True):
+        if zlib.crc32(block) != checksum:
+            raise changed(source)
+        yield block
+
+
+def changed(source: Source) -> DocumentError:
+    """The error for a file that is not what it was."""
+    return DocumentError(f"{source.name} changed while it was read: start again when it no longer does")
+
+
+def unpacked(source: Source, blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """The content of a gzip file, in blocks of some 256 KiB.
+
+    Raises `DocumentError` for a damaged file, and one that unpacks to an absurd size.
+    """
+    most = max(_USUAL_UNPACKED, source.size_bytes * _MOST_UNPACKED)
+    length, unpacker = 0, None
+    try:
+        for block in blocks:
+            while block:
+                unpacker = unpacker or zlib.decompressobj(31)
+                text = unpacker.decompress(block, BLOCK_BYTES)
+                length += len(text)
+                if length > most:
+                    raise UnusableError(f"{source.name} unpacks to over {most // 2**20} MiB: unpack it first")
+                yield text
+                block = unpacker.unconsumed_tail
+                if unpacker.eof:  # another member may follow, or zeros that fill up a tape's block
+                    block, unpacker = unpacker.unused_data.lstrip(b"\0"), None
+    except zlib.error as error:
+        raise UnusableError(f"{source.name} is damaged: it cannot be unpacked ({error})") from error
+    if unpacker is not None:
+        raise UnusableError(f"{source.name} is damaged: it ends too early")
+
+
+def _unpacked_sample(sample: bytes, name: str) -> bytes:
+    try:
+        return zlib.decompressobj(31).decompress(sample, _SAMPLE_BYTES)
+    except zlib.error as error:
+        raise UnusableError(f"{name} is damaged: it cannot be unpacked ({error})") from error
+
+
+def _raw(source: Source) -> Iterator[bytes]:
+    """The bytes that the file had when it was opened. Raises `DocumentError`."""
+    for place in range(0, source.size_bytes, BLOCK_BYTES):
+        size = min(BLOCK_BYTES, source.size_bytes - place)
+        try:
+            block = bytes_at(source.origin, place, size)
+        except OSError as error:
+            raise unreadable(source.name, error) from error
+        if len(block) < size:
+            raise changed(source)
+        yield block
+
+
+def brief(message: str) -> str:
+    """The first line of what a library says, short enough for an error of ours."""
+    lines = message.strip().splitlines()
+    return shown(lines[0][:200]) if lines else ""

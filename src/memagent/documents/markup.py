@@ -1,0 +1,256 @@
+"""HTML as Markdown, block by block: headings, lists, links and tables; no scripts, styles or images.
+
+The parser repairs the page and reports its tags one by one. No tree is built, so neither the depth nor the
+length of a page matters. Leaves out bold and italics, which say little and cost tokens.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from lxml import etree
+
+_DROPPED = {"script", "style", "template", "iframe", "object", "canvas", "audio", "video"}
+_HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
+# How many line ends stand before and after it, at least.
+_BREAKS = {
+    **dict.fromkeys((*_HEADINGS, "p", "pre", "blockquote", "table", "title", "hr", "dl", "fieldset"), 2),
+    **dict.fromkeys(
+        ("div", "section", "article", "header", "footer", "main", "nav", "aside", "figure", "figcaption"), 2
+    ),
+    **dict.fromkeys(("address", "form", "details", "body"), 2),
+    **dict.fromkeys(("li", "dt", "dd", "tr", "caption", "summary", "option", "br", "legend"), 1),
+}
+_INLINE = {"code": "`", "del": "~~", "s": "~~", "sup": "^"}
+_LISTS = ("ul", "ol", "menu")
+_SPACES = re.compile(r"[ \t\n\r\f]+")
+_LONGEST_CELL = 1000  # characters; a table with longer ones arranges a page rather than data
+_LONGEST_LINK = 1000
+_DEEPEST = 10  # levels of lists and quotations that are shown by indentation
+
+
+def markdown_of(blocks: Iterable[str]) -> Iterator[str]:
+    """The text of a page that comes in blocks. Raises `lxml.etree.LxmlError` where nothing can be read."""
+    writer = _Writer()
+    parser = etree.HTMLParser(target=writer, encoding="utf-8", huge_tree=True)
+    given = False
+    for block in blocks:
+        given = given or bool(block.strip())
+        parser.feed(block.encode("utf-8", "replace"))
+        if text := writer.taken():
+            yield text
+    if given:  # the parser takes a page without a letter for an error
+        parser.close()
+        yield writer.taken() + "\n"
+
+
+@dataclass(slots=True)
+class _Table:
+    """A table that is being read: the finished cells of its row, and whether a row was written."""
+
+    row: list[str] = field(default_factory=list)
+    begun: bool = False
+
+
+class _Writer:
+    """Receives the tags and the text of a page from the parser, and writes Markdown."""
+
+    def __init__(self) -> None:
+        self._out: list[str] = []
+        self._begun = False
+        self._cell: list[str] | None = None  # the text of an open cell
+        self._cell_length = 0
+        self._tables: list[_Table] = []
+        self._lists: list[int | None] = []  # the number of the last item; None for lists without numbers
+        self._links: list[str] = []
+        self._marker = ""  # what begins the next line: "# ", "* "
+        self._marks: list[str] = []  # what stands right before the next text: "[", "`"
+        self._quotes = self._dropped = self._preformatted = 0
+        self._fence_due = False
+        self._breaks, self._space, self._last = 0, False, ""
+
+    def taken(self) -> str:
+        """What was written since the last call."""
+        text = "".join(self._out)
+        self._out.clear()
+        return text
+
+    # What the parser calls
+
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        self._dropped += tag in _DROPPED
+        self._quotes += tag == "blockquote"
+        if tag in ("td", "th"):
+            self._open_cell()
+        elif tag == "table":
+            self._spill()
+            self._tables.append(_Table())
+        self._break(_BREAKS.get(tag, 0))
+        if tag in _LISTS:
+            self._break(1 if self._lists else 2)
+            self._lists.append(_number(attributes.get("start")) - 1 if tag == "ol" else None)
+        elif tag == "li":
+            self._marker = self._item()
+        elif tag in _HEADINGS:
+            self._marker = _HEADINGS[tag]
+        elif tag == "a":
+            self._links.append("" if self._preformatted else _link(attributes.get("href", "")))
+            self._marks += ["["] * bool(self._links[-1])
+        elif tag == "pre":
+            self._preformatted += 1
+            self._fence_due = True
+        elif tag in _INLINE and not self._preformatted:
+            self._marks.append(_INLINE[tag])
+        elif tag == "hr":
+            self._write("---")
+            self._break(2)
+
+    def end(self, tag: str) -> None:
+        if tag in ("td", "th"):
+            self._close_cell()
+        elif tag == "tr":
+            self._close_row()
+        elif tag == "table" and self._tables:
+            self._close_row()
+            self._tables.pop()
+        elif tag in _LISTS and self._lists:
+            self._lists.pop()
+            self._break(1 if self._lists else 2)
+        elif tag == "li" or tag in _HEADINGS:
+            self._marker = ""
+        elif tag == "a" and self._links:
+            href = self._links.pop()
+            self._close("[", f"]({href})" if href else "")
+        elif tag == "pre":
+            self._close_preformatted()
+        elif tag in _INLINE and not self._preformatted:
+            self._close(_INLINE[tag], "" if tag == "sup" else _INLINE[tag])
+        self._dropped -= tag in _DROPPED
+        self._quotes -= tag == "blockquote"
+        self._break(_BREAKS.get(tag, 0))
+
+    def data(self, text: str) -> None:
+        if self._dropped:
+            return
+        if self._preformatted:
+            self._write_preformatted(text.replace("\r\n", "\n"))
+            return
+        self._space = self._space or _SPACES.match(text) is not None
+        if words := _SPACES.sub(" ", text).strip(" "):
+            self._write(words)
+            self._space = _SPACES.match(text[-1]) is not None
+
+    def close(self) -> None:
+        if self._tables:
+            self._close_row()
+        self._spill()
+
+    # Writing
+
+    def _break(self, lines: int) -> None:
+        self._breaks = max(self._breaks, lines)
+
+    def _write(self, text: str) -> None:
+        """Add text behind the line ends, the space and the marks that are due."""
+        if self._breaks or not self._begun:
+            levels = len(self._lists) - (1 if self._marker else 0)
+            indent = "> " * min(self._quotes, _DEEPEST) + "  " * max(0, min(levels, _DEEPEST))
+            begun = self._begun or self._cell is not None
+            self._put("\n" * self._breaks * begun + indent)
+        elif self._space:
+            self._put(" ")
+        self._put(self._marker + "".join(self._marks) + text)
+        self._marker, self._marks, self._breaks, self._space = "", [], 0, False
+
+    def _put(self, text: str) -> None:
+        self._last = text[-1:]
+        if self._cell is None:
+            if self._tables and self._tables[-1].row:  # text between cells
+                self._spill()
+            self._out.append(text)
+            self._begun = True
+            return
+        self._cell.append(text)
+        self._cell_length += len(text)
+        if self._cell_length > _LONGEST_CELL:
+            self._spill()
+
+    def _close(self, opened: str, closing: str) -> None:
+        """End what a mark began; nothing is left of it where there was no text."""
+        if self._marks and self._marks[-1] == opened:
+            self._marks.pop()
+        elif closing:
+            self._put(closing)
+
+    def _item(self) -> str:
+        if not self._lists or (number := self._lists[-1]) is None:
+            return "* "
+        self._lists[-1] = number + 1
+        return f"{number + 1}. "
+
+    def _write_preformatted(self, text: str) -> None:
+        if self._fence_due and (text := text.removeprefix("\n")):
+            self._write("```\n")
+            self._fence_due = False
+        if text:
+            self._put("\n" * self._breaks + text)
+            self._breaks = 0
+
+    def _close_preformatted(self) -> None:
+        if not self._fence_due:
+            self._put("```" if self._last == "\n" else "\n```")
+        self._fence_due = False
+        self._preformatted -= 1
+
+    # Tables
+
+    def _open_cell(self) -> None:
+        self._close_cell()
+        if self._tables:
+            self._cell, self._cell_length = [], 0
+
+    def _close_cell(self) -> None:
+        """A short cell goes into its row; one that was written out already ends its paragraph."""
+        if self._cell is None:
+            self._break(2)
+            return
+        self._tables[-1].row.append(" ".join("".join(self._cell).split()))
+        self._cell, self._marker, self._marks = None, "", []
+
+    def _close_row(self) -> None:
+        self._close_cell()
+        if not self._tables:
+            return
+        table = self._tables[-1]
+        row, table.row = table.row, []
+        if not any(row):
+            return
+        line = f"| {' | '.join(row)} |" if len(row) > 1 else row[0]
+        if len(row) > 1 and not table.begun:
+            line += "\n|" + " --- |" * len(row)
+        self._breaks = 1 if table.begun else 2
+        self._write(line)
+        table.begun = True
+
+    def _spill(self) -> None:
+        """Write the open cell, and those before it in its row, as paragraphs: the table arranges a page."""
+        if not self._tables:
+            return
+        cells = (*self._tables[-1].row, "".join(self._cell or ()))
+        self._cell, self._tables[-1].row = None, []
+        for cell in filter(None, map(str.strip, cells)):
+            self._put("\n\n" * self._begun + cell)
+
+
+def _number(start: str | None) -> int:
+    """The number of a list's first item."""
+    return int(start) if start and re.fullmatch(r"-?[0-9]{1,9}", start) else 1
+
+
+def _link(href: str) -> str:
+    """Where a link leads, or nothing where that says nothing: a place in the page, a script, data."""
+    href = "".join(href.split())
+    useless = href.startswith(("#", "javascript:", "data:")) or len(href) > _LONGEST_LINK
+    return "" if useless else href

@@ -1,0 +1,122 @@
+"""Find the files that a path, a directory or a pattern stands for.
+
+Links are followed where they are named. Inside a directory, those that lead out of it are left out unless
+asked for, and no folder is walked twice, so that loops end.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import NamedTuple
+
+from memagent.errors import DocumentError
+
+_URL = re.compile(r"(?i)[a-z][a-z0-9+.-]+://|https?:/")
+
+
+class Found(NamedTuple):
+    """A file, and whether it was named (itself or by a pattern) rather than found in a directory.
+
+    `refusal` says why it must not be read; it is empty for one that may.
+    """
+
+    path: Path
+    named: bool
+    refusal: str = ""
+
+
+def find_files(path: str | os.PathLike[str], follow_links: bool) -> Iterator[Found]:
+    """The files that a path stands for. Raises `DocumentError` for one that stands for none."""
+    text = os.fspath(path)
+    given = Path(path)
+    if not text or "\0" in text:
+        raise DocumentError(f"'{shown(path)}' is not a path: name a file, a directory, a pattern or -")
+    try:
+        if given.is_dir():
+            yield from _walk(given, follow_links)
+        elif given.exists():
+            yield Found(given, named=True)
+        elif _URL.match(text):
+            raise DocumentError(f"{shown(path)} is a URL: download it first, and name the file")
+        elif glob.has_magic(text):
+            yield from _matching(given, follow_links)
+        else:
+            yield Found(given, named=True)
+    except OSError as error:
+        raise unreadable(shown(path), error) from error
+
+
+def shown(path: str | os.PathLike[str]) -> str:
+    """A path for people and for JSON: on one line, and without what no encoding has."""
+    return "".join(it if it.isprintable() else ascii(it)[1:-1] for it in os.fspath(path))
+
+
+def unreadable(name: str, error: OSError) -> DocumentError:
+    """The error for a file that the system does not let us read."""
+    return DocumentError(f"{name} cannot be read: {error.strerror or error}")
+
+
+def _walk(top: Path, follow_links: bool, hidden: bool = False) -> Iterator[Found]:
+    """The files below a directory, sorted, without hidden ones; and folders that cannot be listed."""
+    closed: list[Path] = []
+    inside = top.resolve()
+    walked: set[Path] = set()
+    for folder, subfolders, names in os.walk(
+        top, onerror=lambda error: closed.append(Path(error.filename)), followlinks=follow_links
+    ):
+        real = Path(folder).resolve()
+        if real in walked:
+            subfolders.clear()
+            continue
+        walked.add(real)
+        links = () if follow_links else [name for name in subfolders if Path(folder, name).is_symlink()]
+        subfolders[:] = sorted(name for name in subfolders if hidden or not name.startswith("."))
+        for name in sorted({*names, *links}):
+            path = Path(folder, name)
+            if name.startswith(".") and not hidden:
+                continue
+            if path.is_symlink() and not follow_links and not path.resolve().is_relative_to(inside):
+                refusal = f"{shown(path)} is a link that leads out of {shown(top)}: --follow-links reads it"
+                yield Found(path, named=False, refusal=refusal)
+            elif name not in links:
+                yield Found(path, named=False)
+    yield from (Found(path, named=False) for path in closed)
+
+
+def _matching(pattern: Path, follow_links: bool) -> Iterator[Found]:
+    """The files that match a pattern, sorted."""
+    parts = pattern.parts
+    if "**" in parts:
+        place = parts.index("**")
+        tops = sorted(glob.glob(str(Path(*parts[:place])))) if place else ["."]  # noqa: PTH207
+        rest = parts[place:]
+        hidden = any(part.startswith(".") for part in rest)
+        found = [
+            (file if place else Found(Path(os.path.relpath(file.path)), *file[1:]))
+            for top in tops
+            for file in _walk(Path(top), follow_links, hidden)
+            if _matches(file.path.relative_to(top).parts, rest)
+        ]
+        files = [file if file.refusal else file._replace(named=True) for file in sorted(found)]
+    else:
+        files = [Found(Path(match), named=True) for match in sorted(glob.glob(str(pattern)))]  # noqa: PTH207
+    if not files:
+        raise DocumentError(f"no file matches {shown(pattern)}")
+    yield from (file for file in files if not file.path.is_dir())
+
+
+def _matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Whether a path matches a pattern with `**`, name by name; wildcards match no hidden name."""
+    if not pattern:
+        return not names
+    if pattern[0] == "**":
+        swallowed = next((n for n, name in enumerate(names) if name.startswith(".")), len(names))
+        return any(_matches(names[skip:], pattern[1:]) for skip in range(swallowed + 1))
+    if not names or (names[0].startswith(".") and not pattern[0].startswith(".")):
+        return False
+    return fnmatchcase(names[0], pattern[0]) and _matches(names[1:], pattern[1:])

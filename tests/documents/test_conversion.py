@@ -1,0 +1,424 @@
+"""Converting files: what each format gives, the limits, the cache, and what goes on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from datetime import datetime
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from test_opening import docx, office, passed, pdf, read, text_of, zipped
+
+from memagent import DocumentError, open_document
+from memagent.documents.chunking import split
+from memagent.documents.conversion import Limits, cache_folder, convert
+from memagent.documents.files import look_at
+
+WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+MATH = "http://schemas.openxmlformats.org/officeDocument/2006/math"
+
+
+def pages_pdf(*pages: str) -> bytes:
+    """A PDF of several pages with one line each; an empty one has no text."""
+    streams = [f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET" if text else "" for text in pages]
+    kids = " ".join(f"{4 + 2 * number} 0 R" for number in range(len(pages)))
+    objects = [
+        "<< /Type /Catalog /Pages 2 0 R >>",
+        f"<< /Type /Pages /Kids [{kids}] /Count {len(pages)} >>",
+        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    ]
+    for number, stream in enumerate(streams):
+        objects.append(
+            f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents {5 + 2 * number} 0 R "
+            "/Resources << /Font << /F1 3 0 R >> >> >>"
+        )
+        objects.append(f"<< /Length {len(stream)} >>\nstream\n{stream}\nendstream")
+    body = "".join(f"{number} 0 obj\n{content}\nendobj\n" for number, content in enumerate(objects, 1))
+    return f"%PDF-1.4\n{body}trailer\n<< /Size {len(objects) + 1} /Root 1 0 R >>\n%%EOF\n".encode()
+
+
+def sheet(rows: bytes) -> bytes:
+    """A workbook of one sheet, with its rows as XML."""
+    main = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+    office = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+    package = "http://schemas.openxmlformats.org/package/2006"
+    spread = "application/vnd.openxmlformats-officedocument.spreadsheetml"
+    part = f'ContentType="{spread}.worksheet+xml"'
+    parts: dict[str, bytes] = {
+        "[Content_Types].xml": f'<Types xmlns="{package}/content-types"><Default Extension="rels" '
+        'ContentType="application/vnd.openxmlformats-package.relationships+xml"/>'
+        f'<Override PartName="/xl/workbook.xml" ContentType="{spread}.sheet.main+xml"/>'
+        f'<Override PartName="/xl/worksheets/sheet1.xml" {part}/></Types>'.encode(),
+        "_rels/.rels": f'<Relationships xmlns="{package}/relationships"><Relationship Id="r1" '
+        f'Type="{office}/officeDocument" Target="xl/workbook.xml"/></Relationships>'.encode(),
+        "xl/workbook.xml": f'<workbook xmlns="{main}" xmlns:r="{office}"><sheets><sheet name="S" sheetId="1" '
+        'r:id="r1"/></sheets></workbook>'.encode(),
+        "xl/_rels/workbook.xml.rels": f'<Relationships xmlns="{package}/relationships"><Relationship Id="r1" '
+        f'Type="{office}/worksheet" Target="worksheets/sheet1.xml"/></Relationships>'.encode(),
+        "xl/worksheets/sheet1.xml": f'<worksheet xmlns="{main}"><sheetData>'.encode()
+        + rows
+        + b"</sheetData></worksheet>",
+    }
+    file = BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+    return file.getvalue()
+
+
+# What each format gives
+
+
+def test_pages_of_a_pdf_reach_the_chunks(tmp_path: Path) -> None:
+    path = tmp_path / "a.pdf"
+    path.write_bytes(pages_pdf("The first page.", "The second page.", "", "The fourth page."))
+    document = open_document(path)
+    chunks = list(split(document, 8, len))
+    assert (
+        "".join(chunk.text for chunk in chunks)
+        == "The first page.\n\nThe second page.\n\nThe fourth page.\n\n"
+    )
+    numbers = [part.page for chunk in chunks for part in chunk.parts]
+    assert numbers == sorted(page for page in numbers if page)
+    (whole,) = split(document, 1000, len)
+    assert [(part.page, whole.text_of(part).strip()) for part in whole.parts] == [
+        (1, "The first page."),
+        (2, "The second page."),
+        (4, "The fourth page."),
+    ]
+    assert whole.shown == whole.text
+
+
+def test_pages_without_text_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.pdf"
+    path.write_bytes(pages_pdf("One.", "", "", "Four."))
+    (said,) = passed(open_document(path)).skipped
+    assert said == f"{path}: 2 of 4 pages have no text (scanned? run OCR first)"
+
+
+def test_a_scanned_pdf_is_an_error_and_named_in_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "scan.pdf").write_bytes(pages_pdf("", ""))
+    with pytest.raises(DocumentError, match=r"scan\.pdf has no text \(scanned\? run OCR first\)"):
+        read(tmp_path / "scan.pdf")
+    with pytest.raises(DocumentError, match=r"scan\.pdf has no text \(scanned\? run OCR first\)"):
+        read(tmp_path)
+    (tmp_path / "a.txt").write_text("text")
+    document = open_document(tmp_path)
+    assert text_of(document) == "text"
+    assert passed(document).skipped == (f"{tmp_path / 'scan.pdf'} has no text (scanned? run OCR first)",)
+
+
+@office
+def test_a_sheet_has_whole_numbers_and_empty_cells(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    book.active.title = "Rents"
+    for row in [
+        ["who", "rent", "since", "paid", None, None],
+        ["Ann", 1200.0, datetime(2024, 3, 1), True],
+        [],
+        ["Bob", 0.1 + 0.2, datetime(2024, 3, 1, 12, 30), None, "a\nnote"],
+        ["sum", "=SUM(B2:B4)"],
+    ]:
+        book.active.append(row)
+    book.create_sheet("Empty")
+    book.save(tmp_path / "a.xlsx")
+    assert read(tmp_path / "a.xlsx").split("\n") == [
+        *("## Rents", "", "| who | rent | since | paid |", "| --- | --- | --- | --- |"),
+        "| Ann | 1200 | 2024-03-01 | TRUE |",
+        "| Bob | 0.3 | 2024-03-01 12:30:00 |  | a note |",
+        "| sum | =SUM(B2:B4) |",
+        *("", "## Empty", "", "", ""),
+    ]
+
+
+@office
+def test_a_word_file_keeps_headings_lists_tables_links_and_equations(tmp_path: Path) -> None:
+    equation = (
+        f'<m:oMath xmlns:m="{MATH}"><m:r><m:t>E=m</m:t></m:r><m:sSup><m:e><m:r><m:t>c</m:t></m:r></m:e>'
+        "<m:sup><m:r><m:t>2</m:t></m:r></m:sup></m:sSup><m:f><m:num><m:r><m:t>a</m:t></m:r></m:num>"
+        "<m:den><m:r><m:t>b</m:t></m:r></m:den></m:f></m:oMath>"
+    )
+    table = "".join(
+        "<w:tr>"
+        + "".join(f"<w:tc><w:p><w:r><w:t>{cell}</w:t></w:r></w:p></w:tc>" for cell in row)
+        + "</w:tr>"
+        for row in ("ab", "cd")
+    )
+    with zipfile.ZipFile(BytesIO(docx("text"))) as archive:
+        parts = {name: archive.read(name).decode() for name in archive.namelist()}
+    parts["word/document.xml"] = (
+        f'<w:document xmlns:w="{WORD}"><w:body><w:p><w:r><w:t>Title</w:t></w:r></w:p>'
+        f"<w:p><w:r><w:t>It says </w:t></w:r>{equation}<w:r><w:t> here.</w:t></w:r></w:p>"
+        f'<m:oMathPara xmlns:m="{MATH}">{equation}</m:oMathPara><w:tbl>{table}</w:tbl></w:body></w:document>'
+    )
+    (tmp_path / "a.docx").write_bytes(zipped(parts))
+    text = read(tmp_path / "a.docx")
+    assert "It says E=mc^(2)(a)/(b) here." in text
+    assert "| a | b |\n| --- | --- |\n| c | d |" in text
+    assert "Title" in text
+
+
+def test_an_odt_file(tmp_path: Path) -> None:
+    spaces = " ".join(
+        f'xmlns:{name}="urn:oasis:names:tc:opendocument:xmlns:{name}:1.0"'
+        for name in ("office", "text", "table")
+    )
+    cells = "<table:table-cell><text:p>{}</text:p></table:table-cell>"
+    (tmp_path / "a.odt").write_bytes(
+        zipped({
+            "content.xml": f"<office:document-content {spaces} xmlns:xlink='http://www.w3.org/1999/xlink'>"
+            "<text:tracked-changes><text:p>deleted</text:p></text:tracked-changes>"
+            "<text:h text:outline-level='2'>Title</text:h><text:p>a<text:s/>&lt;b&gt;<text:line-break/>c"
+            "<office:annotation><text:p>remark</text:p></office:annotation>"
+            "<text:a xlink:href='http://x/'>link</text:a></text:p>"
+            "<text:list><text:list-item><text:p>one</text:p></text:list-item></text:list>"
+            f"<table:table><table:table-row>{cells.format('x')}{cells.format('y')}</table:table-row></table:table>"
+            "</office:document-content>"
+        })
+    )  # fmt: skip
+    expected = "## Title\n\na <b>\nc[link](http://x/)\n\n* one\n\n| x | y |\n| --- | --- |\n"
+    assert read(tmp_path / "a.odt") == expected
+
+
+@office
+def test_an_rtf_file_by_name_and_by_its_first_bytes(tmp_path: Path) -> None:
+    for name in ("a.rtf", "a.doc"):
+        (tmp_path / name).write_bytes(rb"{\rtf1\ansi The \b key\b0  is 4711.\par Caf\'e9 \u9731? end.}")
+        assert read(tmp_path / name) == "The key is 4711.\nCafé ☃ end."
+
+
+@office
+def test_slides_are_pages(tmp_path: Path) -> None:
+    pptx = pytest.importorskip("pptx")
+    show = pptx.Presentation()
+    for title in ("First", "Second"):
+        slide = show.slides.add_slide(show.slide_layouts[5])
+        slide.shapes.title.text = title
+        table = slide.shapes.add_table(1, 2, 0, 0, 9, 9).table
+        table.cell(0, 0).text, table.cell(0, 1).text = "x", "y"
+        slide.notes_slide.notes_text_frame.text = f"Say {title}."
+    show.save(tmp_path / "a.pptx")
+    (chunk,) = split(open_document(tmp_path / "a.pptx"), 1000, len)
+    slides = [(part.page, chunk.text_of(part)) for part in chunk.parts]
+    assert slides == [
+        (page, f"{title}\n\n| x | y |\n| --- | --- |\n\nNotes: Say {title}.\n\n")
+        for page, title in ((1, "First"), (2, "Second"))
+    ]
+
+
+# Limits
+
+
+def refused(path: Path, place: Path, limits: Limits) -> str:
+    with pytest.raises(DocumentError, match="cannot be converted") as error:
+        convert(look_at(path, path.name, named=True), place, threading.Event(), limits)
+    assert not place.exists()
+    return str(error.value).partition("cannot be converted: ")[2]
+
+
+@office
+def test_a_bomb_ends_at_the_limit_of_memory(tmp_path: Path) -> None:
+    with zipfile.ZipFile(BytesIO(docx("text"))) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    middle = b"<w:p><w:r><w:t>" + b"a" * 300_000_000 + b"</w:t></w:r></w:p>"
+    parts["word/document.xml"] = (
+        f'<w:document xmlns:w="{WORD}"><w:body>'.encode() + middle + b"</w:body></w:document>"
+    )
+    path = tmp_path / "a.docx"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+    assert path.stat().st_size < 400_000
+    limits = Limits(memory_mib=256)
+    assert refused(path, tmp_path / "out", limits) == "it takes more than 256 MiB of memory"
+
+
+@office
+def test_a_bomb_ends_at_the_limit_of_time_or_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.xlsx"
+    row = b'<row><c t="inlineStr"><is><t>' + b"x" * 1000 + b"</t></is></c></row>"
+    path.write_bytes(sheet(row * 50_000))
+    assert path.stat().st_size < 400_000
+    started = time.monotonic()
+    assert refused(path, tmp_path / "out", Limits(seconds=1)) == "it takes longer than 1 s"
+    assert time.monotonic() - started < 10
+    assert refused(path, tmp_path / "out", Limits(output_mib=1)) == "it gives more than 1 MiB of text"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj\n"
+        b"2 0 obj<</Type/Pages/Kids[2 0 R]/Count 9>>endobj\n"
+        b"trailer<</Root 1 0 R>>\n%%EOF",
+        b"%PDF-1.4\nxref\n0 1\n0000000000 65535 f \n"
+        b"trailer<</Size 1/Root 1 0 R/Prev 9>>\nstartxref\n9\n%%EOF",
+        b"%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 1 0 R/Kids[1 0 R 1 0 R]/Count 99999999>>endobj\n"
+        b"trailer<</Root 1 0 R>>\nstartxref\n0\n%%EOF",
+    ],
+    ids=["kids", "references", "all"],
+)
+def test_a_pdf_that_refers_to_itself_ends(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.pdf").write_bytes(content)
+    started = time.monotonic()
+    with pytest.raises(DocumentError, match=r"a\.pdf (cannot be converted|has no text)"):
+        read(tmp_path / "a.pdf")
+    assert time.monotonic() - started < 30
+
+
+# Once for each file
+
+
+TEN_READERS = """
+import sys, threading
+from memagent import open_document
+started = []
+sys.addaudithook(lambda event, _: started.append(event) if event == "subprocess.Popen" else None)
+document, texts = open_document(sys.argv[1]), []
+def read():
+    texts.append("".join(block.text for block in document.blocks()))
+threads = [threading.Thread(target=read) for _ in range(10)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(len(started), len(texts), len(set(texts)), "Page 299." in texts[0])
+"""
+
+
+def test_ten_readers_convert_once(tmp_path: Path) -> None:
+    """Readers at the same time wait for one conversion; the next process finds it."""
+    path = tmp_path / "a.pdf"
+    path.write_bytes(pages_pdf(*(f"Page {number}." for number in range(300))))
+    for conversions in (b"1", b"0"):
+        done = subprocess.run([sys.executable, "-c", TEN_READERS, path], capture_output=True, check=True)
+        assert done.stdout.split() == [conversions, b"10", b"1", b"True"]
+    (kept,) = cache_folder().iterdir()
+    assert kept.parent.stat().st_mode & 0o077 == 0
+    path.write_bytes(pages_pdf("Another."))
+    assert read(path) == "Another.\n\n"
+
+
+def test_a_text_that_is_dropped_from_the_cache_while_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.pdf"
+    path.write_bytes(pages_pdf(*("A line of some length, again and again." for _ in range(8000))))
+    document = open_document(path)
+    whole = text_of(document)
+    assert len(whole) > 256 * 1024
+    blocks = iter(document.blocks())
+    text = next(blocks).text
+    for kept in cache_folder().iterdir():
+        kept.unlink()
+    assert text + "".join(block.text for block in blocks) == whole
+
+
+def test_the_cache_is_bounded_and_keeps_what_was_used_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memagent.documents.conversion._CACHE_BYTES", 250)
+    crashed = cache_folder() / ".left"
+    crashed.mkdir()
+    os.utime(crashed, (0, 0))
+    for number in range(4):
+        path = tmp_path / f"{number}.pdf"
+        path.write_bytes(pages_pdf(str(number) * 98))
+        read(path)
+        (newest,) = (it for it in cache_folder().iterdir() if it.read_text().startswith(str(number)))
+        os.utime(newest, (1000 + number, 1000 + number))
+        if number == 1:
+            os.utime(
+                next(it for it in cache_folder().iterdir() if it.read_text().startswith("0")), (1500, 1500)
+            )
+    assert sorted(it.read_text()[0] for it in cache_folder().iterdir()) == ["0", "3"]
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, nobody: Path) -> None:
+    (nobody / "memagent").write_text("a file where a folder should be")
+    (tmp_path / "a.pdf").write_bytes(pdf("text"))
+    with pytest.raises(
+        DocumentError, match=r"a\.pdf cannot be converted: .*memagent.*: (Not a dir|File exists)"
+    ):
+        read(tmp_path / "a.pdf")
+
+
+def test_a_file_that_changes_while_it_is_converted(tmp_path: Path) -> None:
+    path = tmp_path / "a.pdf"
+    path.write_bytes(pages_pdf("Before."))
+    document = open_document(path)
+    assert document.fingerprint
+    path.write_bytes(pages_pdf("Behind."))
+    with pytest.raises(DocumentError, match=r"a\.pdf changed while it was read"):
+        text_of(document)
+    assert list(cache_folder().iterdir()) == []
+
+
+# Meanwhile
+
+
+@office
+def test_a_pass_that_is_closed_ends_its_conversion(tmp_path: Path) -> None:
+    path = tmp_path / "a.xlsx"
+    path.write_bytes(sheet(b'<row><c t="inlineStr"><is><t>x</t></is></c></row>' * 1_000_000))
+    found = open_document(path).blocks()
+    threading.Timer(0.5, found.close).start()
+    started = time.monotonic()
+    with pytest.raises(DocumentError, match="the read was stopped"):
+        next(iter(found))
+    assert time.monotonic() - started < 5
+
+
+@office
+def test_an_interrupt_ends_a_conversion(tmp_path: Path) -> None:
+    path = tmp_path / "a.xlsx"
+    path.write_bytes(sheet(b'<row><c t="inlineStr"><is><t>x</t></is></c></row>' * 1_000_000))
+    code = (
+        "import sys\nfrom memagent import open_document\nprint('begun', flush=True)\n"
+        "next(iter(open_document(sys.argv[1]).blocks()))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, path], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout
+        process.stdout.readline()
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=10)
+    assert b"KeyboardInterrupt" in said
+    assert list(cache_folder().iterdir()) == []
+
+
+@office
+def test_the_event_loop_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "a.docx").write_bytes(docx("The key."))
+
+    async def ticks() -> int:
+        done = asyncio.create_task(asyncio.to_thread(read, tmp_path / "a.docx"))
+        count = 0
+        while not done.done():
+            await asyncio.sleep(0.01)
+            count += 1
+        assert "The key." in done.result()
+        return count
+
+    assert asyncio.run(ticks()) >= 2
+
+
+def test_the_converter_imports_only_what_it_needs(tmp_path: Path) -> None:
+    """Its start is paid for each file."""
+    code = (
+        "import runpy, sys\nfrom memagent.documents import converters as it\n"
+        "before = set(sys.modules)\nlist(it.pdf(open(sys.argv[1], 'rb')))\n"
+        "print(*sorted({name.partition('.')[0] for name in set(sys.modules) - before}))"
+    )
+    (tmp_path / "a.pdf").write_bytes(pdf("text"))
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "a.pdf"], capture_output=True, check=True)
+    loaded = done.stdout.decode().split()
+    assert "pypdfium2" in loaded
+    assert not {"lxml", "openpyxl", "mammoth", "pptx", "openai", "numpy"} & set(loaded)

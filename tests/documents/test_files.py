@@ -1,0 +1,342 @@
+"""Files while they are read: changes, packed ones, empty ones, descriptors; and what a URL is told."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from test_opening import PROSE, docx, passed, pdf, read, text_of
+
+from memagent import DocumentError, open_document, text_document
+
+BLOCK = 256 * 1024
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """A text of six blocks."""
+    path = tmp_path / "large.txt"
+    path.write_text("".join(f"Line {number} of a text.\n" for number in range(70_000)))
+    return path
+
+
+# A document that changes
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["fingerprint taken", "no fingerprint"])
+def test_a_change_is_found_before_it_is_read(large: Path, known: bool) -> None:
+    document = open_document(large)
+    if known:
+        assert document.fingerprint
+    blocks = iter(document.blocks())
+    before = next(blocks).text
+    with large.open("r+b") as file:
+        file.seek(4 * BLOCK)
+        file.write(b"Changed")
+    with pytest.raises(DocumentError, match=r"large\.txt changed while it was read: start again"):
+        before += "".join(block.text for block in blocks)
+    assert "Changed" not in before
+
+
+def test_a_change_that_leaves_size_and_time_alone(large: Path) -> None:
+    document = open_document(large)
+    assert document.fingerprint
+    times = large.stat().st_atime_ns, large.stat().st_mtime_ns
+    with large.open("r+b") as file:
+        file.write(b"X")
+    os.utime(large, ns=times)
+    with pytest.raises(DocumentError, match="changed while it was read"):
+        text_of(document)
+
+
+def test_what_is_added_while_it_is_read_is_left_out(large: Path) -> None:
+    document = open_document(large)
+    fingerprint, whole = document.fingerprint, large.read_text()
+    blocks = iter(document.blocks())
+    text = next(blocks).text
+    with large.open("a") as file:
+        file.write("more" * 100_000)
+    assert text + "".join(block.text for block in blocks) == whole
+    assert document.fingerprint == fingerprint
+    assert open_document(large).fingerprint != fingerprint
+
+
+def test_a_file_that_is_cut_off_while_it_is_read(large: Path) -> None:
+    blocks = iter(open_document(large).blocks())
+    next(blocks)
+    os.truncate(large, BLOCK + 10)
+    with pytest.raises(DocumentError, match="changed while it was read"):
+        list(blocks)
+
+
+def test_a_file_that_is_only_touched(large: Path) -> None:
+    document = open_document(large)
+    blocks = iter(document.blocks())
+    text = next(blocks).text
+    large.touch()
+    assert text + "".join(block.text for block in blocks) == large.read_text()
+
+
+def test_passes_know_nothing_of_each_other(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"caf\xff\xfe " * 100 + "é".encode() * 1000)
+    (tmp_path / "b.docx").write_bytes(b"broken")
+    document = open_document(tmp_path)
+    found = [passed(document) for _ in range(2)]
+    begun = document.blocks()
+    iterator = iter(begun)
+    next(iterator)
+    for one in found:
+        assert one.replaced == {str(tmp_path / "a.txt"): 200}
+        assert len(one.skipped) == 1
+    assert begun.skipped == ()
+    assert document.skipped == ()
+
+
+def test_the_fingerprint_is_taken_once_by_many_threads(large: Path) -> None:
+    document = open_document(large)
+    found: list[str] = []
+    threads = [threading.Thread(target=lambda: found.append(document.fingerprint)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [document.fingerprint] * 8
+    large.unlink()
+    assert document.fingerprint == found[0]
+
+
+# What has no text
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("empty.txt", b"", "empty.txt is empty"),
+        ("blank.txt", b" \n\t\r\n", "blank.txt has no text"),
+        ("mark.txt", b"\xef\xbb\xbf", "mark.txt has no text"),
+        ("blank.txt", b" " * 5 * BLOCK, "blank.txt has no text"),
+        ("none.jsonl", b"\n\n", "none.jsonl has no text"),
+        ("none.html", b"<p><img src=x><script>x</script>", "none.html has no text"),
+        ("none.docx", docx(""), "none.docx has no text"),
+        ("none.txt.gz", gzip.compress(b""), "none.txt.gz has no text"),
+    ],
+)
+def test_a_file_without_text_is_an_error_or_named(
+    tmp_path: Path, name: str, content: bytes, said: str
+) -> None:
+    path = tmp_path / "sub" / name
+    path.parent.mkdir()
+    path.write_bytes(content)
+    for given in (path, path.parent):
+        with pytest.raises(DocumentError, match=said):
+            read(given)
+    (path.parent / "z.txt").write_text("text")
+    document = open_document(path.parent)
+    assert text_of(document) == "text"
+    assert said in " ".join((*document.skipped, *passed(document).skipped))
+
+
+def test_white_space_around_text_is_kept(tmp_path: Path) -> None:
+    text = " \n" * BLOCK + "text" + "\n " * BLOCK
+    (tmp_path / "a.txt").write_text(text)
+    assert read(tmp_path / "a.txt") == text
+
+
+def test_text_in_memory_may_be_empty() -> None:
+    assert text_of(text_document("")) == ""
+    assert text_of(text_document(" \n")) == " \n"
+
+
+# Packed files
+
+
+@pytest.mark.parametrize("members", [1, 3])
+@pytest.mark.parametrize("language", ["en", "ja"])
+def test_a_packed_text(tmp_path: Path, language: str, members: int) -> None:
+    text = PROSE[language] * 5000
+    path = tmp_path / "a.txt.gz"
+    size = -(-len(text) // members)
+    parts = [text[start : start + size].encode() for start in range(0, len(text), size)]
+    path.write_bytes(b"".join(map(gzip.compress, parts)) + bytes(512))
+    document = open_document(path)
+    assert text_of(document) == text
+    assert document.text_bytes is None
+    assert max(len(block.text) for block in document.blocks()) <= BLOCK
+
+
+def test_packed_pages_and_rows(tmp_path: Path) -> None:
+    (tmp_path / "a.html.gz").write_bytes(gzip.compress(b"<p>one<p>two"))
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(b'{"text": "three"}'))
+    assert read(tmp_path) == "one\n\ntwo\nthree\n\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.txt.gz", gzip.compress(os.urandom(3000) * 3)[:2000], "is a binary file"),
+        (
+            "a.txt.gz",
+            gzip.compress(PROSE["en"].encode() * 900)[:-300],
+            "a.txt.gz is damaged: it ends too early",
+        ),
+        ("a.txt.gz", gzip.compress(b"text")[:-4] + b"size", "a.txt.gz is damaged: it cannot be unpacked"),
+        ("a.txt.gz", gzip.compress(b"text") + b"rest", "a.txt.gz is damaged: it cannot be unpacked"),
+        ("a.pdf.gz", gzip.compress(pdf("text")), "a.pdf.gz is a packed PDF file: unpack it first"),
+        ("a.tar.gz", gzip.compress(b"a.txt" + bytes(600)), "a.tar.gz is a binary file: unpack it first"),
+        ("a.zip", b"PK\x03\x04" + bytes(100), "a.zip is a binary file: unpack it first"),
+        ("a.doc", b"\xd0\xcf\x11\xe0" + bytes(100), "a.doc is a binary file: save it as DOCX or PDF first"),
+        ("a.ods", b"PK\x03\x04" + bytes(100), "a.ods is a binary file: save it as XLSX or CSV first"),
+    ],
+)
+def test_what_is_refused_by_name(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DocumentError, match=said):
+        read(tmp_path / name)
+
+
+def test_a_packed_bomb_is_refused_before_it_fills_anything(tmp_path: Path) -> None:
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"A bomb. " * 12_000_000))
+    length = 0
+    with pytest.raises(DocumentError, match=r"a\.txt\.gz unpacks to over 64 MiB: unpack it first"):
+        for block in open_document(tmp_path / "a.txt.gz").blocks():
+            length += len(block.text)
+            assert len(block.text) <= BLOCK
+    assert length <= 64 * 2**20
+
+
+# Descriptors and standard input
+
+
+MANY = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+from memagent import open_document
+document = open_document(sys.argv[1])
+reads = [iter(document.blocks()) for _ in range(1000)]
+lengths = [0] * 1000
+for _ in range(20):
+    for number, blocks in enumerate(reads):
+        block = next(blocks, None)
+        lengths[number] += len(block.text) if block else 0
+print(*set(lengths))
+"""
+
+
+def test_a_thousand_reads_with_256_descriptors(large: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", MANY, large], capture_output=True, check=True)
+    assert done.stdout.split() == [str(large.stat().st_size).encode()]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_no_copy_of_standard_input_is_left_behind(tmp_path: Path, number: signal.Signals) -> None:
+    code = (
+        "from memagent import open_document\ndocument = open_document('-')\n"
+        "for _ in range(2): print(next(iter(document.blocks())).text, flush=True)\n"
+        "import time\ntime.sleep(60)"
+    )
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    ) as process:
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write(b"private")
+        process.stdin.close()
+        assert [process.stdout.readline() for _ in range(2)] == [b"private\n"] * 2
+        process.send_signal(number)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_reads_side_by_side_are_the_same(large: Path) -> None:
+    document = open_document(large)
+    passes = [iter(document.blocks()) for _ in range(5)]
+    texts = [""] * 5
+    order = random.Random(0)
+    while passes and any(texts[number] is not None for number in range(5)):
+        number = order.randrange(5)
+        block = next(passes[number], None)
+        if block is None:
+            break
+        texts[number] += block.text
+    for number, blocks in enumerate(passes):
+        texts[number] += "".join(block.text for block in blocks)
+    assert set(texts) == {large.read_text()}
+
+
+def test_a_file_of_no_fixed_size_is_to_be_piped() -> None:
+    if not Path("/proc/self/status").exists():
+        pytest.skip("needs /proc")
+    with pytest.raises(DocumentError, match="/proc/self/status has no fixed size: pipe it in, and name it -"):
+        open_document("/proc/self/status")
+
+
+# Places
+
+
+@pytest.mark.parametrize(
+    "url", ["https://example.org/a/b.html?x=1", "http://[::1", "ftp://x/y", "file:///etc/hosts"]
+)
+def test_a_url_is_to_be_downloaded_first(url: str) -> None:
+    with pytest.raises(DocumentError) as refused:
+        open_document(url)
+    assert str(refused.value) == f"{url} is a URL: download it first, and name the file"
+
+
+@pytest.fixture
+def linked(tmp_path: Path) -> Path:
+    """A folder with links to a file and a folder outside, to one of its own, and to itself."""
+    folder, outside = tmp_path / "folder", tmp_path / "outside"
+    for place in (folder / "sub", outside / "deep"):
+        place.mkdir(parents=True)
+    (folder / "a.txt").write_text("A")
+    (folder / "sub" / "b.txt").write_text("B")
+    (outside / "secret.txt").write_text("S")
+    (outside / "deep" / "secret.txt").write_text("D")
+    (folder / "inside.txt").symlink_to(folder / "a.txt")
+    (folder / "out.txt").symlink_to(outside / "secret.txt")
+    (folder / "outdir").symlink_to(outside / "deep")
+    for name in ("loop", "sub/loop", "sub/loop2"):
+        (folder / name).symlink_to(folder)
+    return folder
+
+
+def test_links_that_lead_out_are_named_and_not_followed(linked: Path) -> None:
+    document = open_document(linked)
+    assert text_of(document) == "AB"
+    assert sorted(document.skipped) == [
+        f"{linked / name} is a link that leads out of {linked}: --follow-links reads it"
+        for name in ("out.txt", "outdir")
+    ]
+    assert text_of(open_document(linked, follow_links=True)) == "ASDB"
+    assert text_of(open_document(linked / "out.txt")) == "S"
+
+
+def test_loops_under_two_stars_end(linked: Path) -> None:
+    started = time.monotonic()
+    assert text_of(open_document(linked / "**" / "*.txt")) == "AB"
+    assert text_of(open_document(linked / "**")) == "AB"
+    assert text_of(open_document(linked / "**" / "b*", follow_links=True)) == "B"
+    assert text_of(open_document(linked / "**" / "*.txt", follow_links=True)) == "ASDB"
+    assert time.monotonic() - started < 5
+
+
+def test_two_stars_and_hidden_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a.md", "x/y/b.md", "x/.h/c.md", ".g/d.md", "x/y/e.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(Path(name).stem)
+    monkeypatch.chdir(tmp_path)
+    assert text_of(open_document("**/*.md")) == "ab"
+    assert text_of(open_document("x/**/y/*")) == "be"
+    assert text_of(open_document("**/.h/*.md")) == "c"
+    assert text_of(open_document("**/y/**/*.txt")) == "e"
+    assert [it.name for it in open_document("**/*.md").sources] == ["a.md", "x/y/b.md"]
+    with pytest.raises(DocumentError, match=r"no file matches x/\*\*/z"):
+        open_document("x/**/z")
