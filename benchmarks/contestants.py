@@ -43,17 +43,19 @@ Contestant = Callable[[Job], Coroutine[Any, Any, None]]
 def ours(base_url: str, journal: bool) -> Contestant:
     """memagent: from the file on disk to the answer."""
     from memagent import Read, open_document
+    from memagent.documents.tokens import estimate_tokens
     from memagent.engines.openai import Connection, OpenAIEngine
-    from memagent.settings import Settings
+    from memagent.settings import ReadSettings
     from memagent.types import Model
 
-    engine = OpenAIEngine(Model("zero"), Connection(base_url, concurrency=1024))
+    engine = OpenAIEngine(Model("zero", estimate_tokens), Connection(base_url, concurrency=1024))
     folder = tempfile.TemporaryDirectory()
     names = count()
+    settings = ReadSettings(workflow="overwrite")
 
     async def read(job: Job) -> None:
         trace = Path(folder.name, str(next(names))) if journal else None
-        reading = Read(PROBLEM, open_document(job.document), engine, Settings(workflow="overwrite"), trace)
+        reading = Read(PROBLEM, open_document(job.document), engine, settings, trace=trace)
         async for _ in reading:
             pass
         assert reading.answer
@@ -62,7 +64,7 @@ def ours(base_url: str, journal: bool) -> Contestant:
 
 
 def bare(base_url: str) -> Contestant:
-    """The HTTP library that the openai client uses, and nothing else."""
+    """The HTTP library that memagent uses, and nothing else."""
     import httpx2
 
     everyone = httpx2.Limits(max_connections=None, max_keepalive_connections=None)

@@ -1,9 +1,9 @@
 """What a reader adds to each call of a model: time per chunk against an endpoint that answers at once.
 
 memagent reads the file, cuts it, keeps a journal and retries; the bare loop only posts the same
-requests; `--peers` adds LangChain's and LlamaIndex's refine chains, each in an environment of its own
-that is made at first use. All run in turns, in processes of their own, so that a busy machine
-disturbs all alike. Leaves out: a model, TLS, a network.
+requests; `--peers` adds the openai client and LangChain's and LlamaIndex's refine chains, each in an
+environment of its own that is made at first use. All run in turns, in processes of their own, so that a
+busy machine disturbs all alike. Leaves out: a model, TLS, a network.
 """
 
 from __future__ import annotations
@@ -30,14 +30,16 @@ import zero_server
 from platformdirs import user_cache_path
 
 from memagent import Read, open_document
+from memagent.documents.tokens import estimate_tokens
 from memagent.engines.openai import Connection, OpenAIEngine
-from memagent.settings import Settings
+from memagent.settings import ReadSettings
 from memagent.types import Model
 
 _CHUNK_BYTES = 20_000  # what 5000 tokens of four bytes are
 _CHUNKS = {1: 256, 16: 32, 256: 8}  # of the document, by concurrent reads: the runs stay short
-_OURS = ("bare", "openai", "memagent", "memagent+journal")
+_OURS = ("bare", "memagent", "memagent+journal")
 _PEERS = {
+    "openai": ["openai>=2.8"],
     "langchain": ["langchain-classic>=1.0", "langchain-openai>=1.0"],
     "llamaindex": ["llama-index-core>=0.14", "llama-index-llms-openai-like>=0.5"],
 }
@@ -105,7 +107,7 @@ class _Noting(OpenAIEngine):
     """Keeps the requests that it makes."""
 
     def __init__(self, port: int) -> None:
-        super().__init__(Model("zero"), Connection(f"http://127.0.0.1:{port}/v1"))
+        super().__init__(Model("zero", estimate_tokens), Connection(f"http://127.0.0.1:{port}/v1"))
         self.bodies: list[dict[str, Any]] = []
 
     def _body(self, *given: Any, **named: Any) -> dict[str, Any]:
@@ -116,7 +118,9 @@ class _Noting(OpenAIEngine):
 async def note_requests(document: Path, port: int) -> list[dict[str, Any]]:
     """The bodies of all requests of a read."""
     engine = _Noting(port)
-    async for _ in Read(contestants.PROBLEM, open_document(document), engine, Settings(workflow="overwrite")):
+    async for _ in Read(
+        contestants.PROBLEM, open_document(document), engine, ReadSettings(workflow="overwrite")
+    ):
         pass
     await engine.aclose()
     return engine.bodies
@@ -198,12 +202,11 @@ def share(alone: dict[str, float], timings: Sequence[Timing]) -> Iterable[tuple[
         name: median(it.processor_milliseconds for it in timings if it.contestant == name and it.reads == 1)
         for name in _OURS
     }
-    known = of["openai"] + sum(alone.values())
+    known = of["bare"] + sum(alone.values())
     rows = {
         "HTTP (the bare loop)": of["bare"],
-        "client library (openai over the bare loop)": of["openai"] - of["bare"],
         **alone,
-        "the rest: generators, retries, budgets": of["memagent+journal"] - known,
+        "the rest: the engine, generators, budgets": of["memagent+journal"] - known,
         "all of memagent, with a journal": of["memagent+journal"],
     }
     yield from ((name, f"{milliseconds:.3f}") for name, milliseconds in rows.items())
@@ -214,7 +217,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--reads", type=int, nargs="+", default=list(_CHUNKS), help="concurrent reads")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--peers", action="store_true", help="also LangChain and LlamaIndex")
+    parser.add_argument("--peers", action="store_true", help="also openai, LangChain and LlamaIndex")
     parser.add_argument("--delay-ms", type=float, default=0.0, help="how long the endpoint takes for a call")
     parser.add_argument("--text", type=Path, nargs="+", default=[measure.STORY])
     measure.add_json_flag(parser)

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from statistics import median
 
@@ -18,7 +19,7 @@ from memagent.documents.tokens import estimate_tokens
 from memagent.prompts import OVERWRITE
 from memagent.reading.journal import Journal
 from memagent.reading.replies import read_overwrite
-from memagent.types import Chunk, Completion, Conversation, Message, Sampling, Usage
+from memagent.types import Chunk, Completion, Conversation, Message, Model, Sampling, Usage
 
 _CHUNK_TOKENS = 5000
 
@@ -26,6 +27,7 @@ _CHUNK_TOKENS = 5000
 class _Instant:
     """An engine that costs nothing."""
 
+    model = Model("instant", estimate_tokens)
     completion = Completion(REPLY, usage=Usage(_CHUNK_TOKENS, 80))
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:  # noqa: ARG002
@@ -39,11 +41,11 @@ def measure(document: Path, folder: Path, rounds: int) -> dict[str, float]:
     """Milliseconds of processor time per chunk of each part: the median of rounds, taken in turns."""
     chunks = _cut(document)
     prompts = [_prompt(chunk) for chunk in chunks]
+    numbers = count()
     parts: dict[str, Callable[[], object]] = {
         "chunking (file, decoding, token estimate)": lambda: _cut(document),
         "prompt building": lambda: [_prompt(chunk) for chunk in chunks],
-        "journal": lambda: asyncio.run(_record(folder / "journal.jsonl", prompts)),
-        "learning the token ratio": lambda: _observe(TokenEstimate(4.0), prompts),
+        "journal": lambda: asyncio.run(_record(folder / f"{next(numbers)}.jsonl", prompts)),
         "reading the reply": lambda: [read_overwrite(REPLY, "", OVERWRITE) for _ in chunks],
     }
     seconds: defaultdict[str, list[float]] = defaultdict(list)
@@ -56,22 +58,18 @@ def measure(document: Path, folder: Path, rounds: int) -> dict[str, float]:
 
 
 def _cut(document: Path) -> list[Chunk]:
-    return list(split(open_document(document), _CHUNK_TOKENS, TokenEstimate(4.0)))
+    return list(split(open_document(document), _CHUNK_TOKENS, estimate_tokens))
 
 
 def _prompt(chunk: Chunk) -> tuple[Message, ...]:
     return OVERWRITE.for_update(PROBLEM, chunk.text, REPLY)
 
 
-def _observe(estimate: estimate_tokens, prompts: list[tuple[Message, ...]]) -> None:
-    for prompt in prompts:
-        estimate.observe("".join(message.content for message in prompt), _CHUNK_TOKENS)
-
-
 async def _record(path: Path, prompts: list[tuple[Message, ...]]) -> None:
-    journal = Journal(path, {}, _Instant())
+    journal = Journal.open(path, _Instant())
+    journal.begin({})
     for index, prompt in enumerate(prompts):
         completion = await journal.complete(prompt, Sampling(1024))
-        journal.append(Conversation("update", index, prompt, completion, REPLY, (0, 1), "text"))
-    journal.finish("done")
+        await journal.append(Conversation("update", index, prompt, completion, REPLY, (0, 1), "text"))
+    await journal.finish("done")
     await journal.aclose()

@@ -55,7 +55,7 @@ def with_estimate(path: Path, _: Path | None) -> tuple[int, int, float]:
     """memagent without a tokenizer."""
     from memagent.documents.tokens import estimate_tokens
 
-    return _chunk(path, TokenEstimate(4.0))
+    return _chunk(path, estimate_tokens)
 
 
 def with_tokenizer(path: Path, tokenizer: Path | None) -> tuple[int, int, float]:

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 
-from memagent.errors import SettingsError
+from memagent.errors import SettingsError, without_secrets
 
 DEFAULT_WINDOW_TOKENS = 8192
 """The window of the paper (arXiv 2507.02259): used where a model's own is unknown, and the most that is
@@ -259,7 +259,9 @@ def _problems(error: ErrorDetails, kind: type[StrictModel]) -> Iterator[str]:
         yield str(inner)
         return
     item = kind.model_fields.get(str(error["loc"][0])) if error["loc"] else None
-    value = repr(error["input"]) if item is None or item.repr else "a value that is not shown"
+    value = (
+        without_secrets(repr(error["input"])) if item is None or item.repr else "a value that is not shown"
+    )
     value = value if len(value) <= _MOST_SHOWN else value[: _MOST_SHOWN - 3] + "..."
     yield f"{name} is {value}: it {_rule(kinds, said)}"
 

@@ -19,10 +19,11 @@ from typing import Any
 import pytest
 
 from memagent.documents.tokens import estimate_tokens
-from memagent.engines import choose
+from memagent.engines import ScriptedEngine, choose
+from memagent.engines.limit import CallLimit
 from memagent.engines.openai import Connection, OpenAIEngine, connect
 from memagent.engines.refusals import HttpReply, read_refusal, seconds_to_wait
-from memagent.errors import EngineError, SettingsError, without_secrets
+from memagent.errors import CallLimitError, EngineError, SettingsError, without_secrets
 from memagent.settings import EngineSettings, load_settings
 from memagent.types import Completion, Message, Model, Sampling
 from server import Fault, Server, lasting_fault, refusal, scripted_faults
@@ -229,7 +230,7 @@ def test_an_environment_that_cannot_be_used_is_a_settings_error(
 ) -> None:
     monkeypatch.setenv(variable, value)
     with pytest.raises(SettingsError, match=said) as caught:
-        ask("http://localhost:8000/v1")
+        ask("https://localhost:8000/v1")
     assert "PASS" not in str(caught.value)
 
 
@@ -372,6 +373,21 @@ def test_a_password_and_a_query_are_sent_and_never_shown(serve: Serve) -> None:
     said += [str(caught.value), failed(address)]
     assert all(server.base_url in it for it in said)
     assert not any(secret in it for it in said for secret in ("PASS", "SECRET", "user"))
+
+
+def test_a_setting_that_is_refused_shows_no_password() -> None:
+    with pytest.raises(SettingsError, match="base_url is 'ftp://host/v1'"):
+        EngineSettings(base_url="ftp://user:PASS@host/v1")
+
+
+def test_one_call_that_is_used_up_is_one_call() -> None:
+    async def run() -> None:
+        engine = CallLimit(ScriptedEngine(["a", "b"]), 1)
+        await engine.complete(PROMPT, Sampling(9))
+        await engine.complete(PROMPT, Sampling(9))
+
+    with pytest.raises(CallLimitError, match=r"^the one call of --max-calls is used up$"):
+        asyncio.run(run())
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ class Endpoint:
         self.connection = connection
         self._base = _address(connection.base_url or DEFAULT_URL)
         self.url = without_secrets(str(self._base)).rstrip("/")
-        self._client = _client(connection)
+        self._client = _client(connection, self._base.scheme)
         headers = {"Accept": "application/json", "Accept-Encoding": "gzip, deflate", "User-Agent": "memagent"}
         if self._base.userinfo:
             user = f"{self._base.username}:{self._base.password}".encode()
@@ -179,14 +179,17 @@ def _address(url: str) -> httpx2.URL:
     return found
 
 
-def _client(connection: Connection) -> httpx2.AsyncClient:
+def _client(connection: Connection, scheme: str) -> httpx2.AsyncClient:
     """The HTTP client. Raises `SettingsError` for what the environment asks for and cannot be had."""
     calls = connection.concurrency
+    # Certificates take a while to load; without TLS none are needed, and none are trusted.
+    verify = True if scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         return httpx2.AsyncClient(
             timeout=httpx2.Timeout(None, connect=connection.connect_seconds),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=calls),
             trust_env=not connection.direct,
+            verify=verify,
         )
     except ImportError as error:
         raise SettingsError(

@@ -17,7 +17,10 @@ class CallLimit:
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """As the engine does, while calls are left."""
         if self.left == 0:
-            raise CallLimitError(f"the {self.calls} calls of --max-calls are used up")
+            calls = (
+                "one call of --max-calls is" if self.calls == 1 else f"{self.calls} calls of --max-calls are"
+            )
+            raise CallLimitError(f"the {calls} used up")
         self.left -= 1
         return await self.engine.complete(messages, sampling)
 
