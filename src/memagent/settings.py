@@ -124,6 +124,7 @@ class ReadSettings(StrictModel):
     max_calls: Positive | None = Field(default=None, description="stop with an error after so many calls")
     passages: Positive = Field(default=16, description="how many passages rag shows the model")
     passage_tokens: Positive = Field(default=256, description="the size of each of them")
+    cite: bool = Field(default=False, description="tell for each statement where the document says it")
     prompt_price: float | None = Field(default=None, ge=0, description="price of a million prompt tokens")
     cached_price: float | None = Field(
         default=None, ge=0, description="the same for cached ones (the full price)"

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from memagent import Chunk, open_document, text_document
 from memagent.documents.chunking import cut, halve, natural_end, split
-from memagent.documents.files import Source
+from memagent.documents.files import DocumentFile
 from memagent.documents.opening import Block, Document, Pass
 from memagent.types import Part, TokenCounter
 
@@ -324,7 +324,7 @@ class Pages(Pass):
     """A pass over pages as a converter gives them."""
 
     def __init__(self, pages: list[str]) -> None:
-        super().__init__(Document((Source("a.pdf", b"", "pdf", "", 0, title="a.pdf"),)))
+        super().__init__(Document((DocumentFile("a.pdf", b"", "pdf", "", 0, title="a.pdf"),)))
         self.pages = pages
 
     def __iter__(self) -> Iterator[Block]:

@@ -22,8 +22,8 @@ from typing import IO
 from memagent.documents import converters
 from memagent.documents.files import (
     BLOCK_BYTES,
+    DocumentFile,
     Print,
-    Source,
     UnusableError,
     brief,
     bytes_at,
@@ -54,7 +54,7 @@ class StoppedError(DocumentError):
     """The read was given up before the file was converted."""
 
 
-def converted_blocks(source: Source, taken: Print, turn: Lock, stopped: Event) -> Iterator[bytes]:
+def converted_blocks(source: DocumentFile, taken: Print, turn: Lock, stopped: Event) -> Iterator[bytes]:
     """The converted text of a file in UTF-8, block by block.
 
     `turn` is held while a conversion runs: those who want the same file wait for it. Raises
@@ -75,7 +75,7 @@ def converted_blocks(source: Source, taken: Print, turn: Lock, stopped: Event) -
         place += len(block)
 
 
-def _converted(source: Source, taken: Print, turn: Lock, stopped: Event) -> Path:
+def _converted(source: DocumentFile, taken: Print, turn: Lock, stopped: Event) -> Path:
     """Where the text of a file is, converted now unless it was before."""
     try:
         place = cache_folder() / f"{taken.sha256.hex()}.{source.format}.{_VERSION}"
@@ -99,7 +99,7 @@ def _converted(source: Source, taken: Print, turn: Lock, stopped: Event) -> Path
         raise DocumentError(f"{source.name} cannot be converted: {why}") from error
 
 
-def convert(source: Source, place: Path, stopped: Event, limits: Limits | None = None) -> None:
+def convert(source: DocumentFile, place: Path, stopped: Event, limits: Limits | None = None) -> None:
     """Convert a file to UTF-8 text at `place`, which is then whole.
 
     Raises as `converted_blocks` does, and `OSError`.
@@ -117,7 +117,7 @@ def cache_folder() -> Path:
     return folder
 
 
-def _run(source: Source, output: IO[bytes], stopped: Event, limits: Limits) -> str:
+def _run(source: DocumentFile, output: IO[bytes], stopped: Event, limits: Limits) -> str:
     """Run the converter. Returns why it failed, or nothing."""
     command = [sys.executable, "-P", converters.__file__, source.format]
     command += [str(limits.memory_mib), str(limits.seconds), str(limits.output_mib)]
@@ -143,7 +143,7 @@ def _run(source: Source, output: IO[bytes], stopped: Event, limits: Limits) -> s
     return _reason(process.returncode, brief(said.decode("utf-8", "replace")), limits)
 
 
-def _stopped(source: Source) -> StoppedError:
+def _stopped(source: DocumentFile) -> StoppedError:
     return StoppedError(f"{source.name} was not converted: the read was stopped")
 
 
@@ -163,7 +163,7 @@ def _reason(code: int, said: str, limits: Limits) -> str:
     return said or f"the converter ended with {code}"
 
 
-def _opened(source: Source) -> IO[bytes]:
+def _opened(source: DocumentFile) -> IO[bytes]:
     """The file for the converter's standard input."""
     if isinstance(source.origin, Path):
         try:

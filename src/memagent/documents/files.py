@@ -45,7 +45,7 @@ class UnusableError(DocumentError):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class DocumentFile:
     """One file of a document, or text in memory. `encoding` is "" for formats that carry their own.
 
     `name` is the path as it was given, `title` what the model is shown of it. `named` tells that the user
@@ -69,7 +69,7 @@ class Print(NamedTuple):
     blocks: array[int]
 
 
-def look_at(origin: Path | IO[bytes], name: str, named: bool) -> Source:
+def look_at(origin: Path | IO[bytes], name: str, named: bool) -> DocumentFile:
     """What a file is, from its name, size and first bytes. Raises `DocumentError` if it cannot be read."""
     try:
         if isinstance(origin, Path) and origin.exists() and not origin.is_file():
@@ -100,7 +100,7 @@ def look_at(origin: Path | IO[bytes], name: str, named: bool) -> Source:
     if encoding is None:
         advice = f": {_ADVICE[suffix]}" if suffix in _ADVICE else ", not text"
         raise DocumentError(f"{name} is a binary file{advice}")
-    return Source(name, origin, kind, encoding, size, named, gzipped, title=name)
+    return DocumentFile(name, origin, kind, encoding, size, named, gzipped, title=name)
 
 
 def bytes_at(origin: Path | bytes | IO[bytes], place: int, size: int) -> bytes:
@@ -114,7 +114,7 @@ def bytes_at(origin: Path | bytes | IO[bytes], place: int, size: int) -> bytes:
         return file.read(size)
 
 
-def take_print(source: Source) -> Print:
+def take_print(source: DocumentFile) -> Print:
     """Read a file through. Raises `DocumentError` if it cannot be read, or is shorter than it was."""
     digest, blocks = hashlib.sha256(), array("I")
     for block in _raw(source):
@@ -123,7 +123,7 @@ def take_print(source: Source) -> Print:
     return Print(digest.digest(), blocks)
 
 
-def checked_bytes(source: Source, taken: Print) -> Iterator[bytes]:
+def checked_bytes(source: DocumentFile, taken: Print) -> Iterator[bytes]:
     """The bytes of a file in blocks, none of which is another than when the print was taken.
 
     Raises `DocumentError` for a file that has changed; what was added to its end is left out.
@@ -134,12 +134,12 @@ def checked_bytes(source: Source, taken: Print) -> Iterator[bytes]:
         yield block
 
 
-def changed(source: Source) -> DocumentError:
+def changed(source: DocumentFile) -> DocumentError:
     """The error for a file that is not what it was."""
     return DocumentError(f"{source.name} changed while it was read: start again when it no longer does")
 
 
-def unpacked(source: Source, blocks: Iterator[bytes]) -> Iterator[bytes]:
+def unpacked(source: DocumentFile, blocks: Iterator[bytes]) -> Iterator[bytes]:
     """The content of a gzip file, in blocks of some 256 KiB.
 
     Raises `DocumentError` for a damaged file, and one that unpacks to an absurd size.
@@ -171,7 +171,7 @@ def _unpacked_sample(sample: bytes, name: str) -> bytes:
         raise UnusableError(f"{name} is damaged: it cannot be unpacked ({error})") from error
 
 
-def _raw(source: Source) -> Iterator[bytes]:
+def _raw(source: DocumentFile) -> Iterator[bytes]:
     """The bytes that the file had when it was opened. Raises `DocumentError`."""
     for place in range(0, source.size_bytes, BLOCK_BYTES):
         size = min(BLOCK_BYTES, source.size_bytes - place)

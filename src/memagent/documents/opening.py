@@ -24,8 +24,8 @@ from typing import IO, NamedTuple
 from memagent.documents.conversion import converted_blocks
 from memagent.documents.converters import HTML, PAGED
 from memagent.documents.files import (
+    DocumentFile,
     Print,
-    Source,
     UnusableError,
     checked_bytes,
     look_at,
@@ -43,7 +43,7 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 class Block(NamedTuple):
     """A piece of a document's text, from one source and one page (counted from 1; None without pages)."""
 
-    source: Source
+    source: DocumentFile
     text: str
     page: int | None
 
@@ -55,7 +55,7 @@ class Document:
     Any number of passes may go over it at the same time, in any threads.
     """
 
-    sources: tuple[Source, ...]
+    sources: tuple[DocumentFile, ...]
     skipped: tuple[str, ...] = ()
     _prints: dict[int, Print] = field(default_factory=dict, init=False, repr=False)
     _printing: Lock = field(default_factory=Lock, init=False, repr=False)
@@ -142,7 +142,7 @@ class Pass:
         self.replaced[block.source.name] += block.text.count("\ufffd")
         return block
 
-    def _with_text(self, source: Source, blocks: Iterator[Block]) -> Iterator[Block]:
+    def _with_text(self, source: DocumentFile, blocks: Iterator[Block]) -> Iterator[Block]:
         """The blocks. Raises `UnusableError`, before it yields anything, if all are blank."""
         blank: list[Block] = []
         for block in blocks:
@@ -159,7 +159,7 @@ class Pass:
             advice = " (scanned? run OCR first)" if source.format == "pdf" else ""
             raise UnusableError(f"{source.name} has no text{advice}")
 
-    def _texts(self, number: int, source: Source) -> Iterator[Block]:
+    def _texts(self, number: int, source: DocumentFile) -> Iterator[Block]:
         """The text of a source, as the format wants it read."""
         raw = self._bytes(number, source)
         texts = _decoded(unpacked(source, raw) if source.gzipped else raw, source.encoding or "utf-8")
@@ -173,7 +173,7 @@ class Pass:
         for text in texts:
             yield Block(source, text, None)
 
-    def _bytes(self, number: int, source: Source) -> Iterator[bytes]:
+    def _bytes(self, number: int, source: DocumentFile) -> Iterator[bytes]:
         """The bytes of a source's text: its own, or those that it was converted to."""
         if isinstance(source.origin, bytes):
             return iter((source.origin,))
@@ -182,7 +182,7 @@ class Pass:
             return checked_bytes(source, taken)
         return converted_blocks(source, taken, self.document._converting, self._stopped)
 
-    def _paged(self, source: Source, texts: Iterable[str]) -> Iterator[Block]:
+    def _paged(self, source: DocumentFile, texts: Iterable[str]) -> Iterator[Block]:
         """Divide at the form feeds that end pages. Pages without text are counted."""
         page, empty, begun = 1, 0, False
         for text in texts:
@@ -208,7 +208,7 @@ def open_document(*paths: str | os.PathLike[str], follow_links: bool = False) ->
 
     Raises `DocumentError` if nothing is found, a file cannot be read, or a named file is binary or empty.
     """
-    found: dict[object, Source] = {}
+    found: dict[object, DocumentFile] = {}
     skipped: list[str] = []
     for path in paths:
         if os.fspath(path) == "-":
@@ -237,7 +237,7 @@ def open_document(*paths: str | os.PathLike[str], follow_links: bool = False) ->
 def text_document(text: str, name: str = "text") -> Document:
     """A document from a string."""
     content = _sendable(text).encode()
-    return Document((Source(name, content, "text", "utf-8", len(content), title=name),))
+    return Document((DocumentFile(name, content, "text", "utf-8", len(content), title=name),))
 
 
 def _kept_input() -> IO[bytes]:
@@ -248,7 +248,7 @@ def _kept_input() -> IO[bytes]:
     return kept
 
 
-def _titled(sources: tuple[Source, ...]) -> tuple[Source, ...]:
+def _titled(sources: tuple[DocumentFile, ...]) -> tuple[DocumentFile, ...]:
     """The sources, each with its path below the folder that holds all of them."""
     files = [Path(os.path.abspath(it.origin)) for it in sources if isinstance(it.origin, Path)]  # noqa: PTH100
     if not files:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from memagent.reading.sources import Statement
 from memagent.settings import ReadSettings
 from memagent.types import Conversation
 
@@ -18,6 +19,7 @@ class Progress:
     it that is, from 0 to 1, or None if it cannot be known. `calls` counts conversations, `recalled` those of
     them that a resumed journal had, `cut` replies that ended at their token budget. Token counts are the
     engine's. `cost` is None without prices. `seconds` is the time since this process began the read.
+    `statements` are those of the memory with their sources, if the settings ask for them.
     """
 
     chunks: int = 0
@@ -34,6 +36,7 @@ class Progress:
     seconds_left: float | None = None
     tokens_per_second: float = 0.0
     memory: str = ""
+    statements: tuple[Statement, ...] = ()
     done: bool = False
 
     @property
@@ -58,7 +61,13 @@ class Meter:
             now, chunks=now.chunks + 1, document_tokens=now.document_tokens + tokens, fraction=fraction
         )
 
-    def conversation(self, conversation: Conversation, recalled: int, seconds: float) -> None:
+    def conversation(
+        self,
+        conversation: Conversation,
+        recalled: int,
+        seconds: float,
+        statements: tuple[Statement, ...] = (),
+    ) -> None:
         """A conversation was finished; so many replies came from the record so far."""
         usage, now = conversation.completion.usage, self.progress
         if recalled > now.recalled:
@@ -81,6 +90,7 @@ class Meter:
             seconds_left=0.0 if done else left,
             tokens_per_second=self._fresh_tokens / seconds if seconds else 0.0,
             memory=conversation.memory,
+            statements=statements,
             done=done,
         )
 

@@ -30,6 +30,7 @@ from memagent.reading.conversations import Reading
 from memagent.reading.journal import Journal
 from memagent.reading.progress import Meter, Progress
 from memagent.reading.replies import without_thought
+from memagent.reading.sources import Provenance, Statement, located, statements_of
 from memagent.reading.workflows import chosen_workflow
 from memagent.settings import ReadSettings, Settings, load_settings
 from memagent.types import Chunk, Conversation, Engine, Trajectory
@@ -45,6 +46,8 @@ class Result:
     `chunks` and `document_tokens` count what was read, which is less than the document if `stopped_early`;
     `calls` counts conversations, those of a resumed journal included; `cut` those whose reply ended at its
     token budget; `seconds` is the time since this process began the read; `cost` is None without prices.
+    `sources` names the files that were read; `statements` are those of the answer, with the place that each
+    comes from, if the settings ask for them (`cite`).
     """
 
     answer: str
@@ -64,6 +67,7 @@ class Result:
     trace: str | None
     stopped_early: bool
     sources: tuple[str, ...]
+    statements: tuple[Statement, ...] = ()
 
 
 class Read:
@@ -103,7 +107,9 @@ class Read:
         self.found = document.blocks()
         """What was found while the document was read: files left out, characters that are not text."""
         self.answer = ""
+        self.statements: tuple[Statement, ...] = ()
         self.stopped_early = False
+        self._provenance = Provenance() if self.settings.cite else None
         self._traces = [trace] if isinstance(trace, Path) else list(trace or ())
         self._resume, self._memory, self._asks = resume, memory, asks
         self._journal: Journal | None = None
@@ -151,11 +157,14 @@ class Read:
         journal = self._journal = await asyncio.to_thread(self._open, engine)
         try:
             reading = replace(reading, engine=journal or engine)
-            async for conversation in self._conversations(reading):
-                if journal:
-                    await journal.append(conversation)
-                self._take(conversation)
-                yield conversation
+            async with aclosing(self._conversations(reading)) as conversations:
+                async for conversation in conversations:
+                    if journal:
+                        await journal.append(conversation)
+                    await self._take(conversation)
+                    yield conversation
+            if self._provenance:
+                self.statements = await asyncio.to_thread(self._cited, self._provenance, reading)
             if journal:
                 await journal.finish(self.answer)
         finally:
@@ -196,6 +205,7 @@ class Read:
             trace=str(self.trace) if self.trace else None,
             stopped_early=self.stopped_early,
             sources=tuple(self.found.replaced),
+            statements=self.statements,
         )
 
     def _prompts(self) -> Prompts:
@@ -231,6 +241,8 @@ class Read:
             self._meter.chunk(chunk.tokens, min(1.0, self._bytes_read / size) if size else None)
             text = text or bool(chunk.text.strip())
             if text:  # blank chunks at the beginning are nobody's business
+                if self._provenance:
+                    self._provenance.chunk(chunk)
                 yield chunk
         if not text:
             names = ", ".join(source.name for source in self.document.sources)
@@ -240,9 +252,21 @@ class Read:
         sources = self.document.sources
         return next((it.encoding for it in sources if it.name == chunk.source and it.encoding), "utf-8")
 
-    def _take(self, conversation: Conversation) -> None:
+    async def _take(self, conversation: Conversation) -> None:
         recalled = self._journal.recalled if self._journal else 0
-        self._meter.conversation(conversation, recalled, time.perf_counter() - self._started)
+        if self._provenance:
+            await asyncio.to_thread(self._provenance.update, conversation)
+        statements = self._provenance.memory if self._provenance else ()
+        seconds = time.perf_counter() - self._started
+        self._meter.conversation(conversation, recalled, seconds, statements)
+
+    def _cited(self, provenance: Provenance, reading: Reading) -> tuple[Statement, ...]:
+        """The statements of the answer with their sources, from the memory or else the whole document."""
+        if provenance.memory:
+            return provenance.answer(self.answer)
+        count, tokens = reading.model.count_tokens, reading.budgets.chunk_tokens
+        statements = [Statement(text, None) for text in statements_of(self.answer)]
+        return located(statements, split(self.document.blocks(), tokens, count))
 
     def _header(self) -> dict[str, Any]:
         """Everything that the conversations depend on: a journal is resumed only if it is the same."""

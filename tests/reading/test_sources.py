@@ -1,0 +1,142 @@
+"""A source that is shown stands in the document, character for character; what nothing says has none."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memagent import Read, ReadSettings, ScriptedEngine, open_document, text_document
+from memagent.documents.chunking import split
+from memagent.documents.tokens import estimate_tokens
+from memagent.reading.sources import Statement, find, located, statements_of, support
+from memagent.types import Chunk, Message, Part
+
+STORY = (Path(__file__).parents[2] / "examples" / "blue_carbuncle.txt").read_text("utf-8")
+
+
+def chunk_of(text: str, start: int = 0) -> Chunk:
+    end = start + len(text)
+    return Chunk(0, text, start, end, len(text.split()), (Part("a.txt", start, end),))
+
+
+def read(text: str, reply: str, answer: str, workflow: str = "gated") -> Read:
+    def replies(messages: tuple[Message, ...]) -> str:
+        return f"MEMORY\n{reply}" if "<chunk" in messages[-1].content else answer
+
+    settings = ReadSettings(workflow=workflow, cite=True, chunk_tokens=400)
+    made = Read("Who?", text_document(text, "a.txt"), ScriptedEngine(replies), settings)
+
+    async def run() -> None:
+        async for _ in made:
+            pass
+
+    asyncio.run(run())
+    return made
+
+
+@pytest.mark.parametrize(
+    ("statement", "excerpt"),
+    [
+        ("Catherine Cusack, maid to\nthe Countess", "Catherine Cusack, maid to\nthe Countess"),
+        ("Catherine Cusack was the maid of the Countess.", "Catherine Cusack, maid to\nthe Countess"),
+        ("- The reward is 1000 pounds", "the reward offered of 1000 pounds"),
+        ("Catherine Cusack stole the goose in Vienna.", None),
+        ("Napoleon was there in 1812.", None),
+    ],
+)
+def test_a_statement_is_found_or_is_not(statement: str, excerpt: str | None) -> None:
+    source = find(statement, chunk_of(STORY))
+    assert (source is None) == (excerpt is None)
+    if source and excerpt:
+        assert excerpt in source.excerpt
+        assert STORY[source.start : source.end] == source.excerpt
+
+
+@pytest.mark.parametrize(
+    ("statement", "excerpt", "supported"),
+    [
+        ("The rent is 900 euros", "The monthly rent is 900 euros, due on the first.", True),
+        ("The rent is 950 euros", "The monthly rent is 900 euros, due on the first.", False),
+        ("押金是五百元", "合同规定押金是五百元。", True),
+        ("押金是六万元整", "合同规定不收取任何费用。", False),
+        ("7421", "The vault's code is 7421.", True),
+        ("7422", "The vault's code is 7421.", False),
+    ],
+)
+def test_numbers_must_agree_and_most_words(statement: str, excerpt: str, supported: bool) -> None:
+    assert bool(support(statement, excerpt)) == supported
+
+
+def test_the_answer_tells_the_places_that_its_memory_came_from() -> None:
+    made = read(STORY, "Catherine Cusack was the maid of the Countess.", "Catherine Cusack was the maid.")
+    (statement,) = made.statements
+    assert statement.source and "Catherine Cusack, maid to" in statement.source.excerpt
+    assert made.result.statements == made.statements
+    assert STORY[statement.source.start : statement.source.end] == statement.source.excerpt
+
+
+def test_a_fabricated_statement_is_marked() -> None:
+    made = read(STORY, "Moriarty hid the stone in Vienna.", "Moriarty hid the stone in Vienna.")
+    assert made.statements == (Statement("Moriarty hid the stone in Vienna.", None),)
+
+
+@pytest.mark.parametrize("workflow", ["full", "rag", "truncate"])
+def test_without_a_memory_the_whole_document_is_searched(workflow: str) -> None:
+    made = read(STORY, "", "Catherine Cusack was the maid. It was in Vienna, in 1812.", workflow)
+    found, not_found = made.statements
+    assert found.source and "Catherine Cusack" in found.source.excerpt
+    assert not_found.source is None
+
+
+def test_files_and_their_own_offsets_are_told(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("The lamp is green and stands in Oslo.\n")
+    (tmp_path / "b.txt").write_text("Nothing.\nThe anchor is red and lies in Bergen.\n")
+    document = open_document(tmp_path)
+    statements = [Statement("The anchor lies in Bergen", None), Statement("The lamp stands in Oslo", None)]
+    for it in located(statements, split(document.blocks(), 400, estimate_tokens)):
+        assert it.source is not None
+        text = Path(it.source.file).read_text()
+        assert text[it.source.start : it.source.end] == it.source.excerpt
+
+
+def test_every_source_of_a_thousand_reads_stands_in_its_document() -> None:
+    sentences = [line for line in statements_of(STORY) if len(line.split()) > 5]
+    shown = unsupported = 0
+    for number in range(1000):
+        source = random.Random(number)
+        text = " ".join(source.sample(sentences, 12))
+        true, false = source.choice(statements_of(text)), source.choice(sentences)
+        words = true.split()
+        bent = " ".join(words[: len(words) * 2 // 3])
+        made = find(bent, chunk_of(text))
+        if made:
+            shown += 1
+            assert text[made.start : made.end] == made.excerpt
+        fabricated = find(
+            f"In Vienna {len(false)} dragons guarded the {number + 5000} marbles.", chunk_of(text)
+        )
+        unsupported += fabricated is None
+    assert shown > 990
+    assert unsupported == 1000
+
+
+@given(st.text(max_size=300), st.text(max_size=80))
+def test_any_source_is_an_excerpt(text: str, statement: str) -> None:
+    if (source := find(statement, chunk_of(text))) is not None:
+        assert text[source.start : source.end] == source.excerpt
+
+
+def test_a_long_chunk_takes_no_quadratic_time() -> None:
+    text, statement = "the cat of the house and the dog " * 30_000, "the dog and the cat of the house " * 10
+    started = time.perf_counter()
+    find(statement, chunk_of(text))
+    once = time.perf_counter() - started
+    started = time.perf_counter()
+    find(statement, chunk_of(text * 4))
+    assert time.perf_counter() - started < 12 * once + 1
