@@ -47,8 +47,8 @@ def split(document: Document | Pass, chunk_tokens: int, count_tokens: TokenCount
     blocks = document.blocks() if isinstance(document, Document) else document
     index = 0
     for pieces in _packed(_pieces(blocks, chunk_tokens, count_tokens), chunk_tokens):
-        for chunk in _joined_pieces(pieces, chunk_tokens, count_tokens):
-            yield replace(chunk, index=index)
+        for one in _joined_pieces(pieces, chunk_tokens, count_tokens):
+            yield Chunk(index, one.text, one.parts[0].start, one.parts[-1].end, one.tokens, one.parts)
             index += 1
 
 
@@ -74,8 +74,11 @@ def _pieces(blocks: Pass, chunk_tokens: int, count_tokens: TokenCounter) -> Iter
         texts = _noting_pages(own, offset, pages)
         for text, tokens, last in _cut(texts, chunk_tokens, _counting_behind(head, count_tokens)):
             start, end = end, end + len(text)
-            bare = Part(source.name, start, end, None, offset, head)
-            yield _Piece(text, tuple(_by_page(bare, pages)), tokens, last)
+            spans = _by_page(start, end, pages)
+            parts = tuple(
+                Part(source.name, *span, offset, head if span[0] == start else "") for span in spans
+            )
+            yield _Piece(text, parts, tokens, last)
 
 
 def _counting_behind(head: str, count_tokens: TokenCounter) -> TokenCounter:
@@ -91,14 +94,13 @@ def _noting_pages(blocks: Iterable[Block], offset: int, pages: list[tuple[int, i
         yield block.text
 
 
-def _by_page(part: Part, pages: list[tuple[int, int | None]]) -> Iterator[Part]:
-    """A part of one source, divided where pages begin; pages that end before it are dropped."""
-    while len(pages) > 1 and pages[1][0] <= part.start:
+def _by_page(start: int, end: int, pages: list[tuple[int, int | None]]) -> list[tuple[int, int, int | None]]:
+    """A span divided where pages begin, each with its page; pages that end before it are dropped."""
+    while len(pages) > 1 and pages[1][0] <= start:
         del pages[0]
-    begun = [(max(start, part.start), page) for start, page in pages if start < part.end]
-    ends = [*(start for start, _ in begun[1:]), part.end]
-    for (start, page), end in zip(begun, ends, strict=True):
-        yield replace(part, start=start, end=end, page=page, head=part.head if start == part.start else "")
+    begun = [(max(begins, start), page) for begins, page in pages if begins < end]
+    ends = [*(begins for begins, _ in begun[1:]), end]
+    return [(begins, ends[number], page) for number, (begins, page) in enumerate(begun)]
 
 
 def _packed(pieces: Iterable[_Piece], chunk_tokens: int) -> Iterator[list[_Piece]]:
@@ -120,10 +122,10 @@ def _packed(pieces: Iterable[_Piece], chunk_tokens: int) -> Iterator[list[_Piece
         yield held
 
 
-def _joined_pieces(pieces: list[_Piece], chunk_tokens: int, count_tokens: TokenCounter) -> Iterator[Chunk]:
-    """One chunk, or several where the pieces together count for more than each on its own."""
+def _joined_pieces(pieces: list[_Piece], chunk_tokens: int, count_tokens: TokenCounter) -> Iterator[_Piece]:
+    """One piece for all, or several where together they count for more than each on its own."""
     if len(pieces) == 1:
-        yield _chunk(pieces[0].text, pieces[0].parts, pieces[0].tokens)
+        yield pieces[0]
         return
     parts = list(pieces[0].parts)
     for before, piece in pairwise(pieces):
@@ -131,18 +133,14 @@ def _joined_pieces(pieces: list[_Piece], chunk_tokens: int, count_tokens: TokenC
         if first.head and not before.text.endswith("\n"):
             first = replace(first, head="\n" + first.head)
         parts += [first, *others]
-    chunk = _chunk("".join(piece.text for piece in pieces), tuple(parts), 0)
-    chunk = replace(chunk, tokens=count_tokens(chunk.shown))
+    text = "".join(piece.text for piece in pieces)
+    chunk = _counted(0, text, tuple(parts), count_tokens)
     if chunk.tokens <= chunk_tokens:
-        yield chunk
+        yield _Piece(text, chunk.parts, chunk.tokens, last=True)
     else:
         middle = len(pieces) // 2
         yield from _joined_pieces(pieces[:middle], chunk_tokens, count_tokens)
         yield from _joined_pieces(pieces[middle:], chunk_tokens, count_tokens)
-
-
-def _chunk(text: str, parts: tuple[Part, ...], tokens: int, index: int = 0) -> Chunk:
-    return Chunk(index, text, parts[0].start, parts[-1].end, tokens, parts)
 
 
 def cut(blocks: Iterable[str], chunk_tokens: int, count_tokens: TokenCounter) -> Iterator[tuple[str, int]]:
@@ -261,9 +259,12 @@ def halve(chunk: Chunk, count_tokens: TokenCounter) -> tuple[Chunk, Chunk]:
     after = [replace(part, start=max(part.start, border)) for part in chunk.parts if part.end > border]
     heads = [part.head for part in before if part.source == after[0].source and part.head]
     after[0] = replace(after[0], head=(after[0].head or "".join(heads)).lstrip("\n"))
-    first = _chunk(chunk.text[:middle], before, 0, chunk.index)
-    second = _chunk(chunk.text[middle:], tuple(after), 0, chunk.index)
     return (
-        replace(first, tokens=count_tokens(first.shown)),
-        replace(second, tokens=count_tokens(second.shown)),
+        _counted(chunk.index, chunk.text[:middle], before, count_tokens),
+        _counted(chunk.index, chunk.text[middle:], tuple(after), count_tokens),
     )
+
+
+def _counted(index: int, text: str, parts: tuple[Part, ...], count_tokens: TokenCounter) -> Chunk:
+    chunk = Chunk(index, text, parts[0].start, parts[-1].end, 0, parts)
+    return replace(chunk, tokens=count_tokens(chunk.shown))

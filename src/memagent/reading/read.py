@@ -115,6 +115,7 @@ class Read:
         self._journal: Journal | None = None
         self._budgets: Budgets | None = None
         self._bytes_read = 0
+        self._encodings = {it.name: it.encoding for it in document.sources if it.encoding}
         self._meter = Meter(self.settings, Progress(memory=memory))
         self._started = time.perf_counter()
 
@@ -237,7 +238,10 @@ class Read:
         """The chunks that hold text, counted. Raises `DocumentError` if there is none."""
         size, text = self.document.text_bytes, False
         async for chunk in chunks:
-            self._bytes_read += len(chunk.text.encode(self._encoding(chunk), "replace"))
+            self._bytes_read += sum(
+                len(chunk.text_of(part).encode(self._encodings.get(part.source, "utf-8"), "replace"))
+                for part in chunk.parts
+            )
             self._meter.chunk(chunk.tokens, min(1.0, self._bytes_read / size) if size else None)
             text = text or bool(chunk.text.strip())
             if text:  # blank chunks at the beginning are nobody's business
@@ -247,10 +251,6 @@ class Read:
         if not text:
             names = ", ".join(source.name for source in self.document.sources)
             raise DocumentError(f"{names} has no text")
-
-    def _encoding(self, chunk: Chunk) -> str:
-        sources = self.document.sources
-        return next((it.encoding for it in sources if it.name == chunk.source and it.encoding), "utf-8")
 
     async def _take(self, conversation: Conversation) -> None:
         recalled = self._journal.recalled if self._journal else 0
