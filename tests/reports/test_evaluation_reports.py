@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import struct
 import sys
 from pathlib import Path
@@ -162,8 +163,27 @@ def test_runs_of_one_model_are_one_table_unless_they_did_the_same(tmp_path: Path
         write(tmp_path / task, [it for it in rows if it.task == task]) for task in ("vt", "niah_single_1")
     ]
     assert load(parts).series == ["gated", "full"]
-    again = [*parts, write(tmp_path / "again", rows)]
+    again = [*parts, write(tmp_path / "again", rows, created="2026-11-22T00:00:00Z")]
     assert len(load(again).series) == 6 and f"full ({tmp_path / 'again'})" in load(again).series
+
+
+def test_a_run_given_twice_counts_once(tmp_path: Path) -> None:
+    folder = write(tmp_path / "run", linear_rows())
+    shutil.copytree(folder, tmp_path / "copy")
+    (tmp_path / "link").symlink_to(folder)
+    once = load([folder])
+    for names in ([folder, folder], [folder, tmp_path / "copy"], [folder, tmp_path / "link"]):
+        twice = load(names)
+        assert (twice.series, len(twice.results)) == (once.series, len(once.results))
+        assert list(twice.runs) == [str(folder)]
+
+
+def test_capture_and_retention_have_a_table_where_they_are_known(tmp_path: Path) -> None:
+    rows = [row(index=index, captured=index < 3, retained=index < 2) for index in range(4)]
+    told, data = report(write(tmp_path / "run", [*rows, row(workflow="full")]))
+    assert "| gated | 2K | 4 | 75.0 [30, 95] | 66.7 [21, 94] |" in told and "| full | 2K | 1 |" not in told
+    assert data["by_size"][0]["capture"]["mean"] == 0.75 and data["by_size"][1]["capture"] is None
+    assert "## Memory" not in report(write(tmp_path / "other", [row()]))[0]
 
 
 def test_a_run_that_is_not_finished_is_called_so(tmp_path: Path) -> None:

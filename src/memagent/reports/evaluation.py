@@ -5,22 +5,21 @@ The same rows always give the same report; nothing is asked of a model. Pictures
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from memagent import __version__
-from memagent.errors import SettingsError, extra_hint
+from memagent.errors import SettingsError
 from memagent.evaluation import statistics
-from memagent.evaluation.rows import read_header, read_rows
-from memagent.evaluation.statistics import Estimate, Scored, Size, Summary
+from memagent.evaluation.rows import EvaluationRow, read_header, read_rows
+from memagent.evaluation.statistics import Estimate, Scored, Summary
 from memagent.reports import evaluation_plots as plots
+from memagent.reports.folder import Pictures, as_page, as_text, picture, write_folder
 from memagent.reports.markdown import cell, table
 
-FORMAT = 1
 _INTERVALS = """\
 Scores are in percent, with the 95% interval of the mean in brackets. With 128 questions it is about \
 ±7 points at a score of 80%. A failed attempt scores 0 and is counted; an example that was read several \
@@ -41,19 +40,25 @@ class Evidence:
 
 
 def load(folders: Sequence[Path]) -> Evidence:
-    """The rows of runs, each with the name of its line: the reader, and what tells the runs apart.
+    """The rows of runs, each with the name of its line: the workflow, and what tells the runs apart.
 
-    That is the model where models differ, or the folder where one model did the same thing twice.
-    Raises `SettingsError` for a folder without rows.
+    That is the model where models differ, or the folder where one model did the same thing twice. A run
+    that is named twice, also as a copy, counts once. Raises `SettingsError` for a folder without rows.
     """
     runs = {str(folder): read_header(folder) for folder in folders}
-    rows = {name: list(read_rows(Path(name))) for name in runs}
-    if not any(rows.values()):
-        raise SettingsError(f"no row yet in {', '.join(runs)}")
+    rows: dict[str, list[EvaluationRow]] = {name: [] for name in runs}
     models = {name: str(run["model"]["name"]) for name, run in runs.items()}
+    seen: set[tuple[str, str, EvaluationRow]] = set()
+    for name, run in runs.items():
+        for row in read_rows(Path(name)):
+            if (given := (models[name], run["created"], row)) not in seen:
+                seen.add(given)
+                rows[name].append(row)
+    if not seen:
+        raise SettingsError(f"no row yet in {', '.join(runs)}")
     met = Counter((models[name], row.key) for name in runs for row in rows[name])
     again = any(count > 1 for count in met.values())
-    several = len(set(models.values())) > 1
+    several = len({models[name] for name in runs if rows[name]}) > 1
     orders = [name for run in runs.values() for name in run["plan"]["workflows"]]
     results = [
         Scored(_series(row.workflow, models[name] if several else "", name if again else ""), name, row)
@@ -61,7 +66,7 @@ def load(folders: Sequence[Path]) -> Evidence:
         for row in rows[name]
     ]
     results.sort(key=lambda result: (orders.index(result.row.workflow), result.row.task, result.size))
-    return Evidence(runs, tuple(results))
+    return Evidence({name: run for name, run in runs.items() if rows[name]}, tuple(results))
 
 
 def _series(reader: str, model: str, folder: str) -> str:
@@ -75,23 +80,14 @@ def write_report(folders: Sequence[Path], out: Path) -> list[Path]:
     Raises `SettingsError` for folders that hold no rows or cannot be written.
     """
     evidence = load(folders)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        pictures = plots.draw(evidence.results, evidence.series, out)
-        written = {out / "report.json": as_json(evidence), out / "report.md": as_markdown(evidence, pictures)}
-        for path, text in written.items():
-            path.write_text(text, "utf-8")
-    except OSError as error:
-        raise SettingsError(f"{out} cannot be written: {error.strerror or error}") from error
-    return [*written, *(pictures or {}).values()]
+    pictures = plots.pictures(evidence.results, evidence.series)
+    return write_folder(out, as_json(evidence), pictures, partial(as_markdown, evidence))
 
 
 def as_json(evidence: Evidence) -> str:
     """Everything that the report says, as JSON."""
     sizes = statistics.by_size(evidence.results)
     told = {
-        "format": FORMAT,
-        "version": __version__,
         "runs": evidence.runs,
         "scores": [
             {"workflow": series, "task": task, **asdict(size), **_told(summary)}
@@ -122,33 +118,31 @@ def as_json(evidence: Evidence) -> str:
             for (series, cause, error), count in statistics.failures(evidence.results).most_common()
         ],
     }
-    return json.dumps(told, indent=2, ensure_ascii=False) + "\n"
+    return as_text(told)
 
 
 def _told(summary: Summary) -> dict[str, Any]:
     return {**asdict(summary), "tokens": summary.tokens}
 
 
-def as_markdown(evidence: Evidence, pictures: dict[str, Path] | None) -> str:
-    """The report for people. `pictures` maps their names to files; None if they cannot be drawn."""
-    shown = {name: f"\n![{name}]({path.name})\n" for name, path in (pictures or {}).items()}
+def as_markdown(evidence: Evidence, pictures: Pictures | None) -> str:
+    """The report for people, with the pictures that were drawn; None if none could be."""
     parts = [
         "# Evaluation\n",
         *(_run(name, run, evidence.results) for name, run in evidence.runs.items()),
         f"## Scores\n\n{_INTERVALS}\n",
         score_tables(evidence),
         _differences(evidence),
-        shown.get("score by length", ""),
-        _depths(shown.get("score by depth")),
+        picture("score by length", pictures),
+        _depths(picture("score by depth", pictures)),
+        _memory(evidence),
         "## Cost\n",
         _costs(evidence),
-        shown.get("cost by length", ""),
+        picture("cost by length", pictures),
         "## Failures\n",
         _failures(evidence.results),
     ]
-    if pictures is None:
-        parts.append(f"There are no pictures: {extra_hint('report')}.\n")
-    return "\n".join(part for part in parts if part)
+    return as_page(parts, pictures)
 
 
 def _run(name: str, run: dict[str, Any], results: Sequence[Scored]) -> str:
@@ -209,11 +203,26 @@ def _differences(evidence: Evidence) -> str:
     )
 
 
-def _depths(picture: str | None) -> str:
-    if picture is None:
-        return ""
+def _depths(shown: str) -> str:
     told = "The score by where in the document the answer stands, 0% at its beginning. Hatched: no example."
-    return f"## Depth\n\n{told}\n{picture}"
+    return f"## Depth\n\n{told}\n\n{shown}" if shown else ""
+
+
+def _memory(evidence: Evidence) -> str:
+    """A table of what entered the memory and what stayed there, where that is known."""
+    sizes = statistics.by_size(evidence.results)
+    rows = [
+        [series, str(size), f"{it.capture.examples:,}", _estimate(it.capture), _estimate(it.retention)]
+        for (series, size), it in sizes.items()
+        if it.capture
+    ]
+    told = (
+        "Capture: in how many percent of the examples what the answer needs entered the memory at all. "
+        "Retention: in how many of those it was still there at the end. Both look for the words of the "
+        "answer, or else of the evidence: a memory in other words counts as a loss.\n\n"
+    )
+    heads = ["workflow", "size", "examples", "capture", "retention"]
+    return f"## Memory\n\n{told}" + table(heads, rows, texts=2) if rows else ""
 
 
 def _costs(evidence: Evidence) -> str:
@@ -256,9 +265,12 @@ def _failures(results: Sequence[Scored]) -> str:
 
 
 def _score(summary: Summary | None) -> str:
-    if summary is None:
-        return "–"
-    return f"{100 * summary.score:.1f} [{100 * summary.low:.0f}, {100 * summary.high:.0f}]"
+    score = summary and Estimate(summary.examples, summary.score, summary.low, summary.high)
+    return _estimate(score or None)
+
+
+def _estimate(found: Estimate | None) -> str:
+    return "–" if found is None else f"{100 * found.mean:.1f} [{100 * found.low:.0f}, {100 * found.high:.0f}]"
 
 
 def _difference(found: Estimate | None) -> str:
@@ -269,6 +281,3 @@ def _difference(found: Estimate | None) -> str:
 
 def _number(value: float | None, places: int = 0) -> str:
     return "–" if value is None else f"{value:,.{places}f}"
-
-
-__all__ = ["Evidence", "Size", "load", "write_report"]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
 from math import ceil
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memagent.evaluation import statistics
@@ -18,19 +17,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MOST_PANELS_A_ROW = 4
+_BESIDE = 0.05  # how far apart lines stand, in doublings of the length
 
 
-def draw(results: Sequence[Scored], series: Sequence[str], out: Path) -> dict[str, Path] | None:
-    """Draw what the rows allow into `out`; maps each picture's name to its file.
-
-    None if matplotlib is not installed.
-    """
-    pictures = {"score by length": _scores, "score by depth": _depths, "cost by length": _costs}
-    return figures.save({name: partial(it, results, series) for name, it in pictures.items()}, out)
+def pictures(results: Sequence[Scored], series: Sequence[str]) -> dict[str, Callable[[], Figure | None]]:
+    """What draws each picture, by name; None where the rows do not allow one."""
+    drawn = {"score by length": _scores, "score by depth": _depths, "cost by length": _costs}
+    return {name: partial(it, results, series) for name, it in drawn.items()}
 
 
 def _scores(results: Sequence[Scored], series: Sequence[str]) -> Figure:
-    """A line for each reader over the document's length, with the band of its interval."""
+    """A line for each workflow over the document's length, with the interval of each of its points."""
     summaries = statistics.by_size(results)
     kinds = [kind for kind, _ in groupby(sorted({size for _, size in summaries}), lambda size: size.kind)]
     figure, panels = figures.panels(1, len(kinds), 8, 5)
@@ -38,14 +35,21 @@ def _scores(results: Sequence[Scored], series: Sequence[str]) -> Figure:
         points = {key: summary for key, summary in summaries.items() if key[1].kind == kind}
         for number, name in enumerate(series):
             line = [(size, summary) for (of, size), summary in points.items() if of == name]
-            lengths = [_length(size, summary) for size, summary in line]
-            style = figures.style(number)
-            panel.plot(lengths, [100 * it.score for _, it in line], label=name, **style)
-            low, high = [100 * it.low for _, it in line], [100 * it.high for _, it in line]
-            figures.band(panel, lengths, low, high, style["color"])
+            aside = 2 ** (_BESIDE * (number - (len(series) - 1) / 2))  # so that no interval hides another
+            below = [max(0.0, 100 * (it.score - it.low)) for _, it in line]
+            above = [max(0.0, 100 * (it.high - it.score)) for _, it in line]
+            panel.errorbar(
+                [aside * _length(size, summary) for size, summary in line],
+                [100 * it.score for _, it in line],
+                [below, above],
+                label=name,
+                capsize=3,
+                elinewidth=1.2,
+                **figures.style(number),
+            )
         _lengths_axis(panel, points)
         panel.set_ylim(-3, 103)
-        panel.set_ylabel("score, % (band: 95% interval)")
+        panel.set_ylabel("score, % (bars: 95% interval)")
     panels[0].set_title("Score by length of the document", loc="left")
     figures.legend(figure, panels[0])
     return figure
@@ -84,7 +88,7 @@ def _costs(results: Sequence[Scored], series: Sequence[str]) -> Figure:
 
 
 def _depths(results: Sequence[Scored], series: Sequence[str]) -> Figure | None:
-    """A map for each reader: the place of the answer down, the length across, the score as colour."""
+    """A map for each workflow: the place of the answer down, the length across, the score as colour."""
     summaries = statistics.by_depth(results)
     if not summaries:
         return None

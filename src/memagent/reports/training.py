@@ -5,22 +5,20 @@ The same metrics always give the same report. Pictures need the extra `report`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from memagent import __version__
-from memagent.errors import SettingsError, extra_hint
 from memagent.reports import training_plots as plots
 from memagent.reports.curves import Point, TrainingRun, by_series, curve, load_runs, measured, score_curve
+from memagent.reports.folder import Pictures, as_page, as_text, picture, write_folder
 from memagent.reports.markdown import cell, table
 from memagent.reports.measures import measure
 from memagent.training.settings import TrainingSettings
 
-FORMAT = 1
 _OUTCOMES = """\
 The reward is the mean over a step's attempts; the score is of held-out examples, in percent, with half of \
 its 95% interval; the time is that of rollouts and updates. The best of many values is also the luckiest: \
@@ -45,33 +43,18 @@ def write_report(folders: Sequence[Path], out: Path) -> list[Path]:
     Raises `SettingsError` for a folder that holds no run, or if `out` cannot be written.
     """
     runs = load_runs(folders)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        pictures = plots.draw(runs, out)
-        written = {out / "report.json": as_json(runs), out / "report.md": as_markdown(runs, pictures)}
-        for path, text in written.items():
-            path.write_text(text, "utf-8")
-    except OSError as error:
-        raise SettingsError(f"{out} cannot be written: {error.strerror or error}") from error
-    return [*written, *(pictures or {}).values()]
+    return write_folder(out, as_json(runs), plots.pictures(runs), partial(as_markdown, runs))
 
 
 def as_json(runs: Sequence[TrainingRun]) -> str:
     """Everything that the report says, as JSON: of a curve's points the step, mean, lowest and highest."""
-    told = {
-        "format": FORMAT,
-        "version": __version__,
-        "runs": {run.name: _as_json(run) for run in runs},
-    }
     curves = [
         {"series": series, "stage": stage, "measure": name, "points": [astuple(it) for it in points]}
         for series, members in by_series(runs).items()
         for stage, name in measured(members)
         if (points := _curve(members, stage, name))
     ]
-    lines = ",\n    ".join(json.dumps(it, ensure_ascii=False) for it in curves)
-    head = json.dumps(told, indent=2, ensure_ascii=False).removesuffix("\n}")
-    return f'{head},\n  "curves": [\n    {lines}\n  ]\n}}\n'
+    return as_text({"runs": {run.name: _as_json(run) for run in runs}, "curves": curves})
 
 
 def _as_json(run: TrainingRun) -> dict[str, Any]:
@@ -111,31 +94,24 @@ def _seconds(run: TrainingRun) -> float:
     return sum(sum(run.values(stage, name).values()) for stage, name in names)
 
 
-def as_markdown(runs: Sequence[TrainingRun], pictures: Mapping[str, Path] | None) -> str:
-    """The report for people. `pictures` maps their names to files; None if they cannot be drawn."""
-    drawn = pictures or {}
+def as_markdown(runs: Sequence[TrainingRun], pictures: Pictures | None) -> str:
+    """The report for people, with the pictures that were drawn; None if none could be."""
     parts = [
         "# Training\n",
         *map(_run, runs),
         f"\n## Reward and held-out score\n\n{_OUTCOMES}\n",
         _outcomes(runs),
-        *(_picture(name, drawn) for name in ("reward", "held-out score")),
+        *(picture(name, pictures) for name in ("reward", "held-out score")),
         f"## Settings\n\n{_settings(runs)}",
         *(
-            f"## {name.capitalize()}\n\n{told}\n\n{_picture(name, drawn)}"
+            f"## {name.capitalize()}\n\n{told}\n\n{shown}"
             for name, told in _SECTIONS.items()
-            if name in drawn
+            if (shown := picture(name, pictures))
         ),
         "## First and last values\n",
         _values(runs),
     ]
-    if pictures is None:
-        parts.append(f"There are no pictures: {extra_hint('report')}.\n")
-    return "\n".join(part for part in parts if part)
-
-
-def _picture(name: str, drawn: Mapping[str, Path]) -> str:
-    return f"![{name}]({drawn[name].name})\n" if name in drawn else ""
+    return as_page(parts, pictures)
 
 
 def _run(run: TrainingRun) -> str:

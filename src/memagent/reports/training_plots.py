@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memagent.reports import drawing as figures
@@ -66,14 +65,13 @@ _PANELS: Mapping[str, tuple[_Panel, ...]] = {
 }
 
 
-def draw(runs: Sequence[TrainingRun], out: Path) -> dict[str, Path] | None:
-    """Draw what the runs allow into `out`; maps each picture's name to its file. None without matplotlib."""
-    pictures = {
+def pictures(runs: Sequence[TrainingRun]) -> dict[str, Callable[[], Figure | None]]:
+    """What draws each picture, by name; None where nothing of it was measured."""
+    return {
         "reward": partial(_reward, runs),
         "held-out score": partial(_scores, runs),
         **{name: partial(_small, name, parts, runs) for name, parts in _PANELS.items()},
     }
-    return figures.save(pictures, out)
 
 
 def _reward(runs: Sequence[TrainingRun]) -> Figure | None:
