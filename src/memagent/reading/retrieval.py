@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from memagent.errors import SettingsError
+
 
 def best_passages(problem: str, passages: Sequence[str], count: int) -> list[int]:
     """The numbers of the `count` passages that have most to do with the problem, best first.
 
-    Among equals the earlier goes first, so that a run can be repeated.
+    Among equals the earlier goes first, so that a run can be repeated. Raises `SettingsError` without the
+    extra `eval`.
     """
-    import bm25s  # type: ignore[import-untyped]
+    try:
+        import bm25s  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise SettingsError("--workflow rag needs the extra: pip install 'memagent[eval]'") from error
 
     words = bm25s.tokenize([problem, *passages], stopwords="en", return_ids=False, show_progress=False)
     query, corpus = words[0], words[1:]

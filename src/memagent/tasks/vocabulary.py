@@ -7,6 +7,8 @@ import string
 from collections.abc import Iterator
 from functools import cache
 
+from memagent.errors import SettingsError
+
 
 @cache
 def words() -> tuple[str, ...]:
@@ -43,6 +45,8 @@ LOWER, UPPER = string.ascii_lowercase, string.ascii_uppercase
 
 @cache
 def _listed(category: str) -> tuple[str, ...]:
-    from wonderwords import RandomWord  # type: ignore[import-untyped]  # it reads its lists on import
-
+    try:
+        from wonderwords import RandomWord  # type: ignore[import-untyped]  # it reads its lists on import
+    except ImportError as error:
+        raise SettingsError("this task needs the extra: pip install 'memagent[eval]'") from error
     return tuple(sorted(set(RandomWord().filter(include_categories=(category,)))))
