@@ -208,7 +208,7 @@ def test_passages_are_ranked_by_words_in_common_and_by_order_among_equals() -> N
 
 def test_without_the_extra_rag_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bm25s", None)
-    with pytest.raises(SettingsError, match=r"memagent\[eval\]"):
+    with pytest.raises(SettingsError, match=r"\[eval\]"):
         best_passages("What?", ["This."], 1)
 
 

@@ -239,5 +239,5 @@ def test_tokens_are_estimated_without_a_tokenizer() -> None:
 def test_without_the_extra_a_task_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wonderwords", None)
     _listed.cache_clear()
-    with pytest.raises(SettingsError, match=r"memagent\[eval\]"):
+    with pytest.raises(SettingsError, match=r"\[eval\]"):
         list(examples("niah_single_1", Recipe(length_tokens=1024), 1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memagent.errors import SettingsError
+from memagent.errors import SettingsError, extra_hint
 
 
 def best_passages(problem: str, passages: Sequence[str], count: int) -> list[int]:
@@ -16,7 +16,7 @@ def best_passages(problem: str, passages: Sequence[str], count: int) -> list[int
     try:
         import bm25s  # type: ignore[import-untyped]
     except ImportError as error:
-        raise SettingsError("--workflow rag needs the extra: pip install 'memagent[eval]'") from error
+        raise SettingsError(f"--workflow rag needs a package: {extra_hint('eval')}") from error
 
     words = bm25s.tokenize([problem, *passages], stopwords="en", return_ids=False, show_progress=False)
     query, corpus = words[0], words[1:]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memagent import __version__
-from memagent.errors import SettingsError
+from memagent.errors import SettingsError, extra_hint
 from memagent.reports import drawing
 from memagent.storage import write_whole
 
@@ -44,7 +44,7 @@ def write_folder(
 
 def as_page(parts: Iterable[str], pictures: Pictures | None) -> str:
     """The parts of a report that are not empty, one below the other."""
-    note = "" if pictures is not None else "Pictures need the extra: `pip install 'memagent[report]'`.\n"
+    note = "" if pictures is not None else f"There are no pictures: {extra_hint('report')}.\n"
     return "\n".join(part for part in (*parts, note) if part)
 
 

@@ -7,7 +7,7 @@ import string
 from collections.abc import Iterator
 from functools import cache
 
-from memagent.errors import SettingsError
+from memagent.errors import SettingsError, extra_hint
 
 
 @cache
@@ -48,5 +48,5 @@ def _listed(category: str) -> tuple[str, ...]:
     try:
         from wonderwords import RandomWord  # type: ignore[import-untyped]  # it reads its lists on import
     except ImportError as error:
-        raise SettingsError("this task needs the extra: pip install 'memagent[eval]'") from error
+        raise SettingsError(f"this task needs a package: {extra_hint('eval')}") from error
     return tuple(sorted(set(RandomWord().filter(include_categories=(category,)))))
