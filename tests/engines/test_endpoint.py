@@ -287,7 +287,9 @@ def test_an_error_inside_a_reply_is_what_it_says(serve: Serve) -> None:
     body = json.dumps({"error": {"code": 429, "message": "the provider is busy"}})
     assert ask(serve(hello, scripted_faults(Fault(body=body))).base_url, retries=1).text == "Hello."
     body = json.dumps({"error": {"code": 403, "message": "moderated"}})
-    assert "moderated" in failed(serve(hello, lasting_fault(Fault(body=body))).base_url, retries=6)
+    server = serve(hello, lasting_fault(Fault(body=body)))
+    assert "moderated" in failed(server.base_url, retries=6)
+    assert len(server.asked) == 1
 
 
 @pytest.mark.parametrize(
