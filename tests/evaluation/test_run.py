@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from measured import find_code, story, without_times, write_examples
 
-from memagent import MemAgentError, SettingsError
+from memagent import EngineError, MemAgentError, Message, ScriptedEngine, SettingsError
 from memagent.evaluation.attempts import depth
 from memagent.evaluation.plan import Cell, Plan
 from memagent.evaluation.retention import Needed
@@ -327,7 +327,9 @@ def test_what_entered_the_memory_and_what_stayed_there_is_told(serve: Serve, tmp
 
 
 def test_needed_are_literal_answers_or_else_the_evidence() -> None:
-    example = Example("e", "t", "p", "Ada wrote it. Bob read it in 1843.", ("Ada", "1843"), 9, ("Bob read",))
+    example = Example(
+        "e", "t", "p", "Ada wrote it, yes. Bob read it in 1843.", ("Ada", "1843"), 9, ("Bob read",)
+    )
     assert list(Needed.of(example, "string_match_all").items) == [("Ada",), ("1843",)]
     assert list(Needed.of(example, "f1").items) == [("Ada", "1843")]
     assert list(Needed.of(replace(example, answers=("yes",)), "f1").items) == [("Bob read",)]
@@ -343,6 +345,14 @@ def test_secrets_of_an_address_do_not_reach_the_rows(serve: Serve, tmp_path: Pat
         asyncio.run(evaluate(Evaluation(plan=plan, settings=settings, folder=tmp_path / "out")))
     kept = b"".join(path.read_bytes() for path in (tmp_path / "out").glob("*"))
     assert b"PASSWORD" not in kept and b"KEY" not in kept
+
+    def fail(messages: tuple[Message, ...]) -> str:
+        raise EngineError("http://me:PASSWORD@host/v1?key=KEY is out of order")
+
+    run = Evaluation(plan=plan, settings=SETTINGS, folder=tmp_path / "scripted")
+    asyncio.run(evaluate(run, ScriptedEngine(fail)))
+    (row,) = read_rows(tmp_path / "scripted")
+    assert row.error == "http://host/v1?... is out of order"
 
 
 def test_replies_cut_at_their_budget_are_counted(serve: Serve, tmp_path: Path, examples: str) -> None:
