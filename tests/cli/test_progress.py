@@ -109,4 +109,4 @@ def test_the_memory_stands_above_the_answer_once(serve: Callable[..., Server], t
     story = tmp_path / "story.txt"
     story.write_text(facts_document(chunks=3), "utf-8")
     code, shown = on_terminal("ask", "Which?", str(story), "--base-url", serve().base_url)
-    assert code == 0 and "memory" not in shown.rpartition("FACT-1: ")[2]
+    assert code == 0 and "memory" not in shown.rpartition("; SEAL")[2]

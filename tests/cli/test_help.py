@@ -1,0 +1,41 @@
+"""The help of every command, and what a shell completes."""
+
+from __future__ import annotations
+
+import pytest
+
+from memagent.cli import main
+from memagent.settings import OWNERS
+
+COMMANDS = ["ask", "show", "data", "data make", "data filter", "eval", "train", "report", "doctor"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command.split(), "--help"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith(f"Usage: memagent {command}") and err == ""
+
+
+def test_settings_stand_under_their_headings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ask", "--help"]) == 0
+    own, _, rest = capsys.readouterr().out.partition("How a model is reached:")
+    engine, _, read = rest.partition("How a document is read:")
+    for name, part in OWNERS.items():
+        assert f"--{name.replace('_', '-')}" in (engine if part == "engine" else read)
+    assert "--questions" in own and "--model" not in own
+    assert "overwrite, gated" in " ".join(read.split()) and "MEMAGENT_MODEL" in read
+
+
+def test_a_shell_completes_commands_and_flags(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_MEMAGENT_COMPLETE", "bash_source")
+    assert main([]) == 0
+    assert "complete" in capsys.readouterr().out
+    for typed, expected in (("memagent as", "ask"), ("memagent ask --workf", "--workflow")):
+        monkeypatch.setenv("_MEMAGENT_COMPLETE", "bash_complete")
+        monkeypatch.setenv("COMP_WORDS", typed)
+        monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
+        assert main([]) == 0
+        assert expected in capsys.readouterr().out
