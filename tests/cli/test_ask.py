@@ -19,7 +19,7 @@ from server import Server, facts_document, lasting_fault, refusal
 FIELDS = [
     "answer", "memory", "problem", "workflow", "model", "chunks", "document_tokens", "calls", "cut",
     "prompt_tokens", "cached_tokens", "completion_tokens", "cost", "seconds", "trace",
-    "stopped_early", "sources",
+    "stopped_early", "sources", "statements",
 ]  # fmt: skip
 
 
@@ -125,7 +125,7 @@ def test_a_path_may_come_after_flags(
     assert main(["ask", "Which facts?", "--base-url", address, str(story), "--quiet", str(story)]) == 0
     assert capsys.readouterr().out.startswith("FACT-")
     assert main(["ask", "Which facts?", "--base-url", address, str(story), "--quite", str(story)]) == 2
-    assert "No such option '--quite'. Did you mean '--quiet'" in capsys.readouterr().err
+    assert "No such option '--quite'. (Did you mean one of: " in capsys.readouterr().err
 
 
 def test_a_wrong_flag_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
@@ -359,3 +359,21 @@ def test_a_dry_run_counts_all_questions(
     one = json.loads(capsys.readouterr().out)
     assert main([*arguments, "-q", "what?", "-q", "who?"]) == 0
     assert json.loads(capsys.readouterr().out)["calls"] == 2 * one["calls"]
+
+
+def test_cite_tells_where_each_statement_stands(
+    serve: Callable[..., Server], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    story = tmp_path / "story.txt"
+    story.write_text("It rained. The black hat was lost in Vienna. It was late.", "utf-8")
+    server = serve(
+        lambda messages: "The black hat was lost in Vienna. Nobody ever found the golden key again."
+    )
+    arguments = ["ask", "Which hat?", str(story), "--base-url", server.base_url, "--workflow", "overwrite"]
+    assert main([*arguments, "--cite"]) == 0
+    out = capsys.readouterr().out
+    place = f"  {story}, characters 11 to 43: 'The black hat was lost in Vienna'"
+    assert f"- The black hat was lost in Vienna.\n{place}\n" in out
+    assert "- Nobody ever found the golden key again.\n  nothing in the document says so" in out
+    assert main(arguments) == 0
+    assert "nothing in the document" not in capsys.readouterr().out

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import glob
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -45,14 +45,6 @@ class Asked:
     resume: bool
     passes: list[Pass] = field(default_factory=list)
     """What each read found in the document, once it has ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """Where the journal of a read goes; to `resume`, those it may be, newest first."""
-
-    paths: Sequence[Path]
-    resume: bool
 
 
 @click.command(cls=Command, options_metavar="[OPTIONS]")
@@ -165,9 +157,21 @@ async def _answer_all(asked: Asked, display: ReadDisplay, as_json: bool, console
                     elif as_json:
                         say_json(asdict(outcome))
                     else:
+                        answer_text = "\n".join([outcome.answer, *_citations(outcome)])
                         several = len(asked.questions) > 1
-                        say(f"{question}\n{outcome.answer}\n" if several else outcome.answer)
+                        say(f"{question}\n{answer_text}\n" if several else answer_text)
     return code
+
+
+def _citations(result: Result) -> Iterator[str]:
+    """Each statement of an answer, with the place in the document that says it."""
+    for statement in result.statements:
+        yield f"\n- {statement.text}"
+        if (found := statement.source) is None:
+            yield "  nothing in the document says so"
+        else:
+            page = "" if found.page is None else f", page {found.page}"
+            yield f"  {found.file}{page}, characters {found.start:,} to {found.end:,}: {found.excerpt!r}"
 
 
 async def _answer(
@@ -175,15 +179,13 @@ async def _answer(
     engine: Engine,
     display: ReadDisplay,
     console: Console,
-    item: tuple[int, tuple[str, Trace]],
+    item: tuple[int, tuple[str, Sequence[Path]]],
 ) -> tuple[str, Result | MemAgentError]:
     """Read for one question; what fails is returned."""
-    number, (question, trace) = item
+    number, (question, traces) = item
     read: Read | None = None
     try:
-        read = Read(
-            question, asked.document, engine, asked.settings.read, trace=trace.paths, resume=trace.resume
-        )
+        read = Read(question, asked.document, engine, asked.settings.read, trace=traces, resume=asked.resume)
         display.begin(number, read)
         async for conversation in read:
             display.show(number, conversation)
@@ -203,8 +205,8 @@ async def _answer(
     return question, read.result
 
 
-def _traces(asked: Asked) -> list[Trace]:
-    """The journals of all questions. Blocks.
+def _traces(asked: Asked) -> list[Sequence[Path]]:
+    """Where the journal of each question goes; with --resume, those that it may be. Blocks.
 
     With --resume, questions of several that were not begun yet begin. Raises `JournalError` if none was.
     """
@@ -217,7 +219,7 @@ def _traces(asked: Asked) -> list[Trace]:
     else:
         new = [named.with_stem(f"{named.stem}-{number}") for number in range(1, len(questions) + 1)]
     if not asked.resume:
-        return [Trace([path], resume=False) for path in new]
+        return [[path] for path in new]
     if named is None:
         earlier = [earlier_paths(folder, digest, question) for question in questions]
     else:
@@ -229,7 +231,4 @@ def _traces(asked: Asked) -> list[Trace]:
             else f"no journal {new[0]}"
         )
         raise JournalError(f"there is {place}: check the command, or leave out --resume")
-    return [
-        Trace(paths, resume=True) if paths else Trace([path], resume=False)
-        for path, paths in zip(new, earlier, strict=True)
-    ]
+    return [paths or [path] for path, paths in zip(new, earlier, strict=True)]
