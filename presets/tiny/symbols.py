@@ -12,7 +12,7 @@ from pathlib import Path
 from memagent.documents.opening import text_document
 from memagent.engines import ScriptedEngine
 from memagent.reading.read import Read
-from memagent.settings import Settings
+from memagent.settings import ReadSettings
 from memagent.types import Example, Message, Trajectory
 
 SYMBOLS = "012345"
@@ -56,8 +56,8 @@ async def habits(wanted: Example) -> Trajectory:
 
     engine = ScriptedEngine(reply)
     engine.model = replace(engine.model, count_tokens=len)  # a token is a character
-    settings = Settings(workflow="overwrite", templates=str(Path(__file__).with_name("prompts.toml")),
-                        chunk_tokens=CHUNK + 1, memory_tokens=1, answer_tokens=1)  # fmt: skip
+    settings = ReadSettings(workflow="overwrite", templates=str(Path(__file__).with_name("prompts.toml")),
+                            chunk_tokens=CHUNK + 1, memory_tokens=1, answer_tokens=1)  # fmt: skip
     reading = Read(wanted.problem, text_document(wanted.document), engine, settings)
     conversations = tuple([conversation async for conversation in reading])
     return Trajectory(wanted.id, conversations, reading.answer)

@@ -21,7 +21,7 @@ SMALL = [
     "steps=1", "policy.dtype=float32", "warm_start.count=16", "warm_start.steps=2", "warm_start.sequences=8",
     "rollout.groups=2", "rollout.attempts=2", "evaluation.count=4",
 ]  # fmt: skip
-NOWHERE = ("read.engine=openai", "read.base_url=http://127.0.0.1:9/v1", "read.model=m")
+NOWHERE = ("engine.engine=openai", "engine.base_url=http://127.0.0.1:9/v1", "engine.model=m")
 
 
 def flags(*pairs: str) -> list[str]:
@@ -79,7 +79,7 @@ def endpoint(serve: Callable[..., Server]) -> Server:
 
 
 def collect(endpoint: Server, *more: str) -> list[str]:
-    engine = flags("read.engine=openai", f"read.base_url={endpoint.base_url}", "read.model=test-model")
+    engine = flags("engine.engine=openai", f"engine.base_url={endpoint.base_url}", "engine.model=test-model")
     return ["train", "collect", PRESET, *engine, "--out", "found.jsonl", *more]
 
 
@@ -122,7 +122,7 @@ def test_an_endpoint_that_fails_ends_with_3(
     serve: Callable[..., Server], capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = serve(faults=lasting_fault(refusal(503, "on fire")))
-    assert main(collect(broken, *flags("read.retries=0"))) == 3
+    assert main(collect(broken, *flags("engine.retries=0"))) == 3
     err = capsys.readouterr().err
     assert "on fire" in err and "Traceback" not in err and not Path("found.jsonl").exists()
 
@@ -133,10 +133,10 @@ def test_an_endpoint_that_fails_ends_with_3(
         (["no.toml"], "no.toml cannot be read: No such file"),
         (["sft", "no.toml"], "no.toml cannot be read"),
         ([PRESET, "--set", "loss.kl_wight=1"], "loss: unknown setting 'kl_wight', did you mean 'kl_weight'?"),
-        ([PRESET, "--set", "steps=many"], "steps is 'many', it must be a whole number"),
+        ([PRESET, "--set", "steps=many"], "steps is 'many': it must be a whole number"),
         ([PRESET, "--set", "steps"], "--set steps: write NAME=VALUE"),
-        ([PRESET, "--set", "rollout.groups=0"], "rollout.groups is too small"),
-        ([PRESET, "--set", "policy=tiny"], "policy must be a table"),
+        ([PRESET, "--set", "rollout.groups=0"], "rollout.groups is 0: it must be above 0"),
+        ([PRESET, "--set", "policy=tiny"], "policy is 'tiny': it must be a table"),
         (["collect", PRESET, "--out", "x", *flags("data.examples=[]", *NOWHERE)], "which examples?"),
     ],
 )

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from memagent.tasks.scoring import (
     SCORERS,
+    boxed_match,
     confidence_interval,
     exact_match,
     extract_answer,
@@ -192,3 +193,22 @@ def test_scorers_of_whole_answers_see_the_answer_in_the_reply() -> None:
     reply = "I thought long. The answer is Paris."
     assert score_reply("exact_match", reply, ("Paris",)) == 1.0
     assert score_reply("string_match_all", f"2 and 3. {reply}", ("2", "3")) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("reply", "answers", "score"),
+    [
+        (r"So it is \boxed{Vienna}.", ("vienna",), 1),
+        (r"\boxed{the  Beatles}", ("TheBeatles", "x"), 1),
+        (r"\boxed{50\%}", ("50",), 1),
+        (r"\boxed{\frac{1}{2}}", (r"\dfrac{1}{2}",), 1),
+        ("Vienna", ("Vienna",), 0),  # no box
+        (r"\boxed{Vienna", ("Vienna",), 0),  # not closed
+        (r"\boxed{}", ("",), 0),
+        (r"\boxed{Vienna, Paris}", ("Vienna",), 0),
+        (r"\boxed{Vienna} or \boxed{Paris}", ("Vienna",), 0),  # the last box counts
+        (r"\boxed{Vienna}" + "." * 300, ("Vienna",), 0),  # out of reach
+    ],
+)
+def test_boxed_match_is_the_published_reward(reply: str, answers: tuple[str, ...], score: float) -> None:
+    assert boxed_match(reply, answers) == score == score_reply("boxed_match", reply, answers)

@@ -12,7 +12,7 @@ import torch
 from tiny import gradients, group, policy
 
 from memagent.training.optimization.learner import Learner
-from memagent.training.optimization.loss import token_losses
+from memagent.training.optimization.objective import token_losses
 from memagent.training.ranks import Ranks
 from memagent.training.settings import OptimizerSettings
 from memagent.types import TrainingSequence

@@ -62,10 +62,10 @@ def settings(folder: Path, *changes: str, reward: str = "letter") -> TrainingSet
 
 def train(wanted: TrainingSettings, run: Path, resume: bool = False, sft: bool = False) -> Told:
     """Train in this process."""
-    from memagent.training import trainer
+    from memagent.training import loop
 
     told = Told()
-    asyncio.run(trainer.train(wanted, run, told, resume, sft))
+    asyncio.run(loop.train(wanted, run, told, resume, sft))
     return told
 
 
@@ -80,7 +80,7 @@ def lines(run: Path, stage: str | None = None) -> list[dict[str, Any]]:
     """The lines of a run's metrics without what the clock decides; those of a stage, or all."""
     found = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
     return [
-        {name: value for name, value in line.items() if not name.endswith(CLOCK)}
+        {name: value for name, value in line.items() if not name.endswith((*CLOCK, "crc32"))}
         for line in found
         if stage in (None, line["stage"])
     ]
@@ -92,5 +92,5 @@ def weights(run: Path) -> dict[str, Any]:
 
     path = checkpoint.newest(run)
     assert path is not None
-    trained: dict[str, Any] = checkpoint.load(path)["learner"]["trained"]
+    trained: dict[str, Any] = checkpoint.load(path)["weights"]
     return trained

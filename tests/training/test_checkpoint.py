@@ -65,7 +65,7 @@ def test_a_crash_while_writing_leaves_the_last_whole_one(tmp_path: Path) -> None
 def test_a_damaged_file_says_what_to_do(tmp_path: Path, kept: int) -> None:
     path = checkpoint.save(tmp_path, 1, state(1), keep=1)
     path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(SettingsError, match=r"step-000001.pt is no checkpoint .*remove it to go on"):
+    with pytest.raises(SettingsError, match=r"step-000001.pt is not a checkpoint .*remove it to continue"):
         checkpoint.load(path)
 
 
@@ -75,7 +75,7 @@ def test_a_file_that_would_run_code_is_not_loaded(tmp_path: Path) -> None:
             return print, ("run",)
 
     path = checkpoint.save(tmp_path, 1, {"code": Code()}, keep=1)
-    with pytest.raises(SettingsError, match="is no checkpoint"):
+    with pytest.raises(SettingsError, match="is not a checkpoint"):
         checkpoint.load(path)
 
 

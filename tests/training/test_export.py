@@ -21,15 +21,16 @@ import gguf  # noqa: E402
 import numpy as np  # noqa: E402
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
-from memagent import Message, Sampling, Settings, SettingsError, open_engine  # noqa: E402
-from memagent.engines.adapters import READER, name_with, trained_budgets  # noqa: E402
+from memagent.engines import open_engine  # noqa: E402
+from memagent.engines.adapters import READER, name_with, trained_with  # noqa: E402
 from memagent.engines.llamacpp import embedded  # noqa: E402
 from memagent.engines.llamacpp import engine as llamacpp  # noqa: E402
-from memagent.engines.torch.engine import TransformersEngine, chat_ids  # noqa: E402
+from memagent.engines.torch.engine import TransformersEngine, chat_ids, open_transformers  # noqa: E402
 from memagent.engines.torch.lora import with_adapter  # noqa: E402
-from memagent.settings import NO_ADAPTER  # noqa: E402
+from memagent.errors import SettingsError  # noqa: E402
+from memagent.settings import NO_ADAPTER, EngineSettings  # noqa: E402
 from memagent.training.export import export_policy  # noqa: E402
-from memagent.types import Completion  # noqa: E402
+from memagent.types import Completion, Message, Sampling, Trained  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
     embedded.installed_model() is None,
@@ -183,12 +184,12 @@ def write_blank(vocabulary: list[tuple[Any, ...]], path: Path, model: Any) -> Pa
 
 def completed(model: Path | None, adapter: Path | None = None) -> Completion:
     """What llama.cpp makes of the messages, with the ids and log-probabilities."""
-    settings = Settings(
+    settings = EngineSettings(
         model=model and str(model), adapter=str(adapter or NO_ADAPTER), threads=1, window_tokens=256
     )
 
     async def run() -> Completion:
-        engine = await llamacpp.open_engine(settings)
+        engine = await llamacpp.open_llamacpp(settings)
         extra = {**(engine._engine.connection.extra or {}), "logit_bias": dict.fromkeys(BYTES, -100)}
         engine._engine.connection = replace(engine._engine.connection, record=True, extra=extra)
         try:
@@ -260,13 +261,13 @@ def test_merged_from_a_gguf(
     live = TransformersEngine(policy.get_base_model() if lora else policy, tokenizer)
 
     async def run() -> None:
-        engine = await open_engine(Settings(model=str(tmp_path / "out"), threads=1))
-        assert isinstance(engine, TransformersEngine)
-        assert agree(logits_of(engine._network, engine._tokenizer), logits_of(policy, tokenizer))
-        theirs, ours = [await it.complete(MESSAGES, Sampling(8)) for it in (engine, live)]
-        assert theirs.prompt_ids == ours.prompt_ids
-        assert theirs.text == ours.text
-        assert engine._stop_ids() == live._stop_ids()
+        async with open_engine(EngineSettings(model=str(tmp_path / "out"), threads=1)) as engine:
+            assert isinstance(engine, TransformersEngine)
+            assert agree(logits_of(engine._network, engine._tokenizer), logits_of(policy, tokenizer))
+            theirs, ours = [await it.complete(MESSAGES, Sampling(8)) for it in (engine, live)]
+            assert theirs.prompt_ids == ours.prompt_ids
+            assert theirs.text == ours.text
+            assert engine._stop_ids() == live._stop_ids()
 
     asyncio.run(run())
 
@@ -277,19 +278,21 @@ def test_an_adapter_folder_on_its_base(tmp_path: Path, tokenizer: Any) -> None:
     tokenizer.save_pretrained(tmp_path / "base")
     without = logits_of(base, tokenizer)
     policy = with_lora(base)
-    export_policy(policy, tokenizer, "adapter", tmp_path / "out")
+    trained = Trained({"chunk_tokens": 200}, {"update": 'say "{chunk}"\n'}, "overwrite")
+    export_policy(policy, tokenizer, "adapter", tmp_path / "out", trained=trained)
     wanted = logits_of(policy, tokenizer)
     assert (wanted - without).abs().max() > 1
-    settings = Settings(model=str(tmp_path / "base"), adapter=str(tmp_path / "out"), threads=1)
+    settings = EngineSettings(model=str(tmp_path / "base"), adapter=str(tmp_path / "out"), threads=1)
 
     async def run() -> None:
-        engine = await open_engine(settings)
-        assert isinstance(engine, TransformersEngine)
-        assert engine.model.name == name_with(str(tmp_path / "base"), tmp_path / "out")
-        assert engine.model.tokenizer == str(tmp_path / "base")
-        assert agree(logits_of(engine._network, tokenizer), wanted)
-        completion = await engine.complete(MESSAGES, Sampling(8))
-        assert disagreement(completion, policy, tokenizer) < 1e-4
+        async with open_engine(settings) as engine:
+            assert isinstance(engine, TransformersEngine)
+            assert engine.model.name == name_with(str(tmp_path / "base"), tmp_path / "out")
+            assert engine.model.tokenizer == str(tmp_path / "base")
+            assert engine.model.trained == trained
+            assert agree(logits_of(engine._network, tokenizer), wanted)
+            completion = await engine.complete(MESSAGES, Sampling(8))
+            assert disagreement(completion, policy, tokenizer) < 1e-4
 
     asyncio.run(run())
     again = with_adapter(tiny(), tmp_path / "out", trainable=True)
@@ -316,9 +319,9 @@ def test_a_gguf_adapter_on_another_base(tokenizer: Any) -> None:
 
 
 def test_the_adapter_folder_must_be_one(tmp_path: Path) -> None:
-    settings = Settings(engine="transformers", model=str(tmp_path), adapter=str(tmp_path / "none"))
+    settings = EngineSettings(engine="transformers", model=str(tmp_path), adapter=str(tmp_path / "none"))
     with pytest.raises(SettingsError, match="there is no adapter"):
-        asyncio.run(open_engine(settings))
+        asyncio.run(open_transformers(settings))
 
 
 # GGUF
@@ -396,8 +399,9 @@ def test_a_gguf_adapter_of_the_embedded_model(
     tmp_path: Path, wheel: Path, whole_tokenizer: Any, smollm: Any
 ) -> None:
     adapter, exact = tmp_path / "out.gguf", tmp_path / "exact.gguf"
-    export_policy(smollm, whole_tokenizer, "gguf-adapter", adapter, budgets={"chunk_tokens": 200})
-    assert trained_budgets(adapter) == {"chunk_tokens": 200}
+    trained = Trained({"chunk_tokens": 200}, {"update": "read {chunk}"}, "overwrite")
+    export_policy(smollm, whole_tokenizer, "gguf-adapter", adapter, trained=trained)
+    assert trained_with(adapter) == trained
     embedded.requantise(wheel, exact, "F16")
     completion = completed(exact, adapter)
     assert disagreement(completion, smollm, whole_tokenizer) < 0.1

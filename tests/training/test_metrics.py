@@ -1,4 +1,4 @@
-"""Metrics on disk: the lines, what a crash and a resumed run leave of them, and the mirrors."""
+"""Metrics on disk: the lines, what a crash and a resumed run leave of them, and the trackers."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
-from memagent import SettingsError
+from memagent.errors import SettingsError
+from memagent.storage import Log
 from memagent.training.metrics import MetricsRow, open_metrics, read_metrics
 
 SETTINGS = {"steps": 3, "loss": {"kl_weight": 0.001}}
 
 
 @pytest.fixture(autouse=True)
-def no_mirrors(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_trackers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither package, whatever is installed here; a test that wants one brings it back."""
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     monkeypatch.setitem(sys.modules, "wandb", None)
@@ -35,9 +36,10 @@ def write(folder: Path, steps: range, offset: int | None = None) -> int:
 def test_a_line_a_step_and_the_settings_beside(tmp_path: Path) -> None:
     end = write(tmp_path / "a" / "run", range(1, 3))
     path = tmp_path / "a" / "run" / "metrics.jsonl"
-    assert path.read_text("utf-8").splitlines() == [
-        '{"stage": "training", "step": 1, "reward": 0.1, "groups": 16.0}',
-        '{"stage": "training", "step": 2, "reward": 0.2, "groups": 16.0}',
+    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    assert [{name: it for name, it in line.items() if name != "crc32"} for line in lines] == [
+        {"stage": "training", "step": 1, "reward": 0.1, "groups": 16.0},
+        {"stage": "training", "step": 2, "reward": 0.2, "groups": 16.0},
     ]
     assert end == path.stat().st_size
     assert json.loads((path.parent / "settings.json").read_text("utf-8")) == SETTINGS
@@ -61,9 +63,8 @@ def test_a_loss_that_blew_up_is_valid_json(tmp_path: Path) -> None:
     with open_metrics(tmp_path, SETTINGS) as metrics:
         metrics.write("training", 1, {"loss": math.nan, "kl": math.inf})
     line = (tmp_path / "metrics.jsonl").read_text("utf-8")
-    assert json.loads(line, parse_constant=pytest.fail) == {
-        "stage": "training", "step": 1, "loss": None, "kl": None,
-    }  # fmt: skip
+    row = json.loads(line, parse_constant=pytest.fail)
+    assert (row["loss"], row["kl"]) == (None, None)
     assert math.isnan(read_metrics(tmp_path)[0].values["loss"])
 
 
@@ -86,23 +87,30 @@ def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
         assert [row.step for row in read_metrics(tmp_path)] == [1]
 
 
-@pytest.mark.parametrize("line", [b"nonsense\n", b'{"stage": "training"}\n', b"[]\n", b'{"step": 1}\n'])
-def test_another_line_that_is_no_row_is_an_error(tmp_path: Path, line: bytes) -> None:
+@pytest.mark.parametrize("line", [b"nonsense\n", b'{"stage": "training", "step": 2}\n', b"[]\n"])
+def test_a_damaged_line_is_an_error(tmp_path: Path, line: bytes) -> None:
     write(tmp_path, range(1, 2))
     with (tmp_path / "metrics.jsonl").open("ab") as file:
         file.write(line + b"{")
-    with pytest.raises(SettingsError, match=r"metrics\.jsonl, line 2: not a row"):
+    with pytest.raises(SettingsError, match=r"metrics\.jsonl, line 2: not written by memagent"):
+        read_metrics(tmp_path)
+
+
+def test_a_log_of_something_else_is_an_error(tmp_path: Path) -> None:
+    with Log(tmp_path / "metrics.jsonl") as log:
+        log.append({"stage": "training"})
+    with pytest.raises(SettingsError, match=r"metrics\.jsonl has a line that is not a row of memagent train"):
         read_metrics(tmp_path)
 
 
 def test_a_folder_without_metrics_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="is it a folder of memagent train"):
+    with pytest.raises(SettingsError, match="a folder of memagent train"):
         read_metrics(tmp_path / "nothing")
 
 
 def test_a_run_is_not_written_over(tmp_path: Path) -> None:
     write(tmp_path, range(1, 2))
-    with pytest.raises(SettingsError, match="holds a training run: resume it"):
+    with pytest.raises(SettingsError, match="holds a training run: use --resume"):
         open_metrics(tmp_path, SETTINGS)
     assert len(read_metrics(tmp_path)) == 1
 
@@ -115,7 +123,7 @@ def test_a_file_shorter_than_its_checkpoint_says_is_refused(tmp_path: Path) -> N
 
 
 def test_two_processes_do_not_write_to_one_run(tmp_path: Path) -> None:
-    with open_metrics(tmp_path, SETTINGS), pytest.raises(SettingsError, match="another training run"):
+    with open_metrics(tmp_path, SETTINGS), pytest.raises(SettingsError, match="in use by another process"):
         open_metrics(tmp_path, SETTINGS, 0)
 
 
@@ -211,6 +219,6 @@ def test_wandb_that_fails_is_told_of_once_and_left_off(
     with caplog.at_level(logging.WARNING, "memagent"):
         write(tmp_path, range(1, 4))
     assert [record.getMessage() for record in caplog.records] == [
-        "W&B is left off: RuntimeError: no space left"
+        "W&B is turned off: RuntimeError: no space left"
     ]
     assert len(read_metrics(tmp_path)) == 3

@@ -10,28 +10,28 @@ from typing import Any
 
 import pytest
 
-from memagent import Settings
 from memagent.documents.opening import text_document
 from memagent.engines.scripted import count_words
 from memagent.errors import EngineError, SettingsError
 from memagent.reading.read import Read
 from memagent.reading.workflows import WORKFLOWS
+from memagent.settings import ReadSettings
 from memagent.training.rewards import load_reward
 from memagent.training.rollout import Rollout
-from memagent.types import Completion, Conversation, Engine, Example, Group, Message, Model, Sampling
+from memagent.types import Completion, Conversation, Engine, Example, Message, Model, Sampling
 
 EXAMPLES = [
     Example(f"e{number}", "mine", f"Who came at {number}?", f"Ada came at {number}. " * 40, ("Ada",), 160)
     for number in range(3)
 ]
-SETTINGS = Settings(chunk_tokens=50, memory_tokens=6, answer_tokens=9, temperature=1.0)
+SETTINGS = ReadSettings(chunk_tokens=50, memory_tokens=6, answer_tokens=9, temperature=1.0)
 
 
 class Sampler:
     """Replies with what it is told for an update and an answer; its tokens are words. It keeps each call."""
 
     def __init__(self, update: str = "Ada came.", answer: Callable[[str], str] | str = "Ada") -> None:
-        self.model = Model("sampler", None, count_words, "words")
+        self.model = Model("sampler", count_words, "words")
         self.calls: list[tuple[str, Sampling]] = []
         self._update, self._answer = update, answer
 
@@ -47,13 +47,13 @@ class Sampler:
         """Nothing to release."""
 
 
-def groups(engine: Engine, examples: Sequence[Example] = EXAMPLES, **options: Any) -> list[Group]:
+def groups(engine: Engine, examples: Sequence[Example] = EXAMPLES, **options: Any) -> list[Any]:
     given = {"settings": SETTINGS, "reward": load_reward(), "attempts": 4, **options}
     seeds = [f"0/{number}" for number in range(len(examples))]
     return asyncio.run(Rollout(engine=engine, **given).groups(examples, seeds))
 
 
-def read(example: Example, engine: Engine, settings: Settings) -> list[Conversation]:
+def read(example: Example, engine: Engine, settings: ReadSettings) -> list[Conversation]:
     async def run() -> list[Conversation]:
         return [it async for it in Read(example.problem, text_document(example.document), engine, settings)]
 
@@ -66,15 +66,16 @@ def untimed(conversations: Sequence[Conversation]) -> list[Conversation]:
 
 @pytest.mark.parametrize("workflow", WORKFLOWS)
 def test_attempts_have_the_conversations_of_a_read(workflow: str) -> None:
-    chosen = replace(SETTINGS, workflow=workflow)
+    chosen = SETTINGS.changed(workflow=workflow)
     made = groups(Sampler(), settings=chosen)
     assert [group.example for group in made] == EXAMPLES
     for group in made:
         expected = untimed(read(group.example, Sampler(), chosen))
-        assert len(expected) > 3 and len(group.trajectories) == 4
+        assert expected and len(group.trajectories) == 4
         for attempt in group.trajectories:
             assert untimed(attempt.conversations) == expected
-            assert (attempt.answer, attempt.reward, attempt.error) == ("Ada", 1.0, None)
+            answer = "Ada came." if workflow == "refine" else "Ada"  # whose last memory is the answer
+            assert (attempt.answer, attempt.reward, attempt.error) == (answer, answer == "Ada", None)
 
 
 def test_each_call_of_each_attempt_has_a_seed_of_its_own() -> None:
@@ -124,8 +125,33 @@ def test_the_longest_reply_for_its_limit_is_what_is_taken_off() -> None:
     (group, *_) = groups(Sampler(update="one two three four five"), overlong_tokens=4)
     # A memory of 5 tokens of 6 is 3 of 4 into the buffer; the answer of 1 of 9 is not in it.
     assert [attempt.reward for attempt in group.trajectories] == [0.25] * 4
-    (group, *_) = groups(Sampler(update="Ada", answer="Ada two three four five six seven"), overlong_tokens=4)
+    talk = Sampler(update="Ada", answer="Ada two three four five six seven")
+    (group, *_) = groups(talk, overlong_tokens=4, reward=load_reward(scorer="substring_match"))
     assert [attempt.reward for attempt in group.trajectories] == [0.5] * 4
+
+
+def test_a_failed_attempt_at_the_limit_is_worth_no_more_than_a_wrong_answer_there() -> None:
+    cut = "one two three four five six seven eight nine ten"
+    rewards = {
+        reply: groups(Sampler(answer=reply, update="Ada"), overlong_tokens=4)[0].trajectories[0].reward
+        for reply in (cut, f"<think> {cut}", "<think> hm", "no")
+    }
+    assert rewards == {cut: -1.0, f"<think> {cut}": -1.0, "<think> hm": 0.0, "no": 0.0}
+
+
+def test_an_example_whose_problem_is_too_long_is_skipped(caplog: pytest.LogCaptureFixture) -> None:
+    long = replace(EXAMPLES[1], id="long", problem="Who " * 5000)
+    first, none, last = groups(Sampler(), [EXAMPLES[0], long, EXAMPLES[2]])
+    assert none is None and first and last and len(last.trajectories) == 4
+    assert [it.getMessage()[:40] for it in caplog.records] == ["long is skipped: the problem has 5000 to"]
+
+
+def test_attempts_keep_journals_where_they_are_wanted(tmp_path: Path) -> None:
+    for _ in range(2):  # a run that was cut off makes its attempts again
+        groups(Sampler(), EXAMPLES[:1], attempts=2, traces=tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0-0-0.jsonl", "0-0-1.jsonl"]
+    lines = (tmp_path / "0-0-1.jsonl").read_text("utf-8").splitlines()
+    assert len(lines) > 4 and '"Ada"' in lines[-1]
 
 
 def test_a_reward_is_any_function_by_name(tmp_path: Path) -> None:
@@ -153,10 +179,10 @@ def test_what_was_sampled_is_kept() -> None:
     from memagent.training.settings import load_training
 
     preset = load_training(Path(__file__).parents[2] / "presets" / "tiny.toml")
-    policy = load_policy(replace(preset.policy, dtype="float32"), temperature=1.0, seed=0)
+    policy = load_policy(preset.policy.changed(dtype="float32"), temperature=1.0, seed=0)
     data = load_data(preset.data.examples, 0, len)
     engine = TransformersEngine(policy.network, policy.tokenizer, window_tokens=256)
-    chosen = replace(preset.read, temperature=1.0, memory_tokens=3, answer_tokens=2)
+    chosen = preset.read.changed(temperature=1.0, memory_tokens=3, answer_tokens=2)
     made = groups(engine, data.first(3), settings=chosen)
     sequences = [it for group in made for attempt in group.trajectories for it in sequences_of(attempt, 1.0)]
     assert len(sequences) == 3 * 4 * 4, "three chunks and an answer"

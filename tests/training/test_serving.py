@@ -39,7 +39,7 @@ def server(serving: Serving) -> Iterator[Server]:
 
 
 def chosen(folder: Path, server: Server, *changes: str) -> TrainingSettings:
-    return settings(folder, f"rollout.server={server.base_url}", "read.retries=0", *changes)
+    return settings(folder, f"rollout.server={server.base_url}", "engine.retries=0", *changes)
 
 
 def pushed(

@@ -15,7 +15,7 @@ pytest.importorskip("peft")
 from runs import lines, train, weights  # noqa: E402
 
 from memagent.engines.llamacpp import embedded  # noqa: E402
-from memagent.settings import Settings  # noqa: E402
+from memagent.settings import ReadSettings  # noqa: E402
 from memagent.training import checkpoint  # noqa: E402
 from memagent.training.settings import (  # noqa: E402
     DataSettings,
@@ -57,7 +57,7 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> TrainingSettings:
         steps=2,
         checkpoint_every=1,
         policy=PolicySettings(lora_rank=4, lora_alpha=8, dtype="float32"),
-        read=Settings(
+        read=ReadSettings(
             workflow="overwrite",
             templates=str(folder / "prompts.toml"),
             chunk_tokens=100,

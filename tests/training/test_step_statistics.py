@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from memagent.training.step_statistics import Tally, kept, tally, totals, used_mib
+from memagent.training.step_statistics import GroupCounts, count_group, kept, totals, used_mib
 from memagent.types import (
     Completion,
     Conversation,
@@ -39,17 +39,17 @@ FAILED = Trajectory("e", (conversation("update", 1, ""),), "", reward=None, erro
 GROUP = Group(Example("e", "qa", "who?", "a text", ("me",), 2), (GOOD, FAILED))
 
 
-def of(position: int, *rewards: float) -> Tally:
-    """A tally of which only these matter."""
+def of(position: int, *rewards: float) -> GroupCounts:
+    """Counts of which only these matter."""
     counts = dict.fromkeys(
         ("failed", "conversations", "updates", "memory_tokens", "answer_tokens", "longest_reply_tokens",
          "cut", "unchanged", "completion_tokens"), 0
     )  # fmt: skip
-    return Tally(position=position, rewards=rewards, **counts)
+    return GroupCounts(position=position, rewards=rewards, **counts)
 
 
 def test_a_group_is_counted() -> None:
-    assert tally(GROUP, 7) == Tally(
+    assert count_group(GROUP, 7) == GroupCounts(
         position=7,
         rewards=(1.0, 0.0),
         failed=1,
@@ -65,13 +65,14 @@ def test_a_group_is_counted() -> None:
 
 
 def test_a_step_is_the_mean_over_its_attempts_and_updates() -> None:
-    found = totals([tally(GROUP, 0), tally(Group(GROUP.example, (GOOD, GOOD)), 1)], 2, drop_equal=True)
+    found = totals([count_group(GROUP, 0), count_group(Group(GROUP.example, (GOOD, GOOD)), 1)], 2, 3, True)
     assert found == {
         "reward": 3 / 4,
         "reward_std": pytest.approx((3 / 16) ** 0.5),  # of 1, 0, 1, 1: 3/4 * 1/4
         "groups": 2,
         "groups_dropped": 1,
         "rounds": 2,
+        "examples_skipped": 3,
         "failed": 1,
         "conversations": 5 + 8,
         "memory_tokens": (16 + 30) / 10,
@@ -85,7 +86,7 @@ def test_a_step_is_the_mean_over_its_attempts_and_updates() -> None:
 
 def test_an_attempt_with_no_conversation_at_all_is_counted() -> None:
     empty = Trajectory("e", (), "", error="no engine")
-    found = totals([tally(Group(GROUP.example, (empty,)), 0)], 1, drop_equal=True)
+    found = totals([count_group(Group(GROUP.example, (empty,)), 0)], 1, 0, True)
     assert (found["reward"], found["failed"], found["conversations"]) == (0.0, 1, 0)
     assert found["memory_tokens"] == found["longest_reply_tokens"] == 0
 

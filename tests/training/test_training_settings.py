@@ -74,27 +74,38 @@ def test_files_are_found_from_where_the_settings_lie(tmp_path: Path, monkeypatch
         ("step = 3", "unknown setting 'step', did you mean 'steps'"),
         ("[loss]\nclip_hihg = 0.3", "loss: unknown setting 'clip_hihg', did you mean 'clip_high'"),
         ("[losses]\nclip_low = 0.3", "unknown setting 'losses', did you mean 'loss'"),
-        ("loss = 3", "loss must be a table"),
-        ("steps = 1.5", "steps is 1.5, it must be a whole number"),
-        ("steps = true", "steps is True, it must be a whole number"),
-        ("[loss]\nkl_weight = true", "kl_weight is True, it must be a number"),
-        ("[loss]\ndivide_by_std = 1", "divide_by_std is 1, it must be true or false"),
-        ('[loss]\ncredit = "last"', "credit is 'last', it must be one of 'trajectory', 'answer'"),
-        ('[data]\nexamples = "rows.jsonl"', "examples is 'rows.jsonl', it must be a list"),
-        ("[data]\nexamples = [3]", "examples is 3, it must be text"),
-        ("steps = -1", "steps is too small"),
-        ("[rollout]\nattempts = 0", "rollout.attempts is too small"),
-        ("[rollout]\ntemperature = 0", "rollout.temperature is too small"),
-        ("[optimizer]\nlearning_rate = nan", "optimizer.learning_rate is too small"),
-        ("[optimizer]\nbatch_tokens = 0", "optimizer.batch_tokens is too small"),
-        ("[loss]\nclip_low = 1.0", r"clip_low lies in \[0, 1\)"),
-        ("[loss]\nkl_weight = -1e-3", "kl_weight are not negative"),
-        ("steps = ", "is no TOML"),
+        ("loss = 3", "loss is 3: it must be a table"),
+        ("steps = 1.5", "steps is 1.5: it must be a whole number"),
+        ("steps = true", "steps is True: it must be a whole number"),
+        ("[loss]\nkl_weight = true", "kl_weight is True: it must be a number"),
+        ("[loss]\ndivide_by_std = 1", "divide_by_std is 1: it must be true or false"),
+        ('[loss]\ncredit = "last"', "credit is 'last': it must be 'trajectory' or 'answer'"),
+        ('[data]\nexamples = "rows.jsonl"', "examples is 'rows.jsonl': it must be a list"),
+        ("[data]\nexamples = [3]", "examples.0 is 3: it must be text"),
+        ("steps = -1", "steps is -1: it must be at least 0"),
+        ("[rollout]\nattempts = 0", "rollout.attempts is 0: it must be above 0"),
+        ("[rollout]\ntemperature = 0", "rollout.temperature is 0: it must be above 0"),
+        ("[optimizer]\nlearning_rate = nan", "optimizer.learning_rate is nan: it must be"),
+        ("[optimizer]\nbatch_tokens = 0", "optimizer.batch_tokens is 0: it must be above 0"),
+        ("[loss]\nclip_low = 1.0", "loss.clip_low is 1.0: it must be below 1"),
+        ("[loss]\nkl_weight = -1e-3", "loss.kl_weight is -0.001: it must be at least 0"),
+        ("steps = ", "is not valid TOML"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_file(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(SettingsError, match=rf"run\.toml.*{message}"):
         load(tmp_path, text)
+
+
+def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load(tmp_path, "steps = 'x'\n[read]\nwindow_tokens = 9\n[loss]\nclip_low = 1.0\nclip_high = -1")
+    assert [line.partition("run.toml: ")[2] for line in str(caught.value).splitlines()] == [
+        "steps is 'x': it must be a whole number",
+        "read: unknown setting 'window_tokens', did you mean 'answer_tokens'?",
+        "loss.clip_low is 1.0: it must be below 1",
+        "loss.clip_high is -1: it must be at least 0",
+    ]
 
 
 def test_no_file_is_an_error() -> None:
@@ -105,10 +116,10 @@ def test_no_file_is_an_error() -> None:
 def test_a_recorded_run_has_the_same_settings_again(tmp_path: Path) -> None:
     settings = load(
         tmp_path,
-        '[policy]\nlora_targets = ["q_proj"]\n[optimizer]\nbetas = [0.8, 0.95]\n[read]\napi_key = "s"',
+        '[policy]\nlora_targets = ["q_proj"]\n[optimizer]\nbetas = [0.8, 0.95]\n[engine]\napi_key = "s"',
     )
     record = json.loads(json.dumps(settings.recorded()))
-    assert "api_key" not in record["read"]
+    assert "api_key" not in record["engine"]
     again = restored(record, "checkpoint")
     assert again.recorded() == settings.recorded()
     assert again.optimizer == settings.optimizer

@@ -13,8 +13,7 @@ from verl.trainer.ppo.core_algos import agg_loss, get_policy_loss_fn, kl_penalty
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 from verl.utils.config import omega_conf_to_dataclass
 
-from memagent.training.optimization.advantage import group_advantages
-from memagent.training.optimization.loss import token_losses
+from memagent.training.optimization.objective import group_advantages, token_losses
 
 GROUPS, ATTEMPTS, TOKENS = 3, 4, 11
 

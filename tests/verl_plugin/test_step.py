@@ -16,7 +16,7 @@ from servers import Embedded, Script, Server, client_of
 from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 from verl.utils import tensordict_utils
 
-from memagent.training.optimization.advantage import group_advantages
+from memagent.training.optimization.objective import group_advantages
 from memagent.training.verl.launch import TrajectoryTaskRunner, prepared
 from memagent.training.verl.trainer import TrajectoryTrainer, last_rows
 

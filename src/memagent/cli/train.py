@@ -20,7 +20,6 @@ from memagent.cli.training_progress import TrainingWatch
 from memagent.engines import open_engine
 from memagent.engines.llamacpp.embedded import default_model
 from memagent.errors import SettingsError, extra_hint
-from memagent.reading.budgets import given_budgets
 from memagent.training.settings import TrainingSettings, load_training
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -89,10 +88,10 @@ def _train(
 ) -> int:
     settings = load_training(config, overrides(changes))
     with _extra():
-        from memagent.training.trainer import train
+        from memagent.training.loop import train
 
     # A policy that learns writes empty replies by the thousand; the metrics tell of them.
-    logging.getLogger("memagent.reading.workflows").setLevel(logging.ERROR)
+    logging.getLogger("memagent.reading").setLevel(logging.ERROR)
     folder = out or Path("runs") / config.stem
     first = os.environ.get("RANK", "0") == "0"  # of several processes one tells
     with TrainingWatch(console, quiet or not first) as watch:
@@ -120,7 +119,7 @@ def collect(
     least_reward: float,
     quiet: bool,
 ) -> int:
-    """Collect what the engine of CONFIG's [read] does well at the examples of its [data], to imitate it."""
+    """Collect what the engine of CONFIG's [engine] does well at the examples of its [data], to imitate it."""
     settings = load_training(config, overrides(changes))
     kept, tried = asyncio.run(_collect(settings, out, count, samples, least_reward))
     if not quiet:
@@ -140,7 +139,7 @@ def export(console: Console, run: Path, kind: str, out: Path, quiet: bool) -> in
     """Export the newest checkpoint of RUN, the folder of a training run."""
     with _extra():
         from memagent.training.export import export_policy
-        from memagent.training.trainer import trained_policy
+        from memagent.training.loop import trained_policy, trained_to_read
 
     policy, settings, step = trained_policy(run)
     model = settings.policy.model or str(default_model())
@@ -150,7 +149,7 @@ def export(console: Console, run: Path, kind: str, out: Path, quiet: bool) -> in
         kind,
         out,
         base_gguf=Path(model) if model.endswith(".gguf") else None,
-        budgets=given_budgets(settings.read),
+        trained=trained_to_read(settings),
     )
     if not quiet:
         tell(console, f"the policy after step {step}: {out}")

@@ -6,6 +6,7 @@ Adapters are found here, named for the record, and looked into when they do not 
 from __future__ import annotations
 
 import hashlib
+import json
 import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from memagent.engines.gguf_header import whole_numbers
 from memagent.errors import SettingsError
 from memagent.settings import NO_ADAPTER, EngineSettings, read_toml
+from memagent.storage import write_whole
 from memagent.types import Trained
 
 if TYPE_CHECKING:
@@ -79,10 +81,27 @@ def trained_with(adapter: Path | None) -> Trained:
     """
     if adapter is None:
         return Trained()
-    beside = adapter / _PEFT_TOML if adapter.is_dir() else adapter.with_suffix(".toml")
+    beside = _toml_of(adapter)
     told = read_toml(beside) if beside.is_file() else {}
     budgets = _header_budgets(adapter) | told.pop("budgets", {})
     return Trained(budgets, workflow=told.pop("workflow", None), templates=told)
+
+
+def write_trained(adapter: Path, trained: Trained) -> None:
+    """Write what an adapter was trained with where `trained_with` finds it; nothing for nothing.
+
+    Raises `OSError`.
+    """
+    texts = {"workflow": trained.workflow, **trained.templates}
+    lines = [f"{name} = {json.dumps(text, ensure_ascii=False)}" for name, text in texts.items() if text]
+    if trained.budgets:
+        lines += ["", "[budgets]", *(f"{name} = {tokens}" for name, tokens in trained.budgets.items())]
+    if lines:
+        write_whole(_toml_of(adapter), "\n".join(lines) + "\n")
+
+
+def _toml_of(adapter: Path) -> Path:
+    return adapter / _PEFT_TOML if adapter.is_dir() else adapter.with_suffix(".toml")
 
 
 def _header_budgets(adapter: Path) -> dict[str, int]:

@@ -42,6 +42,7 @@ TRAINING: Mapping[str, Measure] = {
     "groups": Measure("groups", "count"),
     "groups_dropped": Measure("groups dropped", "count"),
     "rounds": Measure("rounds", "count"),
+    "examples_skipped": Measure("examples skipped", "count"),
     "failed": Measure("failed attempts", "count"),
     "conversations": Measure("conversations", "count"),
     "memory_tokens": Measure("memory", "tokens"),
@@ -57,9 +58,11 @@ TRAINING: Mapping[str, Measure] = {
     "entropy": Measure("entropy"),
     "clip_low": Measure("clipped low", "share"),
     "clip_high": Measure("clipped high", "share"),
+    "clip_dual": Measure("clipped twice", "share"),
     "mismatch": Measure("mismatch"),
     "gradient_norm": Measure("gradient norm"),
     "learning_rate": Measure("learning rate"),
+    "updates_skipped": Measure("updates skipped", "count"),
     "rollout_seconds": Measure("rollout time", "s"),
     "update_seconds": Measure("update time", "s"),
     "rollout_tokens_per_second": Measure("rollout", "tokens/s"),
@@ -69,7 +72,8 @@ TRAINING: Mapping[str, Measure] = {
 WARM_START: Mapping[str, Measure] = {
     name: TRAINING[name]
     for name in (
-        "tokens", "sequence_tokens", "loss", "gradient_norm", "learning_rate", "update_seconds",
+        "tokens", "sequence_tokens", "loss", "gradient_norm", "learning_rate", "updates_skipped",
+        "update_seconds",
         "update_tokens_per_second",
     )
 }  # fmt: skip

@@ -22,6 +22,8 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _BOXED = re.compile(r"\\boxed\s*\{")
 _ANSWER_IS = re.compile(r"\bthe\s+(?:final\s+)?answer\s+is\b[\s:]*", re.IGNORECASE)
 _TEX = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf)\s*\{([^{}]*)\}")
+_TEX_NOISE = re.compile(r"\s|\\!|\\left|\\right|\^\{\\circ\}|\^\\circ|\\\$|\\%|(?<=\\)[td](?=frac)")
+_BOX_REACH = 300  # characters
 _Z95 = 1.959964
 
 
@@ -67,6 +69,19 @@ def published_substring_match(prediction: str, answers: tuple[str, ...]) -> floa
     return float(bool(ours) and any(gold in ours or ours in gold for gold in golds))
 
 
+def boxed_match(prediction: str, answers: tuple[str, ...]) -> float:
+    r"""MemAgent's training reward: 1 if the last `\boxed{}` of a reply holds an answer.
+
+    As in the authors' code, the box must be closed and stand in the last 300 characters; case, white space
+    and some TeX do not count. The prompt must ask for a box: `presets/prompts/boxed.toml`.
+    """
+    text = prediction[-_BOX_REACH:].lower()
+    opening = next(reversed(list(_BOXED.finditer(text))), None)
+    box = _braced(text, opening.end()) if opening else ""
+    closed = opening is not None and text.startswith("}", opening.end() + len(box))
+    return float(closed and bool(box) and _tex_free(box) in [_tex_free(answer.lower()) for answer in answers])
+
+
 def rouge_l(prediction: str, answers: tuple[str, ...]) -> float:
     """The best ROUGE-L F1 with an answer, for summaries, as LongBench has it from the package `rouge` 1.0.1.
 
@@ -86,13 +101,14 @@ SCORERS: dict[str, Scorer] = {
     "f1": f1,
     "substring_match": substring_match,
     "published_substring_match": published_substring_match,
+    "boxed_match": boxed_match,
     "rouge_l": rouge_l,
 }
-_SEE_THE_REPLY = ("string_match_all", "string_match_part", "rouge_l")
+_SEE_THE_REPLY = ("string_match_all", "string_match_part", "boxed_match", "rouge_l")
 
 
 def score_reply(scorer: str, reply: str, answers: tuple[str, ...]) -> float:
-    """What a reply is worth, 0 to 1: three scorers look into all of it, the others at the answer it gives."""
+    """What a reply is worth, 0 to 1: some scorers look into all of it, the others at the answer it gives."""
     return SCORERS[scorer](reply if scorer in _SEE_THE_REPLY else extract_answer(reply), answers)
 
 
@@ -166,6 +182,11 @@ def _normalised(prediction: str, answers: tuple[str, ...]) -> Iterator[tuple[str
             yield _normalise(prediction), gold
         elif gold := " ".join(answer.lower().split()):
             yield " ".join(prediction.lower().split()), gold
+
+
+def _tex_free(text: str) -> str:
+    """Without the white space and the TeX that make no difference between answers."""
+    return _TEX_NOISE.sub("", text)
 
 
 def _overlap(ours: str, gold: str) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 
 from memagent.errors import SettingsError
+from memagent.storage import written_whole
 
 _NAME = re.compile(r"step-(\d+)\.pt")
 FOLDER = "checkpoints"
@@ -26,20 +26,15 @@ def save(run: Path, step: int, state: dict[str, Any], keep: int) -> Path:
 
 def write(path: Path, state: dict[str, Any]) -> None:
     """Write a file of tensors that is whole or not there. Raises `SettingsError` if that cannot be."""
-    part = path.with_name(f".{path.name}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+        with written_whole(path) as place:
+            torch.save(state, place)
     except (OSError, RuntimeError) as error:  # torch has its own error for a full disk
         raise SettingsError(f"{path} cannot be written: {error}") from error
 
 
 def newest(run: Path) -> Path | None:
-    """The checkpoint that a run goes on from, or None."""
+    """The checkpoint that a run continues from, or None."""
     found = _all(run)
     return found[-1] if found else None
 
@@ -50,7 +45,7 @@ def load(path: Path) -> dict[str, Any]:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file meets zip, pickle and torch errors
         raise SettingsError(
-            f"{path} is no checkpoint ({error}): remove it to go on from an older one"
+            f"{path} is not a checkpoint ({error}): remove it to continue from an older one"
         ) from error
     return state
 

@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from memagent.engines.adapters import BUDGETS
-from memagent.engines.llamacpp.embedded import QUANTISATION, requantise, written_whole
-from memagent.engines.torch.gguf_layout import Layout, layout_of
+from memagent.engines.adapters import BUDGETS, write_trained
+from memagent.engines.llamacpp.embedded import QUANTISATION, requantise
+from memagent.engines.torch.gguf_layout import GgufLayout, layout_of
 from memagent.errors import SettingsError
+from memagent.storage import written_whole
+from memagent.types import Trained
 
 FORMS = ("adapter", "merged", "gguf", "gguf-adapter")
 QUANTISATIONS = ("F32", "F16", "Q8_0")
@@ -36,7 +38,7 @@ def export_policy(
     out: str | Path,
     base_gguf: str | Path | None = None,
     quantisation: str = QUANTISATION,
-    budgets: Mapping[str, int] | None = None,
+    trained: Trained | None = None,
 ) -> None:
     """Write a policy to `out`, which must not exist yet; the policy itself stays as it is.
 
@@ -49,8 +51,8 @@ def export_policy(
         base_gguf: for "gguf", the file that the policy started from, or another of the same model: what is
             no weight is taken from there, the tokenizer above all.
         quantisation: for "gguf", one of `QUANTISATIONS`.
-        budgets: for "gguf-adapter", those of the reads that it was trained on, in tokens, by their names in
-            the settings. Reads with the adapter take them for defaults.
+        trained: for both kinds of adapters, what the policy was trained to read with. It goes into a TOML
+            file, `memagent.toml` in a PEFT folder and beside a GGUF adapter: reads with the adapter use it.
 
     Raises `SettingsError` for a policy that has no such form, and if `out` cannot be written.
     """
@@ -69,13 +71,16 @@ def export_policy(
                 case "adapter":
                     # What PEFT else does about embeddings asks the hub for the base model.
                     model.save_pretrained(place, save_embedding_layers=False)
+                    write_trained(place, trained or Trained())
                 case "merged":
                     _plain(_merged(model)).save_pretrained(place)
                     tokenizer.save_pretrained(place)
                 case "gguf":
                     _write_gguf(_merged(model), place, base_gguf, quantisation)
                 case _:
-                    _write_gguf_adapter(model, place, budgets or {})
+                    _write_gguf_adapter(model, place, (trained or Trained()).budgets)
+        if to == "gguf-adapter":
+            write_trained(out, trained or Trained())
     except (OSError, SafetensorError) as error:
         raise SettingsError(f"{out} cannot be written: {error}") from error
 
@@ -131,7 +136,7 @@ def _write_gguf(model: PreTrainedModel, place: Path, base_gguf: str | Path | Non
     requantise(base, place, quantisation, values_of)
 
 
-def _shapes(base: Path, layout: Layout) -> dict[str, tuple[int, ...]]:
+def _shapes(base: Path, layout: GgufLayout) -> dict[str, tuple[int, ...]]:
     """The shapes of a GGUF's weights, by name. Raises `SettingsError` if it is of another architecture."""
     if not base.is_file():
         raise SettingsError(f"there is no file {base}: name the GGUF that the policy started from")

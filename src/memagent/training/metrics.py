@@ -1,23 +1,20 @@
 """A training run's metrics: a JSON line a step in metrics.jsonl, shown in TensorBoard and W&B as well.
 
-The file is the record; the others are for looking at. What the names mean stands in docs/training.md.
+The file is the record; the others are for looking at. docs/training.md explains the names.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from memagent.errors import SettingsError
-from memagent.evaluation.rows import write_whole
-from memagent.reading.journal import claim
-from memagent.training.trackers import Mirrors
+from memagent.storage import Log, read_log, write_whole
+from memagent.training.trackers import Trackers
 
 METRICS_FILE = "metrics.jsonl"
 SETTINGS_FILE = "settings.json"
@@ -34,33 +31,25 @@ class MetricsRow(NamedTuple):
 class Metrics:
     """The metrics of a run, open for appending; made by `open_metrics`."""
 
-    def __init__(self, folder: Path, file: IO[bytes], mirrors: Mirrors) -> None:
-        self.folder = folder
-        self._file = file
-        self._mirrors = mirrors
+    def __init__(self, log: Log, trackers: Trackers) -> None:
+        self._log = log
+        self._trackers = trackers
 
     def write(self, stage: str, step: int, values: Mapping[str, float]) -> None:
-        """Append a line, on the disk when this returns. Raises `SettingsError` if that cannot be."""
-        # JSON has no NaN and no infinity; a loss that blew up is told as null, and read back as NaN.
+        """Append a line, on the disk when this returns. Raises `SettingsError` if it cannot be written."""
+        # JSON has neither NaN nor infinity; a loss that blew up is written as null, and read as NaN.
         finite = {name: float(value) if math.isfinite(value) else None for name, value in values.items()}
-        line = json.dumps({"stage": stage, "step": step, **finite}, allow_nan=False)
-        try:
-            self._file.write(line.encode() + b"\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            raise _unwritable(self.folder, error) from error
-        self._mirrors.write(stage, step, values)
+        self._log.append({"stage": stage, "step": step, **finite})
+        self._trackers.write(stage, step, values)
 
     def position(self) -> int:
-        """The offset in bytes behind the last line: what a checkpoint keeps, to go on from here."""
-        return self._file.tell()
+        """Where the last line ends, in bytes: a checkpoint keeps it, to continue from there."""
+        return self._log.end
 
     def close(self) -> None:
-        """Close the file and the mirrors."""
-        self._mirrors.close()
-        with suppress(OSError):  # what could not be written was told of already
-            self._file.close()
+        """Close the file and the trackers."""
+        self._trackers.close()
+        self._log.close()
 
     def __enter__(self) -> Self:
         return self
@@ -72,70 +61,49 @@ class Metrics:
 
 
 def open_metrics(folder: Path, settings_record: Mapping[str, Any], offset: int | None = None) -> Metrics:
-    """The metrics of a run in `folder`: a new one, or one that goes on at `offset`.
+    """The metrics of a run in `folder`: a new one, or one that continues at `offset`.
 
-    `offset` is the `position` that a checkpoint has kept. Lines behind it are cut off, since the steps that
-    they tell of are taken again: so a resumed run has the very lines of one that went through. The
-    settings go to settings.json. Raises `SettingsError` if the folder holds a run and `offset` is not
-    given, if the file is shorter than that, if another process is writing there, or if it cannot be written.
+    `offset` is the `position` that a checkpoint has kept. Lines behind it are cut off, because their steps
+    are taken again: a resumed run has exactly the lines of an uninterrupted one. The settings go to
+    settings.json. Raises `SettingsError` if the folder holds a run and `offset` is not given, if the file is
+    shorter than that, if another process is writing to it, or if it cannot be written.
     """
-    path = folder / METRICS_FILE
+    log = Log(folder / METRICS_FILE)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = path.open("ab")
-        try:
-            claim(file, SettingsError(f"another training run is writing to {folder}: choose another --out"))
-            _cut(file, path, offset)
-            write_whole(folder / SETTINGS_FILE, json.dumps(settings_record, indent=2) + "\n")
-            kept = read_metrics(folder)
-        except BaseException:
-            file.close()
-            raise
+        if offset is None and log.size():
+            raise SettingsError(f"{folder} holds a training run: use --resume, or choose another --out")
+        if (offset or 0) > log.size():
+            raise SettingsError(
+                f"{log.path} has {log.size():,} bytes, {offset:,} when the checkpoint was written: "
+                "restore the run's own file, or start another run"
+            )
+        log.cut(offset or 0)
+        kept = [_row(line, log.path) for line, _ in log.lines()]
+        write_whole(folder / SETTINGS_FILE, json.dumps(settings_record, indent=2) + "\n")
     except OSError as error:
-        raise _unwritable(folder, error) from error
-    return Metrics(folder, file, Mirrors(folder, settings_record, kept))
-
-
-def _cut(file: IO[bytes], path: Path, offset: int | None) -> None:
-    length = file.tell()
-    if offset is None:
-        if length:
-            raise SettingsError(f"{path.parent} holds a training run: resume it, or choose another folder")
-    elif offset > length:
-        raise SettingsError(
-            f"{path} has {length:,} bytes, {offset:,} when the checkpoint was written: "
-            "put the run's own file back, or start another run"
-        )
-    else:
-        os.truncate(file.fileno(), offset)
-        file.seek(offset)
+        log.close()
+        raise SettingsError(f"{folder} cannot be written: {error.strerror or error}") from error
+    except BaseException:
+        log.close()
+        raise
+    return Metrics(log, Trackers(folder, settings_record, kept))
 
 
 def read_metrics(folder: Path) -> list[MetricsRow]:
-    """The rows of a run; a last line that was cut off by a crash is left out.
+    """The rows of a run, which may be under way.
 
-    Raises `SettingsError` if there is no file, or a line of it is no row.
+    Raises `SettingsError` if there is no file, or a line of it is not a row.
     """
     path = folder / METRICS_FILE
+    if not path.is_file():
+        raise SettingsError(f"there is no {path}: is {folder} a folder of memagent train?")
+    return [_row(line, path) for line in read_log(path)]
+
+
+def _row(line: dict[str, Any], path: Path) -> MetricsRow:
     try:
-        lines = path.read_bytes().splitlines(keepends=True)
-    except OSError as error:
-        raise SettingsError(
-            f"{path} cannot be read: {error.strerror}: is it a folder of memagent train?"
-        ) from error
-    return [_row(raw, path, number) for number, raw in enumerate(lines, 1) if raw.endswith(b"\n")]
-
-
-def _row(raw: bytes, path: Path, number: int) -> MetricsRow:
-    try:
-        values = json.loads(raw)
-        stage, step = str(values.pop("stage")), int(values.pop("step"))
-        return MetricsRow(
-            stage, step, {name: math.nan if it is None else float(it) for name, it in values.items()}
-        )
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise SettingsError(f"{path}, line {number}: not a row of memagent train ({error})") from error
-
-
-def _unwritable(folder: Path, error: OSError) -> SettingsError:
-    return SettingsError(f"{folder} cannot be written: {error.strerror or error}")
+        stage, step = str(line.pop("stage")), int(line.pop("step"))
+        values = {name: math.nan if it is None else float(it) for name, it in line.items()}
+    except (ValueError, TypeError, KeyError) as error:
+        raise SettingsError(f"{path} has a line that is not a row of memagent train ({error})") from error
+    return MetricsRow(stage, step, values)

@@ -10,34 +10,58 @@ from types import ModuleType
 from typing import Any
 
 from memagent.errors import SettingsError
+from memagent.reading.workflows import chosen_workflow
+from memagent.settings import ReadSettings
 from memagent.tasks import TASKS
+from memagent.tasks.recipe import ABSENT_ANSWERS
 from memagent.tasks.scoring import SCORERS, score_reply
-from memagent.types import Example, Trajectory
+from memagent.types import Example, Trained, Trajectory
 
 Reward = Callable[[Example, Trajectory], float]
 """From an example and an attempt at it to the reward. Attempts without an answer get 0 unasked."""
 
-DEFAULT_SCORER = "substring_match"
+_F_MEASURES = ("f1", "rouge_l")  # scorers of tasks that pay for parts of an answer, and not for guesses
+_SEVERAL = "string_match_all"  # the scorer of tasks that ask for all of the answers
 
 
 def load_reward(name: str | None = None, scorer: str | None = None) -> Reward:
     """The reward called `name`, a function `module:function` or `file.py:function`; else a scorer's.
 
-    `scorer` is a key of `SCORERS`; without it each task's own is used: the best over the gold
-    answers, or, where several values are asked for, the share that was found. Raises `SettingsError`.
+    `scorer` is a key of `SCORERS`; without both it is `exact_reward`. Raises `SettingsError`.
     """
     if name:
         return load_function(name)
-    if scorer and scorer not in SCORERS:
+    if scorer is None:
+        return exact_reward
+    if scorer not in SCORERS:
         raise SettingsError(f"there is no scorer {scorer!r}: use one of {', '.join(SCORERS)}")
+    return lambda example, trajectory: score_reply(scorer, trajectory.answer, example.answers)
 
-    def reward(example: Example, trajectory: Trajectory) -> float:
-        task = TASKS.get(example.task)
-        return score_reply(
-            scorer or (task.scorer if task else DEFAULT_SCORER), trajectory.answer, example.answers
+
+def check_prompts(scorer: str | None, settings: ReadSettings, trained: Trained) -> None:
+    """Raise `SettingsError` where `boxed_match` is to reward answers that no prompt wants in a box."""
+    prompts = chosen_workflow(settings, trained)[1].prompts
+    if scorer == "boxed_match" and "boxed" not in prompts.answer:
+        raise SettingsError(
+            r"the scorer boxed_match needs prompts that ask for \boxed{}: set read.workflow to overwrite and "
+            "read.templates to presets/prompts/boxed.toml, or use exact_match"
         )
 
-    return reward
+
+def exact_reward(example: Example, trajectory: Trajectory) -> float:
+    """1 for the answer and nothing beside it, so that a list of guesses is worth nothing.
+
+    Where several values are asked for, the F1 of their words, which falls with each that is missing or wrong.
+    A task with an F measure of its own keeps it. Where the document lacks the answer, 1 for saying so.
+    """
+    task = TASKS.get(example.task)
+    if set(example.answers) <= set(ABSENT_ANSWERS):
+        return score_reply("substring_match", trajectory.answer, example.answers)
+    if task and task.scorer == _SEVERAL and len(example.answers) > 1:
+        return score_reply("f1", trajectory.answer, (" ".join(example.answers),))
+    if task and task.scorer in _F_MEASURES:
+        return score_reply(task.scorer, trajectory.answer, example.answers)
+    return score_reply("exact_match", trajectory.answer, example.answers)
 
 
 def overlong_penalty(completion_tokens: int, limit_tokens: int, buffer_tokens: int) -> float:

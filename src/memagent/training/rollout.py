@@ -8,15 +8,17 @@ goes wrong with the engine ends the run.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
-from collections.abc import Sequence
-from contextlib import aclosing, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from memagent.documents.opening import text_document
-from memagent.errors import EmptyAnswerError
+from memagent.errors import DocumentError, EmptyAnswerError, ProblemTooLongError
 from memagent.reading.read import Read
-from memagent.settings import Settings
+from memagent.settings import ReadSettings
 from memagent.training.rewards import Reward, overlong_penalty
 from memagent.types import (
     Completion,
@@ -27,49 +29,67 @@ from memagent.types import (
     Message,
     Sampling,
     Trajectory,
-    model_of,
 )
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """How attempts are made and rewarded. `settings` are those of every read, temperature included."""
+    """How attempts are made and rewarded. `settings` are those of every read, temperature included.
+
+    An attempt runs within `caller()`, which tells an engine that decodes in batches how many calls to expect.
+    `traces` is a folder for the journals of attempts that have a seed.
+    """
 
     engine: Engine
-    settings: Settings
+    settings: ReadSettings
     reward: Reward
     attempts: int = 1
     overlong_tokens: int = 0
+    caller: Callable[[], AbstractContextManager[None]] = nullcontext
+    traces: Path | None = None
 
-    async def groups(self, examples: Sequence[Example], seeds: Sequence[str]) -> list[Group]:
-        """All attempts at all examples, side by side. A seed names the randomness of its example's group.
+    async def groups(self, examples: Sequence[Example], seeds: Sequence[str]) -> list[Group | None]:
+        """All attempts at all examples, side by side; None for an example that cannot be read.
 
-        Raises `EngineError` if the engine fails for good.
+        A seed names the randomness of its example's group. Raises `EngineError` if the engine fails for good.
         """
         pairs = [(example, f"{seed}/{number}") for example, seed in zip(examples, seeds, strict=True)
                  for number in range(self.attempts)]  # fmt: skip
         try:
             async with asyncio.TaskGroup() as tasks:
-                running = [tasks.create_task(self.attempt(example, seed)) for example, seed in pairs]
+                running = [tasks.create_task(self.attempt_if_readable(*pair)) for pair in pairs]
         except ExceptionGroup as failures:  # the first of them says enough
             raise failures.exceptions[0] from None
-        done = [task.result() for task in running]
         size = self.attempts
-        return [Group(example, tuple(done[index * size : index * size + size]))
-                for index, example in enumerate(examples)]  # fmt: skip
+        made = [[it for task in running[start : start + size] if (it := task.result())]
+                for start in range(0, len(running), size)]  # fmt: skip
+        return [Group(example, tuple(them)) if them else None
+                for example, them in zip(examples, made, strict=True)]  # fmt: skip
+
+    async def attempt_if_readable(self, example: Example, seed: str | None = None) -> Trajectory | None:
+        """`attempt`, or None and a warning where the problem is too long or the document has no text."""
+        try:
+            return await self.attempt(example, seed)
+        except (ProblemTooLongError, DocumentError) as error:
+            if _is_first(seed):
+                _log.warning("%s is skipped: %s", example.id, error)
+            return None
 
     async def attempt(self, example: Example, seed: str | None = None) -> Trajectory:
         """One attempt at an example, with its reward; without a `seed` each call has that of the settings.
 
-        Raises `EngineError` if the engine fails for good, `SettingsError` for budgets that do not fit.
+        Raises `EngineError` if the engine fails for good, `SettingsError` or `DocumentError` for an example
+        that cannot be read.
         """
         recorder = _Recorder(self.engine, seed)
-        reading = Read(example.problem, text_document(example.document), recorder, self.settings)
+        document = text_document(example.document)
+        reading = Read(example.problem, document, recorder, self.settings, trace=self._trace(seed))
         conversations: list[Conversation] = []
         error = None
-        announced = getattr(self.engine, "caller", nullcontext)  # an engine with batches wants them full
         try:
-            with announced():
+            with self.caller():
                 async with aclosing(aiter(reading)) as steps:
                     async for conversation in steps:
                         conversations.append(conversation)
@@ -79,11 +99,17 @@ class Rollout:
         trajectory = Trajectory(example.id, tuple(conversations), reading.answer, error=error)
         return replace(trajectory, reward=self._reward(example, trajectory, reading))
 
+    def _trace(self, seed: str | None) -> Path | None:
+        """Where an attempt's journal goes; one of a run that was cut off makes room for it."""
+        if self.traces is None or seed is None:
+            return None
+        path = self.traces / f"{seed.replace('/', '-')}.jsonl"
+        path.unlink(missing_ok=True)
+        return path
+
     def _reward(self, example: Example, trajectory: Trajectory, reading: Read) -> float:
-        """The reward of the answer, less what is taken off for the longest reply; 0 for a failed attempt."""
-        if trajectory.error:
-            return 0.0
-        reward = float(self.reward(example, trajectory))
+        """The reward of the answer, 0 without one, less the penalty for the longest reply."""
+        reward = 0.0 if trajectory.error else float(self.reward(example, trajectory))
         limits = {"update": reading.budgets.memory_tokens, "answer": reading.budgets.answer_tokens}
         return reward + min(
             (
@@ -94,11 +120,16 @@ class Rollout:
         )
 
 
+def _is_first(seed: str | None) -> bool:
+    """Whether a seed is that of the first attempt at an example: one warning is enough."""
+    return seed is None or seed.endswith("/0")
+
+
 class _Recorder:
     """An engine in front of another: gives each call a seed of its own, and keeps what came back."""
 
     def __init__(self, engine: Engine, seed: str | None) -> None:
-        self.model = model_of(engine)
+        self.model = engine.model
         self._engine = engine
         self._seed = seed
         self._calls: list[tuple[tuple[Message, ...], Completion]] = []

@@ -89,10 +89,10 @@ async def open_server(settings: TrainingSettings, policy: Policy, run: Path) -> 
         )
     connection = Connection(
         base_url=wanted.server,
-        api_key=settings.read.api_key,
+        api_key=settings.engine.api_key,
         concurrency=wanted.rows,
-        timeout_seconds=settings.read.timeout_seconds,
-        retries=settings.read.retries,
+        timeout_seconds=settings.engine.timeout_seconds,
+        retries=settings.engine.retries,
         record=True,
         verbatim=True,
     )
@@ -102,6 +102,6 @@ async def open_server(settings: TrainingSettings, policy: Policy, run: Path) -> 
         return len(policy.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     name = str(policy.tokenizer.name_or_path)
-    window = settings.read.window_tokens or engine.model.window_tokens
+    window = settings.engine.window_tokens or engine.model.window_tokens
     engine.model = replace(engine.model, count_tokens=count_tokens, tokenizer=name, window_tokens=window)
     return Server(engine, settings, run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from statistics import fmean, pstdev
 
@@ -14,7 +14,7 @@ from memagent.types import Group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
+class GroupCounts:
     """Counts over the conversations of one group; `position` is where its example stands in the data."""
 
     position: int
@@ -35,7 +35,7 @@ class Tally:
         return len(set(self.rewards)) == 1
 
 
-def tally(group: Group, position: int) -> Tally:
+def count_group(group: Group, position: int) -> GroupCounts:
     """Count one group."""
     attempts = group.trajectories
     conversations = [it for attempt in attempts for it in attempt.conversations]
@@ -48,7 +48,7 @@ def tally(group: Group, position: int) -> Tally:
         for it in attempt.conversations:
             unchanged += it.kind == "update" and it.memory == before
             before = it.memory
-    return Tally(
+    return GroupCounts(
         position=position,
         rewards=tuple(attempt.reward or 0.0 for attempt in attempts),
         failed=sum(attempt.error is not None for attempt in attempts),
@@ -63,32 +63,54 @@ def tally(group: Group, position: int) -> Tally:
     )
 
 
-def totals(tallies: Sequence[Tally], rounds: int, drop_equal: bool) -> dict[str, float]:
+def totals(counts: Sequence[GroupCounts], rounds: int, skipped: int, drop_equal: bool) -> dict[str, float]:
     """The numbers of a step, over all its groups, those that were dropped included."""
-    rewards = [reward for it in tallies for reward in it.rewards]
-    names = [item.name for item in fields(Tally) if item.name not in ("position", "rewards")]
-    sums = {name: sum(getattr(it, name) for it in tallies) for name in names}
+    rewards = [reward for it in counts for reward in it.rewards]
+    names = [item.name for item in fields(GroupCounts) if item.name not in ("position", "rewards")]
+    sums = {name: sum(getattr(it, name) for it in counts) for name in names}
     updates, answers = max(sums["updates"], 1), max(sums["conversations"] - sums["updates"], 1)
     return {
         "reward": fmean(rewards),
         "reward_std": pstdev(rewards),
-        "groups": len(tallies),
-        "groups_dropped": len(tallies) - len(kept(tallies, drop_equal)),
+        "groups": len(counts),
+        "groups_dropped": len(counts) - len(kept(counts, drop_equal)),
         "rounds": rounds,
+        "examples_skipped": skipped,
         "failed": sums["failed"],
         "conversations": sums["conversations"],
         "memory_tokens": sums["memory_tokens"] / updates,
         "answer_tokens": sums["answer_tokens"] / answers,
-        "longest_reply_tokens": max(it.longest_reply_tokens for it in tallies),
+        "longest_reply_tokens": max(it.longest_reply_tokens for it in counts),
         "cut": sums["cut"] / updates,
         "unchanged": sums["unchanged"] / updates,
         "completion_tokens": sums["completion_tokens"],
     }
 
 
-def kept(tallies: Iterable[Tally], drop_equal: bool) -> list[int]:
+def update_means(everywhere: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The learner's sums of a step, one mapping for each process, as means over all tokens and updates."""
+    tokens, computed = (sum(it.get(name, 0.0) for it in everywhere) for name in ("tokens", "sequence_tokens"))
+    first = everywhere[0]
+    updates, seconds = max(first.get("steps", 0.0), 1.0), first.get("seconds", 0.0)
+    means = {
+        name: sum(it.get(name, 0.0) for it in everywhere) / max(tokens, 1.0)
+        for name in ("loss", "kl", "entropy", "clip_low", "clip_high", "clip_dual", "mismatch")
+        if any(name in it for it in everywhere)
+    }
+    return means | {
+        "tokens": tokens,
+        "sequence_tokens": computed,
+        "gradient_norm": first.get("gradient_norm", 0.0) / updates,
+        "learning_rate": first.get("learning_rate", 0.0) / updates,
+        "updates_skipped": first.get("skipped", 0.0),
+        "update_seconds": seconds,
+        "update_tokens_per_second": computed / seconds if seconds else 0.0,
+    }
+
+
+def kept(counts: Iterable[GroupCounts], drop_equal: bool) -> list[int]:
     """The positions of the groups that are trained on, in the data's order."""
-    return sorted(it.position for it in tallies if not (drop_equal and it.equal))
+    return sorted(it.position for it in counts if not (drop_equal and it.equal))
 
 
 def used_mib() -> float:

@@ -1,6 +1,6 @@
 """Metrics shown elsewhere as well: TensorBoard and W&B, each if it is installed.
 
-A mirror is a convenience: without it, or when it fails, training goes on.
+A tracker is a convenience: without it, or when it fails, training continues.
 """
 
 from __future__ import annotations
@@ -19,21 +19,26 @@ from typing import Any
 _log = logging.getLogger("memagent")
 _PROJECT = "memagent"
 
-Row = tuple[str, int, Mapping[str, float]]
+StageRow = tuple[str, int, Mapping[str, float]]
 """A stage, a step and what was measured."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Mirror:
+class _Tracker:
     write: Callable[[str, int, Mapping[str, float]], None]
     close: Callable[[], None]
 
 
-class Mirrors:
-    """The mirrors of a run that are in use. `kept` are the rows of a run that goes on."""
+class Trackers:
+    """The trackers that a run uses. `kept` are the rows of a run that is resumed."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any], kept: Iterable[Row] = ()) -> None:
-        self._used: dict[str, _Mirror] = {}
+    def __init__(
+        self,
+        folder: Path,
+        settings: Mapping[str, Any],
+        kept: Iterable[StageRow] = (),
+    ) -> None:
+        self._used: dict[str, _Tracker] = {}
         starts = {
             "TensorBoard": partial(_tensorboard, folder / "tensorboard", kept),
             "W&B": partial(_wandb, folder, settings),
@@ -44,15 +49,15 @@ class Mirrors:
 
     def write(self, stage: str, step: int, values: Mapping[str, float]) -> None:
         """Show a row."""
-        for name, mirror in list(self._used.items()):
+        for name, tracker in list(self._used.items()):
             with self._guarded(name):
-                mirror.write(stage, step, values)
+                tracker.write(stage, step, values)
 
     def close(self) -> None:
         """Let them write what they still hold."""
-        for name, mirror in list(self._used.items()):
+        for name, tracker in list(self._used.items()):
             with self._guarded(name):
-                mirror.close()
+                tracker.close()
         self._used.clear()
 
     @contextmanager
@@ -64,11 +69,11 @@ class Mirrors:
             self._used.pop(name, None)
         except Exception as error:  # noqa: BLE001 - the boundary: these packages raise whatever they like
             self._used.pop(name, None)
-            _log.warning("%s is left off: %s: %s", name, type(error).__name__, error)
+            _log.warning("%s is turned off: %s: %s", name, type(error).__name__, error)
 
 
-def _tensorboard(folder: Path, kept: Iterable[Row]) -> _Mirror:
-    """Event files, written anew from the rows that are kept, so that no step of a resumed run is there twice.
+def _tensorboard(folder: Path, kept: Iterable[StageRow]) -> _Tracker:
+    """Event files, rewritten from the rows that are kept, so that a resumed run has no step twice.
 
     Made with TensorBoard's own writer: torch's is the same one behind an import of torch.
     """
@@ -91,13 +96,13 @@ def _tensorboard(folder: Path, kept: Iterable[Row]) -> _Mirror:
     for row in kept:
         add(*row)
     writer.flush()
-    return _Mirror(write, writer.close)
+    return _Tracker(write, writer.close)
 
 
-def _wandb(folder: Path, settings: Mapping[str, Any]) -> _Mirror:
-    """A run that goes on under its own id, offline unless there is a key. W&B's own variables are obeyed.
+def _wandb(folder: Path, settings: Mapping[str, Any]) -> _Tracker:
+    """A run under an id of its own, offline unless there is a key. W&B's own variables are obeyed.
 
-    Each stage has its own axis of steps, on which a step that is taken again lies over its first time.
+    Each stage has its own axis of steps, on which a step that is taken again replaces the first one.
     """
     import wandb
 
@@ -119,7 +124,7 @@ def _wandb(folder: Path, settings: Mapping[str, Any]) -> _Mirror:
             run.define_metric(f"{stage}/*", step_metric=f"{stage}/step")
         run.log({f"{stage}/step": step, **{f"{stage}/{name}": it for name, it in values.items()}})
 
-    return _Mirror(write, run.finish)
+    return _Tracker(write, run.finish)
 
 
 def _wandb_id(path: Path) -> str:

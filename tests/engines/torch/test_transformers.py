@@ -44,7 +44,7 @@ from memagent import (  # noqa: E402
     open_engine,
     text_document,
 )
-from memagent.engines.torch.decoding import Draws, Row, nucleus, sample  # noqa: E402
+from memagent.engines.torch.decoding import DecodingRow, Draws, nucleus, sample  # noqa: E402
 from memagent.engines.torch.engine import TransformersEngine, _next_batch  # noqa: E402
 
 SPECIALS = ("<|pad|>", "<|start|>", "<|end|>")
@@ -552,8 +552,8 @@ def test_a_batch_is_led_by_the_oldest_call_and_has_prompts_of_like_length() -> N
     async def run() -> None:
         future = asyncio.get_running_loop().create_future
 
-        def row(tokens: int) -> Row:
-            return Row([1] * tokens, GREEDY, future())
+        def row(tokens: int) -> DecodingRow:
+            return DecodingRow([1] * tokens, GREEDY, future())
 
         rows = [row(tokens) for tokens in (6000, 900, 5000, 3000, 2999, 8000, 10)]
         batch, rest = _next_batch(rows, 16)

@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent import Settings
 from memagent.documents.opening import text_document
 from memagent.engines import ScriptedEngine
 from memagent.errors import ContextOverflowError, EngineError, SettingsError
 from memagent.prompts import GATED, OVERWRITE, UNCHANGED, Prompts
 from memagent.reading.read import Read
+from memagent.settings import ReadSettings
 from memagent.tasks import Recipe, examples
 from memagent.training.imitation.oracle import Oracle, solve
 from memagent.training.imitation.solutions import REFUSAL
-from memagent.types import Completion, Conversation, Engine, Example, Message, Sampling, Trajectory
+from memagent.types import Completion, Conversation, Engine, Example, Message, Model, Sampling, Trajectory
 
 TASKS = ("niah_single_1", "niah_multikey_1", "niah_multivalue", "niah_multiquery", "vt", "hqa", "squad")
 NEEDLE = "One of the magic numbers for Ada is: 77."
@@ -32,18 +32,21 @@ def words(text: str) -> int:
     return len(text.split())
 
 
-def settings(**more: Any) -> Settings:
-    return Settings(**{"chunk_tokens": 80, "memory_tokens": 120, "answer_tokens": 40, **more})
+MODEL = Model("words", words, "words")
 
 
-def play(these: Iterable[Example], chosen: Settings, least_reward: float = 0.0) -> list[Trajectory]:
+def settings(**more: Any) -> ReadSettings:
+    return ReadSettings(**{"chunk_tokens": 80, "memory_tokens": 120, "answer_tokens": 40, **more})
+
+
+def play(these: Iterable[Example], chosen: ReadSettings, least_reward: float = 0.0) -> list[Trajectory]:
     async def run() -> list[Trajectory]:
-        return [it async for it in solve(these, chosen, words, least_reward=least_reward)]
+        return [it async for it in solve(these, chosen, MODEL, least_reward=least_reward)]
 
     return asyncio.run(run())
 
 
-def read(example: Example, engine: Engine, chosen: Settings) -> list[Conversation]:
+def read(example: Example, engine: Engine, chosen: ReadSettings) -> list[Conversation]:
     async def run() -> list[Conversation]:
         return [it async for it in Read(example.problem, text_document(example.document), engine, chosen)]
 
@@ -113,7 +116,7 @@ def test_mistakes_are_not_imitated_but_how_to_go_on_from_them(workflow: str) -> 
     whole, chosen = example(document, NEEDLE), settings(workflow=workflow, chunk_tokens=30)
 
     async def run(mistakes: float) -> Trajectory:
-        found = solve([replace(whole, problem="Which number has Ada?")], chosen, words, mistakes=mistakes)
+        found = solve([replace(whole, problem="Which number has Ada?")], chosen, MODEL, mistakes=mistakes)
         (trajectory,) = [it async for it in found]
         return trajectory
 
@@ -135,7 +138,7 @@ def test_without_room_for_a_mistake_none_is_made() -> None:
 
     async def run() -> Trajectory:
         chosen = settings(chunk_tokens=30, memory_tokens=words(NEEDLE) + 1)
-        (trajectory,) = [it async for it in solve([whole], chosen, words, mistakes=1.0)]
+        (trajectory,) = [it async for it in solve([whole], chosen, MODEL, mistakes=1.0)]
         return trajectory
 
     trajectory = asyncio.run(run())
@@ -232,7 +235,7 @@ def test_what_never_came_into_the_memory_is_not_known(caplog: pytest.LogCaptureF
     )
     two = replace(two, evidence=tuple(two.document.split("\n")))
     (trajectory,) = play([two], settings(memory_tokens=11))
-    assert (trajectory.answer, trajectory.reward) == ("77", 0.5)
+    assert (trajectory.answer, trajectory.reward) == ("77", pytest.approx(2 / 3))
 
 
 def test_a_comparison_is_answered_once_all_its_evidence_was_read() -> None:

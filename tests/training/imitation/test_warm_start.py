@@ -14,12 +14,12 @@ import pytest
 pytest.importorskip("torch")
 
 from memagent.engines.torch.prefixes import common_length
-from memagent.settings import Settings
+from memagent.settings import ReadSettings
 from memagent.tasks import TASKS, Recipe, write_examples
 from memagent.training.data import load_data
 from memagent.training.imitation.warm_start import draw, load_imitations
 from memagent.training.settings import DataSettings, TrainingSettings, WarmStartSettings
-from memagent.types import TrainingSequence
+from memagent.types import Model, TrainingSequence
 
 POOL = [[TrainingSequence((number, place), (0,)) for place in range(4)] for number in range(25)]
 
@@ -71,7 +71,7 @@ def pool(folder: Path, neighbours: int) -> list[list[TrainingSequence]]:
     asked = [replace(it, id=f"{it.id}-{n}", problem=f"{it.problem} {n}") for it in made for n in range(4)]
     write_examples(folder / "examples.jsonl", asked)
     settings = TrainingSettings(
-        read=Settings(chunk_tokens=200, memory_tokens=100, answer_tokens=40, problem_tokens=100),
+        read=ReadSettings(chunk_tokens=200, memory_tokens=100, answer_tokens=40, problem_tokens=100),
         data=DataSettings(examples=(str(folder / "examples.jsonl"),)),
         warm_start=WarmStartSettings(count=8, neighbours=neighbours),
     )
@@ -80,7 +80,7 @@ def pool(folder: Path, neighbours: int) -> list[list[TrainingSequence]]:
         return len(text.split())
 
     data = load_data(settings.data.examples, settings.seed, count_tokens)
-    return asyncio.run(load_imitations(settings, data, Words(), count_tokens))
+    return asyncio.run(load_imitations(settings, data, Words(), Model("words", count_tokens, "words")))
 
 
 def test_the_pool_has_the_questions_on_a_chunk_together(tmp_path: Path) -> None:

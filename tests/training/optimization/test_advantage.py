@@ -9,9 +9,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from memagent.training.optimization.advantage import group_advantages  # noqa: E402
+from memagent.training.optimization.objective import group_advantages  # noqa: E402
+from memagent.training.optimization.sequences import group_sequences  # noqa: E402
 from memagent.training.settings import LossSettings  # noqa: E402
-from memagent.training.trainer import group_sequences  # noqa: E402
 from memagent.types import (  # noqa: E402
     Completion,
     Conversation,

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from tiny import VOCABULARY, gradients, group, llama, policy, qwen3  # noqa: E402
-from transformers import PreTrainedModel  # noqa: E402
+from tiny import SMALL, VOCABULARY, gradients, group, llama, policy, qwen3  # noqa: E402
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel  # noqa: E402
 
 from memagent.errors import SettingsError  # noqa: E402
 from memagent.training.optimization.attention import attention_over_trees  # noqa: E402
@@ -141,24 +141,48 @@ def test_logprobs_are_of_the_distribution_that_was_sampled_from() -> None:
         assert values.entropy.item() == pytest.approx(-(wanted.exp() * wanted).sum().item(), abs=1e-5)
 
 
-def sliding() -> PreTrainedModel:
-    return qwen3(use_sliding_window=True, sliding_window=4, max_window_layers=1)
+def windowed(name: str, **options: Any) -> PreTrainedModel:
+    """A tiny model of a family, whose layers see four tokens."""
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(name, **SMALL, sliding_window=4, pad_token_id=0, bos_token_id=1,
+                                  eos_token_id=2, **options)  # fmt: skip
+    return AutoModelForCausalLM.from_config(config).eval()
+
+
+WINDOWED = {
+    "mistral": {},  # these three have a window and no layer_types
+    "phi3": {},
+    "starcoder2": {},
+    "qwen3": {"use_sliding_window": True, "max_window_layers": 1},  # these two have both kinds of layers
+    "gemma3_text": {"layer_types": ["sliding_attention", "full_attention"], "query_pre_attn_scalar": 8},
+}
+
+
+@pytest.mark.parametrize("name", WINDOWED)
+def test_layouts_agree_on_sliding_windows(name: str) -> None:
+    trained = policy(windowed(name, **WINDOWED[name]))
+    pairs = [(it.prompt_ids, it.completion_ids) for seed in range(2) for it in group(seed, shared=20)]
+    check(trained, numbered(*pairs), 60)
+    whole = policy(windowed(name, **WINDOWED[name] | {"use_sliding_window": False}))
+    assert name != "qwen3" or alone(whole.model, numbered(*pairs)[0]).tolist() != pytest.approx(
+        alone(trained.model, numbered(*pairs)[0]).tolist(), abs=1e-3
+    ), "the window matters"
 
 
 @pytest.mark.parametrize("layout", ["shared", "packed"])
-def test_sliding_windows_are_refused(layout: Any) -> None:
-    message = "Qwen3ForCausalLM has layers of full_attention, sliding_attention: .*'padded'"
-    with pytest.raises(SettingsError, match=message):
-        policy(sliding()).values(batches(group(0), layout, 1000)[0])
-
-
-def test_sliding_windows_train_in_padded_rows() -> None:
-    trained = policy(sliding())
-    sequences = numbered(*[(it.prompt_ids, it.completion_ids) for it in group(3)])
-    wanted, gradient = one_by_one(trained, sequences)
-    found, padded = laid_out(trained, sequences, "padded", 1000)
-    assert {key: pytest.approx(value, abs=1e-5) for key, value in found.items()} == wanted
-    assert torch.allclose(padded, gradient, atol=1e-6)
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("gemma2", {"query_pre_attn_scalar": 8}, "Gemma2Attention has softcap: .*'padded'"),
+        ("gpt_oss", {"num_local_experts": 2, "num_experts_per_tok": 1}, "GptOssAttention has s_aux: "),
+        ("llama", {"layer_types": ["full_attention", "linear_attention"]}, "layers of linear_attention: "),
+    ],
+)
+def test_attention_that_cannot_be_laid_out_is_refused(
+    layout: Any, name: str, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(SettingsError, match=said):
+        policy(windowed(name, **options)).values(batches(group(0), layout, 1000)[0])
 
 
 @pytest.mark.parametrize("make", MODELS.values())

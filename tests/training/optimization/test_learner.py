@@ -17,13 +17,19 @@ peft = pytest.importorskip("peft")
 from tiny import gradients, group, llama, policy, tokens  # noqa: E402
 
 from memagent.errors import TrainingError  # noqa: E402
+from memagent.training.imitation.warm_start import learning_rate  # noqa: E402
 from memagent.training.optimization.learner import Learner  # noqa: E402
-from memagent.training.optimization.loss import token_losses  # noqa: E402
+from memagent.training.optimization.objective import token_losses  # noqa: E402
 from memagent.training.optimization.policy import Policy  # noqa: E402
-from memagent.training.optimization.sequences import batches  # noqa: E402
+from memagent.training.optimization.sequences import batches, group_sequences  # noqa: E402
 from memagent.training.ranks import Ranks  # noqa: E402
-from memagent.training.settings import LossSettings, OptimizerSettings, load_training  # noqa: E402
-from memagent.training.trainer import Trainer, group_sequences, local_engine  # noqa: E402
+from memagent.training.reinforcement import update  # noqa: E402
+from memagent.training.settings import (  # noqa: E402
+    LossSettings,
+    OptimizerSettings,
+    WarmStartSettings,
+    load_training,
+)
 from memagent.types import (  # noqa: E402
     Completion,
     Conversation,
@@ -36,12 +42,13 @@ from memagent.types import (  # noqa: E402
 
 LAYOUTS = ("shared", "packed", "padded")
 PRESET = Path(__file__).parents[3] / "presets" / "tiny.toml"
+RATE = 1e-2
 NO_KL = LossSettings(kl_weight=0.0)
 GROUPS = [it for seed in range(3) for it in group(seed)]
 
 
 def learner(trained: Policy | None = None, **settings: Any) -> Learner:
-    known: dict[str, Any] = {"learning_rate": 1e-2, "warmup_steps": 0, "max_gradient_norm": 1e9}
+    known: dict[str, Any] = {"max_gradient_norm": 1e9}
     return Learner(trained or policy(), OptimizerSettings(**(known | settings)), Ranks())
 
 
@@ -52,8 +59,8 @@ def gradient(
     **settings: Any,
 ) -> torch.Tensor:
     """What one optimizer step follows, before AdamW makes something of it."""
-    learns = learner(trained, learning_rate=1e-12, **settings)
-    learns.reinforce(sequences, loss)
+    learns = learner(trained, **settings)
+    learns.reinforce(sequences, loss, 1e-12)
     return gradients(learns.policy)
 
 
@@ -132,8 +139,8 @@ def test_a_mean_over_micro_batches_would_be_another_gradient() -> None:
 
 
 def test_the_sums_are_over_tokens() -> None:
-    sums = learner(batch_tokens=30).reinforce(GROUPS, NO_KL)
-    whole = learner().reinforce(GROUPS, NO_KL)
+    sums = learner(batch_tokens=30).reinforce(GROUPS, NO_KL, RATE)
+    whole = learner().reinforce(GROUPS, NO_KL, RATE)
     assert sums["tokens"] == tokens(GROUPS)
     assert sums["sequence_tokens"] == sum(len(it.prompt_ids) for it in GROUPS) + tokens(GROUPS)
     for name in ("loss", "entropy", "clip_low", "clip_high", "mismatch"):
@@ -168,11 +175,11 @@ def test_all_conversations_are_trained_each_under_its_own_mask() -> None:
     # the answer has one token, the memories have more: with the answer's mask most would be lost
     ids = [(4, 5, 6), (7, 8), (9,)]
     sequences = group_sequences(made_group(attempt(1.0, ids), attempt(0.0, ids)), NO_KL)
-    assert learner().reinforce(sequences, NO_KL)["tokens"] == 2 * 6
+    assert learner().reinforce(sequences, NO_KL, RATE)["tokens"] == 2 * 6
     for number in range(3):
         lifted = [replace(it, advantage=float(index == number)) for index, it in enumerate(sequences[:3])]
-        before, after = policy(), learner(learning_rate=1e-4)
-        after.reinforce(at_ratio_one(lifted, before), NO_KL)
+        before, after = policy(), learner()
+        after.reinforce(at_ratio_one(lifted, before), NO_KL, 1e-4)
         batch = batches([sequences[number]], "padded", 1000)[0]
         assert (after.policy.values(batch).logprobs > before.values(batch).logprobs).all()
 
@@ -184,33 +191,37 @@ def test_prompts_are_not_trained() -> None:
 
 
 @pytest.mark.parametrize("updates", [1, 2])
-def test_the_number_of_optimizer_steps_does_not_depend_on_the_rows(updates: int, tmp_path: Path) -> None:
-    settings = load_training(PRESET, {"optimizer": {"updates": updates}, "evaluation": {"every": 0}})
-    trained = policy()
-    engine = local_engine(settings, Policy(trained.model, _Words()))
-    steps = []
+def test_the_number_of_optimizer_steps_does_not_depend_on_the_rows(updates: int) -> None:
+    settings = load_training(PRESET, {"optimizer": {"updates": updates}})
     for conversations in (1, 40):
         ids = [(4, 5)] * conversations
         groups = {place: made_group(attempt(1.0, ids), attempt(0.0, ids)) for place in range(4)}
-        trainer = Trainer(settings, tmp_path, None, trained, engine, None, Ranks(), None)
-        sums = trainer._update(groups, sorted(groups))
+        sums = update(learner(), groups, sorted(groups), settings, 0)
         assert sums["tokens"] == 4 * 2 * conversations * 2
-        steps.append(trainer.learner.steps)
-    assert steps == [updates, updates]
+        assert sums["steps"] == updates
 
 
-class _Words:
-    """What an engine asks of a tokenizer when it is made."""
+@pytest.mark.parametrize("updates", [1, 2])
+def test_the_learning_rate_warms_up_by_rollout_steps(updates: int) -> None:
+    wanted = {"learning_rate": 0.4, "warmup_steps": 4, "updates": updates}
+    settings = load_training(PRESET, {"optimizer": wanted})
+    groups = {place: made_group(attempt(1.0, [(4, 5)]), attempt(0.0, [(6,)])) for place in range(2)}
+    learns = learner()
+    rates = [update(learns, groups, [0, 1], settings, step)["learning_rate"] / updates for step in range(6)]
+    assert rates == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4, 0.4])
+    assert learns._optimizer.param_groups[0]["lr"] == pytest.approx(0.4)
 
-    chat_template = "{{ messages }}"
-    name_or_path = "words"
+
+def test_the_rate_of_a_warm_start_rises_and_falls() -> None:
+    wanted = WarmStartSettings(steps=6, learning_rate=0.4, warmup_steps=2, decay_steps=4)
+    assert [learning_rate(wanted, step) for step in range(6)] == pytest.approx([0.2, 0.4, 0.4, 0.3, 0.2, 0.1])
 
 
 def test_the_divergence_is_zero_at_the_first_step_and_not_later() -> None:
     trained = policy()
     trained.keep_reference()
     learns = learner(trained)
-    kl = [learns.reinforce(GROUPS, LossSettings(kl_weight=0.1))["kl"] for _ in range(2)]
+    kl = [learns.reinforce(GROUPS, LossSettings(kl_weight=0.1), RATE)["kl"] for _ in range(2)]
     assert kl[0] == 0
     assert kl[1] > 1e-3
 
@@ -219,8 +230,8 @@ def test_the_divergence_pulls_back() -> None:
     still = [replace(it, advantage=0.0) for it in GROUPS]
     trained = policy()
     trained.keep_reference()
-    learns = learner(moved(trained), learning_rate=1e-4)
-    kl = [learns.reinforce(still, LossSettings(kl_weight=0.1))["kl"] for _ in range(5)]
+    learns = learner(moved(trained))
+    kl = [learns.reinforce(still, LossSettings(kl_weight=0.1), 1e-4)["kl"] for _ in range(5)]
     assert kl[4] < kl[0]
 
 
@@ -233,7 +244,7 @@ def test_the_divergence_is_averaged_with_the_loss(batch_tokens: int) -> None:
     reference = torch.cat([trained.reference_logprobs(batches([it], "padded", 1000)[0]) for it in GROUPS])
     old = torch.tensor([value for it in GROUPS for value in it.old_logprobs])
     advantages = torch.tensor([it.advantage for it in GROUPS for _ in it.completion_ids])
-    losses = token_losses(values, old, advantages, 0.2, 0.28, reference, 0.5)
+    losses = token_losses(values, old, advantages, reference_logprobs=reference, kl_weight=0.5)
     (losses.sum() / tokens(GROUPS)).backward()
     wanted = gradients(trained)
     found = gradient(GROUPS, LossSettings(kl_weight=0.5), trained, batch_tokens=batch_tokens)
@@ -263,7 +274,7 @@ def test_an_adapter_is_trained_with_its_divergence_and_the_base_is_not() -> None
     base = {name: value.clone() for name, value in trained.model.state_dict().items() if "lora_" not in name}
     names = set(trained.trained())
     adapted = {name: value.detach().clone() for name, value in trained.trained().items()}
-    sums = learner(trained).reinforce(GROUPS, LossSettings(kl_weight=0.1))
+    sums = learner(trained).reinforce(GROUPS, LossSettings(kl_weight=0.1), RATE)
     assert sums["kl"] > 0
     assert set(trained.trained()) == names
     assert all("lora_" in name for name in names)
@@ -273,56 +284,75 @@ def test_an_adapter_is_trained_with_its_divergence_and_the_base_is_not() -> None
 
 def test_without_a_reference_the_divergence_cannot_be_measured() -> None:
     with pytest.raises(ValueError, match="keep_reference"):
-        learner().reinforce(GROUPS, LossSettings(kl_weight=0.1))
-
-
-def test_the_learning_rate_warms_up_and_stays() -> None:
-    learns = learner(learning_rate=0.4, warmup_steps=4)
-    assert [
-        learns.reinforce(GROUPS[:1], NO_KL)["learning_rate"] for _ in range(6)
-    ] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4, 0.4])  # fmt: skip
-    assert learns._optimizer.param_groups[0]["lr"] == pytest.approx(0.4)
+        learner().reinforce(GROUPS, LossSettings(kl_weight=0.1), RATE)
 
 
 def test_a_long_gradient_is_cut_to_its_greatest_norm_and_told_uncut() -> None:
     learns = learner(max_gradient_norm=0.01)
-    sums = learns.reinforce(GROUPS, NO_KL)
+    sums = learns.reinforce(GROUPS, NO_KL, RATE)
     assert sums["gradient_norm"] == pytest.approx(gradient(GROUPS).norm().item(), rel=1e-4)
     assert gradients(learns.policy).norm().item() == pytest.approx(0.01, rel=1e-3)
 
 
-@pytest.mark.parametrize("advantage", [float("nan"), float("inf")])
-def test_a_gradient_that_is_not_finite_changes_nothing(advantage: float) -> None:
+BROKEN = [replace(GROUPS[0], advantage=float("nan")), *GROUPS[1:]]
+
+
+def test_a_step_without_a_finite_gradient_is_skipped_and_counted() -> None:
     learns = learner()
-    before = {name: value.detach().clone() for name, value in learns.policy.trained().items()}
-    with pytest.raises(TrainingError, match="at optimizer step 1: lower the learning rate"):
-        learns.reinforce([replace(GROUPS[0], advantage=advantage), *GROUPS[1:]], NO_KL)
-    assert learns.steps == 0
-    assert all(torch.equal(value, before[name]) for name, value in learns.policy.trained().items())
+    before = learns.policy.weights()
+    before = {name: value.clone() for name, value in before.items()}
+    for _ in range(2):
+        assert learns.reinforce(BROKEN, NO_KL, RATE)["skipped"] == 1
+    assert all(torch.equal(value, before[name]) for name, value in learns.policy.weights().items())
+    sums = learns.reinforce(GROUPS, NO_KL, RATE)
+    assert (sums["skipped"], sums["steps"]) == (0, 1)
+    assert not any(torch.equal(value, before[name]) for name, value in learns.policy.weights().items())
+    assert all(value.isfinite().all() for value in learns.policy.weights().values())
+
+
+def test_several_skipped_steps_in_a_row_end_training_in_a_resumed_run_too() -> None:
+    learns, resumed = learner(), learner()
+    for _ in range(3):
+        learns.reinforce(BROKEN, NO_KL, RATE)
+    resumed.load_state(copy.deepcopy(learns.state()))
+    resumed.reinforce(BROKEN, NO_KL, RATE)
+    with pytest.raises(TrainingError, match="in 5 optimizer steps in a row: lower the learning rate"):
+        resumed.reinforce(BROKEN, NO_KL, RATE)
+
+
+@pytest.mark.parametrize("gap", [-2000.0, 2000.0])
+@pytest.mark.parametrize("advantage", [-1.0, 1.0])
+def test_one_token_far_off_leaves_the_gradient_finite(gap: float, advantage: float) -> None:
+    # a sampler that gave a token next to no chance, or a reference that does: e**2000 is infinite
+    odd = replace(GROUPS[0], advantage=advantage,
+                  old_logprobs=(gap, *GROUPS[0].old_logprobs[1:]))  # fmt: skip
+    found = gradient([odd, *GROUPS[1:]])
+    assert found.isfinite().all()
+    assert found.norm() < 10 * gradient(GROUPS).norm(), "and it does not drown the others"
 
 
 def test_imitation_makes_the_completions_likelier() -> None:
-    learns = learner(learning_rate=1e-3)
-    losses = [learns.imitate(GROUPS)["loss"] for _ in range(3)]
+    learns = learner()
+    losses = [learns.imitate(GROUPS, 1e-3)["loss"] for _ in range(3)]
     assert losses[0] > losses[1] > losses[2] > 0
 
 
 def test_a_state_taken_up_goes_on_as_if_nothing_had_been() -> None:
     whole, broken = learner(), learner()
     for _ in range(2):
-        whole.reinforce(GROUPS, NO_KL)
-    broken.reinforce(GROUPS, NO_KL)
+        whole.reinforce(GROUPS, NO_KL, RATE)
+    broken.reinforce(GROUPS, NO_KL, RATE)
     resumed = learner(policy(llama(seed=5)))
+    resumed.policy.load_weights(broken.policy.weights())
     resumed.load_state(copy.deepcopy(broken.state()))
-    resumed.reinforce(GROUPS, NO_KL)
-    assert resumed.steps == 2
+    resumed.reinforce(GROUPS, NO_KL, RATE)
     trained = resumed.policy.trained()
     assert all(torch.equal(value, trained[name]) for name, value in whole.policy.trained().items())
 
 
-def test_a_state_of_another_policy_is_refused() -> None:
+def test_weights_of_another_policy_are_refused() -> None:
     with pytest.raises(TrainingError, match="of another policy"):
-        learner(with_adapter()).load_state(learner().state())
+        with_adapter().load_weights(policy().weights())
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])

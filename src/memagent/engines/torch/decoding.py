@@ -24,7 +24,7 @@ _LEAST_SAVED = 0.25  # of all tokens of the prompts: a pass of its own is not wo
 
 
 @dataclass(slots=True, eq=False)
-class Row:
+class DecodingRow:
     """One call, a row of a batch. `finished` is resolved once the row has ended or failed."""
 
     prompt_ids: list[int]
@@ -64,7 +64,10 @@ class Draws(NamedTuple):
 
 
 def decode(
-    model: PreTrainedModel, rows: Sequence[Row], stop_ids: frozenset[int], half_precision: bool = False
+    model: PreTrainedModel,
+    rows: Sequence[DecodingRow],
+    stop_ids: frozenset[int],
+    half_precision: bool = False,
 ) -> None:
     """Sample all rows to their ends, as one batch. Runs in a thread."""
     was_training = model.training
@@ -77,7 +80,7 @@ def decode(
         model.train(was_training)
 
 
-def _decode_batch(model: PreTrainedModel, rows: Sequence[Row], stop_ids: frozenset[int]) -> None:
+def _decode_batch(model: PreTrainedModel, rows: Sequence[DecodingRow], stop_ids: frozenset[int]) -> None:
     draws = Draws.of([row.sampling for row in rows], model.device)
     steps = draws.uniforms.shape[1]
     logits, mask, cache = _read_prompts(model, rows, steps)
@@ -118,7 +121,7 @@ def _forward(
 
 
 def _read_prompts(
-    model: PreTrainedModel, rows: Sequence[Row], steps: int
+    model: PreTrainedModel, rows: Sequence[DecodingRow], steps: int
 ) -> tuple[torch.Tensor, torch.Tensor, Any]:
     """Read all prompts; one that several rows have, once, and what several begin with, once.
 
@@ -175,7 +178,7 @@ def _left_padded(ids: Sequence[Sequence[int]], device: torch.device) -> tuple[to
     return torch.tensor(padded, device=device), torch.tensor(mask, device=device)
 
 
-def _append(rows: Sequence[Row], token_ids: list[int], logprobs: list[float]) -> None:
+def _append(rows: Sequence[DecodingRow], token_ids: list[int], logprobs: list[float]) -> None:
     for row, token_id, logprob in zip(rows, token_ids, logprobs, strict=True):
         if math.isnan(logprob):
             raise ArithmeticError("the logits are not numbers, the weights may be broken")
@@ -183,7 +186,7 @@ def _append(rows: Sequence[Row], token_ids: list[int], logprobs: list[float]) ->
         row.logprobs.append(logprob)
 
 
-def _ended(row: Row, stop_ids: frozenset[int]) -> bool:
+def _ended(row: DecodingRow, stop_ids: frozenset[int]) -> bool:
     # The state of a future may be read from any thread; a row that nobody waits for has ended.
     full = len(row.completion_ids) == row.sampling.max_tokens
     return full or row.completion_ids[-1] in stop_ids or row.finished.done()

@@ -15,10 +15,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from memagent.engines.adapters import adapter_of, name_with
+from memagent.engines.adapters import adapter_of, name_with, trained_with
 from memagent.errors import ContextOverflowError, EngineError, SettingsError, extra_hint
 from memagent.settings import DEFAULT_WINDOW_TOKENS, EngineSettings
-from memagent.types import Completion, Message, Model, Sampling, Usage
+from memagent.types import Completion, Message, Model, Sampling, Trained, Usage
 
 try:
     import torch
@@ -31,7 +31,7 @@ try:
         PreTrainedTokenizerBase,
     )
 
-    from memagent.engines.torch.decoding import Row, decode
+    from memagent.engines.torch.decoding import DecodingRow, decode
     from memagent.engines.torch.lora import with_adapter
 except ImportError as error:
     raise SettingsError(f"{error}: this engine needs more packages, {extra_hint('train')}") from error
@@ -47,7 +47,8 @@ class TransformersEngine:
     The model's weights may change between calls, and every call takes them as they are. `name`
     and `window_tokens` (prompt and completion together) are by default where the model was loaded
     from, and what its configuration says, at most 8192; `most_rows` bounds the calls of a batch. With
-    `half_precision` float32 weights are computed with in bfloat16.
+    `half_precision` float32 weights are computed with in bfloat16. `trained` is what its adapter was trained
+    to read with.
 
     Raises `SettingsError` for a tokenizer without a chat template.
     """
@@ -61,6 +62,7 @@ class TransformersEngine:
         window_tokens: int | None = None,
         most_rows: int = _MOST_ROWS,
         half_precision: bool = False,
+        trained: Trained | None = None,
     ) -> None:
         name = name or str(model.name_or_path) or type(model).__name__
         if not tokenizer.chat_template:
@@ -71,16 +73,17 @@ class TransformersEngine:
         window = window_tokens or _window(model)
         tokenizer_name = str(tokenizer.name_or_path) or name
         self.model = Model(
-            name, self._count_tokens, tokenizer_name, window, most_rows, reads_turn_tokens=False
-        )
+            name, self._count_tokens, tokenizer_name, window, most_rows, trained or Trained(),
+            reads_turn_tokens=False,
+        )  # fmt: skip
         self._network = model
         self._tokenizer = tokenizer
         self._most_rows = most_rows
         self._half_precision = half_precision
         self._callers = 0
         self._changed = asyncio.Event()
-        self._waiting: list[Row] = []
-        self._running: list[Row] = []
+        self._waiting: list[DecodingRow] = []
+        self._running: list[DecodingRow] = []
         self._worker: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -100,7 +103,7 @@ class TransformersEngine:
         if self._closed:
             raise EngineError("the engine is closed: open a new one")
         prompt_ids = self._prompt_ids(messages, sampling)
-        row = Row(prompt_ids, sampling, asyncio.get_running_loop().create_future())
+        row = DecodingRow(prompt_ids, sampling, asyncio.get_running_loop().create_future())
         self._waiting.append(row)
         self._changed.set()
         if self._worker is None or self._worker.done():
@@ -228,8 +231,9 @@ async def open_transformers(settings: EngineSettings) -> TransformersEngine:
         model = (await asyncio.to_thread(with_adapter, model, adapter)).get_base_model()
     name, most_rows = name_with(settings.model, adapter), settings.concurrency or _MOST_ROWS
     return TransformersEngine(
-        model, tokenizer, name=name, window_tokens=settings.window_tokens, most_rows=most_rows
-    )
+        model, tokenizer, name=name, window_tokens=settings.window_tokens, most_rows=most_rows,
+        trained=trained_with(adapter),
+    )  # fmt: skip
 
 
 def chat_ids(tokenizer: PreTrainedTokenizerBase, messages: Iterable[Message]) -> list[int]:
@@ -282,7 +286,9 @@ def _window(model: PreTrainedModel) -> int:
     return min(known or DEFAULT_WINDOW_TOKENS, DEFAULT_WINDOW_TOKENS)
 
 
-def _next_batch(waiting: Sequence[Row], most_rows: int) -> tuple[list[Row], list[Row]]:
+def _next_batch(
+    waiting: Sequence[DecodingRow], most_rows: int
+) -> tuple[list[DecodingRow], list[DecodingRow]]:
     """The call that waits longest with those of about its length, and the rest; no cancelled ones.
 
     Rows are padded to the longest prompt of their batch, so that a far shorter one would cost as much.
@@ -295,7 +301,7 @@ def _next_batch(waiting: Sequence[Row], most_rows: int) -> tuple[list[Row], list
     return batch, [row for row in rows if row not in batch]
 
 
-def _fail(rows: Iterable[Row], reason: str, cause: BaseException | None = None) -> None:
+def _fail(rows: Iterable[DecodingRow], reason: str, cause: BaseException | None = None) -> None:
     for row in rows:
         if not row.finished.done():
             failure = EngineError(reason)

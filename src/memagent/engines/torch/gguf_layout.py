@@ -23,7 +23,7 @@ _PAIRED = {"llama"}
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class GgufLayout:
     """Where the weights of one model go in a GGUF; made by `layout_of`."""
 
     architecture: str
@@ -57,7 +57,7 @@ class Layout:
         return torch.from_numpy(values)
 
 
-def layout_of(config: Any) -> Layout:
+def layout_of(config: Any) -> GgufLayout:
     """The layout for a transformers configuration. Raises `SettingsError` for one that is not known."""
     if config.model_type not in _ARCHITECTURES:
         raise SettingsError(
@@ -66,7 +66,7 @@ def layout_of(config: Any) -> Layout:
         )
     architecture = _ARCHITECTURES[config.model_type]
     (kind,) = (kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
-    return Layout(
+    return GgufLayout(
         architecture=architecture,
         heads=config.num_attention_heads,
         key_heads=config.num_key_value_heads,

@@ -14,13 +14,22 @@ from dataclasses import replace
 
 from memagent.documents.tokens import shorten
 from memagent.errors import EngineError
-from memagent.evaluation.readers import prompts_of
 from memagent.prompts import UNCHANGED, Prompts
-from memagent.settings import Settings
+from memagent.reading.workflows import chosen_workflow
+from memagent.settings import ReadSettings
 from memagent.training.imitation.solutions import SENTENCE_ENDS, solution_of
-from memagent.training.rewards import Reward, load_reward
+from memagent.training.rewards import Reward, exact_reward
 from memagent.training.rollout import Rollout
-from memagent.types import Completion, Example, Message, Model, Sampling, TokenCounter, Trajectory, Usage
+from memagent.types import (
+    Completion,
+    Example,
+    Message,
+    Model,
+    Sampling,
+    TokenCounter,
+    Trajectory,
+    Usage,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +52,7 @@ class Oracle:
         self, example: Example, prompts: Prompts, count_tokens: TokenCounter, mistakes: float = 0.0
     ) -> None:
         self.erred: set[str] = set()
-        self.model = Model("oracle", None, count_tokens, "the trained model's")
+        self.model = Model("oracle", count_tokens, "the trained model's")
         self._example = example
         self._prompts = prompts
         self._count_tokens = count_tokens
@@ -127,25 +136,30 @@ def _folded(text: str) -> str:
 
 async def solve(
     examples: Iterable[Example],
-    settings: Settings,
-    count_tokens: TokenCounter,
-    reward: Reward | None = None,
+    settings: ReadSettings,
+    model: Model,
+    reward: Reward = exact_reward,
     least_reward: float = 1.0,
     mistakes: float = 0.0,
 ) -> AsyncGenerator[Trajectory, None]:
-    """The oracle's trajectory of each example, in their order, with its reward: the task's scorer by default.
+    """The oracle's trajectory of each example, in their order, with its reward.
 
-    With `mistakes`, a share, it goes on from notes that it should not have made; the conversations that made
-    them are left out.
+    With `mistakes`, a share, it continues from notes that it should not have made; the conversations that
+    made them are left out.
 
-    `settings` are those of the reads that training will make, `count_tokens` is the trained model's
-    tokenizer. What the budgets leave no room for is worth less than `least_reward`, and left out with a
-    warning. Raises `SettingsError` for an example that cannot be solved, and for budgets that do not fit.
+    `settings` are those of the reads that training will make, and `model` is what is trained: its tokenizer
+    and its templates are used. What the budgets leave no room for is worth less than `least_reward`, and left
+    out with a warning. Raises `SettingsError` for an example that cannot be solved, and for budgets that do
+    not fit.
     """
-    prompts, reward = prompts_of(settings.workflow, settings), reward or load_reward()
+    prompts = chosen_workflow(settings, model.trained)[1].prompts
     for example in examples:
-        oracle = Oracle(example, prompts, count_tokens, mistakes)
-        trajectory = await Rollout(engine=oracle, settings=settings, reward=reward).attempt(example)
+        oracle = Oracle(example, prompts, model.count_tokens, mistakes)
+        oracle.model = replace(oracle.model, trained=model.trained)
+        rollout = Rollout(engine=oracle, settings=settings, reward=reward)
+        trajectory = await rollout.attempt_if_readable(example)
+        if trajectory is None:
+            continue
         if (worth := trajectory.reward or 0.0) >= least_reward:
             good = [it for it in trajectory.conversations if it.completion.text not in oracle.erred]
             yield replace(trajectory, conversations=tuple(good))

@@ -49,7 +49,7 @@ def solution_of(example: Example, document: str, count_tokens: TokenCounter) -> 
     Raises `SettingsError` for an example that does not tell what its answers follow from.
     """
     if example.task in _TALLIED:
-        return Tally(example, document, count_tokens)
+        return WordCounts(example, document, count_tokens)
     if not example.evidence and not set(example.answers) <= set(ABSENT_ANSWERS):
         raise SettingsError(
             f"the example {example.id} has no evidence, so the memory that leads to its answer is not "
@@ -162,7 +162,7 @@ def _places(example: Example, document: str) -> Sequence[tuple[int, str]]:
     return places[::-1]
 
 
-class Tally:
+class WordCounts:
     """Words with how often they were seen, the most common first: what a reader can carry who counts.
 
     A word that falls out of the memory is counted from nothing if it comes again.

@@ -6,19 +6,17 @@ token ids, which another model's tokenizer made, are left out.
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import asdict
-from itertools import islice
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
+from memagent.concurrency import side_by_side
 from memagent.errors import SettingsError
-from memagent.settings import Settings
+from memagent.settings import ReadSettings
 from memagent.tasks.corpora import read_rows
 from memagent.tasks.files import new_file
 from memagent.training.rewards import Reward
@@ -29,7 +27,7 @@ from memagent.types import Completion, Conversation, Engine, Example, Message, T
 async def collect(
     examples: Iterable[Example],
     engine: Engine,
-    settings: Settings,
+    settings: ReadSettings,
     reward: Reward,
     least_reward: float = 1.0,
     samples: int = 1,
@@ -47,32 +45,15 @@ async def collect(
         raise SettingsError(f"{samples} samples at temperature 0 are all the same: set a temperature")
     rollout = Rollout(engine=engine, settings=settings, reward=reward)
     attempts = (
-        rollout.attempt(example, None if settings.seed is None else f"{settings.seed}/{number}/{sample}")
+        (example, None if settings.seed is None else f"{settings.seed}/{number}/{sample}")
         for number, example in enumerate(examples)
         for sample in range(samples)
     )
-    async with aclosing(_side_by_side(attempts, concurrency)) as done:
+    made = side_by_side(lambda pair: rollout.attempt_if_readable(*pair), attempts, concurrency)
+    async with aclosing(made) as done:
         async for trajectory in done:
-            if not trajectory.error and trajectory.reward is not None and trajectory.reward >= least_reward:
+            if trajectory and not trajectory.error and (trajectory.reward or 0.0) >= least_reward:
                 yield trajectory
-
-
-async def _side_by_side(
-    attempts: Iterator[Coroutine[Any, Any, Trajectory]], concurrency: int
-) -> AsyncGenerator[Trajectory, None]:
-    """The results in the attempts' order; so many are under way while one is waited for."""
-    running: deque[asyncio.Task[Trajectory]] = deque()
-    try:
-        while True:
-            running += map(asyncio.create_task, islice(attempts, concurrency - len(running)))
-            if not running:
-                return
-            yield await running[0]
-            running.popleft()
-    finally:
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
 
 
 async def write_trajectories(path: str | Path, trajectories: AsyncIterable[Trajectory]) -> int:
@@ -98,7 +79,7 @@ def read_trajectories(path: str | Path) -> Iterator[Trajectory]:
         try:
             trajectory = _trajectory(row)
         except ValueError as error:
-            raise SettingsError(f"{path}, line {number} is no trajectory: {error}") from error
+            raise SettingsError(f"{path}, line {number} is not a trajectory: {error}") from error
         yield trajectory
     if not number:
         raise SettingsError(f"{path} holds no trajectories: collect some, with a lower least reward perhaps")

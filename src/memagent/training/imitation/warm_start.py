@@ -17,18 +17,47 @@ from memagent.training.data import Data
 from memagent.training.imitation.oracle import solve
 from memagent.training.imitation.trajectories import read_trajectories
 from memagent.training.rewards import load_function
+from memagent.training.run import TrainingRun
 from memagent.training.settings import TrainingSettings, WarmStartSettings
-from memagent.types import Conversation, Example, TokenCounter, TrainingSequence, Trajectory
+from memagent.types import Conversation, Example, Model, TrainingSequence, Trajectory
+
+
+async def warm_start(run: TrainingRun) -> None:
+    """Imitate until `warm_start.steps` are taken; nothing where they were, or reinforcement has begun."""
+    wanted, position, seed = run.settings.warm_start, run.position, run.settings.seed
+    if position.step or position.warm_steps == wanted.steps:
+        return
+    learner = run.learner()
+    pool = await load_imitations(run.settings, run.data, run.policy.tokenizer, run.engine.model)
+    run.observer.begin(position.warm_steps + 1, wanted.steps, "warm_start")
+    while position.warm_steps < wanted.steps:
+        await asyncio.sleep(0)  # an interrupt takes effect between steps
+        drawn = draw(pool, wanted, random.Random(f"{seed}/warm start/{position.warm_steps}"))
+        sums = learner.imitate(run.ranks.share(drawn), learning_rate(wanted, position.warm_steps))
+        position.warm_steps += 1
+        run.report("warm_start", position.warm_steps, run.means(sums))
+        if position.warm_steps % run.settings.checkpoint_every == 0 and position.warm_steps < wanted.steps:
+            run.save(learner)
+    # Reinforcement begins with an optimizer of its own, and with examples behind those that were imitated.
+    position.example = 0 if is_file(wanted.trajectories) else wanted.count
+    run.save(None)
+
+
+def learning_rate(settings: WarmStartSettings, step: int) -> float:
+    """The rate of the step after `step` others: a linear warm-up, and a linear decay to zero at the end."""
+    rising = min(1.0, (step + 1) / max(settings.warmup_steps, 1))
+    falling = min(1.0, (settings.steps - step) / max(settings.decay_steps, 1))
+    return settings.learning_rate * rising * falling
 
 
 async def load_imitations(
-    settings: TrainingSettings, data: Data, tokenizer: Any, count_tokens: TokenCounter
+    settings: TrainingSettings, data: Data, tokenizer: Any, model: Model
 ) -> list[list[TrainingSequence]]:
     """All conversations of the warm start's trajectories; those whose prompts begin alike are together.
 
     At most `warm_start.neighbours` are. Raises `SettingsError` if there are no conversations.
     """
-    trajectories = await _trajectories(settings, data, count_tokens)
+    trajectories = await _trajectories(settings, data, model)
     sequences = [
         imitation(conversation, tokenizer)
         for trajectory in trajectories
@@ -71,9 +100,7 @@ def is_file(trajectories: str) -> bool:
     return trajectories != "oracle" and ":" not in trajectories
 
 
-async def _trajectories(
-    settings: TrainingSettings, data: Data, count_tokens: TokenCounter
-) -> Iterable[Trajectory]:
+async def _trajectories(settings: TrainingSettings, data: Data, model: Model) -> Iterable[Trajectory]:
     """What the settings name: a file, the oracle, or a function from an example to a trajectory."""
     wanted = settings.warm_start
     place = wanted.trajectories
@@ -82,7 +109,7 @@ async def _trajectories(
     examples = [data.at(position) for position in range(wanted.count)]
     if place == "oracle":
         found: list[Trajectory] = []
-        async for trajectory in solve(examples, settings.read, count_tokens, mistakes=wanted.mistakes):
+        async for trajectory in solve(examples, settings.read, model, mistakes=wanted.mistakes):
             found.append(trajectory)
             await asyncio.sleep(0)  # an interrupt takes effect between examples
         return found

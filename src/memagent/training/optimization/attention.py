@@ -1,12 +1,12 @@
 """Attention over trees: several sequences in one row, a common beginning computed once.
 
 Everything else in a transformer works token by token, so it is enough to tell attention which tokens belong
-together. Works for models of transformers whose layers all attend to everything before them.
+together. Works for models of transformers whose layers attend to what came before, all of it or a window.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,10 +18,12 @@ from memagent.errors import SettingsError
 from memagent.training.optimization.sequences import TreeIndex
 
 _NAME = "memagent_trees"
+_UNKNOWN = ("softcap", "s_aux")  # what else a layer may ask for: capped scores, attention sinks
+_INSTEAD = "set optimizer.layout to 'padded'"
 
 
 def tree_attention(
-    _module: torch.nn.Module,
+    module: torch.nn.Module,
     query: torch.Tensor,  # (1, heads, tokens, size)
     key: torch.Tensor,  # (1, key heads, tokens, size)
     value: torch.Tensor,  # (1, key heads, tokens, size)
@@ -29,9 +31,15 @@ def tree_attention(
     *,
     trees: tuple[TreeIndex, ...],
     scaling: float | None = None,
-    **_: Any,
+    sliding_window: int | None = None,
+    **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attend within each tree: a branch sees the tree's beginning and itself. `(1, tokens, heads, size)`."""
+    """Attend within each tree: a branch sees the tree's beginning and itself. `(1, tokens, heads, size)`.
+
+    With a sliding window a token sees that many, itself among them. Raises `SettingsError` for layers that
+    compute something else.
+    """
+    _check(module, sliding_window, options)
     groups = query.shape[1] // key.shape[1]
     # As many key heads as query heads: the GPU kernel that takes a mask knows no grouped queries.
     key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
@@ -39,27 +47,45 @@ def tree_attention(
     for tree in trees:
         beginning = slice(tree.start, tree.start + tree.shared)
         if tree.shared:
-            outputs.append(
-                scaled_dot_product_attention(
-                    query[:, :, beginning], key[:, :, beginning], value[:, :, beginning],
-                    is_causal=True, scale=scaling,
-                )[0].transpose(0, 1)
-            )  # fmt: skip
-        branches, tokens = tree.rows.shape
+            seen = query[:, :, beginning], key[:, :, beginning], value[:, :, beginning]
+            outputs.append(_attend(*seen, 0, sliding_window, scaling)[0].transpose(0, 1))
+        branches = len(tree.rows)
         keys, values = (
             torch.cat([part[:, :, beginning].expand(branches, -1, -1, -1), _rows(part, tree.rows)], dim=2)
             for part in (key, value)
         )  # (branches, heads, shared + tokens, size)
-        output = scaled_dot_product_attention(
-            _rows(query, tree.rows),
-            keys,
-            values,
-            attn_mask=_mask(tokens, tree.shared, query.device) if tree.shared else None,
-            is_causal=not tree.shared,
-            scale=scaling,
-        )  # (branches, heads, tokens, size)
+        output = _attend(_rows(query, tree.rows), keys, values, tree.shared, sliding_window, scaling)
         outputs.append(output.transpose(1, 2).flatten(0, 1)[tree.own])
     return torch.cat(outputs)[None], None
+
+
+def _attend(
+    query: torch.Tensor,  # (rows, heads, tokens, size)
+    key: torch.Tensor,  # (rows, heads, shared + tokens, size)
+    value: torch.Tensor,  # (rows, heads, shared + tokens, size)
+    shared: int,
+    window: int | None,
+    scaling: float | None,
+) -> torch.Tensor:
+    """Causal attention behind `shared` tokens that all see; padding comes last, where nobody looks."""
+    mask = None
+    if shared or window:
+        shape = query.shape[2], key.shape[2]
+        mask = torch.ones(shape, dtype=torch.bool, device=query.device).tril(shared)
+        mask = mask.triu(shared - window + 1) if window else mask
+    return scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, is_causal=mask is None, scale=scaling
+    )
+
+
+def _check(module: torch.nn.Module, sliding_window: int | None, options: Mapping[str, Any]) -> None:
+    """Raise `SettingsError` for a layer whose attention is not what is computed here."""
+    odd = [name for name in _UNKNOWN if options.get(name) is not None]
+    kinds = getattr(getattr(module, "config", None), "layer_types", None)
+    if kinds and kinds[module.layer_idx] == "sliding_attention" and not sliding_window:
+        odd.append("a sliding window of its own")
+    if odd:
+        raise SettingsError(f"{type(module).__name__} has {', '.join(odd)}: {_INSTEAD}")
 
 
 def _rows(part: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
@@ -67,20 +93,12 @@ def _rows(part: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     return part[0][:, rows].transpose(0, 1)
 
 
-def _mask(tokens: int, shared: int, device: torch.device) -> torch.Tensor:
-    """What a branch's tokens see `(tokens, shared + tokens)`; padding comes last, where nobody looks."""
-    return torch.ones(tokens, shared + tokens, dtype=torch.bool, device=device).tril(shared)
-
-
 @contextmanager
 def attention_over_trees(model: PreTrainedModel) -> Iterator[None]:
     """Within it the model takes `trees=` and attends over them. Raises `SettingsError` where it cannot."""
-    kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ["full_attention"])
-    if kinds != {"full_attention"}:
-        raise SettingsError(
-            f"{type(model).__name__} has layers of {', '.join(sorted(kinds))}: "
-            "set optimizer.layout to 'padded'"
-        )
+    kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ())
+    if odd := kinds - {"full_attention", "sliding_attention"}:
+        raise SettingsError(f"{type(model).__name__} has layers of {', '.join(sorted(odd))}: {_INSTEAD}")
     AttentionInterface.register(_NAME, tree_attention)
     before = model.config._attn_implementation
     model.set_attn_implementation(_NAME)

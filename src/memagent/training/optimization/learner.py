@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -10,12 +11,14 @@ from typing import Any
 import torch
 
 from memagent.errors import TrainingError
-from memagent.training.optimization.loss import k3, token_losses
+from memagent.training.optimization.objective import k3, probability_ratio, token_losses
 from memagent.training.optimization.policy import Policy, TokenValues
 from memagent.training.optimization.sequences import Batch, batches
 from memagent.training.ranks import Ranks
 from memagent.training.settings import LossSettings, OptimizerSettings
 from memagent.types import TrainingSequence
+
+_MOST_SKIPPED = 5
 
 Sums = defaultdict[str, float]
 TokenLoss = Callable[[Batch, TokenValues, Sums], torch.Tensor]
@@ -23,22 +26,19 @@ TokenLoss = Callable[[Batch, TokenValues, Sums], torch.Tensor]
 
 
 class Learner:
-    """A policy with its optimizer. `steps` counts the optimizer steps, which the warm-up goes by."""
+    """A policy with its optimizer, AdamW. Each step gets its learning rate: schedules are the caller's."""
 
     def __init__(self, policy: Policy, settings: OptimizerSettings, ranks: Ranks) -> None:
         self.policy = policy
         self.settings = settings
         self.ranks = ranks
-        self.steps = 0
+        self._skipped = 0  # steps in a row
         self._parameters = list(policy.trained().values())
         self._optimizer = torch.optim.AdamW(
-            self._parameters,
-            lr=settings.learning_rate,
-            betas=(settings.betas[0], settings.betas[1]),
-            weight_decay=settings.weight_decay,
+            self._parameters, betas=settings.betas, weight_decay=settings.weight_decay
         )
 
-    def reinforce(self, sequences: Sequence[TrainingSequence], loss: LossSettings) -> Sums:
+    def reinforce(self, sequences: Sequence[TrainingSequence], loss: LossSettings, rate: float) -> Sums:
         """A step of Multi-Conv DAPO on one mini-batch. Returns sums over its tokens."""
 
         def losses(batch: Batch, values: TokenValues, sums: Sums) -> torch.Tensor:
@@ -46,39 +46,23 @@ class Learner:
             _measure(batch, values, reference, loss, sums)
             return token_losses(
                 values.logprobs, batch.old_logprobs, batch.advantages,
-                loss.clip_low, loss.clip_high, reference, loss.kl_weight,
+                loss.clip_low, loss.clip_high, loss.dual_clip, reference, loss.kl_weight,
             )  # fmt: skip
 
-        return self._step(sequences, losses)
+        return self._step(sequences, losses, rate)
 
-    def imitate(self, sequences: Sequence[TrainingSequence], scale: float = 1.0) -> Sums:
-        """A step towards the completions as they are, with the learning rate times `scale`.
-
-        Returns sums over their tokens.
-        """
-        return self._step(sequences, lambda _batch, values, _sums: -values.logprobs, scale)
+    def imitate(self, sequences: Sequence[TrainingSequence], rate: float) -> Sums:
+        """A step towards the completions as they are. Returns sums over their tokens."""
+        return self._step(sequences, lambda _batch, values, _sums: -values.logprobs, rate)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps: trained weights, optimizer, count of steps."""
-        trained = {name: value.detach().cpu() for name, value in self.policy.trained().items()}
-        return {"trained": trained, "optimizer": self._optimizer.state_dict(), "steps": self.steps}
+        """What a checkpoint keeps beside the policy's weights."""
+        return {"optimizer": self._optimizer.state_dict(), "skipped": self._skipped}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take up a checkpoint. Raises `TrainingError` if it is of another policy."""
-        self.load_weights(state)
+        """Continue from a checkpoint."""
         self._optimizer.load_state_dict(state["optimizer"])
-        self.steps = state["steps"]
-
-    def load_weights(self, state: dict[str, Any]) -> None:
-        """Take up a checkpoint's weights alone. Raises `TrainingError` if they are of another policy."""
-        trained = self.policy.trained()
-        if {name: value.shape for name, value in trained.items()} != {
-            name: value.shape for name, value in state["trained"].items()
-        }:
-            raise TrainingError("the checkpoint is of another policy: its weights have other names or shapes")
-        with torch.no_grad():
-            for name, value in state["trained"].items():
-                trained[name].copy_(value)
+        self._skipped = state["skipped"]
 
     def gradient(self, sequences: Sequence[TrainingSequence], token_loss: TokenLoss) -> Sums:
         """Leave in the parameters the gradient of the mean loss over all completion tokens, of all ranks."""
@@ -97,20 +81,28 @@ class Learner:
         self.ranks.sum_gradients(self._parameters)
         return sums
 
-    def _step(self, sequences: Sequence[TrainingSequence], token_loss: TokenLoss, scale: float = 1.0) -> Sums:
+    def _step(self, sequences: Sequence[TrainingSequence], token_loss: TokenLoss, rate: float) -> Sums:
+        """An optimizer step, skipped and counted where the gradient is not finite.
+
+        Raises `TrainingError` once several in a row were skipped.
+        """
         started = time.perf_counter()
         sums = self.gradient(sequences, token_loss)
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, self.settings.max_gradient_norm).item()
-        if not norm < float("inf"):
-            raise TrainingError(
-                f"the gradient is {norm} at optimizer step {self.steps + 1}: lower the learning rate"
-            )
-        self.steps += 1
-        rate = self.settings.learning_rate * scale * min(1.0, self.steps / max(1, self.settings.warmup_steps))
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
-        self._optimizer.step()
+        if math.isfinite(norm):
+            for group in self._optimizer.param_groups:
+                group["lr"] = rate
+            self._optimizer.step()
+            self._skipped = 0
+        else:
+            self._skipped += 1
+            if self._skipped == _MOST_SKIPPED:
+                raise TrainingError(
+                    f"the gradient was {norm} in {_MOST_SKIPPED} optimizer steps in a row: "
+                    "lower the learning rate and continue with --resume"
+                )
         sums["steps"] += 1
+        sums["skipped"] += self._skipped > 0
         sums["gradient_norm"] += norm
         sums["learning_rate"] += rate
         sums["seconds"] += time.perf_counter() - started
@@ -120,14 +112,15 @@ class Learner:
 def _measure(
     batch: Batch, values: TokenValues, reference: torch.Tensor | None, loss: LossSettings, sums: Sums
 ) -> None:
-    """Add what is worth knowing of a micro-batch, as sums over its tokens."""
+    """Add the metrics of a micro-batch, as sums over its tokens."""
     policy_logprobs = values.logprobs.detach()
-    ratio = torch.exp(policy_logprobs - batch.old_logprobs)
+    ratio = probability_ratio(policy_logprobs, batch.old_logprobs)
     measured = {
         "entropy": values.entropy,
         "mismatch": (policy_logprobs - batch.old_logprobs).abs(),
         "clip_low": (ratio < 1 - loss.clip_low) & (batch.advantages < 0),
         "clip_high": (ratio > 1 + loss.clip_high) & (batch.advantages > 0),
+        "clip_dual": (ratio > loss.dual_clip) & (batch.advantages < 0),
     }
     if reference is not None:
         measured["kl"] = k3(policy_logprobs, reference)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from memagent.engines.llamacpp.embedded import default_model
 from memagent.engines.torch.engine import load_model
 from memagent.engines.torch.lora import with_adapter
-from memagent.errors import SettingsError, extra_hint
+from memagent.errors import SettingsError, TrainingError, extra_hint
 from memagent.training.optimization.attention import attention_over_trees
 from memagent.training.optimization.sequences import Batch, Layout
 from memagent.training.settings import PolicySettings
@@ -63,6 +63,20 @@ class Policy:
     def trained(self) -> dict[str, torch.nn.Parameter]:
         """The parameters that are trained, by name."""
         return {name: value for name, value in self.model.named_parameters() if value.requires_grad}
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """The trained weights, on the CPU: what a checkpoint keeps."""
+        return {name: value.detach().cpu() for name, value in self.trained().items()}
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Take the weights of a checkpoint. Raises `TrainingError` if they are of another policy."""
+        trained = self.trained()
+        ours, theirs = ({name: value.shape for name, value in it.items()} for it in (trained, weights))
+        if ours != theirs:
+            raise TrainingError("the checkpoint is of another policy: its weights have other names or shapes")
+        with torch.no_grad():
+            for name, value in weights.items():
+                trained[name].copy_(value)
 
     def precision(self) -> AbstractContextManager[Any]:
         """The arithmetic that sampling and training are done in."""

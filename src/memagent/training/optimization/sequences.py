@@ -15,7 +15,9 @@ import torch
 
 from memagent.engines.torch.prefixes import shared_beginnings
 from memagent.errors import TrainingError
-from memagent.types import TrainingSequence, Trajectory
+from memagent.training.optimization.objective import group_advantages
+from memagent.training.settings import LossSettings
+from memagent.types import Group, TrainingSequence, Trajectory
 
 Layout = Literal["shared", "packed", "padded"]
 _NO_IDS = "{}: the engine gave no {}, without which nothing can be trained: vLLM gives them from 0.10.2 on"
@@ -103,6 +105,17 @@ def sequences_of(
             TrainingSequence(completion.prompt_ids, completion.completion_ids, completion.logprobs, advantage)
         )
     return sequences
+
+
+def group_sequences(group: Group, loss: LossSettings) -> list[TrainingSequence]:
+    """Every conversation of every attempt, with its attempt's advantage in the group."""
+    rewards = torch.tensor([[attempt.reward or 0.0 for attempt in group.trajectories]])
+    advantages = group_advantages(rewards, loss.divide_by_std)[0].tolist()
+    return [
+        sequence
+        for attempt, advantage in zip(group.trajectories, advantages, strict=True)
+        for sequence in sequences_of(attempt, advantage, loss.credit)
+    ]
 
 
 def batches(sequences: Sequence[TrainingSequence], layout: Layout, budget_tokens: int) -> list[Batch]:

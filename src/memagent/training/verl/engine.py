@@ -33,7 +33,7 @@ class ServerEngine:
     def model(self) -> Model:
         """The policy, with its own tokenizer."""
         name = str(self.tokenizer.name_or_path)
-        return Model(name, self.window_tokens, self._count_tokens, name)
+        return Model(name, self._count_tokens, name, self.window_tokens)
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete the chat. What verl raises goes through: it is no doing of the policy.

@@ -5,15 +5,13 @@ With other settings than those verl would run, and train on something else than 
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from memagent.errors import SettingsError
-from memagent.reading.workflows import Budgets
-from memagent.settings import Settings, load_settings
+from memagent.reading.budgets import Budgets
+from memagent.settings import ReadSettings, StrictModel, build
 
 TRAINER = "memagent"
 """What `trainer.v1.trainer_mode` is called with this plug-in."""
@@ -33,11 +31,10 @@ _NEEDED = {
 _ELSEWHERE = {"temperature", "top_p", "seed"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PluginSettings:
+class PluginSettings(StrictModel):
     """The section `memagent`. `reward`, `scorer` and `overlong_tokens` are as in `memagent train`."""
 
-    read: Settings
+    read: ReadSettings = ReadSettings()
     reward: str | None = None
     scorer: str | None = None
     overlong_tokens: int = 0
@@ -49,12 +46,9 @@ def plugin_settings(config: DictConfig) -> PluginSettings:
     Nothing but the section counts: no settings file and no environment, which differ between machines.
     """
     section: Any = OmegaConf.to_container(OmegaConf.select(config, "memagent", default={}), resolve=True)
-    read = section.pop("read", {})
-    if sampling := sorted(_ELSEWHERE & read.keys()):
+    if sampling := sorted(_ELSEWHERE & section.get("read", {}).keys()):
         raise SettingsError(f"memagent.read.{sampling[0]} is verl's: set it in actor_rollout_ref.rollout")
-    if unknown := sorted(section.keys() - PluginSettings.__dataclass_fields__.keys()):
-        raise SettingsError(f"unknown setting memagent.{unknown[0]}")
-    return PluginSettings(read=load_settings(read, os.devnull, {}), **section)
+    return build(PluginSettings, section, "memagent")
 
 
 def check(config: DictConfig) -> None:

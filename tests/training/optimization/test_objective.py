@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from memagent.training.optimization.loss import clipped_objective, k3, token_losses  # noqa: E402
-from memagent.training.rewards import overlong_penalty  # noqa: E402
+from memagent.training.optimization.objective import clipped_objective, k3, probability_ratio, token_losses  # noqa: E402
 from memagent.training.settings import LossSettings  # noqa: E402
 
 # With clips of 0.2 and 0.28 a ratio is held within [0.8, 1.28]; the smaller of r A and clip(r) A counts.
@@ -23,7 +22,8 @@ REGIONS = [
     (2.0, 2.0, 2.56, 0.0),  # min(2 * 2, 1.28 * 2): it was lifted enough
     (0.5, -2.0, -1.6, 0.0),  # min(0.5 * -2, 0.8 * -2): it was lowered enough
     (1.1, -2.0, -2.2, -2.2),  # within
-    (2.0, -2.0, -4.0, -4.0),  # min(2 * -2, 1.28 * -2): lowering a likely token is never held back
+    (2.0, -2.0, -4.0, -4.0),  # min(2 * -2, 1.28 * -2): lowering a likely token is held back
+    (3.5, -2.0, -6.0, 0.0),  # only from 3 on, by the dual clip: max(3.5 * -2, 3 * -2)
 ]
 
 
@@ -63,7 +63,9 @@ def test_the_two_clips_are_two() -> None:
 
 def test_tokens_are_kept_apart() -> None:
     ratios, advantages, objectives, _ = zip(*REGIONS, strict=True)
-    found = clipped_objective(column(*map(log, ratios)), column(*[0] * 6), column(*advantages), 0.2, 0.28)
+    found = clipped_objective(
+        column(*map(log, ratios)), column(*[0] * len(REGIONS)), column(*advantages), 0.2, 0.28
+    )
     assert found.tolist() == pytest.approx(list(objectives))
 
 
@@ -71,6 +73,30 @@ def test_k3_by_hand() -> None:
     # the reference twice as likely: 2 - ln 2 - 1 = 0.3069; half as likely: 0.5 + ln 2 - 1 = 0.1931
     found = k3(column(-3, -3, -3), column(log(2) - 3, -log(2) - 3, -3))
     assert found.tolist() == pytest.approx([0.30685, 0.19315, 0.0], abs=1e-5)
+
+
+def test_the_dual_clip_is_for_negative_advantages_alone() -> None:
+    # ratio 5: 3 * -2 and min(5 * 2, 1.28 * 2); without it -10
+    ratios, old, advantages = column(log(5), log(5)), column(0, 0), column(-2, 2)
+    found = clipped_objective(ratios, old, advantages, 0.2, 0.28, dual_clip=3.0)
+    assert found.tolist() == pytest.approx([-6.0, 2.56])
+    assert clipped_objective(ratios, old, advantages, 0.2, 0.28, dual_clip=9.0)[0].item() == pytest.approx(
+        -10
+    )
+
+
+@pytest.mark.parametrize(("gap", "ratio"), [(-2000.0, exp(-20)), (2000.0, exp(20)), (19.0, exp(19))])
+def test_the_ratio_is_clamped_at_e_to_the_20(gap: float, ratio: float) -> None:
+    assert probability_ratio(column(gap - 3), column(-3)).item() == pytest.approx(ratio)
+
+
+def test_k3_of_tokens_far_off_is_10_and_pulls_no_more() -> None:
+    # by hand e**100 - 101 and 100 - 1 + e**-100; both past 10
+    policy_logprobs = column(-103, -3).requires_grad_()
+    found = k3(policy_logprobs, column(-3, -103))
+    assert found.tolist() == [10.0, 10.0]
+    found.sum().backward()
+    assert policy_logprobs.grad.tolist() == [0.0, 0.0]
 
 
 def test_k3_pulls_towards_the_reference() -> None:
@@ -115,25 +141,6 @@ def test_by_default_the_divergence_counts_and_nothing_is_clipped_by_one_number()
     # KL off, one clip of 0.28 and a standard deviation is where losses spike
     assert LossSettings().kl_weight == 1e-3
     assert (LossSettings().clip_low, LossSettings().clip_high) == (0.2, 0.28)
-
-
-@pytest.mark.parametrize(
-    ("completion_tokens", "penalty"),
-    [(0, 0.0), (80, 0.0), (81, -0.05), (90, -0.5), (99, -0.95), (100, -1.0), (101, -1.0), (1000, -1.0)],
-)
-def test_the_overlong_penalty_falls_over_the_buffer(completion_tokens: int, penalty: float) -> None:
-    assert overlong_penalty(completion_tokens, limit_tokens=100, buffer_tokens=20) == pytest.approx(penalty)
-
-
-def test_without_a_buffer_nothing_is_overlong() -> None:
-    assert overlong_penalty(100, 100, 0) == 0.0
-    assert overlong_penalty(500, 100, 0) == 0.0
-
-
-def test_a_buffer_as_large_as_the_limit_punishes_every_token() -> None:
-    assert overlong_penalty(0, 10, 10) == 0.0
-    assert overlong_penalty(1, 10, 10) == pytest.approx(-0.1)
-    assert overlong_penalty(1, 10, 99) == pytest.approx(-0.1), "a short limit is all buffer, and no more"
 
 
 def test_the_exponent_is_of_policy_over_sampler() -> None:

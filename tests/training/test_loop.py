@@ -19,12 +19,13 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from runs import Told, lines, settings, start, train, weights  # noqa: E402
+from runs import PRESET, Told, lines, settings, start, train, weights  # noqa: E402
 
 from memagent.errors import SettingsError, TrainingError  # noqa: E402
-from memagent.training import checkpoint, trainer  # noqa: E402
+from memagent.training import checkpoint, loop  # noqa: E402
+from memagent.training.loop import trained_policy  # noqa: E402
+from memagent.training.optimization.sequences import group_sequences  # noqa: E402
 from memagent.training.settings import LossSettings  # noqa: E402
-from memagent.training.trainer import group_sequences, trained_policy  # noqa: E402
 from memagent.types import Completion, Conversation, Example, Group, Trajectory  # noqa: E402
 
 PATIENCE_SECONDS = 300.0
@@ -32,9 +33,10 @@ IMITATED = 64  # examples, at which reinforcement does not begin again
 TOLD = {
     "reward", "reward_std", "groups", "groups_dropped", "rounds", "failed", "conversations", "memory_tokens",
     "answer_tokens", "longest_reply_tokens", "cut", "unchanged", "completion_tokens", "loss", "entropy",
-    "clip_low", "clip_high", "mismatch", "tokens", "sequence_tokens", "gradient_norm", "learning_rate",
+    "clip_low", "clip_high", "clip_dual", "mismatch", "tokens", "sequence_tokens", "gradient_norm",
+    "learning_rate",
     "update_seconds", "update_tokens_per_second", "rollout_seconds", "rollout_tokens_per_second",
-    "memory_mib",
+    "memory_mib", "examples_skipped", "updates_skipped",
 }  # fmt: skip
 
 
@@ -69,10 +71,12 @@ def test_every_step_has_a_line_with_all_that_is_measured(whole: Path) -> None:
     ]  # fmt: skip
     for row in rows:
         assert all(
-            value is not None and math.isfinite(value) for name, value in row.items() if name != "stage"
+            value is not None and math.isfinite(value)
+            for name, value in row.items()
+            if name not in ("stage", "crc32")
         )
         if row["stage"] == "training":
-            assert TOLD | {"stage", "step"} == row.keys()
+            assert TOLD | {"stage", "step", "crc32"} == row.keys()
             assert (
                 row["groups"] == 4
                 and row["groups_dropped"] == 0
@@ -110,7 +114,7 @@ def test_an_interrupt_takes_effect_between_the_steps_of_a_warm_start(folder: Pat
             assert task
             task.cancel()
 
-    run = trainer.train(settings(folder), folder / "interrupted", Interrupting())
+    run = loop.train(settings(folder), folder / "interrupted", Interrupting())
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(run)
     assert [row["step"] for row in lines(folder / "interrupted")] == [1]
@@ -162,8 +166,8 @@ def test_the_optimizer_of_the_warm_start_ends_with_it(folder: Path) -> None:
     path = checkpoint.newest(folder / "warm")
     assert path is not None and path.name == "step-000004.pt"
     state = checkpoint.load(path)
-    assert state["progress"] == {"warm_steps": 4, "step": 0, "position": IMITATED}
-    assert state["learner"]["steps"] == 0 and not state["learner"]["optimizer"]["state"]
+    assert state["position"] == {"warm_steps": 4, "step": 0, "example": IMITATED}
+    assert state["optimizer"] is None
 
 
 def test_no_checkpoint_has_the_whole_warm_start_and_its_optimizer(
@@ -173,12 +177,12 @@ def test_no_checkpoint_has_the_whole_warm_start_and_its_optimizer(
     seen, save = [], checkpoint.save
 
     def watched(run: Path, step: int, state: dict[str, object], keep: int) -> Path:
-        seen.append((state["progress"]["warm_steps"], state["learner"]["steps"]))  # type: ignore[index]
+        seen.append((state["position"]["warm_steps"], state["optimizer"] is not None))  # type: ignore[index]
         return save(run, step, state, keep)
 
     monkeypatch.setattr(checkpoint, "save", watched)
     train(settings(folder), folder / "watched", sft=True)
-    assert seen == [(1, 1), (2, 2), (3, 3), (4, 0)]
+    assert seen == [(1, True), (2, True), (3, True), (4, False)]
 
 
 def test_a_warm_start_alone_is_the_beginning_of_a_run(folder: Path, whole: Path) -> None:
@@ -243,7 +247,7 @@ def test_groups_of_equal_rewards_are_dropped_and_others_drawn(folder: Path) -> N
         assert row["groups"] - row["groups_dropped"] == 4, "so many as were asked for"
         assert row["tokens"] == 4 * 2 * 4 < row["completion_tokens"], "attempts, conversations of one token"
     state = checkpoint.load(checkpoint.newest(run) or run)
-    assert state["progress"]["position"] == IMITATED + sum(row["groups"] for row in rows), "no example twice"
+    assert state["position"]["example"] == IMITATED + sum(row["groups"] for row in rows), "no example twice"
 
 
 def test_refills_end_and_what_differs_is_trained_on(folder: Path) -> None:
@@ -261,8 +265,8 @@ def test_a_step_without_a_group_to_learn_from_leaves_the_policy(folder: Path) ->
     train(settings(folder, "rollout.refills=1", "rollout.attempts=1", "evaluation.every=0", "keep=99"), run)
     for row in lines(run, "training"):
         assert (row["groups"], row["groups_dropped"], row["tokens"]) == (8, 8, 0)
-    first, last = (checkpoint.load(run / checkpoint.FOLDER / f"step-00000{n}.pt")["learner"] for n in (4, 7))
-    assert all(torch.equal(first["trained"][name], last["trained"][name]) for name in first["trained"])
+    first, last = (checkpoint.load(run / checkpoint.FOLDER / f"step-00000{n}.pt")["weights"] for n in (4, 7))
+    assert all(torch.equal(first[name], last[name]) for name in first)
 
 
 def test_without_refills_all_groups_are_kept(folder: Path) -> None:
@@ -278,7 +282,8 @@ def test_the_optimizer_steps_are_as_many_as_were_asked_for(folder: Path, updates
     run = folder / f"updates-{updates}"
     train(settings(folder, f"optimizer.updates={updates}", "evaluation.every=0", "warm_start.steps=0"), run)
     state = checkpoint.load(checkpoint.newest(run) or run)
-    assert state["learner"]["steps"] == 3 * updates
+    steps = {float(it["step"]) for it in state["optimizer"]["optimizer"]["state"].values()}
+    assert steps == {3 * updates}
     assert [row["tokens"] for row in lines(run, "training")] == [64] * 3, "each token once"
 
 
@@ -334,9 +339,41 @@ def test_the_policy_of_a_run_is_that_of_its_newest_checkpoint(folder: Path, whol
         trained_policy(folder / "none")
 
 
-def test_a_gradient_that_is_no_number_ends_the_run(folder: Path) -> None:
-    with pytest.raises(TrainingError, match="lower the learning rate"):
-        train(settings(folder, "optimizer.learning_rate=1e30", "evaluation.every=0"), folder / "blown")
+def test_steps_without_a_finite_gradient_are_skipped_counted_and_end_the_run(folder: Path) -> None:
+    run = folder / "blown"
+    blown = ("optimizer.learning_rate=1e30", "optimizer.warmup_steps=0", "evaluation.every=0", "steps=20")
+    with pytest.raises(TrainingError, match="in 5 optimizer steps in a row: lower the learning rate"):
+        train(settings(folder, *blown), run)
+    skipped = [row["updates_skipped"] for row in lines(run, "training")]
+    assert skipped[0] == 0 and skipped[-4:] == [1] * 4
+
+
+def test_a_resumed_run_may_have_another_learning_rate(folder: Path) -> None:
+    run = folder / "slower"
+    train(settings(folder, "evaluation.every=0", "optimizer.warmup_steps=0"), run)
+    slower = ("evaluation.every=0", "optimizer.warmup_steps=0", "optimizer.learning_rate=1e-7", "steps=4")
+    train(settings(folder, *slower), run, resume=True)
+    assert [row["learning_rate"] for row in lines(run, "training")] == [5e-4] * 3 + [1e-7]
+
+
+def test_a_problem_that_is_too_long_is_skipped_and_counted(folder: Path) -> None:
+    own = folder / "own.py"
+    own.write_text(
+        "import dataclasses, sys\n"
+        f"sys.path.insert(0, {str(PRESET.parent / 'tiny')!r})\n"
+        "import symbols\n"
+        "def example(index):\n"
+        "    made = symbols.example(index)\n"
+        "    return dataclasses.replace(made, problem='?' * (9 if index % 8 == 0 else 1))\n"
+    )
+    run = folder / "long-problems"
+    data = (f"data.examples=['{own}:example']", "warm_start.steps=0", "evaluation.every=0", "steps=2")
+    train(settings(folder, *data), run)
+    assert [(row["groups"], row["examples_skipped"]) for row in lines(run, "training")] == [(3, 1), (4, 0)]
+    all_long = f"data.examples=['{own}:long']"
+    own.write_text(own.read_text() + "def long(index):\n    return example(8 * index)\n")
+    with pytest.raises(TrainingError, match=r"none of the 4 examples .* raise read.problem_tokens"):
+        train(settings(folder, *data, all_long), folder / "all-long")
 
 
 def test_two_processes_have_the_metrics_of_one(folder: Path, whole: Path) -> None:

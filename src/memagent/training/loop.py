@@ -1,0 +1,139 @@
+"""Train as a file of settings says: a warm start by imitation, then reinforcement.
+
+A run is decided by its settings. What is drawn depends on the seed and the position in the data alone, so a
+run that was killed and resumed has the metrics of one that was not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from memagent.engines.adapters import trained_with
+from memagent.engines.torch.engine import TransformersEngine
+from memagent.errors import SettingsError
+from memagent.reading.budgets import given_budgets
+from memagent.reading.workflows import chosen_workflow
+from memagent.training import checkpoint
+from memagent.training.data import load_data
+from memagent.training.imitation.warm_start import warm_start
+from memagent.training.metrics import open_metrics
+from memagent.training.optimization.policy import Policy, load_policy
+from memagent.training.ranks import Ranks
+from memagent.training.reinforcement import reinforce
+from memagent.training.run import TrainingObserver, TrainingPosition, TrainingRun
+from memagent.training.serving import open_server
+from memagent.training.settings import TrainingSettings, restored
+from memagent.types import Trained
+
+_MAY_CHANGE = frozenset({
+    "steps", "warm_start.steps", "checkpoint_every", "keep",
+    "optimizer.learning_rate", "warm_start.learning_rate",
+})  # fmt: skip
+
+
+async def train(
+    settings: TrainingSettings,
+    folder: Path,
+    observer: TrainingObserver,
+    resume: bool = False,
+    only_warm_start: bool = False,
+) -> None:
+    """Train as the settings say, into `folder`; with `resume` continue from its newest checkpoint.
+
+    Raises `SettingsError` for settings that cannot be used or are not those of the run that is resumed,
+    `EngineError` if a server fails for good, `TrainingError` if training cannot go on.
+    """
+    if only_warm_start and not settings.warm_start.steps:
+        raise SettingsError("there is no warm start: set warm_start.steps")
+    path = checkpoint.newest(folder) if resume else None
+    state = checkpoint.load(path) if path else None
+    if state and (changed := _changed(settings.recorded(), state["settings"])):
+        raise SettingsError(f"{folder} was run with another {changed}: change it back, or use another folder")
+    ranks = Ranks()
+    offset = state["metrics"] if state else 0 if resume else None
+    opened = open_metrics(folder, settings.recorded(), offset) if ranks.main else nullcontext()
+    with opened as metrics:
+        policy = load_policy(settings.policy, settings.rollout.temperature, settings.seed, ranks.device)
+        server = await open_server(settings, policy, folder) if settings.rollout.server else None
+        engine = server.engine if server else local_engine(settings, policy)
+        engine.model = replace(engine.model, trained=_trained_before(settings))
+        try:
+            run = TrainingRun(
+                settings=settings, folder=folder, observer=observer, policy=policy, engine=engine,
+                ranks=ranks, metrics=metrics,
+                data=load_data(settings.data.examples, settings.seed, engine.model.count_tokens),
+            )  # fmt: skip
+            if state:
+                policy.load_weights(state["weights"])
+                run.position, run.optimizer = TrainingPosition(**state["position"]), state["optimizer"]
+            await warm_start(run)
+            if not only_warm_start:
+                await reinforce(run, server)
+        finally:
+            await (server or engine).aclose()
+
+
+def local_engine(settings: TrainingSettings, policy: Policy) -> TransformersEngine:
+    """An engine that decodes with the policy's own weights.
+
+    It remembers how many tokens texts have: all attempts of a group cut the same document.
+    """
+    engine = TransformersEngine(
+        policy.network,
+        policy.tokenizer,
+        name=settings.policy.model or "embedded",
+        window_tokens=settings.engine.window_tokens,
+        most_rows=settings.rollout.rows,
+        half_precision=policy.autocast,
+    )
+    count_tokens = lru_cache(maxsize=4096)(engine.model.count_tokens)
+    engine.model = replace(engine.model, count_tokens=count_tokens)
+    return engine
+
+
+def trained_policy(folder: Path) -> tuple[Policy, TrainingSettings, int]:
+    """The policy of a run's newest checkpoint, what it was trained with, and the steps it has taken.
+
+    Raises `SettingsError` if the run has no checkpoint.
+    """
+    path = checkpoint.newest(folder)
+    if path is None:
+        raise SettingsError(f"{folder} has no checkpoint: is it a folder of memagent train?")
+    state = checkpoint.load(path)
+    settings = restored(state["settings"], str(path))
+    # A LoRA would be rounded away in part if it were added to bfloat16 weights.
+    whole = settings.policy.changed(dtype="float32")
+    policy = load_policy(whole, settings.rollout.temperature, settings.seed, device="cpu")
+    policy.load_weights(state["weights"])
+    return policy, settings, state["position"]["step"]
+
+
+def trained_to_read(settings: TrainingSettings) -> Trained:
+    """What a policy was trained to read with, for its adapter to bring along."""
+    before = _trained_before(settings)
+    name, workflow = chosen_workflow(settings.read, before)
+    templates = {name: text for name, text in asdict(workflow.prompts).items() if isinstance(text, str)}
+    return Trained({**before.budgets, **given_budgets(settings.read)}, templates, name)
+
+
+def _trained_before(settings: TrainingSettings) -> Trained:
+    """What the adapter was trained to read with that the run continues from."""
+    return trained_with(Path(settings.policy.adapter) if settings.policy.adapter else None)
+
+
+def _changed(now: Mapping[str, Any], then: Mapping[str, Any], within: str = "") -> str | None:
+    """The first setting that differs from a checkpoint's and may not."""
+    for name in sorted(now.keys() | then.keys()):
+        if f"{within}{name}" not in _MAY_CHANGE:
+            new, old = now.get(name), then.get(name)
+            if isinstance(new, dict) and isinstance(old, dict):
+                if found := _changed(new, old, f"{within}{name}."):
+                    return found
+            elif new != old:
+                return f"{within}{name} ({old!r}, now {new!r})"
+    return None

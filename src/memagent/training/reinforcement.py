@@ -1,0 +1,160 @@
+"""Reinforcement: attempts, rewards, optimizer steps; then metrics, an evaluation, a checkpoint."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from memagent.engines.torch.engine import TransformersEngine
+from memagent.errors import TrainingError
+from memagent.training import checkpoint
+from memagent.training.held_out import HeldOut
+from memagent.training.optimization.learner import Learner, Sums
+from memagent.training.optimization.sequences import group_sequences
+from memagent.training.rewards import check_prompts, load_reward
+from memagent.training.rollout import Rollout
+from memagent.training.run import TrainingRun
+from memagent.training.serving import Server
+from memagent.training.settings import TrainingSettings
+from memagent.training.step_statistics import GroupCounts, count_group, kept, totals, used_mib
+from memagent.types import Group
+
+
+async def reinforce(run: TrainingRun, server: Server | None = None) -> None:
+    """Train by Multi-Conv DAPO from where the run stands. A `server` gets the weights before each step."""
+    settings, position = run.settings, run.position
+    learner, rollout = run.learner(), _rollout(run)
+    held_out = HeldOut(settings, run.folder, run.engine) if run.ranks.main else None
+    _keep_reference(run)
+
+    async def renew() -> None:
+        """Have the server generate with the policy as it is now."""
+        if server:
+            await server.push(run.policy, position.step, run.ranks.main)
+            run.ranks.wait()
+
+    async def evaluate() -> None:
+        if held_out and held_out.due(position.step):
+            run.report("evaluation", position.step, await held_out.score(position.step))
+        run.ranks.wait()
+
+    run.observer.begin(position.step + 1, settings.steps)
+    if position.step == 0 or position.step < settings.steps:
+        await renew()
+    if position.step == 0:
+        await evaluate()
+    while position.step < settings.steps:
+        started = time.perf_counter()
+        made = await _attempts(run, rollout)
+        seconds = time.perf_counter() - started
+        sums = update(learner, made.groups, kept(made.counts, _drops(settings)), settings, position.step)
+        position.step += 1
+        values = totals(made.counts, made.rounds, made.skipped, _drops(settings)) | run.means(sums)
+        values |= {
+            "rollout_seconds": seconds,
+            "rollout_tokens_per_second": values["completion_tokens"] / seconds,
+            "memory_mib": used_mib(),
+        }
+        run.report("training", position.step, values)
+        await renew()
+        await evaluate()
+        if position.step % settings.checkpoint_every == 0 or position.step == settings.steps:
+            run.save(learner)
+
+
+def update(
+    learner: Learner,
+    groups: Mapping[int, Group],
+    order: Sequence[int],
+    settings: TrainingSettings,
+    step: int,
+) -> Sums:
+    """The optimizer steps that the settings ask for, however long the documents were.
+
+    `groups` are this process's, by their positions in the data; `order` has the positions of all groups.
+    The learning rate warms up by rollout steps, of which `step` were taken before.
+    """
+    wanted, sums = settings.optimizer, Sums(float)
+    rate = wanted.learning_rate * min(1.0, (step + 1) / max(1, wanted.warmup_steps))
+    for part in range(wanted.updates):
+        chosen = order[part * len(order) // wanted.updates : (part + 1) * len(order) // wanted.updates]
+        if chosen:
+            mine = [groups[position] for position in chosen if position in groups]
+            sequences = [it for group in mine for it in group_sequences(group, settings.loss)]
+            for name, value in learner.reinforce(sequences, settings.loss, rate).items():
+                sums[name] += value
+    return sums
+
+
+@dataclass(slots=True)
+class _Attempts:
+    """A step's attempts: this process's groups by position, and the counts of all processes' groups.
+
+    `rounds` is how often examples were drawn, `skipped` how many of them could not be read.
+    """
+
+    groups: dict[int, Group] = field(default_factory=dict)
+    counts: list[GroupCounts] = field(default_factory=list)
+    rounds: int = 0
+    skipped: int = 0
+
+
+async def _attempts(run: TrainingRun, rollout: Rollout) -> _Attempts:
+    """The attempts of the next step. Raises `TrainingError` if no example of them could be read."""
+    settings, made = run.settings, _Attempts()
+    drops = _drops(settings)
+    while made.rounds < 1 + settings.rollout.refills:
+        missing = settings.rollout.groups - len(kept(made.counts, drops))
+        if not missing:
+            break
+        first = run.position.example
+        run.position.example += missing
+        mine = run.ranks.share(range(first, first + missing))
+        seeds = [f"{settings.seed}/{position}" for position in mine]
+        found = await rollout.groups([run.data.at(position) for position in mine], seeds)
+        new = {place: group for place, group in zip(mine, found, strict=True) if group}
+        made.groups |= new
+        counts = run.ranks.gather([count_group(group, place) for place, group in new.items()])
+        made.counts += counts
+        made.skipped += missing - len(counts)
+        made.rounds += 1
+    if not made.counts:
+        raise TrainingError(
+            f"none of the {made.skipped} examples of this step has a problem that fits: "
+            "raise read.problem_tokens, or look at data.examples"
+        )
+    return made
+
+
+def _drops(settings: TrainingSettings) -> bool:
+    return settings.rollout.refills > 0
+
+
+def _rollout(run: TrainingRun) -> Rollout:
+    settings, rollout = run.settings, run.settings.rollout
+    check_prompts(settings.data.scorer, settings.read, run.engine.model.trained)
+    return Rollout(
+        engine=run.engine,
+        settings=settings.read.changed(temperature=rollout.temperature, top_p=rollout.top_p),
+        reward=load_reward(settings.data.reward, settings.data.scorer),
+        attempts=rollout.attempts,
+        overlong_tokens=settings.loss.overlong_tokens,
+        traces=Path(rollout.traces) if rollout.traces else None,
+        caller=run.engine.caller if isinstance(run.engine, TransformersEngine) else nullcontext,
+    )
+
+
+def _keep_reference(run: TrainingRun) -> None:
+    """The policy before reinforcement is the reference; it is written once, for runs that are resumed."""
+    path = run.folder / checkpoint.FOLDER / "reference.pt"
+    if not run.settings.loss.kl_weight:
+        return
+    if run.position.step:
+        run.policy.load_reference(checkpoint.load(path))
+        return
+    run.policy.keep_reference()
+    if run.ranks.main:
+        checkpoint.write(path, run.policy.reference_state())

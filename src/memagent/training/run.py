@@ -1,0 +1,85 @@
+"""A training run: what its stages share, where it stands, and what it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from memagent.training import checkpoint
+from memagent.training.data import Data
+from memagent.training.metrics import Metrics
+from memagent.training.optimization.learner import Learner, Sums
+from memagent.training.optimization.policy import Policy
+from memagent.training.ranks import Ranks
+from memagent.training.settings import TrainingSettings
+from memagent.training.step_statistics import update_means
+from memagent.types import Engine
+
+
+class TrainingObserver(Protocol):
+    """Told how a run progresses."""
+
+    def begin(self, first_step: int, steps: int, stage: str = "training") -> None:
+        """A stage of `steps` steps begins, or continues, at `first_step`."""
+
+    def row(self, stage: str, step: int, values: Mapping[str, float]) -> None:
+        """A line of metrics was written."""
+
+
+@dataclass(slots=True)
+class TrainingPosition:
+    """How far a run has come: the steps of its two stages, and the next example in the data."""
+
+    warm_steps: int = 0
+    step: int = 0
+    example: int = 0
+
+
+@dataclass(kw_only=True)
+class TrainingRun:
+    """What a run's stages share. `optimizer` is a checkpoint's, until a learner continues with it."""
+
+    settings: TrainingSettings
+    folder: Path
+    observer: TrainingObserver
+    policy: Policy
+    engine: Engine
+    ranks: Ranks
+    metrics: Metrics | None
+    data: Data
+    position: TrainingPosition = field(default_factory=TrainingPosition)
+    optimizer: dict[str, Any] | None = None
+
+    def learner(self) -> Learner:
+        """A learner with a new optimizer, or with that of the checkpoint."""
+        learner = Learner(self.policy, self.settings.optimizer, self.ranks)
+        if self.optimizer:
+            learner.load_state(self.optimizer)
+            self.optimizer = None
+        return learner
+
+    def means(self, sums: Sums) -> dict[str, float]:
+        """A step's sums over tokens, from all processes, as means."""
+        return update_means(self.ranks.gather([dict(sums)]))
+
+    def report(self, stage: str, step: int, values: Mapping[str, float]) -> None:
+        """Write a line of metrics."""
+        if self.metrics:
+            self.metrics.write(stage, step, values)
+            self.observer.row(stage, step, values)
+
+    def save(self, learner: Learner | None) -> None:
+        """Write a checkpoint; without a learner, the next stage begins with a new optimizer."""
+        if self.metrics:
+            state = {
+                "settings": self.settings.recorded(),
+                "position": asdict(self.position),
+                "weights": self.policy.weights(),
+                "optimizer": learner.state() if learner else None,
+                "metrics": self.metrics.position(),
+            }
+            steps = self.position.warm_steps + self.position.step
+            checkpoint.save(self.folder, steps, state, self.settings.keep)
+        self.ranks.wait()
