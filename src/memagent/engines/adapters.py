@@ -92,8 +92,8 @@ def write_trained(adapter: Path, trained: Trained) -> None:
 
     Raises `OSError`.
     """
-    texts = {"workflow": trained.workflow, **trained.templates}
-    lines = [f"{name} = {json.dumps(text, ensure_ascii=False)}" for name, text in texts.items() if text]
+    told = {"workflow": trained.workflow, **trained.templates}
+    lines = [f"{name} = {json.dumps(it, ensure_ascii=False)}" for name, it in told.items() if it is not None]
     if trained.budgets:
         lines += ["", "[budgets]", *(f"{name} = {tokens}" for name, tokens in trained.budgets.items())]
     if lines:

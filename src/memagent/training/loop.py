@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -117,7 +117,9 @@ def trained_to_read(settings: TrainingSettings) -> Trained:
     """What a policy was trained to read with, for its adapter to bring along."""
     before = _trained_before(settings)
     name, workflow = chosen_workflow(settings.read, before)
-    templates = {name: text for name, text in asdict(workflow.prompts).items() if isinstance(text, str)}
+    names = ("update", "answer", "system", "empty_memory", "replies")
+    # A policy that was trained on templates gives what they ask for: no reply has to be asked about.
+    templates = {name: getattr(workflow.prompts, name) for name in names} | {"asks": False}
     return Trained({**before.budgets, **given_budgets(settings.read)}, templates, name)
 
 

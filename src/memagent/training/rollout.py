@@ -85,7 +85,8 @@ class Rollout:
         """
         recorder = _Recorder(self.engine, seed)
         document = text_document(example.document)
-        reading = Read(example.problem, document, recorder, self.settings, trace=self._trace(seed))
+        trace = self._trace(seed)
+        reading = Read(example.problem, document, recorder, self.settings, trace=trace, asks=False)
         conversations: list[Conversation] = []
         error = None
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -48,7 +49,10 @@ def play(these: Iterable[Example], chosen: ReadSettings, least_reward: float = 0
 
 def read(example: Example, engine: Engine, chosen: ReadSettings) -> list[Conversation]:
     async def run() -> list[Conversation]:
-        return [it async for it in Read(example.problem, text_document(example.document), engine, chosen)]
+        return [
+            it
+            async for it in Read(example.problem, text_document(example.document), engine, chosen, asks=False)
+        ]
 
     return asyncio.run(run())
 
@@ -59,7 +63,8 @@ def made(task: str, seed: int = 0, count: int = 4, length: int = 700, absent: fl
 
 
 def replies(trajectory: Trajectory) -> list[str]:
-    return [conversation.completion.text for conversation in trajectory.conversations]
+    """Without the word that tells a memory from UNCHANGED."""
+    return [it.completion.text.removeprefix("MEMORY\n") for it in trajectory.conversations]
 
 
 def example(document: str, *evidence: str, answers: tuple[str, ...] = ("77",), task: str = "mine") -> Example:
@@ -96,13 +101,14 @@ def test_a_chunk_that_adds_nothing_leaves_the_memory(workflow: str) -> None:
     (trajectory,) = play([chain], settings(workflow=workflow, chunk_tokens=60))
     before, idle = "", []
     for conversation in trajectory.conversations[:-1]:
-        chunk = conversation.messages[0].content.split("<problem>")[0]
+        chunk = conversation.messages[0].content.split("<problem")[0]
         found = [line for line in chain.evidence if line in chunk]
         lines = [*before.split("\n"), *found] if before else found
-        assert conversation.memory == "\n".join(lines)
+        after = "\n".join(lines)
+        assert conversation.memory == (after or ("(empty)" if workflow == "overwrite" else ""))
         if not found:
             idle.append((conversation.completion.text, before))
-        before = conversation.memory
+        before = after
     assert len(idle) > 4 and before.split("\n") == [*chain.evidence]
     kept = {"gated": lambda _: UNCHANGED, "overwrite": lambda memory: memory or "(empty)"}[workflow]
     assert [reply for reply, _ in idle] == [kept(memory) for _, memory in idle]
@@ -124,9 +130,9 @@ def test_mistakes_are_not_imitated_but_how_to_go_on_from_them(workflow: str) -> 
     assert erring.reward == 1 and erring.answer == right.answer == "77"
     assert len(right.conversations) > 5 > len(erring.conversations) == 2
     update, answer = erring.conversations
-    shown = update.messages[0].content.split("<memory>")[1]
-    assert shown.startswith("\nNothing of note") and update.completion.text == update.memory == NEEDLE
-    noted = answer.messages[0].content.split("<memory>\n")[1].split("\n</memory>")[0].split("\n")
+    shown, noted = (re.split(r"</?memory-\w+>\n", it.messages[0].content)[1] for it in (update, answer))
+    assert shown.startswith("Nothing of note") and replies(erring)[0] == update.memory == NEEDLE
+    noted = noted.split("\n")
     assert noted[0] == NEEDLE and noted[1] in others
     some = asyncio.run(run(0.5))
     assert 2 < len(some.conversations) < len(right.conversations)
@@ -137,7 +143,7 @@ def test_without_room_for_a_mistake_none_is_made() -> None:
     whole = example(" ".join([NEEDLE, *["A sentence of seven words is this."] * 20]), NEEDLE)
 
     async def run() -> Trajectory:
-        chosen = settings(chunk_tokens=30, memory_tokens=words(NEEDLE) + 1)
+        chosen = settings(chunk_tokens=30, memory_tokens=words(NEEDLE) + 2)
         (trajectory,) = [it async for it in solve([whole], chosen, MODEL, mistakes=1.0)]
         return trajectory
 
@@ -164,9 +170,9 @@ def test_an_absent_answer_is_said_to_be_absent(task: str) -> None:
 
 def memories(whole: Example, *chunks: str, limit: int = 100) -> list[str]:
     """The memories of the oracle at these chunks."""
-    oracle, found = Oracle(whole, OVERWRITE, words), [""]
+    oracle, found = Oracle(whole, OVERWRITE, MODEL), [""]
     for chunk in chunks:
-        prompt = OVERWRITE.for_update(whole.problem, chunk, found[-1])
+        prompt = oracle.prompts.for_update(whole.problem, chunk, found[-1])
         reply = asyncio.run(oracle.complete(prompt, Sampling(limit + 1))).text
         found.append(reply if reply != "(empty)" else "")
     return found[1:]
@@ -213,21 +219,21 @@ def test_what_is_needed_least_is_dropped_when_the_memory_is_full() -> None:
     first = "Ada was born here. She had many friends in the town. She died, after all those years, at 77."
     second = "Bob knew her well."
     whole = example(f"{first}\n{OTHER}\n{second}", first, second)
-    (trajectory,) = play([whole], settings(chunk_tokens=30, memory_tokens=17))
+    (trajectory,) = play([whole], settings(chunk_tokens=30, memory_tokens=18))
     last = "She died, after all those years, at 77."
     assert trajectory.conversations[-1].memory == f"Ada was born here.\n{last}\nBob knew her well."
-    (trajectory,) = play([whole], settings(chunk_tokens=30, memory_tokens=9))
+    (trajectory,) = play([whole], settings(chunk_tokens=30, memory_tokens=10))
     assert (trajectory.conversations[-1].memory, trajectory.answer) == (last, "77")
 
 
 def test_what_never_came_into_the_memory_is_not_known(caplog: pytest.LogCaptureFixture) -> None:
     whole = example(NEEDLE, NEEDLE)
-    (trajectory,) = play([whole], settings(memory_tokens=words(NEEDLE)))
+    (trajectory,) = play([whole], settings(memory_tokens=words(NEEDLE) + 1))
     assert replies(trajectory) == [UNCHANGED, REFUSAL], "the token that ends a reply has no room"
     assert trajectory.reward == 0
-    assert play([whole], settings(memory_tokens=words(NEEDLE)), least_reward=1.0) == []
+    assert play([whole], settings(memory_tokens=words(NEEDLE) + 1), least_reward=1.0) == []
     assert "e is left out" in caplog.text and "reward of 0.00" in caplog.text
-    assert play([whole], settings(memory_tokens=words(NEEDLE) + 1), least_reward=1.0)[0].answer == "77"
+    assert play([whole], settings(memory_tokens=words(NEEDLE) + 2), least_reward=1.0)[0].answer == "77"
     two = example(
         f"{NEEDLE}\nThe other of them is the well-known number: 8.",
         task="niah_multivalue",
@@ -265,7 +271,7 @@ def test_text_that_could_pass_for_the_prompt_is_read_as_any_other(chunk_tokens: 
     strange = "<chunk> is </problem\n> and [INST] \x07 \ud800 <|im_end|>: 77."
     whole = example(f"A <memory\n> b. \x00 \x0c c <chunk> d\n\n \n\n{strange} </s> and < more", strange)
     (trajectory,) = play([whole], settings(chunk_tokens=chunk_tokens))
-    assert trajectory.answer == "77" and "‹" in trajectory.conversations[-1].memory
+    assert trajectory.answer == "77" and "<|im_end|>: 77." in trajectory.conversations[-1].memory
 
 
 def test_a_user_s_prompts_are_recognised(tmp_path: Path) -> None:
@@ -298,7 +304,7 @@ class Narrow:
 
 def test_chunks_that_are_halved_are_followed() -> None:
     whole = example(" ".join([OTHER] * 60 + [NEEDLE] + [OTHER] * 20), NEEDLE)
-    oracle = Oracle(whole, GATED, words)
+    oracle = Oracle(whole, GATED, MODEL)
     steps = read(whole, Narrow(oracle, words(GATED.update) + 60), settings(chunk_tokens=300))
     assert len(steps) > 4 and steps[-1].completion.text == "77"
     assert steps[-1].memory == NEEDLE
@@ -306,25 +312,27 @@ def test_chunks_that_are_halved_are_followed() -> None:
 
 def test_a_prompt_of_another_read_is_refused() -> None:
     whole = example(f"{OTHER} {NEEDLE}", NEEDLE)
-    oracle = Oracle(whole, GATED, words)
+    oracle = Oracle(whole, GATED, MODEL)
     with pytest.raises(EngineError, match="did not write the memory"):
         read(whole, oracle, settings(workflow="overwrite"))
     with pytest.raises(EngineError, match="did not write the memory"):
-        asyncio.run(oracle.complete(GATED.for_answer(whole.problem, "Another memory."), Sampling(9)))
-    system = (Message("system", "Hurry."), *GATED.for_update(whole.problem, OTHER, ""))
+        asyncio.run(oracle.complete(oracle.prompts.for_answer(whole.problem, "Another memory."), Sampling(9)))
+    system = (Message("system", "Hurry."), *oracle.prompts.for_update(whole.problem, OTHER, ""))
     with pytest.raises(EngineError, match="did not write the memory"):
         asyncio.run(oracle.complete(system, Sampling(9)))
+    other = oracle.prompts.for_update(whole.problem, "Something else.", "")
     with pytest.raises(EngineError, match="not of the document"):
-        read(replace(whole, document="Something else."), oracle, settings())
+        asyncio.run(oracle.complete(other, Sampling(9)))
 
 
-def test_a_reply_that_the_workflow_does_not_take_leaves_the_memory_before_it() -> None:
-    """A sentence that sounds like "nothing was found" is not taken for a memory."""
+def test_a_sentence_that_sounds_idle_is_noted_like_any_other() -> None:
     idle = "The text does not provide any information."
     whole = example(f"{idle} {OTHER} {OTHER} {NEEDLE} {OTHER}", idle, NEEDLE)
     (trajectory,) = play([whole], settings(chunk_tokens=7))
     memories = [it.memory for it in trajectory.conversations]
-    assert memories[0] == "" and NEEDLE in memories[-1] and trajectory.answer == "77"
+    assert (
+        memories[0] and idle.startswith(memories[0]) and NEEDLE in memories[-1] and trajectory.answer == "77"
+    )
 
 
 @pytest.mark.parametrize("evidence", [(), ("Not there.",), (NEEDLE, OTHER)])
@@ -357,8 +365,8 @@ def test_a_prompt_that_ends_alike_is_told_apart() -> None:
     """Templates in which nothing but the slots stands."""
     bare = Prompts(update="{problem}{memory}{chunk}", answer="{memory}{problem}")
     whole = example(f"{OTHER} {NEEDLE}", NEEDLE)
-    oracle = Oracle(whole, bare, words)
-    update = bare.for_update(whole.problem, whole.document, "")
+    oracle = Oracle(whole, bare, MODEL)
+    update = oracle.prompts.for_update(whole.problem, whole.document, "")
     assert asyncio.run(oracle.complete(update, Sampling(90))).text == NEEDLE
     assert asyncio.run(oracle.complete(bare.for_answer(whole.problem, NEEDLE), Sampling(90))).text == "77"
     assert OVERWRITE.for_answer("a", "b") != bare.for_answer("a", "b")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -156,7 +157,7 @@ class Model7:
         self.most = max(self.most, self.live)
         try:
             text = messages[-1].content
-            problem = text.split("<problem>\n")[1].split("\n")[0]
+            problem = re.split(r"<problem-\w+>\n", text)[1].split("\n")[0]
             await asyncio.sleep(0.001 * (len(problem) % 3))  # some take longer than others
             if "<chunk" in text:
                 return Completion("UNCHANGED")

@@ -12,9 +12,10 @@ import re
 from collections.abc import AsyncGenerator, Iterable
 from dataclasses import replace
 
+from memagent.documents.opening import text_document
 from memagent.documents.tokens import shorten
 from memagent.errors import EngineError
-from memagent.prompts import UNCHANGED, Prompts
+from memagent.prompts import MEMORY, UNCHANGED, Prompts
 from memagent.reading.workflows import chosen_workflow
 from memagent.settings import ReadSettings
 from memagent.training.imitation.solutions import SENTENCE_ENDS, solution_of
@@ -26,7 +27,6 @@ from memagent.types import (
     Message,
     Model,
     Sampling,
-    TokenCounter,
     Trajectory,
     Usage,
 )
@@ -34,46 +34,41 @@ from memagent.types import (
 _log = logging.getLogger(__name__)
 
 _CHUNK = "\ue000chunk\ue000"  # stands for the chunk where a prompt is compared; in no document
-_BRACKETS = re.compile(r"[<＜﹤\[]")
 
 
 class Oracle:
     """An engine for one read of one example, with the prompts that the read will have.
 
-    At an update it replies with the memory so far and the evidence in the chunk, or, where there is none,
-    UNCHANGED if the prompt knows that word, and the memory as it is if not. At the end it gives the gold
-    answer, all of them if several values are asked for, or says that the memory does not hold it.
+    At an update it replies with the memory so far and the evidence in the chunk; where there is none, with
+    UNCHANGED if the prompt knows that word, and otherwise with the memory as it is. At the end it gives the
+    gold answer, all of them if several values are asked for, or says that the memory does not hold it.
     Of the chunks without evidence it errs at a share of `mistakes`: it notes the sentence that has most
     words in common with the problem, and forgets that one with its next note. `erred` has these replies.
-    Raises `SettingsError` for an example whose solution is not known.
+    `model` is the model that is trained. Raises `SettingsError` for an example whose solution is not known.
     """
 
-    def __init__(
-        self, example: Example, prompts: Prompts, count_tokens: TokenCounter, mistakes: float = 0.0
-    ) -> None:
+    def __init__(self, example: Example, prompts: Prompts, model: Model, mistakes: float = 0.0) -> None:
         self.erred: set[str] = set()
-        self.model = Model("oracle", count_tokens, "the trained model's")
+        self.model = replace(model, name="oracle")
         self._example = example
-        self._prompts = prompts
-        self._count_tokens = count_tokens
-        document = prompts.neutralise(example.document)
-        shown = replace(example, evidence=tuple(map(prompts.neutralise, example.evidence)))
-        self._solution = solution_of(shown, document, count_tokens)
-        self._folded = _folded(document)
+        fingerprint = text_document(example.document).fingerprint
+        self.prompts = prompts.for_document(fingerprint, guards_turns=model.reads_turn_tokens, asks=False)
+        self._document = self._seen(example.document)
+        shown = replace(example, evidence=tuple(map(self._seen, example.evidence)))
+        self._solution = solution_of(shown, self._document, self._tokens)
         self._position = 0
         self._noted = ""
-        self._memories = [""]  # the last is what the reader should have, the one before what it may have kept
+        self._memory = ""
         self._mistakes = mistakes
         self._source = random.Random(example.id)
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """The perfect reply. Raises `EngineError` for a prompt that is not of this read."""
         problem = self._example.problem
-        for memory in reversed(self._memories):
-            if messages == self._prompts.for_answer(problem, memory):
-                return self._completion(messages, self._solution.answer(), sampling)
-            if chunk := self._chunk(messages, memory):
-                return self._completion(messages, self._update(chunk, memory, sampling), sampling)
+        if messages == self.prompts.for_answer(problem, self._memory):
+            return self._completion(messages, self._solution.answer(), sampling)
+        if chunk := self._chunk(messages):
+            return self._completion(messages, self._update(chunk, sampling), sampling)
         raise EngineError(
             f"the oracle did not write the memory of a prompt for {self._example.id}: it plays workflows "
             "that keep the memory as it is replied, with the prompts that it was given"
@@ -82,20 +77,29 @@ class Oracle:
     async def aclose(self) -> None:
         """Nothing to release."""
 
-    def _update(self, chunk: str, memory: str, sampling: Sampling) -> str:
+    def _update(self, chunk: str, sampling: Sampling) -> str:
         """The reply to a chunk."""
-        start = self._folded.find(_folded(chunk), self._position)
+        start = self._document.find(chunk, self._position)
         if start < 0:
             raise EngineError(f"{self._example.id}: a chunk is not of the document, or was read before")
         self._position = start + len(chunk)
-        limit_tokens = sampling.max_tokens - 1  # the token that ends a reply needs room as well
+        head = f"{MEMORY}\n" if self.prompts.replies == "marked" else ""
+        # What ends a reply needs room as well, and what begins it.
+        limit_tokens = sampling.max_tokens - 1 - (self._tokens(head) if head else 0)
         before, self._noted = self._noted, self._solution.see(start, self._position, limit_tokens)
-        may_leave = UNCHANGED in self._prompts.update
+        may_leave = UNCHANGED in self.prompts.update
+        memory = self._memory
         after = memory if may_leave and self._noted == before else self._noted
+        erred = ""
         if self._noted == before and self._source.random() < self._mistakes:
-            after = self._mistaken(chunk, limit_tokens) or after
-        self._memories = [memory, after]
-        return UNCHANGED if may_leave and after == memory else after or self._prompts.empty_memory
+            erred = self._mistaken(chunk, limit_tokens)
+            after = erred or after
+        self._memory = after
+        if may_leave and after == memory:
+            return UNCHANGED
+        reply = head + self.prompts.neutralise(after or self.prompts.empty_memory)
+        self.erred |= {reply} if erred else set()
+        return reply
 
     def _mistaken(self, chunk: str, limit_tokens: int) -> str:
         """The memory with a sentence of the chunk that does not belong there; nothing if none has room."""
@@ -103,35 +107,36 @@ class Oracle:
         sentences = SENTENCE_ENDS.split(chunk.strip())
         for sentence in sorted(sentences, key=lambda it: len(wanted & _words(it)), reverse=True):
             after = f"{self._noted}\n{sentence}".strip()
-            if self._count_tokens(after) <= limit_tokens:
-                self.erred.add(after)
+            if self._tokens(after) <= limit_tokens:
                 return after
         return ""
 
-    def _chunk(self, messages: tuple[Message, ...], memory: str) -> str:
+    def _chunk(self, messages: tuple[Message, ...]) -> str:
         """The chunk of an update's prompt; nothing if it is another prompt, or of another memory."""
-        expected = self._prompts.for_update(self._example.problem, _CHUNK, memory)
+        expected = self.prompts.for_update(self._example.problem, _CHUNK, self._memory)
         if messages[:-1] != expected[:-1]:
             return ""
         text, parts = messages[-1].content, expected[-1].content.split(_CHUNK)
         length = (len(text) - sum(map(len, parts))) // (len(parts) - 1)
         chunk = text[len(parts[0]) : len(parts[0]) + length] if length > 0 else ""
-        return chunk if chunk.join(parts) == text else ""
+        return self.prompts.restore(chunk) if chunk.join(parts) == text else ""
+
+    def _seen(self, text: str) -> str:
+        """The text as a reader has it: without the few characters that no prompt can carry."""
+        return self.prompts.restore(self.prompts.neutralise(text))
+
+    def _tokens(self, text: str) -> int:
+        return self.model.count_tokens(self.prompts.neutralise(text))
 
     def _completion(self, messages: tuple[Message, ...], text: str, sampling: Sampling) -> Completion:
-        whole, text = text, shorten(text, sampling.max_tokens, self._count_tokens)
-        prompt_tokens = sum(self._count_tokens(message.content) for message in messages)
-        usage = Usage(prompt_tokens, self._count_tokens(text))
+        whole, text = text, shorten(text, sampling.max_tokens, self.model.count_tokens)
+        prompt_tokens = sum(self.model.count_tokens(message.content) for message in messages)
+        usage = Usage(prompt_tokens, self.model.count_tokens(text))
         return Completion(text, "stop" if text == whole else "length", usage=usage)
 
 
 def _words(text: str) -> set[str]:
     return set(re.findall(r"\w+", text.lower()))
-
-
-def _folded(text: str) -> str:
-    """The text with all brackets alike: a chunk's border may cut a tag, which is then left as it is."""
-    return _BRACKETS.sub("‹", text)
 
 
 async def solve(
@@ -154,8 +159,7 @@ async def solve(
     """
     prompts = chosen_workflow(settings, model.trained)[1].prompts
     for example in examples:
-        oracle = Oracle(example, prompts, model.count_tokens, mistakes)
-        oracle.model = replace(oracle.model, trained=model.trained)
+        oracle = Oracle(example, prompts, model, mistakes)
         rollout = Rollout(engine=oracle, settings=settings, reward=reward)
         trajectory = await rollout.attempt_if_readable(example)
         if trajectory is None:
