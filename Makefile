@@ -58,7 +58,7 @@ clean:
 	@touch $@
 
 .venv/dev: .venv/model
-	$(BIN)/python $(PIP) --editable ".[dev,eval,formats,tokenizers,report]"
+	$(BIN)/python $(PIP) --editable ".[dev,eval,formats,tokenizers,report,serve]"
 	@touch $@
 
 .venv-train/dev: pyproject.toml constraints.txt | .venv-train/bin/python

@@ -26,6 +26,7 @@ from memagent.errors import MemAgentError
 _COMMANDS = {
     "ask": "ask",
     "show": "show",
+    "serve": "serve",
     "data": "data",
     "eval": "evaluate",
     "train": "train",

@@ -1,6 +1,6 @@
 """HTTP to one OpenAI-compatible endpoint: bounded in time and in bytes, each failure with its cause.
 
-Leaves out: retries and what replies mean, which are `openai.py`'s, and streamed replies.
+Leaves out: retries and what replies mean, which are `openai.py`'s.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import os
 import posixpath
 import ssl
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +52,16 @@ class Connection:
 
 class UnreachableError(EngineError):
     """Nothing at the address speaks HTTP to us: not running, not known, not trusted, or moved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """A reply whose body comes piece by piece."""
+
+    status: int
+    media_type: str
+    retry_after: str
+    pieces: AsyncIterator[bytes]
 
 
 class Endpoint:
@@ -95,6 +106,48 @@ class Endpoint:
         """
         request = httpx2.Request("POST", self._at(path), headers=self._posted, content=body)
         return await self._send(request, most_bytes, seconds)
+
+    @asynccontextmanager
+    async def stream(self, path: str, body: bytes, seconds: float) -> AsyncIterator[Streamed]:
+        """Post JSON and have the reply as it comes, each piece of it within `seconds`.
+
+        Raises as `post` does; redirects are not followed.
+        """
+        request = httpx2.Request("POST", self._at(path), headers=self._posted, content=body)
+        request.extensions["timeout"] = self._timeout
+        try:
+            async with asyncio.timeout(seconds):
+                response = await self._client.send(request, stream=True)
+        except TimeoutError as error:
+            raise TransientError(f"no reply within {seconds:g} s") from error
+        except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ExceptionGroup) as error:
+            raise self._failure(error) from error
+        try:
+            if response.has_redirect_location:
+                self._redirected(request, response)
+            headers = response.headers
+            yield Streamed(
+                response.status_code,
+                headers.get("content-type", ""),
+                headers.get("retry-after", ""),
+                self._pieces(response, seconds),
+            )
+        finally:
+            await response.aclose()
+
+    async def _pieces(self, response: httpx2.Response, seconds: float) -> AsyncIterator[bytes]:
+        pieces = aiter(response.aiter_bytes())
+        while True:
+            try:
+                async with asyncio.timeout(seconds):
+                    piece = await anext(pieces, None)
+            except TimeoutError as error:
+                raise TransientError(f"the reply stopped for {seconds:g} s") from error
+            except (httpx2.HTTPError, OSError, ExceptionGroup) as error:
+                raise self._failure(error) from error
+            if piece is None:
+                return
+            yield piece
 
     async def aclose(self) -> None:
         """Close the connections."""

@@ -10,13 +10,15 @@ import json
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from memagent.documents.tokens import estimate_tokens, load_tokenizer
 from memagent.engines.adapters import adapter_of
-from memagent.engines.endpoint import CONCURRENCY, Connection, Endpoint, UnreachableError
+from memagent.engines.endpoint import CONCURRENCY, Connection, Endpoint, Streamed, UnreachableError
+from memagent.engines.forwarding import Forwarded, RefusedError
 from memagent.engines.models import read_models, window_of
 from memagent.engines.refusals import HttpReply, Refusal, TransientError, error_of, read_refusal
 from memagent.engines.replies import parse_json, read_completion
@@ -73,6 +75,31 @@ class OpenAIEngine:
 
         async with self._slots:
             return await self._retried(once, self.connection.retries + 1)
+
+    @asynccontextmanager
+    async def forward(self, body: Mapping[str, Any]) -> AsyncIterator[Forwarded]:
+        """See `Forwards.forward`."""
+        content = json.dumps({**(self.connection.extra or {}), **body}).encode()
+        seconds = self.connection.timeout_seconds
+        async with self._slots:
+            try:
+                async with self.endpoint.stream("chat/completions", content, seconds) as reply:
+                    if reply.status >= 300:
+                        raise await self._forwarded_error(reply)
+                    yield Forwarded(reply.media_type, reply.pieces)
+            except TransientError as failure:
+                raise EngineError(f"{self.endpoint.url} failed: {failure}") from failure
+
+    async def _forwarded_error(self, reply: Streamed) -> EngineError | TransientError:
+        content = b""
+        async for piece in reply.pieces:
+            content += piece
+            if len(content) > _REPLY_BYTES:
+                break
+        refusal = read_refusal(HttpReply(reply.status, content, reply.retry_after))
+        if refusal.is_overflow or reply.status in (401, 403):
+            return error_of(refusal, self.endpoint.url, self.endpoint.has_key)
+        return RefusedError(refusal)
 
     async def post(self, path: str, body: Mapping[str, Any], seconds: float | None = None) -> str:
         """Post to another of the server's pages (`..` is above the address); returns its text.

@@ -12,11 +12,14 @@ import importlib
 import os
 import secrets
 import struct
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from memagent.engines.adapters import adapter_of, misfit, name_with, trained_with
+from memagent.engines.forwarding import Forwarded
 from memagent.engines.gguf_header import trained_window
 from memagent.engines.llamacpp import embedded
 from memagent.engines.llamacpp.loopback import Loopback
@@ -70,6 +73,14 @@ class LlamaCppEngine:
         if not self._servers:
             raise EngineError(f"the engine of {self.model.name} is closed: open another")
         return await self._engine.complete(messages, sampling)
+
+    @asynccontextmanager
+    async def forward(self, body: Mapping[str, Any]) -> AsyncIterator[Forwarded]:
+        """See `Forwards.forward`."""
+        if not self._servers:
+            raise EngineError(f"the engine of {self.model.name} is closed: open another")
+        async with self._engine.forward(body) as reply:
+            yield reply
 
     async def aclose(self) -> None:
         """Stop the server and free the model; a call in flight ends with its batch. May be repeated."""

@@ -1,0 +1,107 @@
+"""The app: all routes over one engine, behind the gate."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from memagent import __version__
+from memagent.server.bodies import ChatRequest
+from memagent.server.chat import ALIAS, Chats
+from memagent.server.errors import not_found, tell_errors
+from memagent.server.gate import Gate
+from memagent.server.jobs import Jobs
+from memagent.server.limits import Keys, Limits
+from memagent.server.metrics import Metrics
+from memagent.server.reads import reads_router
+from memagent.server.store import Store
+from memagent.server.uploads import files_router
+from memagent.settings import ReadSettings
+from memagent.types import Engine
+
+_THREADS = 16  # few: whoever counts or writes in one keeps the event loop waiting for its turn
+
+
+def create_app(
+    engine: Engine,
+    settings: ReadSettings,
+    store: Store,
+    keys: Keys | None = None,
+    limits: Limits | None = None,
+) -> FastAPI:
+    """The app. Blocks: the budgets are counted.
+
+    Args:
+        engine: what completes the chats; it stays open.
+        settings: how to read where a request does not say.
+        store: where files and reads are kept; it stays open.
+        keys: the API keys that are let in; without them, the machine's own programs are.
+        limits: what a client may ask for.
+
+    Raises `SettingsError` for budgets that do not fit the model's window.
+    """
+    keys, limits, metrics = keys or Keys(), limits or Limits(), Metrics()
+    chats = Chats(engine, settings, store, limits, metrics)
+    jobs = Jobs(engine, settings, store, metrics, engine.model.calls)
+
+    @asynccontextmanager
+    async def living(_app: FastAPI) -> AsyncIterator[None]:
+        threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="memagent")
+        asyncio.get_running_loop().set_default_executor(threads)
+        jobs.start()
+        try:
+            yield
+        finally:
+            await jobs.stop()
+
+    app = FastAPI(title="memagent", version=__version__, lifespan=living, docs_url=None, redoc_url=None)
+    app.add_middleware(Gate, keys=keys, limits=limits, metrics=metrics)
+    tell_errors(app)
+    _add_chat(app, chats)
+    _add_models(app, engine)
+    app.include_router(files_router(store, limits))
+    app.include_router(reads_router(store, jobs, limits))
+
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        """Whether the server answers; nothing is asked of the model."""
+        return {"status": "ok"}
+
+    @app.get("/metrics", response_class=Response)
+    async def get_metrics() -> Response:
+        """What the server counts, for Prometheus."""
+        return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+    return app
+
+
+def _add_chat(app: FastAPI, chats: Chats) -> None:
+    @app.post("/v1/chat/completions", response_class=Response)
+    async def complete_chat(request: Request, body: ChatRequest) -> Response:
+        """OpenAI's chat completions: what does not fit the model's window is read in chunks."""
+        return await chats.respond(request.state.owner, body, await request.body())
+
+
+def _add_models(app: FastAPI, engine: Engine) -> None:
+    names = list(dict.fromkeys((engine.model.name, ALIAS)))
+
+    def told(name: str) -> dict[str, Any]:
+        return {"id": name, "object": "model", "created": 0, "owned_by": "memagent"}
+
+    @app.get("/v1/models")
+    async def list_models() -> dict[str, Any]:
+        """The one model, by its own name and by `memagent`."""
+        return {"object": "list", "data": [told(name) for name in names]}
+
+    @app.get("/v1/models/{name:path}")
+    async def get_model(name: str) -> dict[str, Any]:
+        """The model, if it has this name."""
+        if name not in names:
+            raise not_found("model", name)
+        return told(name)

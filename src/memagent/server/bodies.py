@@ -1,0 +1,160 @@
+"""What clients send: the parts of a request that the server looks at."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
+
+from memagent.errors import SettingsError
+from memagent.settings import ReadSettings
+
+_MOST = 100_000_000
+
+
+def _whole(text: str) -> str:
+    """The text, if UTF-8 has it: JSON can carry half a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("has half a surrogate pair, which no text has") from error
+    return text
+
+
+Text = Annotated[str, AfterValidator(_whole)]
+Tokens = Annotated[int, Field(gt=0, le=_MOST)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+
+
+class ReadOptions(BaseModel):
+    """Settings of one read, by the names that they have everywhere; what is left out is the server's.
+
+    Templates are missing because they are a file's path, and prices because they are the server's.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    workflow: Text | None = None
+    problem_tokens: Tokens | None = None
+    chunk_tokens: Tokens | None = None
+    memory_tokens: Tokens | None = None
+    answer_tokens: Tokens | None = None
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    seed: Seed | None = None
+    early_exit: bool | None = None
+    cite: bool | None = None
+    max_calls: Tokens | None = None
+    passages: Tokens | None = None
+    passage_tokens: Tokens | None = None
+
+    def over(self, settings: ReadSettings, **values: Any) -> ReadSettings:
+        """The server's settings with these, and `values` where these say nothing. Raises `SettingsError`."""
+        given = {name: getattr(self, name) for name in ReadOptions.model_fields}
+        chosen = values | {name: value for name, value in given.items() if value is not None}
+        if settings.max_calls and chosen.get("max_calls", 0) > settings.max_calls:
+            raise SettingsError(f"max_calls is {chosen['max_calls']}, the server allows {settings.max_calls}")
+        return settings.changed(**chosen)
+
+
+class ChatOptions(ReadOptions):
+    """`memagent` in the body of a chat: what is the problem and what the document, and how to read it."""
+
+    problem: Text | None = Field(default=None, description="what is asked; otherwise the last user turn")
+    document: Text | None = Field(default=None, description="what is read; otherwise all the rest")
+
+
+class ReadRequest(ReadOptions):
+    """A read that goes on without its client."""
+
+    problem: Text = Field(min_length=1, description="a question, or a standing instruction")
+    document: Text | None = Field(default=None, description="a text to read")
+    files: list[str] = Field(default=[], max_length=10_000, description="ids of files to read behind it")
+    memory: Text = Field(default="", description="the memory to start from")
+
+
+class _Open(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+
+class FilePart(_Open):
+    """A file of a message: one that was sent to /v1/files, or its bytes as a data URL or in base64."""
+
+    file_id: str | None = None
+    file_data: str | None = None
+    filename: str | None = None
+
+
+class Part(_Open):
+    """A part of a message."""
+
+    type: str
+    text: Text | None = None
+    file: FilePart | None = None
+
+
+class Turn(_Open):
+    """A message of a chat."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: Text | list[Part] | None = None
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of the message."""
+        if isinstance(self.content, list):
+            return [part.text for part in self.content if part.type in _TEXTS and part.text]
+        return [self.content] if self.content else []
+
+    @property
+    def files(self) -> list[FilePart]:
+        """The files of the message."""
+        if not isinstance(self.content, list):
+            return []
+        return [part.file or FilePart() for part in self.content if part.type == "file"]
+
+    @property
+    def others(self) -> set[str]:
+        """What the message has beside texts and files: the names of its other parts."""
+        parts = self.content if isinstance(self.content, list) else []
+        return {part.type for part in parts} - _TEXTS - {"file"}
+
+
+_TEXTS = {"text", "input_text", "refusal"}
+
+
+class StreamOptions(_Open):
+    """What a stream ends with."""
+
+    include_usage: bool = False
+
+
+class ChatRequest(_Open):
+    """OpenAI's chat completion. Parameters that are not named here go to the model as they are."""
+
+    model: str = Field(max_length=1000)
+    messages: list[Turn] = Field(min_length=1)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: Tokens | None = None
+    max_completion_tokens: Tokens | None = None
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, ge=0, le=1)
+    seed: Seed | None = None
+    stop: str | list[str] | None = None
+    n: int | None = Field(default=None, ge=1, le=128)
+    logprobs: bool | None = None
+    tools: list[dict[str, JsonValue]] | None = None
+    tool_choice: str | dict[str, JsonValue] | None = None
+    response_format: dict[str, JsonValue] | None = None
+    memagent: ChatOptions | None = None
+
+    @property
+    def most_tokens(self) -> int | None:
+        """The longest reply that is wanted."""
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def stops(self) -> list[str]:
+        """The texts at which a reply ends."""
+        return [it for it in ([self.stop] if isinstance(self.stop, str) else self.stop or []) if it]

@@ -1,0 +1,228 @@
+"""POST /v1/chat/completions: what fits the window goes straight through, what does not is read."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import uuid4
+
+from fastapi import Response
+from fastapi.responses import JSONResponse
+
+from memagent.errors import ContextOverflowError
+from memagent.reading.budgets import fitted_budgets
+from memagent.reading.progress import Progress
+from memagent.reading.read import Read
+from memagent.reading.workflows import chosen_workflow
+from memagent.server.bodies import ChatRequest
+from memagent.server.direct import Direct, forwarded_body, until_stop
+from memagent.server.errors import ApiError
+from memagent.server.limits import Limits
+from memagent.server.metrics import Metrics
+from memagent.server.preparing import Prepared, fits, prepare
+from memagent.server.store import Store
+from memagent.server.stream import DONE, Reply, streamed, told_sources
+from memagent.settings import ReadSettings
+from memagent.types import Conversation, Engine, Usage
+
+ALIAS = "memagent"
+"""The name by which a client may call the model, whichever it is."""
+
+
+@dataclass(slots=True)
+class Chats:
+    """Answers chats with one engine."""
+
+    engine: Engine
+    settings: ReadSettings
+    store: Store
+    limits: Limits
+    metrics: Metrics
+    direct: Direct = field(init=False)
+    _reading: set[str] = field(default_factory=set)  # digests of the reads under way
+
+    def __post_init__(self) -> None:
+        """Blocks: the budgets are counted."""
+        _, workflow = chosen_workflow(self.settings, self.engine.model.trained)
+        budgets = fitted_budgets(self.settings, self.engine.model, workflow.prompts)
+        self.direct = Direct(self.engine, self.settings, budgets.answer_tokens)
+
+    async def respond(self, owner: str, chat: ChatRequest, raw: bytes) -> Response:
+        """The reply to a chat, whose body is `raw`. Raises `ApiError`, `MemAgentError`."""
+        model = self.engine.model
+        if chat.model not in (model.name, ALIAS):
+            raise ApiError(
+                404,
+                f"this server has the model {model.name!r}, also called {ALIAS!r}",
+                "model_not_found",
+                "model",
+            )
+        reply = Reply(chat.model)
+        if chat.stream:
+            pieces = self._streamed(owner, chat, raw, reply)
+            return await streamed(pieces, reply.chunk({}), self.limits.keep_alive_seconds)
+        if await asyncio.to_thread(fits, chat, model, self.direct.answer_tokens):
+            try:
+                return await self.direct.whole(chat, forwarded_body(raw, model.name), reply)
+            except ContextOverflowError as error:
+                return JSONResponse(await self._whole(owner, chat, reply, error))
+        return JSONResponse(await self._whole(owner, chat, reply))
+
+    async def _streamed(
+        self, owner: str, chat: ChatRequest, raw: bytes, reply: Reply
+    ) -> AsyncGenerator[bytes, None]:
+        model, overflow = self.engine.model, None
+        if await asyncio.to_thread(fits, chat, model, self.direct.answer_tokens):
+            body = forwarded_body(raw, model.name)
+            try:
+                async with aclosing(self.direct.stream(chat, body, reply)) as pieces:
+                    async for piece in pieces:
+                        yield piece
+                return
+            except ContextOverflowError as error:
+                overflow = error
+        wants_usage = bool(chat.stream_options and chat.stream_options.include_usage)
+        async with _Reading(self, owner, chat, overflow) as reading:
+            yield reply.chunk({"role": "assistant", "content": ""})
+            async with aclosing(reading.conversations()) as conversations:
+                async for conversation in conversations:
+                    if conversation.kind == "update":
+                        yield reply.chunk({"reasoning_content": progress_line(reading.read.progress)})
+            yield reply.chunk({"content": reading.answer})
+            if found := told_sources(reading.answer, reading.read.statements):
+                yield reply.chunk({"annotations": found})
+            yield reply.chunk({}, reading.finish_reason)
+            if wants_usage:
+                yield reply.usage(reading.usage, reading.thoughts)
+            yield DONE
+            await reading.finish()
+
+    async def _whole(
+        self, owner: str, chat: ChatRequest, reply: Reply, overflow: ContextOverflowError | None = None
+    ) -> dict[str, object]:
+        async with _Reading(self, owner, chat, overflow) as reading:
+            async with aclosing(reading.conversations()) as conversations:
+                async for _ in conversations:
+                    pass
+            await reading.finish()
+            told = (reading.answer, reading.finish_reason, reading.usage, reading.thoughts)
+            return reply.whole(*told, reading.read.statements)
+
+
+class _Reading:
+    """The read that a chat comes to, in an `async with`.
+
+    Its journal is kept until it is finished: the same chat, asked again, continues there.
+    """
+
+    def __init__(
+        self, chats: Chats, owner: str, chat: ChatRequest, overflow: ContextOverflowError | None
+    ) -> None:
+        self._chats, self._owner, self._chat, self._overflow = chats, owner, chat, overflow
+        self._digest: str | None = None
+        self._last: Conversation | None = None
+
+    async def __aenter__(self) -> _Reading:
+        self._folder = await asyncio.to_thread(
+            tempfile.TemporaryDirectory, prefix="files-", dir=self._chats.store.chats
+        )
+        try:
+            prepared = await asyncio.to_thread(self._prepared)
+            self._trace = self._journal(prepared.digest)
+            resume = await asyncio.to_thread(self._trace.exists)
+            self.read = Read(
+                prepared.problem,
+                prepared.document,
+                self._chats.engine,
+                prepared.settings,
+                trace=self._trace,
+                resume=resume,
+            )
+            await asyncio.to_thread(lambda: self.read.budgets)
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        if self._digest:
+            self._chats._reading.discard(self._digest)
+        await asyncio.to_thread(self._folder.cleanup)
+
+    def _prepared(self) -> Prepared:
+        chats = self._chats
+        try:
+            return prepare(
+                self._chat,
+                self._owner,
+                chats.engine.model,
+                chats.settings,
+                chats.store,
+                Path(self._folder.name),
+            )
+        except ApiError:
+            if self._overflow:  # it seemed to fit, so that nobody wanted it to be read
+                raise self._overflow from None
+            raise
+
+    def _journal(self, digest: str) -> Path:
+        """Where the journal goes; a second chat that is the same has one of its own."""
+        if digest in self._chats._reading:
+            digest = f"{digest}-{uuid4().hex[:8]}"
+        self._chats._reading.add(digest)
+        self._digest = digest
+        return self._chats.store.chats / f"{digest}.jsonl"
+
+    async def conversations(self) -> AsyncGenerator[Conversation, None]:
+        """The conversations of the read, counted."""
+        async with aclosing(aiter(self.read)) as conversations:
+            async for self._last in conversations:
+                self._chats.metrics.conversation(self._last.completion.usage)
+                yield self._last
+
+    async def finish(self) -> None:
+        """Drop the journal: whoever asks again wants another answer."""
+        await asyncio.to_thread(self._trace.unlink, missing_ok=True)
+
+    @property
+    def answer(self) -> str:
+        """The answer, up to where the client wants it to stop."""
+        return until_stop(self.read.answer, self._chat.stops)[0]
+
+    @property
+    def finish_reason(self) -> str:
+        """Why the answer ended."""
+        return self._last.completion.finish_reason if self._last else "stop"
+
+    @property
+    def usage(self) -> Usage:
+        """What all conversations cost."""
+        now = self.read.progress
+        return Usage(now.prompt_tokens, now.completion_tokens, now.cached_tokens)
+
+    @property
+    def thoughts(self) -> int:
+        """The tokens that were written into the memory on the way to the answer."""
+        last = self._last.completion.usage.completion_tokens if self._last else 0
+        return self.read.progress.completion_tokens - last
+
+
+def progress_line(progress: Progress) -> str:
+    """How far a read has come, in a line that clients show as a thought."""
+    chunks = f"chunk {progress.chunks}"
+    if progress.chunks_in_all:
+        chunks += f" of about {progress.chunks_in_all}"
+    words = [f"Read {chunks}", f"{progress.document_tokens:,} tokens"]
+    if progress.seconds_left:
+        words.append(f"about {_duration(progress.seconds_left)} left")
+    return ", ".join(words) + ".\n"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"

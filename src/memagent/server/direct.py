@@ -1,0 +1,124 @@
+"""Chats that fit the model's window: straight through to the model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+from fastapi import Response
+from fastapi.responses import JSONResponse
+
+from memagent.engines.forwarding import Forwards, RefusedError
+from memagent.errors import EngineError
+from memagent.server.bodies import ChatRequest
+from memagent.server.errors import ApiError
+from memagent.server.stream import DONE, Reply
+from memagent.settings import ReadSettings
+from memagent.types import Completion, Engine, Message, Sampling
+
+_MOST_REPLY_BYTES = 64 * 2**20
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+
+
+class Direct:
+    """Passes chats to an engine; `answer_tokens` is the longest reply of one that is not told."""
+
+    def __init__(self, engine: Engine, settings: ReadSettings, answer_tokens: int) -> None:
+        self.engine, self.settings, self.answer_tokens = engine, settings, answer_tokens
+
+    async def whole(self, chat: ChatRequest, body: Mapping[str, Any], reply: Reply) -> Response:
+        """The reply in one piece. Raises `EngineError`, `ApiError`."""
+        if not isinstance(self.engine, Forwards):
+            completion = await self._complete(chat)
+            return JSONResponse(reply.whole(completion.text, completion.finish_reason, completion.usage))
+        try:
+            async with self.engine.forward(body) as forwarded:
+                content = bytearray()
+                async for piece in forwarded.pieces:
+                    content += piece
+                    if len(content) > _MOST_REPLY_BYTES:
+                        raise EngineError(f"the reply is longer than {_MOST_REPLY_BYTES:,} bytes")
+            return Response(bytes(content), media_type=forwarded.media_type)
+        except RefusedError as error:
+            raise _told(error) from error
+
+    async def stream(
+        self, chat: ChatRequest, body: Mapping[str, Any], reply: Reply
+    ) -> AsyncGenerator[bytes, None]:
+        """The reply as server-sent events, each whole. Raises `EngineError`, `ApiError`."""
+        if not isinstance(self.engine, Forwards):
+            completion = await self._complete(chat)
+            yield reply.chunk({"role": "assistant", "content": completion.text})
+            yield reply.chunk({}, completion.finish_reason)
+            if chat.stream_options and chat.stream_options.include_usage:
+                yield reply.usage(completion.usage)
+            yield DONE
+            return
+        try:
+            async with self.engine.forward(body) as forwarded:
+                rest = b""
+                async for piece in forwarded.pieces:
+                    # Whole events only, so that something may be said between them.
+                    whole, end, rest = (rest + piece).rpartition(b"\n\n")
+                    if end:
+                        yield whole + end
+                if rest:
+                    yield rest
+        except RefusedError as error:
+            raise _told(error) from error
+
+    async def _complete(self, chat: ChatRequest) -> Completion:
+        """The completion by an engine that speaks no HTTP, and knows texts only."""
+        refused = {
+            "tools": chat.tools and chat.tool_choice != "none",
+            "response_format": (chat.response_format or {}).get("type", "text") != "text",
+            "n": (chat.n or 1) > 1,
+            "logprobs": chat.logprobs,
+            "messages": any(turn.others or turn.role not in _ROLES for turn in chat.messages),
+        }
+        for name, is_refused in refused.items():
+            if is_refused:
+                raise ApiError(
+                    400,
+                    f"{self.engine.model.name} runs in this process and completes texts only: leave {name} "
+                    "out, or have the server started with --base-url",
+                    "not_supported",
+                    name,
+                )
+        messages = tuple(
+            Message(_ROLES[turn.role], "\n".join(turn.texts))  # type: ignore[arg-type]
+            for turn in chat.messages
+        )
+        completion = await self.engine.complete(messages, self._sampling(chat))
+        text, was_cut = until_stop(completion.text, chat.stops)
+        return Completion(text, "stop" if was_cut else completion.finish_reason, usage=completion.usage)
+
+    def _sampling(self, chat: ChatRequest) -> Sampling:
+        settings = self.settings
+        return Sampling(
+            chat.most_tokens or self.answer_tokens,
+            settings.temperature if chat.temperature is None else chat.temperature,
+            settings.top_p if chat.top_p is None else chat.top_p,
+            settings.seed if chat.seed is None else chat.seed,
+        )
+
+
+def until_stop(text: str, stops: list[str]) -> tuple[str, bool]:
+    """The text before the first of the stops, and whether there was one."""
+    places = [place for stop in stops if (place := text.find(stop)) >= 0]
+    return (text[: min(places)], True) if places else (text, False)
+
+
+def forwarded_body(raw: bytes, model: str) -> dict[str, Any]:
+    """What the client sent, for the model of this name."""
+    body: dict[str, Any] = json.loads(raw)
+    body["model"] = model
+    return body
+
+
+def _told(error: RefusedError) -> ApiError:
+    refusal = error.refusal
+    wait = refusal.retry_after_seconds
+    headers = {"Retry-After": f"{wait:.0f}"} if wait is not None else {}
+    return ApiError(refusal.status, refusal.message, refusal.code or None, refusal.param or None, headers)

@@ -1,0 +1,112 @@
+"""What of a chat is the problem, and what the document: one rule, which docs/serving.md tells too.
+
+The last user turn is the problem, with a system message in front of it where both fit the problem's budget.
+Everything else is the document, in its order: other turns, and parts of the last turn that exceed the budget.
+If all of that turn does, its ends are the problem, where instructions stand, and the whole of it is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from memagent.documents.tokens import shorten
+from memagent.server.bodies import Turn
+from memagent.server.errors import ApiError
+from memagent.types import TokenCounter
+
+_LONGEST_END_TOKENS = 256
+_CHARACTERS_PER_TOKEN = 16  # a text beyond that is too long without being counted
+_BOUNDARIES = (r"\n[ \t\r]*\n\s*", r"\n\s*", r"(?<=[.!?])\s+|(?<=[。！？])")
+_LABELS = {"system": "System", "developer": "System", "user": "User", "assistant": "Assistant"}
+GAP = "\n\n[…]\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """A problem, and the texts of the document with their names."""
+
+    problem: str
+    texts: tuple[tuple[str, str], ...] = ()
+
+
+def divide(turns: Sequence[Turn], budget_tokens: int, count_tokens: TokenCounter) -> Division:
+    """Divide a chat. Raises `ApiError` if nothing is asked. Blocks."""
+    last = _asking(turns)
+    fitting, long = _parted(turns[last].texts, budget_tokens, count_tokens)
+    problem = "\n\n".join(fitting) if fitting else _ends(long[-1], budget_tokens, count_tokens)
+    instructions: list[str] = []
+    others: list[str] = []
+    for number, turn in enumerate(turns):
+        said = "\n\n".join(turn.texts).strip()
+        if number == last or not said:
+            continue
+        together = "\n\n".join([*instructions, said, problem])
+        instructs = turn.role in ("system", "developer") and number < last
+        if instructs and is_within(together, budget_tokens, count_tokens):
+            instructions.append(said)
+        else:
+            others.append(labelled(turn.role, said))
+    texts = [("conversation", "\n\n".join(others))] if others else []
+    names = ("message",) if len(long) == 1 else tuple(f"message {n}" for n in range(1, len(long) + 1))
+    return Division("\n\n".join([*instructions, problem]), (*texts, *zip(names, long, strict=True)))
+
+
+def labelled(role: str, text: str) -> str:
+    """A turn as it stands in a document."""
+    return f"{_LABELS.get(role, 'Tool')}: {text}"
+
+
+def is_within(text: str, limit_tokens: int, count_tokens: TokenCounter) -> bool:
+    """Whether a text has at most so many tokens; one that is much too long is not counted."""
+    return len(text) <= limit_tokens * _CHARACTERS_PER_TOKEN and count_tokens(text) <= limit_tokens
+
+
+def _asking(turns: Sequence[Turn]) -> int:
+    """The number of the turn that asks: the last user's, or the last with text where no user speaks."""
+    speaking = [number for number, turn in enumerate(turns) if any(it.strip() for it in turn.texts)]
+    users = [number for number in speaking if turns[number].role == "user"]
+    if not speaking:
+        raise ApiError(400, "no message has a text: ask something", "no_problem", "messages")
+    return (users or speaking)[-1]
+
+
+def _parted(
+    parts: Sequence[str], budget_tokens: int, count_tokens: TokenCounter
+) -> tuple[list[str], list[str]]:
+    """The parts that fit the budget together, the last ones first of all, and the others."""
+    fitting: list[str] = []
+    long: list[str] = []
+    for part in reversed([it for it in parts if it.strip()]):
+        together = "\n\n".join([part, *fitting])
+        (fitting if is_within(together, budget_tokens, count_tokens) else long).insert(0, part)
+    return fitting, long
+
+
+def _ends(text: str, budget_tokens: int, count_tokens: TokenCounter) -> str:
+    """The first and the last paragraph of a text; of a long one its outer line, sentence or words."""
+    limit = max(1, min(_LONGEST_END_TOKENS, budget_tokens // 2 - 8))
+    text = text.strip()
+    first = _end(text, limit, count_tokens, at_end=False)
+    last = _end(text, limit, count_tokens, at_end=True)
+    return first if first == last else first + GAP + last
+
+
+def _end(text: str, limit_tokens: int, count_tokens: TokenCounter, at_end: bool) -> str:
+    most = limit_tokens * _CHARACTERS_PER_TOKEN
+    near = text[-most:] if at_end else text[:most]
+    for boundary in _BOUNDARIES:
+        pieces = [it for it in re.split(boundary, near) if it and it.strip()]
+        if len(pieces) > 1:
+            piece = pieces[-1 if at_end else 0].strip()
+            if count_tokens(piece) <= limit_tokens:
+                return piece
+    words = re.findall(r"\S+", near)
+    kept = ""
+    for word in reversed(words) if at_end else words:
+        longer = f"{word} {kept}" if at_end else f"{kept} {word}"
+        if count_tokens(longer.strip()) > limit_tokens:
+            break
+        kept = longer.strip()
+    return kept or shorten(near[-limit_tokens:] if at_end else near, limit_tokens, count_tokens)

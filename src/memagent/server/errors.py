@@ -1,0 +1,101 @@
+"""What a client is told when something fails, in OpenAI's shape. No text of a request is repeated in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import HTTPException as FastAPIError
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from memagent.errors import (
+    CallLimitError,
+    ContextOverflowError,
+    DocumentError,
+    EngineError,
+    JournalError,
+    MemAgentError,
+    SettingsError,
+)
+
+_CODES: tuple[tuple[type[MemAgentError], int, str], ...] = (
+    (ContextOverflowError, 400, "context_length_exceeded"),
+    (CallLimitError, 400, "call_limit"),
+    (EngineError, 502, "engine_failed"),
+    (JournalError, 503, "journal_failed"),
+    (SettingsError, 400, "invalid_settings"),
+    (DocumentError, 400, "invalid_document"),
+)
+
+
+class ApiError(FastAPIError):
+    """An error with its HTTP status, a `code` for programs and the name of the parameter at fault."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        code: str | None = None,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(status, message, dict(headers or {}))
+        self.status, self.message, self.code, self.param = status, message, code, param
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The error as OpenAI's API tells it."""
+        kind = {401: "authentication_error", 403: "permission_error", 404: "not_found_error",
+                429: "rate_limit_error"}.get(self.status)  # fmt: skip
+        kind = kind or ("invalid_request_error" if self.status < 500 else "server_error")
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+    @property
+    def response(self) -> JSONResponse:
+        """The error as a reply."""
+        return JSONResponse(self.body, self.status, self.headers)
+
+
+def api_error(error: MemAgentError) -> ApiError:
+    """What an error of a read means to the client."""
+    for kind, status, code in _CODES:
+        if isinstance(error, kind):
+            return ApiError(status, str(error), code)
+    return ApiError(500, str(error), "failed")
+
+
+def not_found(what: str, id: str) -> ApiError:
+    """Nothing has this id, or it belongs to another key."""
+    return ApiError(404, f"there is no {what} {id!r}", f"{what}_not_found", "id")
+
+
+def tell_errors(app: FastAPI) -> None:
+    """Have the app tell all errors in OpenAI's shape."""
+
+    def told(_request: Request, error: Exception) -> JSONResponse:
+        if isinstance(error, MemAgentError):
+            return api_error(error).response
+        return (error if isinstance(error, ApiError) else _of_http(error)).response
+
+    for kind in (ApiError, MemAgentError, HTTPException, RequestValidationError):
+        app.add_exception_handler(kind, told)
+
+
+def _of_http(error: Exception) -> ApiError:
+    if isinstance(error, RequestValidationError):
+        found = error.errors()
+        place = [str(it) for it in found[0]["loc"] if it not in ("body", "query", "path", "header")]
+        said = "; ".join(f"{_place(it)}: {it['msg']}" for it in found[:5])
+        return ApiError(400, said, "invalid_request", ".".join(place) or None)
+    if isinstance(error, HTTPException):
+        detail = error.detail if isinstance(error.detail, str) else HTTPStatus(error.status_code).phrase
+        return ApiError(error.status_code, detail, headers=error.headers)
+    return ApiError(500, "a defect in memagent", "defect")
+
+
+def _place(error: Mapping[str, Any]) -> str:
+    return ".".join(map(str, error["loc"]))

@@ -1,0 +1,222 @@
+"""The gate before the app: who may come in, with how much, for how long; and it counts.
+
+A client that goes away has its work cancelled, whether the reply is a stream or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import traceback
+from collections import Counter
+from contextlib import suppress
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from memagent.server.errors import ApiError
+from memagent.server.limits import Keys, Limits
+from memagent.server.metrics import Metrics
+
+_log = logging.getLogger("memagent.server")
+
+UPLOADS = "/v1/files"
+_OPEN = {"/health"}
+_DRAIN_SECONDS = 2.0
+_UNCOUNTED = {"/health", "/metrics"}
+
+
+class Gate:
+    """ASGI middleware; see `Limits`."""
+
+    def __init__(self, app: ASGIApp, keys: Keys, limits: Limits, metrics: Metrics) -> None:
+        self.app, self.keys, self.limits, self.metrics = app, keys, limits, metrics
+        self._requests: Counter[str] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request in, or refuse it."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        visit = _Visit(scope, receive, send, self.limits)
+        counted = scope["path"] not in _UNCOUNTED
+        owner, started = "", time.perf_counter()
+        self.metrics.in_flight.inc()
+        try:
+            scope.setdefault("state", {})["owner"] = owner = self._owner(scope)
+            self._check_length(scope, visit.most_bytes)
+            self._requests[owner] += counted
+            try:
+                if counted and self._requests[owner] > self.limits.requests:
+                    raise ApiError(
+                        429,
+                        f"{self.limits.requests} requests are in flight already: try again later",
+                        "too_many_requests",
+                        headers={"Retry-After": "1"},
+                    )
+                await visit.run(self.app)
+            finally:
+                self._requests[owner] -= counted
+        except ApiError as refusal:
+            await visit.refuse(refusal)
+        except Exception as error:  # noqa: BLE001 the boundary: a defect becomes a 500
+            where = "".join(traceback.format_tb(error.__traceback__))
+            _log.error("a defect in memagent: %s (--verbose tells where)", type(error).__name__)
+            _log.info("%s", where)  # without the message, which may quote a document
+            await visit.refuse(ApiError(500, "a defect in memagent", "defect"))
+        finally:
+            self.metrics.in_flight.dec()
+            route = getattr(scope.get("route"), "path", "other")
+            self.metrics.request(scope["method"], route, visit.status, time.perf_counter() - started)
+            _log.info("%s %s %s", scope["method"], route, visit.status)
+
+    def _owner(self, scope: Scope) -> str:
+        """Who asks. Raises `ApiError`."""
+        headers = {name: value for name, value in scope["headers"] if name in _HEADERS}
+        if not self.keys.digests:
+            _check_origin(headers)
+            return ""
+        if scope["path"] in _OPEN:
+            return ""
+        scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
+        owner = self.keys.owner(key.strip()) if scheme.lower() == b"bearer" else None
+        if owner is None:
+            said = "this key is not known" if key else "a key is needed: Authorization: Bearer KEY"
+            raise ApiError(401, said, "invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+        return owner
+
+    def _check_length(self, scope: Scope, most_bytes: int) -> None:
+        for name, value in scope["headers"]:
+            if name == b"content-length" and value.isdigit() and int(value) > most_bytes:
+                raise _too_large(most_bytes)
+
+
+_OF_BODIES = {b"content-length", b"transfer-encoding"}
+_HEADERS = {b"host", b"origin", b"authorization"}
+
+
+def _check_origin(headers: dict[bytes, bytes]) -> None:
+    """Keep web pages of other places from using a server without keys. Raises `ApiError`."""
+    host = headers.get(b"host", b"").decode("latin-1")
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        origin = urlsplit(headers.get(b"origin", b"").decode("latin-1"))
+    except ValueError as error:
+        raise ApiError(400, "the Host or Origin of the request is no address", "invalid_host") from error
+    if name and not is_loopback(name):
+        raise ApiError(
+            403,
+            f"a server without keys is for its own machine, not for {name[:100]!r}: start it with --keys",
+            "invalid_host",
+        )
+    if origin.netloc and origin.netloc != host:
+        raise ApiError(403, "a server without keys is not for web pages of other places", "invalid_origin")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address can be reached from its own machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _too_large(most_bytes: int) -> ApiError:
+    return ApiError(
+        413,
+        f"the request has more than {most_bytes:,} bytes, the most it may have: send long documents to "
+        "/v1/files, or have the server started with a higher limit",
+        "request_too_large",
+    )
+
+
+class _Visit:
+    """One request: its body is bounded in size and time, its work ends when the client goes away."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, limits: Limits) -> None:
+        self.status = 499  # what is counted where the client went away before a reply
+        upload = scope["method"] == "POST" and scope["path"] == UPLOADS
+        self.most_bytes = limits.upload_bytes + 2**16 if upload else limits.body_bytes
+        self._scope, self._receive, self._send, self._limits = scope, receive, send, limits
+        self._started = time.monotonic()
+        self._bytes = 0
+        self._has_body = any(name in _OF_BODIES and value != b"0" for name, value in scope["headers"])
+        self._whole = self._replied = False
+        self._gone = asyncio.Event()
+        self._work: asyncio.Future[None] | None = None
+        self._watch: asyncio.Task[None] | None = None
+
+    async def run(self, app: ASGIApp) -> None:
+        """Run the app, until it is done or the client goes away."""
+        self._work = asyncio.ensure_future(app(self._scope, self.receive, self.send))
+        try:
+            await asyncio.wait({self._work})
+        finally:
+            pending = [task for task in (self._work, self._watch) if task and not task.done()]
+            for task in pending:
+                task.cancel()
+            if pending:
+                await asyncio.gather(*pending, return_exceptions=True)
+        if not self._work.cancelled():
+            self._work.result()
+
+    async def receive(self) -> Message:
+        """The next piece of the body. Raises `ApiError` for one too many, or too late."""
+        if self._whole:
+            await self._gone.wait()
+            return {"type": "http.disconnect"}
+        limits = self._limits
+        patience = limits.body_seconds + self._bytes / limits.body_bytes_per_second
+        try:
+            async with asyncio.timeout(self._started + patience - time.monotonic()):
+                message = await self._receive()
+        except TimeoutError as error:
+            raise ApiError(408, "the request came too slowly", "request_timeout") from error
+        self._bytes += len(message.get("body", b""))
+        if self._bytes > self.most_bytes:
+            raise _too_large(self.most_bytes)
+        if not message.get("more_body"):
+            self._whole = True
+            self._watch = asyncio.create_task(self._until_gone())
+        return message
+
+    async def _until_gone(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        if not self._replied:
+            self._gone.set()
+            if self._work:
+                self._work.cancel()
+
+    async def send(self, message: Message) -> None:
+        """Pass a part of the reply on; a client that does not take it is given up."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            if self._has_body and not self._whole:  # what still comes is no other request
+                message["headers"] = [*message["headers"], (b"connection", b"close")]
+                await self._drain()
+        elif not message.get("more_body"):
+            self._replied = True
+        try:
+            async with asyncio.timeout(self._limits.send_seconds):
+                await self._send(message)
+        except TimeoutError as error:
+            raise asyncio.CancelledError("the client does not read its reply") from error
+
+    async def _drain(self) -> None:
+        """Take what the client is still sending: a connection closed before that loses the reply."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                while (await self._receive()).get("more_body"):
+                    pass
+
+    async def refuse(self, error: ApiError) -> None:
+        """Reply with an error, unless a reply has begun."""
+        if self.status != 499 or self._gone.is_set():
+            return
+        with suppress(OSError):
+            await error.response(self._scope, self._receive, self.send)

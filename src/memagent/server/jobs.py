@@ -1,0 +1,225 @@
+"""Reads that go on without their client: a few at a time, each in its journal, finished after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from memagent.concurrency import in_thread
+from memagent.errors import JournalError, MemAgentError
+from memagent.reading.journal import read_journal
+from memagent.reading.progress import Progress
+from memagent.reading.read import Read
+from memagent.server.bodies import ReadOptions
+from memagent.server.errors import ApiError, api_error
+from memagent.server.metrics import Metrics
+from memagent.server.store import UNFINISHED, Job, State, Store
+from memagent.settings import ReadSettings
+from memagent.types import Conversation, Engine
+
+_log = logging.getLogger("memagent.server")
+
+_MOST_WAITING_EVENTS = 1000
+_OF_JOURNAL = {"type", "crc32", "prompt_sha256"}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that a read tells: a `conversation` by its number, its `progress`, or its `end`."""
+
+    name: str
+    data: Mapping[str, Any]
+    number: int | None = None
+
+
+@dataclass(slots=True)
+class _Running:
+    """A read under way."""
+
+    task: asyncio.Task[None]
+    read: Read | None = None
+
+
+@dataclass(slots=True)
+class Jobs:
+    """Takes reads from the store and holds them, `workers` at a time; started with `start`."""
+
+    engine: Engine
+    settings: ReadSettings
+    store: Store
+    metrics: Metrics
+    workers: int
+    _running: dict[str, _Running] = field(default_factory=dict)
+    _listeners: defaultdict[str, set[asyncio.Queue[Event]]] = field(default_factory=lambda: defaultdict(set))
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    _queued: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def start(self) -> None:
+        """Begin with what is queued."""
+        self._tasks = [asyncio.create_task(self._work()) for _ in range(self.workers)]
+
+    async def stop(self) -> None:
+        """Stop reading; what was being read continues with the next server."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def wake(self) -> None:
+        """Something was queued."""
+        self._queued.set()
+
+    def progress(self, job: Job) -> Progress | None:
+        """How far a read has come that runs here."""
+        running = self._running.get(job.id)
+        return running.read.progress if running and running.read else None
+
+    async def cancel(self, job: Job) -> None:
+        """Have a read end, whether it waits or runs."""
+        if await asyncio.to_thread(self.store.end, job.id, "cancelled"):
+            running = self._running.get(job.id)
+            if running:
+                running.task.cancel()
+                await asyncio.wait({running.task})
+            self._ended(job.id, "cancelled")
+
+    async def events(self, job: Job, after: int, seconds: float) -> AsyncGenerator[Event, None]:
+        """What a read tells, from conversation `after` + 1 on; its progress every so many seconds at least.
+
+        A listener that does not keep up is left: it may come back with the last number that it had.
+        """
+        queue: asyncio.Queue[Event] = asyncio.Queue(_MOST_WAITING_EVENTS)
+        listeners = self._listeners[job.id]
+        listeners.add(queue)  # before the record is read, so that nothing falls between
+        try:
+            async for event in self._recorded(self.store.journal_of(job), after):
+                after = event.number or after
+                yield event
+            now = await asyncio.to_thread(self.store.read, job.owner, job.id)
+            if now is None or now.state not in UNFINISHED:
+                yield Event("end", {"state": now.state if now else "cancelled"})
+                return
+            while True:
+                try:
+                    async with asyncio.timeout(seconds):
+                        event = await queue.get()
+                except TimeoutError:
+                    if queue not in listeners:
+                        return
+                    event = self._progress_event(job)
+                if event.number is not None and event.number <= after:
+                    continue
+                yield event
+                if event.name == "end":
+                    return
+        finally:
+            listeners.discard(queue)
+            if not listeners:
+                self._listeners.pop(job.id, None)
+
+    def _progress_event(self, job: Job) -> Event:
+        progress = self.progress(job)
+        return Event("progress", told_progress(progress) if progress else {"state": "queued"})
+
+    async def _recorded(self, journal: Path, after: int) -> AsyncIterator[Event]:
+        number = 0
+        try:
+            async for line in in_thread(read_journal(journal)):
+                if line["type"] == "conversation":
+                    number += 1
+                    if number > after:
+                        told = {name: value for name, value in line.items() if name not in _OF_JOURNAL}
+                        yield Event("conversation", told, number)
+        except JournalError:
+            return  # it has not begun
+
+    def _tell(self, id: str, event: Event) -> None:
+        for queue in list(self._listeners.get(id, ())):
+            try:
+                queue.put_nowait(event)
+            except asyncio.QueueFull:
+                self._listeners[id].discard(queue)
+
+    def _ended(self, id: str, state: State) -> None:
+        self.metrics.reads.labels(state).inc()
+        self._tell(id, Event("end", {"state": state}))
+
+    async def _work(self) -> None:
+        while True:
+            self._queued.clear()
+            job = await asyncio.to_thread(self.store.claim)
+            if job is None:
+                await self._queued.wait()
+                continue
+            self._queued.set()  # there may be more
+            running = _Running(asyncio.create_task(self._run(job)))
+            self._running[job.id] = running
+            self.metrics.running.inc()
+            try:
+                await asyncio.wait({running.task})
+            finally:
+                running.task.cancel()
+                await asyncio.gather(running.task, return_exceptions=True)
+                self.metrics.running.dec()
+                del self._running[job.id]
+
+    async def _run(self, job: Job) -> None:
+        """Read to the end, whatever that is: the boundary at which failures become states."""
+        state: State = "failed"
+        try:
+            outcome = await self._outcome(job)
+            state = "done"
+        except MemAgentError as error:
+            outcome = api_error(error).body
+        except Exception as error:  # noqa: BLE001 the boundary
+            _log.error("a defect in memagent while reading %s: %s", job.id, type(error).__name__)
+            outcome = ApiError(500, f"a defect in memagent: {type(error).__name__}", "defect").body
+        running = self._running.get(job.id)
+        if running and running.read:
+            outcome = {**outcome, "progress": told_progress(running.read.progress)}
+        if await asyncio.to_thread(self.store.end, job.id, state, outcome):
+            self._ended(job.id, state)
+
+    async def _outcome(self, job: Job) -> dict[str, Any]:
+        journal, request = self.store.journal_of(job), job.request
+        settings = ReadOptions(**request["options"]).over(self.settings)
+        document = await asyncio.to_thread(self.store.document_of, job)
+        resume = await asyncio.to_thread(journal.exists)
+        read = Read(
+            request["problem"],
+            document,
+            self.engine,
+            settings,
+            trace=journal,
+            resume=resume,
+            memory=request["memory"],
+        )
+        self._running[job.id].read = read
+        async with aclosing(aiter(read)) as conversations:
+            async for conversation in conversations:
+                self.metrics.conversation(conversation.completion.usage)
+                now = read.progress
+                self._tell(job.id, Event("conversation", _told(conversation), now.calls))
+                self._tell(job.id, Event("progress", told_progress(now)))
+        result = asdict(read.result)
+        del result["trace"]  # a path of this machine
+        return {"result": result}
+
+
+def told_progress(progress: Progress) -> dict[str, Any]:
+    """How far a read has come, as clients are told."""
+    return {**asdict(progress), "chunks_in_all": progress.chunks_in_all}
+
+
+def _told(conversation: Conversation) -> dict[str, Any]:
+    """A conversation as its line in the journal tells it."""
+    values = {it.name: getattr(conversation, it.name) for it in fields(conversation)}
+    completion = values.pop("completion")
+    del values["messages"]
+    values["seconds"] = round(conversation.seconds, 3)
+    return {**values, "finish_reason": completion.finish_reason, "usage": asdict(completion.usage)}

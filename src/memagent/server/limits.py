@@ -1,0 +1,68 @@
+"""What a client may ask of the server, and who it is."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+from pathlib import Path
+
+from memagent.errors import SettingsError
+
+_LEAST_KEY_CHARACTERS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of the server.
+
+    `body_bytes` is the longest request, `upload_bytes` the largest file, `stored_bytes` what one key may have
+    on the disk. `requests` are those of one key at a time, `reads` its unfinished reads. `head_seconds` is
+    how long the head of a request may take; `body_seconds` how long a body may, with a second more for each
+    `body_bytes_per_second` that it brought. `send_seconds` is how long a client may leave a reply unread.
+    Every `keep_alive_seconds` a silent stream says something.
+    """
+
+    body_bytes: int = 16 * 2**20
+    upload_bytes: int = 512 * 2**20
+    stored_bytes: int = 16 * 2**30
+    requests: int = 1000
+    reads: int = 10_000
+    head_seconds: float = 20.0
+    body_seconds: float = 30.0
+    body_bytes_per_second: int = 16 * 2**10
+    send_seconds: float = 60.0
+    keep_alive_seconds: float = 10.0
+    stop_seconds: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The API keys that are let in, by their SHA-256. Without any, everybody is."""
+
+    digests: tuple[bytes, ...] = ()
+
+    def owner(self, given: bytes) -> str | None:
+        """The name that files and reads of this key are kept under; None for a key that is not known."""
+        digest, found = hashlib.sha256(given).digest(), False
+        for known in self.digests:  # all of them, so that the time tells nothing
+            found |= hmac.compare_digest(known, digest)
+        return digest.hex()[:16] if found else None
+
+
+def read_keys(path: Path) -> Keys:
+    """The keys of a file, one on a line; lines that begin with # are passed over. Raises `SettingsError`."""
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeError) as error:
+        raise SettingsError(f"--keys {path} cannot be read: {error}") from error
+    keys = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    if not keys:
+        raise SettingsError(f"--keys {path} has no key: write one on each line")
+    for number, key in enumerate(keys, 1):
+        if len(key) < _LEAST_KEY_CHARACTERS or not (key.isascii() and key.isprintable()) or " " in key:
+            raise SettingsError(
+                f"--keys {path}: key {number} is shorter than {_LEAST_KEY_CHARACTERS} characters or has some "
+                "that no key has; make one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+            )
+    return Keys(tuple(hashlib.sha256(key.encode()).digest() for key in keys))

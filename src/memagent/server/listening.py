@@ -1,0 +1,102 @@
+"""Listening: uvicorn with the app, and patience that ends with clients that never finish asking."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import h11
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from memagent.errors import SettingsError
+from memagent.server.gate import is_loopback
+from memagent.server.limits import Keys, Limits
+
+_LATE = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+_BACKLOG = 2048
+
+
+def listen(host: str, port: int, keys: Keys) -> socket.socket:
+    """A socket that clients can connect to. Raises `SettingsError`."""
+    if not is_loopback(host) and not keys.digests:
+        raise SettingsError(
+            f"--host {host} can be reached from other machines: name a file with API keys with --keys, or "
+            "leave --host out to serve this machine only"
+        )
+    family = socket.AF_INET6 if _is_ipv6(host) else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        reason = getattr(error, "strerror", None) or error
+        raise SettingsError(f"--host {host} --port {port} cannot be listened at: {reason}") from error
+    return listener
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """A signal ends the server, and is not raised again behind its end: that was a good one."""
+        with super().capture_signals():
+            yield
+            self._captured_signals.clear()
+
+
+def server_of(app: FastAPI, limits: Limits) -> uvicorn.Server:
+    """A server that is still to be run: `await server.serve(sockets=[...])`."""
+
+    class Protocol(H11Protocol):
+        """HTTP/1.1, with a bound on how long the head of a request may take."""
+
+        _late: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._late = self.loop.call_later(limits.head_seconds, self._give_up)
+
+        def handle_events(self) -> None:
+            super().handle_events()
+            begun = self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]
+            if begun and self._late is None:
+                self._late = self.loop.call_later(limits.head_seconds, self._give_up)
+            elif not begun and self._late:
+                self._late.cancel()
+                self._late = None
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            if self._late:
+                self._late.cancel()
+            super().connection_lost(exc)
+
+        def _give_up(self) -> None:
+            if not self.transport.is_closing():
+                self.transport.write(_LATE)
+                self.transport.close()
+
+    config = uvicorn.Config(
+        app,
+        http=Protocol,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=limits.stop_seconds,
+    )
+    return _Server(config)
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).version == 6
+    except ValueError:
+        return False

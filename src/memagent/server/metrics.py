@@ -1,0 +1,49 @@
+"""What the server counts, for Prometheus."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from memagent.types import Usage
+
+_METHODS = {"GET", "POST", "DELETE", "HEAD", "OPTIONS"}
+_SECONDS = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 1800, 7200)
+
+
+class Metrics:
+    """The counters of one app."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = Counter(
+            "memagent_requests", "Requests by what became of them", ["method", "route", "status"],
+            registry=self.registry,
+        )  # fmt: skip
+        self._seconds = Histogram(
+            "memagent_request_seconds", "How long requests took", ["route"], buckets=_SECONDS,
+            registry=self.registry,
+        )  # fmt: skip
+        self.in_flight = Gauge("memagent_requests_in_flight", "Requests in flight", registry=self.registry)
+        self.reads = Counter("memagent_reads", "Reads by how they ended", ["state"], registry=self.registry)
+        self.running = Gauge("memagent_reads_running", "Reads under way", registry=self.registry)
+        self._tokens = Counter("memagent_tokens", "Tokens of reads", ["kind"], registry=self.registry)
+        self.conversations = Counter(
+            "memagent_conversations", "Conversations of reads", registry=self.registry
+        )
+
+    def request(self, method: str, route: str, status: int, seconds: float) -> None:
+        """A request was dealt with."""
+        method = method if method in _METHODS else "other"  # clients may send any word
+        self._requests.labels(method, route, str(status)).inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def conversation(self, usage: Usage) -> None:
+        """A conversation was held."""
+        self.conversations.inc()
+        self._tokens.labels("prompt").inc(usage.prompt_tokens)
+        self._tokens.labels("cached").inc(usage.cached_tokens)
+        self._tokens.labels("completion").inc(usage.completion_tokens)
+
+    def text(self) -> bytes:
+        """All of it, as Prometheus reads it."""
+        return generate_latest(self.registry)

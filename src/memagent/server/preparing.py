@@ -1,0 +1,165 @@
+"""From a chat to a read: what is read for which problem, under which settings. Blocks."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from memagent import __version__
+from memagent.documents.opening import Document, text_document
+from memagent.reading.budgets import fitted_budgets
+from memagent.reading.workflows import chosen_workflow
+from memagent.server.bodies import ChatOptions, ChatRequest, FilePart
+from memagent.server.division import Division, divide, labelled
+from memagent.server.errors import ApiError, not_found
+from memagent.server.store import Store, joined, opened, shown_name, suffix_of
+from memagent.settings import DEFAULT_WINDOW_TOKENS, ReadSettings
+from memagent.types import Model
+
+_PIECE_CHARACTERS = 32 * 1024  # counting holds the interpreter: a long text must not hold it for long
+_CHARACTERS_PER_TOKEN = 16
+_TURN_TOKENS = 8  # for what a chat template puts around a message
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a chat comes to as a read; the same chat has the same `digest`."""
+
+    problem: str
+    document: Document
+    settings: ReadSettings
+    digest: str
+
+
+def prepare(
+    chat: ChatRequest, owner: str, model: Model, settings: ReadSettings, store: Store, folder: Path
+) -> Prepared:
+    """Prepare a read; files that came with the chat are put into `folder`.
+
+    Raises `ApiError` for what a read cannot give, else `SettingsError` or `DocumentError`.
+    """
+    _check_readable(chat)
+    chosen = _settings(chat, model, settings)
+    _, workflow = chosen_workflow(chosen, model.trained)
+    budget = fitted_budgets(chosen, model, workflow.prompts).problem_tokens
+    division = _division(chat, budget, model)
+    documents = [text_document(text, name) for name, text in division.texts]
+    for number, file in enumerate(it for turn in chat.messages for it in turn.files):
+        documents.append(_file(file, owner, store, folder / str(number)))
+    if not documents:
+        raise ApiError(
+            400,
+            "there is nothing to read beside the problem: give a document by a file, an earlier message or "
+            "memagent.document",
+            "no_document",
+            "messages",
+        )
+    document = joined(documents)
+    digest = hashlib.sha256(
+        json.dumps(
+            [__version__, owner, division.problem, document.fingerprint, chosen.model_dump(), model.name]
+        ).encode()
+    )
+    return Prepared(division.problem, document, chosen, digest.hexdigest())
+
+
+def fits(chat: ChatRequest, model: Model, answer_tokens: int) -> bool:
+    """Whether a chat and its reply fit the model's window, a quarter of which is enough for a reply.
+
+    Chats that say how to be read, or bring files, are read in any case.
+    """
+    if chat.memagent is not None or any(turn.files for turn in chat.messages):
+        return False
+    window = model.window_tokens or DEFAULT_WINDOW_TOKENS
+    left = window - min(chat.most_tokens or answer_tokens, window // 4) - _TURN_TOKENS * len(chat.messages)
+    texts = [text for turn in chat.messages for text in turn.texts]
+    texts += [json.dumps(it) for it in (chat.tools, chat.response_format) if it]
+    if sum(map(len, texts)) > _CHARACTERS_PER_TOKEN * window:
+        return False
+    for piece in _pieces(texts):
+        left -= model.count_tokens(piece)
+        if left < 0:
+            return False
+    return True
+
+
+def _pieces(texts: list[str]) -> Iterator[str]:
+    for text in texts:
+        for start in range(0, len(text), _PIECE_CHARACTERS):
+            yield text[start : start + _PIECE_CHARACTERS]
+
+
+def _check_readable(chat: ChatRequest) -> None:
+    """Raise `ApiError` for a chat that asks for what no read can give."""
+    reply = (chat.response_format or {}).get("type", "text")
+    refused = {
+        "n": (chat.n or 1) > 1,
+        "logprobs": bool(chat.logprobs),
+        "response_format": reply != "text",
+        "tool_choice": chat.tool_choice not in (None, "none", "auto"),
+        "messages": any(turn.others for turn in chat.messages),
+    }
+    for name, is_refused in refused.items():
+        if is_refused:
+            what = "parts other than text and files" if name == "messages" else f"this {name}"
+            raise ApiError(
+                400,
+                f"the chat does not fit the model's window and is read in chunks, where {what} cannot be "
+                "used: leave it out, or shorten the chat",
+                "not_readable",
+                name,
+            )
+
+
+def _settings(chat: ChatRequest, model: Model, settings: ReadSettings) -> ReadSettings:
+    """The server's settings with what the chat asks for."""
+    asked = {"temperature": chat.temperature, "top_p": chat.top_p, "seed": chat.seed}
+    values = {name: value for name, value in asked.items() if value is not None}
+    if chat.most_tokens:
+        window = model.window_tokens or DEFAULT_WINDOW_TOKENS
+        values["answer_tokens"] = min(chat.most_tokens, max(16, window // 4))
+    return (chat.memagent or ChatOptions()).over(settings, **values)
+
+
+def _division(chat: ChatRequest, budget_tokens: int, model: Model) -> Division:
+    """What is the problem, and what the document: as the chat says, else by the rule."""
+    options = chat.memagent or ChatOptions()
+    if options.problem is None:
+        found = divide(chat.messages, budget_tokens, model.count_tokens)
+        if options.document is None:
+            return found
+        return Division(found.problem, (("document", options.document),))
+    if options.document is not None:
+        return Division(options.problem, (("document", options.document),))
+    said = [(turn.role, text) for turn in chat.messages if (text := "\n\n".join(turn.texts)).strip()]
+    if len(said) == 1:
+        return Division(options.problem, (("message", said[0][1]),))
+    whole = "\n\n".join(labelled(role, text) for role, text in said)
+    return Division(options.problem, (("conversation", whole),) if said else ())
+
+
+def _file(file: FilePart, owner: str, store: Store, folder: Path) -> Document:
+    if file.file_id is not None:
+        stored = store.file(owner, file.file_id)
+        if stored is None:
+            raise not_found("file", file.file_id)
+        return opened(store.path_of(stored), stored.name)
+    if file.file_data is None:
+        raise ApiError(400, "a file part needs a file_id or file_data", "no_file", "messages")
+    _, _, data = file.file_data.rpartition(",")  # a data URL has its type before it
+    try:
+        content = base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ApiError(
+            400, "file_data is neither a data URL nor base64", "invalid_file", "messages"
+        ) from error
+    name = shown_name(file.filename)
+    path = folder / f"content{suffix_of(name)}"
+    folder.mkdir(mode=0o700)
+    path.write_bytes(content)
+    return opened(path, name)

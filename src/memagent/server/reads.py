@@ -1,0 +1,158 @@
+"""/v1/reads: reads that go on without their client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.responses import Response
+
+from memagent.server.bodies import ReadRequest
+from memagent.server.errors import ApiError, not_found
+from memagent.server.jobs import Jobs, told_progress
+from memagent.server.limits import Limits
+from memagent.server.store import UNFINISHED, Job, Store
+from memagent.server.stream import event, streamed
+from memagent.server.uploads import Id, Limit, Order, check_room, listed
+
+_MOST_EVENTS = 10**12
+
+
+def reads_router(store: Store, jobs: Jobs, limits: Limits) -> APIRouter:
+    """The routes."""
+    router = APIRouter(prefix="/v1/reads", tags=["reads"])
+
+    async def found(request: Request, id: str) -> Job:
+        job = await asyncio.to_thread(store.read, request.state.owner, id)
+        if job is None:
+            raise not_found("read", id)
+        return job
+
+    @router.post("", status_code=201)
+    async def start_read(request: Request, body: ReadRequest) -> dict[str, Any]:
+        """Start a read; it goes on whether its client stays or not."""
+        job = await asyncio.to_thread(_add, store, limits, request.state.owner, body, jobs)
+        jobs.wake()
+        return told_read(job, jobs)
+
+    @router.get("")
+    async def list_reads(
+        request: Request, limit: Limit = 20, after: Id | None = None, order: Order = "desc"
+    ) -> dict[str, Any]:
+        """The reads, newest first; what they came to is left out."""
+        behind = (await found(request, after)).number if after else None
+        page = await asyncio.to_thread(store.reads, request.state.owner, limit + 1, behind, order == "asc")
+        return listed([told_read(job, jobs, brief=True) for job in page], limit)
+
+    @router.get("/{id}")
+    async def get_read(request: Request, id: Id) -> dict[str, Any]:
+        """How far a read has come, its memory, and its answer once it is done."""
+        return told_read(await found(request, id), jobs)
+
+    @router.get("/{id}/result")
+    async def get_result(request: Request, id: Id) -> dict[str, Any]:
+        """What a read came to; status 409 while it has not."""
+        job = await found(request, id)
+        if job.state != "done":
+            said = job.outcome.get("error", {}).get("message", "wait for its end, or listen to its events")
+            raise ApiError(409, f"{id} is {job.state}: {said}", "no_result", "id")
+        result: dict[str, Any] = job.outcome["result"]
+        return result
+
+    @router.get("/{id}/events", response_class=Response, responses=_EVENTS)
+    async def get_events(
+        request: Request,
+        id: Id,
+        last_event_id: Annotated[str | None, Header(max_length=20)] = None,
+        after: Annotated[int, Query(ge=0, le=_MOST_EVENTS)] = 0,
+    ) -> Response:
+        """Server-sent events: each `conversation` with its number as id, `progress`, and the `end`."""
+        job = await found(request, id)
+        if last_event_id and last_event_id.isascii() and last_event_id.isdigit():
+            after = int(last_event_id)
+
+        async def told() -> AsyncGenerator[bytes, None]:
+            async for it in jobs.events(job, after, limits.keep_alive_seconds):
+                yield event(it.data, it.name, None if it.number is None else str(it.number))
+
+        return await streamed(told(), event({"state": "queued"}, "progress"), limits.keep_alive_seconds + 1)
+
+    @router.post("/{id}/cancel")
+    async def cancel_read(request: Request, id: Id) -> dict[str, Any]:
+        """End a read; what it has read so far is kept."""
+        await jobs.cancel(await found(request, id))
+        return told_read(await found(request, id), jobs)
+
+    @router.post("/{id}/resume")
+    async def resume_read(request: Request, id: Id) -> dict[str, Any]:
+        """Continue a read that failed or was cancelled, from where it was."""
+        job = await found(request, id)
+        if not await asyncio.to_thread(store.requeue, id):
+            raise ApiError(409, f"{id} is {job.state}: there is nothing to resume", "not_resumable", "id")
+        jobs.wake()
+        return told_read(await found(request, id), jobs)
+
+    @router.delete("/{id}")
+    async def delete_read(request: Request, id: Id) -> dict[str, Any]:
+        """End a read if it runs, and delete it with its document and its journal."""
+        await jobs.cancel(await found(request, id))
+        await asyncio.to_thread(store.delete_read, id)
+        return {"id": id, "object": "read.deleted", "deleted": True}
+
+    return router
+
+
+_EVENTS: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
+}
+
+
+def _add(store: Store, limits: Limits, owner: str, body: ReadRequest, jobs: Jobs) -> Job:
+    """Queue a read. Blocks. Raises `ApiError`, and `SettingsError` for settings that cannot be used."""
+    body.over(jobs.settings)
+    documents: list[tuple[str, Any]] = []
+    if body.document is not None:
+        documents.append(("document", body.document.encode("utf-8", "replace")))
+    for name in body.files:
+        file = store.file(owner, name)
+        if file is None:
+            raise not_found("file", name)
+        documents.append((file.name, store.path_of(file)))
+    if not documents:
+        raise ApiError(400, "there is nothing to read: give a document, or files", "no_document", "document")
+    if not body.problem.strip():
+        raise ApiError(400, "the problem is empty: ask a question", "no_problem", "problem")
+    if store.unfinished(owner) >= limits.reads:
+        raise ApiError(
+            429, f"{limits.reads} reads wait already", "too_many_reads", headers={"Retry-After": "60"}
+        )
+    check_room(store, limits, owner)
+    options = body.model_dump(exclude={"problem", "document", "files", "memory"}, exclude_none=True)
+    return store.add_read(
+        owner, {"problem": body.problem, "memory": body.memory, "options": options}, documents
+    )
+
+
+def told_read(job: Job, jobs: Jobs, brief: bool = False) -> dict[str, Any]:
+    """A read as its client sees it."""
+    told: dict[str, Any] = {
+        "id": job.id,
+        "object": "read",
+        "state": job.state,
+        "created_at": int(job.created),
+        "started_at": job.started and int(job.started),
+        "ended_at": job.ended and int(job.ended),
+        "problem": job.request["problem"],
+        "documents": [name for _, name in job.request["documents"]],
+        "options": job.request["options"],
+    }
+    if brief:
+        return told
+    live = jobs.progress(job) if job.state in UNFINISHED else None
+    return told | {
+        "progress": told_progress(live) if live else job.outcome.get("progress"),
+        "error": job.outcome.get("error"),
+        "result": job.outcome.get("result"),
+    }

@@ -1,0 +1,307 @@
+"""What the server keeps on the disk: files, and reads with their documents and journals.
+
+A table in SQLite says what there is and in which state; journals hold how far the reads have come. One
+server at a time has a folder. Everything here blocks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+import sqlite3
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any, Literal, Self
+
+import portalocker
+
+from memagent.documents.opening import Document, open_document
+from memagent.errors import DocumentError, SettingsError
+from memagent.storage import written_whole
+
+State = Literal["queued", "running", "done", "failed", "cancelled"]
+UNFINISHED: tuple[State, ...] = ("queued", "running")
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS files (
+    number INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, owner TEXT NOT NULL, name TEXT NOT NULL,
+    purpose TEXT NOT NULL, bytes INTEGER NOT NULL, created REAL NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS reads (
+    number INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, owner TEXT NOT NULL, state TEXT NOT NULL,
+    created REAL NOT NULL, started REAL, ended REAL, bytes INTEGER NOT NULL, request TEXT NOT NULL,
+    outcome TEXT NOT NULL DEFAULT '{}'
+) STRICT;
+CREATE INDEX IF NOT EXISTS reads_by_state ON reads (state, number);
+"""
+_SUFFIX_CHARACTERS = 8
+_MOST_NAME = 200
+_STALE_SECONDS = 7 * 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file that a client sent."""
+
+    number: int
+    id: str
+    owner: str
+    name: str
+    purpose: str
+    bytes: int
+    created: float
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A read that a client started. `request` is what it asked for, `outcome` what came of it."""
+
+    number: int
+    id: str
+    owner: str
+    state: State
+    created: float
+    started: float | None
+    ended: float | None
+    bytes: int
+    request: Mapping[str, Any]
+    outcome: Mapping[str, Any]
+
+
+class Store:
+    """The folder of one server; close it, or use it in a `with`.
+
+    Raises `SettingsError` if the folder cannot be used, or another server uses it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.chats = folder / "chats"
+        """Journals of chats that were cut off, which continue when asked again, and files of chats."""
+        self._lock = threading.Lock()
+        try:
+            for place in (folder, folder / "files", folder / "reads", self.chats):
+                place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._claim: IO[str] = (folder / "lock").open("a")
+            portalocker.lock(self._claim, portalocker.LOCK_EX | portalocker.LOCK_NB)
+        except portalocker.LockException as error:
+            raise SettingsError(
+                f"{folder} is in use by another server: stop it, or name another --data"
+            ) from error
+        except OSError as error:
+            raise SettingsError(f"{folder} cannot be used: {error.strerror or error}") from error
+        try:
+            self._db = sqlite3.connect(
+                folder / "server.sqlite", check_same_thread=False, isolation_level=None
+            )
+            self._db.row_factory = sqlite3.Row
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._db.executescript(_SCHEMA)
+        except sqlite3.DatabaseError as error:
+            raise SettingsError(f"{folder / 'server.sqlite'} cannot be used: {error}") from error
+        self._tidy()
+
+    def close(self) -> None:
+        """Release the folder."""
+        self._db.close()
+        self._claim.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def _tidy(self) -> None:
+        """Queue what was being read when the last server ended; drop what nothing refers to."""
+        self._run("UPDATE reads SET state = 'queued' WHERE state = 'running'")
+        for table in ("files", "reads"):
+            known = {row["id"] for row in self._run(f"SELECT id FROM {table}")}  # noqa: S608 one of two names
+            for place in (self.folder / table).iterdir():
+                if place.name not in known:
+                    shutil.rmtree(place, ignore_errors=True)
+        for place in self.chats.iterdir():
+            if place.is_dir():
+                shutil.rmtree(place, ignore_errors=True)
+            elif place.stat().st_mtime < time.time() - _STALE_SECONDS:
+                place.unlink(missing_ok=True)
+
+    def _run(self, statement: str, *values: object) -> list[sqlite3.Row]:
+        with self._lock:
+            return self._db.execute(statement, values).fetchall()
+
+    def stored_bytes(self, owner: str) -> int:
+        """What an owner has on the disk, without journals."""
+        (row,) = self._run(
+            "SELECT (SELECT coalesce(sum(bytes), 0) FROM files WHERE owner = ?)"
+            " + (SELECT coalesce(sum(bytes), 0) FROM reads WHERE owner = ?) AS sum", owner, owner
+        )  # fmt: skip
+        return int(row["sum"])
+
+    # Files
+
+    def add_file(self, owner: str, name: str, purpose: str, content: IO[bytes]) -> StoredFile:
+        """Keep a file. Raises `OSError`."""
+        key = f"file-{secrets.token_hex(12)}"
+        place = self.folder / "files" / key / f"content{suffix_of(name)}"
+        with written_whole(place) as made, made.open("wb") as target:
+            shutil.copyfileobj(content, target, 2**20)
+        size, created = place.stat().st_size, time.time()
+        self._run(
+            "INSERT INTO files (id, owner, name, purpose, bytes, created) VALUES (?, ?, ?, ?, ?, ?)",
+            key, owner, name, purpose, size, created,
+        )  # fmt: skip
+        return self.file(owner, key) or StoredFile(0, key, owner, name, purpose, size, created)
+
+    def file(self, owner: str, id: str) -> StoredFile | None:
+        """A file, if this owner has it."""
+        rows = self._run("SELECT * FROM files WHERE id = ? AND owner = ?", id, owner)
+        return StoredFile(**rows[0]) if rows else None
+
+    def files(self, owner: str, limit: int, after: int | None, ascending: bool) -> list[StoredFile]:
+        """The files of an owner by number, those behind number `after`."""
+        return [StoredFile(**row) for row in self._page("files", owner, limit, after, ascending)]
+
+    def path_of(self, file: StoredFile) -> Path:
+        """Where the bytes of a file are."""
+        return self.folder / "files" / file.id / f"content{suffix_of(file.name)}"
+
+    def delete_file(self, owner: str, id: str) -> bool:
+        """Delete a file; whether there was one."""
+        if not self._run("DELETE FROM files WHERE id = ? AND owner = ? RETURNING id", id, owner):
+            return False
+        shutil.rmtree(self.folder / "files" / id, ignore_errors=True)
+        return True
+
+    # Reads
+
+    def add_read(
+        self, owner: str, request: Mapping[str, Any], documents: Sequence[tuple[str, bytes | Path]]
+    ) -> Job:
+        """Queue a read of documents, each a name with a text or the path of a stored file."""
+        key = f"read-{secrets.token_hex(12)}"
+        folder, size = self.folder / "reads" / key, 0
+        names = []
+        for number, (name, content) in enumerate(documents):
+            place = folder / f"{number}{suffix_of(name)}"
+            names.append((place.name, name))
+            with written_whole(place) as made:
+                if isinstance(content, Path):
+                    _linked(content, made)
+                else:
+                    made.write_bytes(content)
+            size += place.stat().st_size
+        self._run(
+            "INSERT INTO reads (id, owner, state, created, bytes, request) VALUES (?, ?, 'queued', ?, ?, ?)",
+            key, owner, time.time(), size, json.dumps({**request, "documents": names}),
+        )  # fmt: skip
+        job = self.read(owner, key)
+        if job is None:
+            raise SettingsError(f"{key} was deleted as it was made")
+        return job
+
+    def read(self, owner: str, id: str) -> Job | None:
+        """A read, if this owner has it."""
+        rows = self._run("SELECT * FROM reads WHERE id = ? AND owner = ?", id, owner)
+        return _job(rows[0]) if rows else None
+
+    def reads(self, owner: str, limit: int, after: int | None, ascending: bool) -> list[Job]:
+        """The reads of an owner by number, those behind number `after`."""
+        return [_job(row) for row in self._page("reads", owner, limit, after, ascending)]
+
+    def unfinished(self, owner: str) -> int:
+        """How many reads of an owner wait or run."""
+        query = "SELECT count(*) AS n FROM reads WHERE owner = ? AND state IN ('queued', 'running')"
+        return int(self._run(query, owner)[0]["n"])
+
+    def claim(self) -> Job | None:
+        """The oldest read that waits, which runs from now on."""
+        rows = self._run(
+            "UPDATE reads SET state = 'running', started = coalesce(started, ?) WHERE number ="
+            " (SELECT number FROM reads WHERE state = 'queued' ORDER BY number LIMIT 1) RETURNING *",
+            time.time(),
+        )
+        return _job(rows[0]) if rows else None
+
+    def end(self, id: str, state: State, outcome: Mapping[str, Any] | None = None) -> bool:
+        """Note that a read has ended; False if it had ended before, or is gone."""
+        return bool(self._run(
+            "UPDATE reads SET state = ?, ended = ?, outcome = ?"
+            " WHERE id = ? AND state IN ('queued', 'running') RETURNING id",
+            state, time.time(), json.dumps(outcome or {}), id,
+        ))  # fmt: skip
+
+    def requeue(self, id: str) -> bool:
+        """Queue a read that failed or was cancelled once more; False for any other."""
+        return bool(self._run(
+            "UPDATE reads SET state = 'queued', ended = NULL, outcome = '{}'"
+            " WHERE id = ? AND state IN ('failed', 'cancelled') RETURNING id", id
+        ))  # fmt: skip
+
+    def delete_read(self, id: str) -> None:
+        """Delete a read with its document and its journal."""
+        self._run("DELETE FROM reads WHERE id = ?", id)
+        shutil.rmtree(self.folder / "reads" / id, ignore_errors=True)
+
+    def journal_of(self, job: Job) -> Path:
+        """Where the journal of a read is."""
+        return self.folder / "reads" / job.id / "journal.jsonl"
+
+    def document_of(self, job: Job) -> Document:
+        """The document of a read. Raises `DocumentError`."""
+        folder = self.folder / "reads" / job.id
+        return joined([opened(folder / place, name) for place, name in job.request["documents"]])
+
+    def _page(
+        self, table: str, owner: str, limit: int, after: int | None, ascending: bool
+    ) -> list[sqlite3.Row]:
+        order, behind = ("ASC", ">") if ascending else ("DESC", "<")
+        where = f"AND number {behind} ?" if after is not None else ""
+        query = f"SELECT * FROM {table} WHERE owner = ? {where} ORDER BY number {order} LIMIT ?"  # noqa: S608
+        return self._run(query, *((owner, limit) if after is None else (owner, after, limit)))
+
+
+def opened(path: Path, name: str) -> Document:
+    """A file as a document under the name that its client gave it. Raises `DocumentError`."""
+    try:
+        document = open_document(path)
+    except DocumentError as error:
+        raise DocumentError(str(error).replace(str(path), name)) from None
+    return Document(tuple(replace(source, name=name, title=name) for source in document.sources))
+
+
+def joined(documents: Sequence[Document]) -> Document:
+    """Several documents, read as one."""
+    return Document(tuple(source for document in documents for source in document.sources))
+
+
+def _job(row: sqlite3.Row) -> Job:
+    values = dict(row)
+    return Job(**{**values, "request": json.loads(row["request"]), "outcome": json.loads(row["outcome"])})
+
+
+def shown_name(name: str | None) -> str:
+    """The name of a file as it is shown: on one line, without folders, not too long."""
+    last = re.split(r"[/\\]", name or "")[-1]
+    return "".join(it if it.isprintable() else " " for it in last)[-_MOST_NAME:].strip() or "file"
+
+
+def suffix_of(name: str) -> str:
+    """What a name ends in, if that can be the end of a file's name; it tells the format."""
+    suffix = Path(name).suffix[1:].lower()
+    return f".{suffix}" if suffix.isascii() and suffix.isalnum() and len(suffix) <= _SUFFIX_CHARACTERS else ""
+
+
+def _linked(source: Path, target: Path) -> None:
+    with suppress(OSError):
+        os.link(source, target)
+        return
+    shutil.copyfile(source, target)

@@ -1,0 +1,140 @@
+"""Chat completions as OpenAI's API sends them: whole, or as a stream of chunks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi.sse import EventSourceResponse, format_sse_event
+
+from memagent.errors import MemAgentError
+from memagent.reading.sources import Statement
+from memagent.server.errors import ApiError, api_error
+from memagent.types import Usage
+
+Sources = Sequence[Statement]
+DONE = format_sse_event(data_str="[DONE]")
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One chat completion, by the name of its model."""
+
+    model: str
+    id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def whole(
+        self, text: str, finish_reason: str, usage: Usage, thoughts: int = 0, statements: Sources = ()
+    ) -> dict[str, Any]:
+        """The completion in one piece; `thoughts` of its tokens were not the answer's."""
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        message["annotations"] = told_sources(text, statements)
+        choice = {"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": None}
+        return self._object("chat.completion", [choice]) | {"usage": told_usage(usage, thoughts)}
+
+    def chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> bytes:
+        """A piece of the stream; an empty `delta` only keeps the connection alive."""
+        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": None}
+        return event(self._object("chat.completion.chunk", [choice]))
+
+    def usage(self, usage: Usage, thoughts: int = 0) -> bytes:
+        """The last piece of a stream whose client wants to know."""
+        told = {"usage": told_usage(usage, thoughts)}
+        return event(self._object("chat.completion.chunk", []) | told)
+
+    def _object(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+        }
+
+
+def told_usage(usage: Usage, thoughts: int = 0) -> dict[str, Any]:
+    """Tokens in OpenAI's words; those of memory updates are told as reasoning."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": thoughts},
+    }
+
+
+def told_sources(text: str, statements: Sources) -> list[dict[str, Any]]:
+    """The sources of an answer, and which of its statements have none, by their places in it."""
+    found, place = [], 0
+    for statement in statements:
+        start = text.find(statement.text, place)
+        if start < 0:
+            continue
+        place = start + len(statement.text)
+        told: dict[str, Any] = {"type": "unsupported", "start_index": start, "end_index": place}
+        if it := statement.source:
+            citation = {"filename": it.file, "page": it.page, "start": it.start, "end": it.end}
+            told |= {"type": "file_citation", "file_citation": {**citation, "quote": it.excerpt}}
+        found.append(told)
+    return found
+
+
+def event(data: Any, name: str | None = None, id: str | None = None) -> bytes:
+    """A server-sent event with JSON."""
+    return format_sse_event(data_str=json.dumps(data, ensure_ascii=False), event=name, id=id)
+
+
+def failure(error: ApiError) -> bytes:
+    """An error in a stream that has begun."""
+    return event(error.body)
+
+
+async def streamed(pieces: AsyncGenerator[bytes, None], idle: bytes, seconds: float) -> EventSourceResponse:
+    """A reply that streams the pieces, and `idle` whenever none came for so many seconds.
+
+    What fails before the first of them is raised; later it is told in the stream.
+    """
+    first = asyncio.ensure_future(anext(pieces))
+    try:
+        await asyncio.wait({first}, timeout=seconds)
+        if first.done():
+            first.result()
+    except BaseException:
+        await _end(pieces, first)
+        raise
+    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    return EventSourceResponse(_kept_alive(pieces, first, idle, seconds), headers=headers)
+
+
+async def _kept_alive(
+    pieces: AsyncGenerator[bytes, None], following: asyncio.Future[bytes], idle: bytes, seconds: float
+) -> AsyncGenerator[bytes, None]:
+    try:
+        while True:
+            if not following.done():
+                await asyncio.wait({following}, timeout=seconds)
+            if following.done():
+                yield following.result()
+                following = asyncio.ensure_future(anext(pieces))
+            else:
+                yield idle
+    except StopAsyncIteration:
+        return
+    except ApiError as error:
+        yield failure(error)
+    except MemAgentError as error:
+        yield failure(api_error(error))
+    finally:
+        await _end(pieces, following)
+
+
+async def _end(pieces: AsyncGenerator[bytes, None], following: asyncio.Future[bytes]) -> None:
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    await pieces.aclose()

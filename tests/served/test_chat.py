@@ -1,0 +1,332 @@
+"""Chat completions: what fits goes through as it is, what does not is read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+
+from memagent.engines import ScriptedEngine
+from memagent.errors import ContextOverflowError
+from memagent.server.bodies import ReadOptions
+from memagent.server.limits import Limits
+from memagent.settings import EngineSettings, ReadSettings
+from memagent.types import Completion, Message, Sampling
+from server import Fault, Server, facts_document, read_facts, refusal
+
+QUESTION = "What are all the facts?"
+URL = "/v1/chat/completions"
+
+
+def chat(document: str, **values: Any) -> dict[str, Any]:
+    """A chat with a document in an earlier turn."""
+    turns = [{"role": "user", "content": document}, {"role": "user", "content": QUESTION}]
+    return {"model": "memagent", "messages": turns, **values}
+
+
+def events(lines: Iterator[str]) -> list[Any]:
+    """The data of a stream of events, which has nothing but data."""
+    found = [line for line in lines if line]
+    assert all(line.startswith("data: ") for line in found)
+    assert found[-1] == "data: [DONE]"
+    return [json.loads(line.removeprefix("data: ")) for line in found[:-1]]
+
+
+def endpoint(server: Server, **values: Any) -> EngineSettings:
+    """Settings of an engine at the test server."""
+    return EngineSettings(base_url=server.base_url, model="test-model", retries=0, **values)
+
+
+def test_what_fits_is_forwarded_unchanged_with_tools_and_all_parameters(serve: Any, serving: Any) -> None:
+    server = serve()
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+    body = {
+        "model": "memagent",
+        "messages": [{"role": "user", "content": "Hi", "name": "me"}],
+        **{"tools": tools, "tool_choice": "auto", "temperature": 0.3, "presence_penalty": 0.5},
+        **{"stop": ["x"], "some_option": {"of": ["the", "server"]}, "n": 1},
+    }
+    with serving(endpoint(server)).client() as client:
+        reply = client.post(URL, json=body)
+    assert server.asked == [body | {"model": "test-model"}]
+    assert reply.json()["choices"][0]["message"]["content"] == "nothing was found"
+
+
+def test_a_stream_comes_back_byte_for_byte(serve: Any, serving: Any) -> None:
+    stream = 'data: {"choices": [{"delta": {"content": "a\\u00e9"}}], "odd":  1}\n\ndata: [DONE]\n\n'
+    page = Fault(200, {"Content-Type": "text/event-stream"}, stream)
+    server = serve(pages={URL: lambda body: page})
+    with serving(endpoint(server)).client() as client:
+        reply = client.post(URL, json={"model": "memagent", "stream": True, "messages": [
+            {"role": "user", "content": "Hi"}]})  # fmt: skip
+    assert reply.text == stream
+    assert reply.headers["content-type"].startswith("text/event-stream")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_refusal_by_the_endpoint_comes_back_in_its_words(stream: bool, serve: Any, serving: Any) -> None:
+    refused = refusal(422, "no such tool", {"Retry-After": "7"}, code="bad_tool", param="tools")
+    server = serve(pages={URL: lambda body: refused})
+    body = {"model": "memagent", "stream": stream, "messages": [{"role": "user", "content": "Hi"}]}
+    with serving(endpoint(server)).client() as client:
+        reply = client.post(URL, json=body)
+    assert reply.status_code == 422
+    said = {"message": "no such tool", "type": "invalid_request_error", "param": "tools", "code": "bad_tool"}
+    assert reply.json()["error"] == said
+    assert reply.headers["retry-after"] == "7"
+
+
+def test_that_the_endpoint_refuses_our_key_is_no_fault_of_the_client(serve: Any, serving: Any) -> None:
+    server = serve(pages={URL: lambda body: refusal(401, "bad key")})
+    with serving(endpoint(server, api_key="sk-secret")).client() as client:
+        reply = client.post(URL, json={"model": "memagent", "messages": [{"role": "user", "content": "Hi"}]})
+    assert reply.status_code == 502
+    assert "sk-secret" not in reply.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_the_endpoint_finds_too_long_is_read(stream: bool, serve: Any, serving: Any) -> None:
+    server = serve(window=2500)  # in characters: fewer than its window in tokens lets expect
+    document = facts_document(12)
+    body = chat(document, stream=stream)
+    with serving(endpoint(server, window_tokens=4000)).client() as client:
+        reply = client.post(URL, json=body)
+        assert reply.status_code == 200, reply.text
+    assert all(f"FACT-{number}: " in reply.text for number in range(12) if number % 3)
+    assert len(server.asked) > 3
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_official_client_gets_an_answer_from_200_000_tokens(stream: bool, serving: Any) -> None:
+    document = facts_document(60) + "word " * 200_000 + facts_document(3, seed=1)
+    settings = ReadSettings(workflow="gated", chunk_tokens=20_000, memory_tokens=2000, answer_tokens=2000)
+
+    def reply(messages: tuple[Message, ...]) -> str:
+        said = read_facts([{"role": it.role, "content": it.content} for it in messages])
+        return said if said == "UNCHANGED" or "<chunk>" not in messages[-1].content else f"MEMORY:\n{said}"
+
+    served = serving(ScriptedEngine(reply, window_tokens=50_000), settings=settings)
+    client = openai.OpenAI(base_url=f"{served.address}/v1", api_key="none", max_retries=0)
+    turns: Any = [{"role": "user", "content": f"{document}\n\n{QUESTION}"}]
+    if stream:
+        thoughts, answer, usage = "", "", None
+        options: Any = {"include_usage": True}
+        for chunk in client.chat.completions.create(
+            model="scripted", messages=turns, stream=True, stream_options=options
+        ):
+            usage = chunk.usage or usage
+            for choice in chunk.choices:
+                answer += choice.delta.content or ""
+                thoughts += getattr(choice.delta, "reasoning_content", None) or ""
+        assert "Read chunk 3 of about" in thoughts
+    else:
+        completion = client.chat.completions.create(model="scripted", messages=turns)
+        answer, usage = completion.choices[0].message.content or "", completion.usage
+        assert completion.choices[0].finish_reason == "stop"
+    assert "FACT-59" in answer
+    assert usage and usage.prompt_tokens > 200_000
+    assert usage.prompt_tokens_details and usage.completion_tokens_details
+
+
+def test_usage_tells_all_tokens_cached_ones_too(serving: Any, facts: Any) -> None:
+    class Cached(ScriptedEngine):
+        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+            made = await super().complete(messages, sampling)
+            return Completion(made.text, usage=type(made.usage)(100, 10, 60))
+
+    engine = Cached(facts()._function, window_tokens=2000)
+    with serving(engine).client() as client:
+        usage = client.post(URL, json=chat(facts_document(12), memagent={})).json()["usage"]
+    calls = len(engine.prompts)
+    assert calls > 3
+    assert usage == {
+        "prompt_tokens": 100 * calls,
+        "completion_tokens": 10 * calls,
+        "total_tokens": 110 * calls,
+        "prompt_tokens_details": {"cached_tokens": 60 * calls},
+        "completion_tokens_details": {"reasoning_tokens": 10 * (calls - 1)},
+    }
+
+
+def test_problem_document_and_settings_can_be_said(serving: Any, facts: Any) -> None:
+    engine = facts()
+    said = {"problem": "Which facts?", "document": facts_document(6), "chunk_tokens": 50, "workflow": "gated"}
+    with serving(engine).client() as client:
+        reply = client.post(URL, json=chat("not this: FACT-99: x", memagent=said)).json()
+    answer = reply["choices"][0]["message"]["content"]
+    assert "FACT-1" in answer and "FACT-99" not in answer
+    prompts = [it[-1].content for it in engine.prompts]
+    assert all("Which facts?" in it and QUESTION not in it for it in prompts)
+    assert len(prompts) > 4
+
+
+def test_annotations_tell_where_the_answer_stands(serving: Any) -> None:
+    def reply(messages: tuple[Message, ...]) -> str:
+        return "The captain is called Ahab. He has nine legs."
+
+    text = "word " * 200 + "\n\nThe captain is called Ahab.\n\n" + "word " * 200
+    said = {"document": text, "cite": True}
+    body = {"model": "memagent", "messages": [{"role": "user", "content": QUESTION}], "memagent": said}
+    with serving(ScriptedEngine(reply, window_tokens=2000)).client() as client:
+        found = client.post(URL, json=body).json()["choices"][0]["message"]["annotations"]
+        lines = client.post(URL, json=body | {"stream": True}).text.splitlines()
+    deltas = [it["choices"][0]["delta"] for it in events(iter(lines))]
+    assert [it["annotations"] for it in deltas if "annotations" in it] == [found]
+    assert [it["type"] for it in found] == ["file_citation", "unsupported"]
+    cited = found[0]["file_citation"]
+    assert cited["quote"] == text[cited["start"] : cited["end"]] == "The captain is called Ahab"
+    assert cited["filename"] == "document"
+    assert (found[0]["start_index"], found[0]["end_index"]) == (0, 27)
+
+
+def test_every_setting_but_the_servers_own_can_be_said() -> None:
+    own = {"templates", "prompt_price", "cached_price", "completion_price"}
+    assert set(ReadOptions.model_fields) == set(ReadSettings.model_fields) - own
+
+
+def test_files_are_read_by_id_and_by_data(serving: Any) -> None:
+    with serving().client() as client:
+        sent = client.post("/v1/files", files={"file": ("a.txt", b"FACT-1: apple")}).json()
+        page = "data:text/html;base64,PGI+RkFDVC0yOjwvYj4gPGk+YmVycnk8L2k+"
+        parts = [
+            {"type": "file", "file": {"file_id": sent["id"]}},
+            {"type": "file", "file": {"file_data": page, "filename": "../../b.html"}},
+            {"type": "text", "text": QUESTION},
+        ]
+        body = {"model": "memagent", "messages": [{"role": "user", "content": parts}]}
+        reply = client.post(URL, json=body)
+        answer = reply.json()["choices"][0]["message"]["content"]
+        assert "FACT-1: apple" in answer
+        parts[0] = {"type": "file", "file": {"file_id": "file-nothing"}}
+        assert client.post(URL, json=body).status_code == 404
+        parts[0] = {"type": "file", "file": {"file_data": "no base64!"}}
+        assert client.post(URL, json=body).json()["error"]["code"] == "invalid_file"
+
+
+@pytest.mark.parametrize(
+    ("values", "param"),
+    [
+        ({"n": 2}, "n"),
+        ({"logprobs": True}, "logprobs"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"tool_choice": "required"}, "tool_choice"),
+    ],
+)
+def test_what_a_read_cannot_give_is_refused(values: dict[str, Any], param: str, serving: Any) -> None:
+    with serving().client() as client:
+        reply = client.post(URL, json=chat(facts_document(100), **values))
+    assert reply.status_code == 400
+    assert reply.json()["error"]["param"] == param
+
+
+def test_an_engine_in_this_process_refuses_tools_and_heeds_stop(serving: Any) -> None:
+    engine = ScriptedEngine(["one two three"])
+    body = {"model": "scripted", "messages": [{"role": "user", "content": "Hi"}]}
+    with serving(engine).client() as client:
+        reply = client.post(URL, json=body | {"tools": [{"type": "function"}]})
+        assert reply.status_code == 400
+        assert reply.json()["error"]["param"] == "tools"
+        reply = client.post(URL, json=body | {"stop": "two"}).json()
+    assert reply["choices"][0]["message"]["content"] == "one "
+
+
+def test_another_model_is_not_there(serving: Any) -> None:
+    with serving().client() as client:
+        reply = client.post(URL, json={"model": "gpt-9", "messages": [{"role": "user", "content": "Hi"}]})
+        names = [it["id"] for it in client.get("/v1/models").json()["data"]]
+    assert reply.status_code == 404
+    assert "'scripted'" in reply.json()["error"]["message"]
+    assert names == ["scripted", "memagent"]
+
+
+class _Gated(ScriptedEngine):
+    """Waits before each call for a permit."""
+
+    def __init__(self, reply: Callable[[tuple[Message, ...]], str]) -> None:
+        super().__init__(reply, window_tokens=2000)
+        self.permits = threading.Semaphore(0)
+        self.cancelled = 0
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        try:
+            while not self.permits.acquire(blocking=False):  # noqa: ASYNC110 from another thread
+                await asyncio.sleep(0.005)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return await super().complete(messages, sampling)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait, but not for ever."""
+    patience = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < patience
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_goes_away_ends_its_read_and_continues_it_later(
+    stream: bool, serving: Any, facts: Any
+) -> None:
+    engine = _Gated(facts()._function)
+    served, body = serving(engine), chat(facts_document(12), memagent={})
+    with served.client() as client:
+
+        def ask_and_leave() -> None:
+            with pytest.raises(httpx2.TimeoutException):
+                client.post(URL, json=body | {"stream": stream}, timeout=1)
+
+        engine.permits.release(2)
+        ask_and_leave()
+        wait_until(lambda: engine.cancelled == 1)
+        assert len(engine.prompts) == 2
+        for _ in range(100):
+            engine.permits.release()
+        reply = client.post(URL, json=body).json()
+        assert "FACT-11" in reply["choices"][0]["message"]["content"]
+        assert len(set(engine.prompts)) == len(engine.prompts) == 6  # none paid twice
+        client.post(URL, json=body)
+        assert len(engine.prompts) == 12  # a finished chat that is asked again is read anew
+    assert not list(served.store.chats.iterdir())
+
+
+def test_silence_is_filled_with_empty_chunks(serving: Any, facts: Any) -> None:
+    engine = _Gated(facts()._function)
+    served = serving(engine, limits=Limits(keep_alive_seconds=0.1))
+    body = chat(facts_document(3), memagent={}, stream=True)
+    with served.client() as client, client.stream("POST", URL, json=body) as reply:
+        lines = (line for line in reply.iter_lines() if line)
+        first = [json.loads(next(lines).removeprefix("data: ")) for _ in range(4)]
+        engine.permits.release(100)
+        list(lines)
+    assert [it["choices"][0]["delta"] for it in first[1:]] == [{}, {}, {}]
+    assert all(it["object"] == "chat.completion.chunk" for it in first)
+
+
+def test_a_failure_in_the_stream_is_told_there(serving: Any, facts: Any) -> None:
+    engine = ScriptedEngine(["one memory"], window_tokens=2000)
+    with serving(engine).client() as client:
+        reply = client.post(URL, json=chat(facts_document(12), memagent={}, stream=True))
+    last = [line for line in reply.text.splitlines() if line][-1]
+    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "engine_failed"
+
+
+def test_a_chat_that_cannot_be_shortened_by_reading_is_refused_as_too_long(serving: Any) -> None:
+    class Narrow(ScriptedEngine):
+        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+            raise ContextOverflowError("too long")
+
+    with serving(Narrow([], window_tokens=2000)).client() as client:
+        for stream in (False, True):
+            body = {"model": "memagent", "messages": [{"role": "user", "content": "Hi"}], "stream": stream}
+            reply = client.post(URL, json=body)
+            assert reply.status_code == 400
+            assert reply.json()["error"]["code"] == "context_length_exceeded"

@@ -1,0 +1,83 @@
+"""What of a chat is the problem, and what the document."""
+
+from __future__ import annotations
+
+import pytest
+
+from memagent.engines.scripted import count_words
+from memagent.server.bodies import Turn
+from memagent.server.division import GAP, Division, divide
+from memagent.server.errors import ApiError
+
+LONG = "Call me Ishmael.\n\n" + "Some years ago, never mind how long. " * 40 + "\n\nAnd so it ended."
+
+
+def turn(role: str, *texts: str) -> Turn:
+    """A message of parts, or of one text."""
+    content = texts[0] if len(texts) == 1 else [{"type": "text", "text": text} for text in texts]
+    return Turn.model_validate({"role": role, "content": content})
+
+
+def division(*turns: Turn, budget: int = 40) -> Division:
+    """The division under a budget of words."""
+    return divide(turns, budget, count_words)
+
+
+def test_the_last_user_turn_is_the_problem_and_earlier_turns_are_the_document() -> None:
+    chat = (turn("user", LONG), turn("assistant", "I have read it."), turn("user", "Who tells it?"))
+    problem, texts = division(*chat).problem, division(*chat).texts
+    assert problem == "Who tells it?"
+    assert texts == (("conversation", f"User: {LONG}\n\nAssistant: I have read it."),)
+
+
+def test_a_short_system_message_stands_before_the_problem_a_long_one_is_read() -> None:
+    said = turn("system", "Answer in French."), turn("system", "Be brief."), turn("user", "Who?")
+    assert division(*said) == Division("Answer in French.\n\nBe brief.\n\nWho?")
+    read = division(turn("system", LONG), turn("user", "Who?"))
+    assert read == Division("Who?", (("conversation", f"System: {LONG}"),))
+
+
+def test_long_parts_of_the_last_turn_are_the_document_word_for_word() -> None:
+    found = division(turn("user", "Read this:", LONG, "Who tells it?"))
+    assert found == Division("Read this:\n\nWho tells it?", (("message", LONG),))
+
+
+def test_of_parts_that_exceed_the_budget_together_the_last_ones_are_the_problem() -> None:
+    first, last = "first " * 30, "last " * 30
+    found = division(turn("user", first, last))
+    assert found == Division(last, (("message", first),))
+
+
+def test_a_long_message_is_split_at_its_ends_and_read_whole() -> None:
+    text = f"Say who tells this:\n\n{LONG}\n\nWho was it?"
+    assert division(turn("user", text)) == Division(
+        f"Say who tells this:{GAP}Who was it?", (("message", text),)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("Who?\n" + "word " * 200 + "\nWhy?", f"Who?{GAP}Why?"),
+        ("Who is it? " + "word " * 200 + ". Tell me.", f"Who is it?{GAP}Tell me."),
+        ("word " * 200, f"{'word ' * 12}".strip()),
+    ],
+    ids=["lines", "sentences", "words"],
+)
+def test_ends_are_lines_sentences_or_words_where_there_are_no_paragraphs(text: str, problem: str) -> None:
+    assert division(turn("user", text)).problem == problem
+
+
+def test_a_million_characters_without_a_space_are_cut() -> None:
+    problem = divide([turn("user", "x" * 1_000_000)], 40, len).problem
+    assert 0 < len(problem) <= 40
+
+
+def test_tool_results_behind_the_question_are_the_document() -> None:
+    found = division(turn("user", "Who?"), turn("assistant", "I look."), turn("tool", LONG))
+    assert found == Division("Who?", (("conversation", f"Assistant: I look.\n\nTool: {LONG}"),))
+
+
+def test_without_a_text_nothing_is_asked() -> None:
+    with pytest.raises(ApiError, match="no message has a text"):
+        division(turn("user", " "), Turn(role="assistant", content=None))

@@ -1,0 +1,190 @@
+"""Who is let in, with how much, and for how long."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memagent.errors import SettingsError
+from memagent.server.limits import Keys, Limits, read_keys
+from memagent.server.listening import listen
+
+KEY = "secret-key-0123456789"
+URL = "/v1/chat/completions"
+CHAT = {"model": "memagent", "messages": [{"role": "user", "content": "Hi"}]}
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Keys:
+    """A server's keys, of which KEY is one."""
+    (tmp_path / "keys").write_text(f"another-key-9876543210\n{KEY}\n")
+    return read_keys(tmp_path / "keys")
+
+
+def raw(served: Any, *pieces: bytes, pause: float = 0.0, patience: float = 10.0) -> bytes:
+    """What comes back for bytes that are sent with pauses."""
+    host, port = served.address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=patience) as connection:
+        for piece in pieces:
+            connection.sendall(piece)
+            time.sleep(pause)
+        received = b""
+        while piece := connection.recv(65536):
+            received += piece
+        return received
+
+
+def test_only_known_keys_are_let_in(serving: Any, keys: Keys) -> None:
+    with serving(keys=keys).client() as client:
+        for header in ({}, {"Authorization": "Bearer wrong-key-0123456789"}, {"Authorization": KEY},
+                       {"Authorization": f"Basic {KEY}"}):  # fmt: skip
+            for method, path in (("GET", "/v1/models"), ("POST", URL), ("GET", "/metrics"), ("GET", "/docs"),
+                                 ("GET", "/nothing")):  # fmt: skip
+                reply = client.request(method, path, headers=header)
+                assert (reply.status_code, reply.json()["error"]["code"]) == (401, "invalid_api_key")
+        assert client.get("/health").status_code == 200
+        assert client.post(URL, json=CHAT, headers={"Authorization": f"Bearer {KEY}"}).status_code == 200
+
+
+def test_a_server_without_keys_is_for_its_own_machine(serving: Any) -> None:
+    with serving().client() as client:
+        assert client.get("/v1/models", headers={"Host": "localhost:1"}).status_code == 200
+        assert client.get("/v1/models", headers={"Host": "evil.example"}).status_code == 403
+        assert client.get("/v1/models", headers={"Origin": "http://evil.example"}).status_code == 403
+        own = client.base_url.netloc.decode()
+        assert client.get("/v1/models", headers={"Origin": f"http://{own}"}).status_code == 200
+        # What a web page may send without asking is not taken as JSON.
+        plain = {"Content-Type": "text/plain"}
+        assert client.post(URL, content=json.dumps(CHAT), headers=plain).status_code == 400
+    with pytest.raises(SettingsError, match="--keys"):
+        listen("0.0.0.0", 0, Keys())
+    listen("0.0.0.0", 0, Keys((b"x",))).close()
+
+
+def test_too_much_is_refused_told_or_not(serving: Any) -> None:
+    served = serving(limits=Limits(body_bytes=10_000, upload_bytes=20_000))
+    with served.client() as client:
+        long = json.dumps(CHAT | {"user": "x" * 5_000_000}).encode()
+        head = {"Content-Type": "application/json"}
+        for content in (long, (long[start : start + 1000] for start in range(0, len(long), 1000))):
+            reply = client.post(URL, content=content, headers=head)
+            assert (reply.status_code, reply.json()["error"]["code"]) == (413, "request_too_large")
+        assert client.post("/v1/files", files={"file": ("a", b"x" * 19_000)}).status_code == 200
+        assert client.post("/v1/files", files={"file": ("a", b"x" * 200_000)}).status_code == 413
+        assert client.get("/v1/files").json()["data"][0]["bytes"] == 19_000
+
+
+def test_a_slow_head_and_a_slow_body_are_given_up(serving: Any) -> None:
+    served = serving(limits=Limits(head_seconds=0.3, body_seconds=0.3))
+    assert raw(served, b"GET /health HT").startswith(b"HTTP/1.1 408 ")
+    first = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    replies = raw(served, first + b"GET /he")
+    assert replies.startswith(b"HTTP/1.1 200 ") and b"HTTP/1.1 408 " in replies
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    slow = raw(served, head + b"Content-Length: 100\r\n\r\n", b"{", b'"', pause=0.1)
+    assert slow.startswith(b"HTTP/1.1 408 ") and b"request_timeout" in slow
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (b"", "invalid_request"),
+        (b"{", "invalid_request"),
+        (b"[]", "invalid_request"),
+        (b"\xff\xfe", None),
+        (b"[" * 100_000, None),
+        (b'{"model": "memagent", "messages": []}', "invalid_request"),
+        (b'{"model": "memagent", "messages": [{"role": "user", "content": "\\ud800"}]}', "invalid_request"),
+        (b'{"model": "memagent", "messages": [{"role": "king", "content": "x"}]}', "invalid_request"),
+        (b'{"model": "memagent", "messages": [{"role": "user"}]}', None),
+        (b'{"model": "memagent", "max_tokens": 1' + b"0" * 5000 + b"}", None),
+    ],
+)
+def test_malformed_requests_are_refused_in_the_shape_of_openai(
+    content: bytes, code: str | None, serving: Any
+) -> None:
+    with serving().client() as client:
+        reply = client.post(URL, content=content, headers={"Content-Type": "application/json"})
+        body = reply.json()
+    if b'"role": "user"}' in content:  # it fits, and the model may make of it what it likes
+        assert reply.status_code == 200
+        return
+    assert reply.status_code == 400
+    assert body["error"]["message"] and set(body["error"]) == {"message", "type", "param", "code"}
+    assert code is None or body["error"]["code"] == code
+
+
+def test_what_is_no_http_is_refused(serving: Any) -> None:
+    assert raw(serving(), b"\x16\x03\x01 hello\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+
+
+def test_requests_of_one_key_are_bounded(serving: Any, keys: Keys) -> None:
+    served = serving(keys=keys, limits=Limits(requests=2, body_seconds=3))
+    head = f"POST {URL} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\nContent-Length: 9\r\n\r\n"
+    host, port = served.address.removeprefix("http://").split(":")
+    waiting = [socket.create_connection((host, int(port))) for _ in range(2)]
+    for connection in waiting:
+        connection.sendall(head.encode())
+    time.sleep(0.3)
+    with served.client() as client:
+        mine, others = ({"Authorization": f"Bearer {it}"} for it in (KEY, "another-key-9876543210"))
+        reply = client.get("/v1/models", headers=mine)
+        assert (reply.status_code, reply.headers["retry-after"]) == (429, "1")
+        assert client.get("/v1/models", headers=others).status_code == 200
+        assert client.get("/metrics", headers=mine).status_code == 200
+        for connection in waiting:
+            connection.close()
+        time.sleep(0.3)
+        assert client.get("/v1/models", headers=mine).status_code == 200
+
+
+def test_logs_have_no_document_and_no_key(serving: Any, keys: Keys, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    class Broken:
+        def __init__(self, model: Any) -> None:
+            self.model = model
+
+        async def complete(self, messages: Any, sampling: Any) -> Any:
+            raise RuntimeError(f"a defect that quotes {messages}")
+
+        async def aclose(self) -> None:
+            """Nothing."""
+
+    from memagent.engines import ScriptedEngine
+
+    served = serving(Broken(ScriptedEngine([]).model), keys=keys)
+    head = {"Authorization": f"Bearer {KEY}"}
+    with served.client(headers=head) as client:
+        private = {"role": "user", "content": "my private words"}
+        assert client.post(URL, json=CHAT | {"messages": [private]}).status_code == 500
+        assert client.post(URL, content=b'{"my private words').status_code == 400
+        assert client.get("/v1/my-private-words?key=my+private").status_code == 404
+        assert client.get("/health", headers={"Authorization": "Bearer wrong-secret"}).status_code == 200
+        read = client.post("/v1/reads", json={"problem": "my private?", "document": "my private words"})
+        with client.stream("GET", f"/v1/reads/{read.json()['id']}/events") as reply:
+            reply.read()
+        counted = client.get("/metrics").text
+    said = "\n".join(str(it.getMessage()) for it in caplog.records if not it.name.startswith("httpc"))
+    said = "\n".join(line for line in said.splitlines() if not line.startswith("HTTP Request: "))
+    assert "a defect in memagent: RuntimeError" in said
+    for secret in ("private", KEY, "wrong-secret"):
+        assert secret not in said
+        assert secret not in counted
+
+
+def test_keys_that_are_no_keys(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    for text, said in (("", "has no key"), ("# none\n", "has no key"), ("short", "16 characters"),
+                       ("a key with many spaces", "16 characters")):  # fmt: skip
+        file.write_text(text)
+        with pytest.raises(SettingsError, match=said):
+            read_keys(file)
+    with pytest.raises(SettingsError, match="cannot be read"):
+        read_keys(tmp_path / "none")

@@ -1,0 +1,240 @@
+"""Reads that go on without their client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memagent.engines import ScriptedEngine
+from memagent.errors import SettingsError
+from memagent.server.limits import Keys, Limits
+from memagent.server.store import Store
+from memagent.types import Completion, Message, Sampling
+from server import facts_document
+
+QUESTION = "What are all the facts?"
+KEY, OTHER = "k" * 32, "o" * 32
+
+
+def told(lines: Any) -> list[tuple[str, Any, str | None]]:
+    """The events of a stream: name, data, id."""
+    found = []
+    for block in "\n".join(lines).strip().split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.splitlines())
+        found.append((fields["event"], json.loads(fields["data"]), fields.get("id")))
+    return found
+
+
+def events(client: Any, read: str, **options: Any) -> list[tuple[str, Any, str | None]]:
+    """All events of a read, to its end."""
+    with client.stream("GET", f"/v1/reads/{read}/events", **options) as reply:
+        assert reply.headers["content-type"].startswith("text/event-stream")
+        return told(reply.iter_lines())
+
+
+def start(client: Any, **values: Any) -> str:
+    """Start a read; returns its id."""
+    reply = client.post("/v1/reads", json={"problem": QUESTION, "document": facts_document(12)} | values)
+    assert reply.status_code == 201, reply.text
+    read: str = reply.json()["id"]
+    return read
+
+
+def test_a_read_tells_its_conversations_and_its_result(serving: Any) -> None:
+    with serving().client() as client:
+        read = start(client)
+        seen = events(client, read)
+        result = client.get(f"/v1/reads/{read}/result").json()
+        whole = client.get(f"/v1/reads/{read}").json()
+    conversations = [(data, it) for name, data, it in seen if name == "conversation"]
+    assert [it for _, it in conversations] == [str(n) for n in range(1, len(conversations) + 1)]
+    assert len(conversations) == result["calls"] == whole["progress"]["calls"] > 3
+    assert [data["kind"] for data, _ in conversations] == ["update"] * (result["calls"] - 1) + ["answer"]
+    assert conversations[-1][0]["memory"] == result["memory"]
+    assert seen[-1] == ("end", {"state": "done"}, None)
+    assert "FACT-11" in result["answer"] and "trace" not in result
+    assert whole["state"] == "done" and whole["result"] == result
+
+
+def test_events_go_on_behind_the_last_that_was_seen(serving: Any) -> None:
+    with serving().client() as client:
+        read = start(client)
+        whole = [it for it in events(client, read) if it[0] != "progress"]
+        rest = events(client, read, headers={"Last-Event-ID": "2"})
+        assert rest == whole[2:]
+        assert events(client, read, params={"after": 2}) == rest
+        assert events(client, read, headers={"Last-Event-ID": "999"}) == [("end", {"state": "done"}, None)]
+
+
+class Held(ScriptedEngine):
+    """Reads facts, each call when it is let."""
+
+    def __init__(self, engine: ScriptedEngine) -> None:
+        super().__init__(engine._function or [], window_tokens=2000, calls=2)
+        self.go = threading.Event()
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        made = await super().complete(messages, sampling)
+        while not self.go.is_set():  # noqa: ASYNC110 another thread sets it
+            await asyncio.sleep(0.005)
+        return made
+
+
+def test_events_told_while_it_reads_are_those_of_the_record(serving: Any, facts: Any) -> None:
+    engine = Held(facts())
+    with serving(engine, limits=Limits(keep_alive_seconds=0.05)).client() as client:
+        read = start(client)
+        with client.stream("GET", f"/v1/reads/{read}/events") as reply:
+            lines = reply.iter_lines()
+            first = next(lines)
+            engine.go.set()
+            live = told([first, *lines])
+        recorded = events(client, read)
+    assert live[0][0] == "progress"  # it says something while there is nothing to say
+    assert [it for it in live if it[0] != "progress"] == recorded
+
+
+def test_a_read_is_cancelled_and_resumed(serving: Any, facts: Any) -> None:
+    engine = Held(facts())
+    served = serving(engine)
+    with served.client() as client:
+        first, second, third = (start(client, problem=f"{QUESTION} {n}") for n in range(3))
+        for read in (third, first):  # one waits, the other runs
+            assert client.post(f"/v1/reads/{read}/cancel").json()["state"] == "cancelled"
+            assert events(client, read)[-1] == ("end", {"state": "cancelled"}, None)
+            reply = client.get(f"/v1/reads/{read}/result")
+            assert (reply.status_code, reply.json()["error"]["code"]) == (409, "no_result")
+        engine.go.set()
+        assert client.post(f"/v1/reads/{first}/resume").json()["state"] in ("queued", "running")
+        assert events(client, first)[-1] == events(client, second)[-1] == ("end", {"state": "done"}, None)
+        assert client.post(f"/v1/reads/{second}/resume").status_code == 409
+        states = {it["id"]: it["state"] for it in client.get("/v1/reads").json()["data"]}
+    assert states == {first: "done", second: "done", third: "cancelled"}
+
+
+def test_a_failure_is_told_and_continued_from_where_it_was(serving: Any, facts: Any) -> None:
+    function, fails = facts()._function, [True]
+
+    def reply(messages: tuple[Message, ...]) -> str | None:
+        return None if len(engine.prompts) == 4 and fails[0] else function(messages)
+
+    engine = ScriptedEngine(reply, window_tokens=2000)  # type: ignore[arg-type]
+    with serving(engine).client() as client:
+        read = start(client)
+        assert events(client, read)[-1][1] == {"state": "failed"}
+        error = client.get(f"/v1/reads/{read}").json()["error"]
+        assert error["code"] == "engine_failed" and "no reply to call 4" in error["message"]
+        fails[0] = False
+        client.post(f"/v1/reads/{read}/resume")
+        assert events(client, read)[-1][1] == {"state": "done"}
+        progress = client.get(f"/v1/reads/{read}").json()["progress"]
+    assert progress["recalled"] == 3
+    assert len(engine.prompts) == progress["calls"] + 1  # the one that failed
+
+
+def test_files_are_read_and_stay_readable_when_they_are_deleted(serving: Any, facts: Any) -> None:
+    engine = Held(facts())
+    with serving(engine).client() as client:
+        content = facts_document(9).encode()
+        file = client.post("/v1/files", files={"file": ("notes.txt", content)}).json()["id"]
+        read = start(client, files=[file], document="FACT-77: first.")
+        assert client.delete(f"/v1/files/{file}").json()["deleted"]
+        engine.go.set()
+        events(client, read)
+        whole = client.get(f"/v1/reads/{read}").json()
+    assert whole["documents"] == ["document", "notes.txt"]
+    assert "FACT-77: first" in whole["result"]["answer"] and "FACT-8" in whole["result"]["answer"]
+
+
+def test_a_deleted_read_leaves_nothing(serving: Any) -> None:
+    served = serving()
+    with served.client() as client:
+        read = start(client)
+        events(client, read)
+        assert (served.store.folder / "reads" / read).exists()
+        assert client.delete(f"/v1/reads/{read}").json()["deleted"]
+        assert client.get(f"/v1/reads/{read}").status_code == 404
+    assert not (served.store.folder / "reads" / read).exists()
+
+
+@pytest.mark.parametrize(
+    ("values", "code"),
+    [
+        ({"document": None}, "no_document"),
+        ({"problem": "  "}, "no_problem"),
+        ({"files": ["file-none"]}, "file_not_found"),
+        ({"workflow": 3}, "invalid_request"),
+        ({"templates": "/etc/passwd"}, "invalid_request"),
+        ({"chunk_tokens": 0}, "invalid_request"),
+        ({"document": "\ud800"}, "invalid_request"),
+    ],
+)
+def test_bad_reads_are_refused(values: dict[str, Any], code: str, serving: Any) -> None:
+    with serving().client() as client:
+        body = json.dumps({"problem": QUESTION, "document": "text", **values})
+        reply = client.post("/v1/reads", content=body, headers={"Content-Type": "application/json"})
+    assert reply.status_code in (400, 404)
+    assert reply.json()["error"]["code"] == code
+
+
+def test_what_a_read_cannot_be_done_with_is_told_by_its_state(serving: Any) -> None:
+    with serving().client() as client:
+        for values, code in (
+            ({"workflow": "skim"}, "invalid_settings"),
+            ({"memory_tokens": 90_000}, "invalid_settings"),
+            ({"problem": "word " * 100}, "invalid_settings"),
+        ):
+            reply = client.post("/v1/reads", json={"problem": QUESTION, "document": "some text"} | values)
+            if reply.status_code == 201:
+                read = reply.json()["id"]
+                events(client, read)
+                reply = client.get(f"/v1/reads/{read}")
+            assert reply.json()["error"]["code"] == code
+
+
+def test_each_key_sees_its_own(serving: Any, tmp_path: Path) -> None:
+    from memagent.server.limits import read_keys
+
+    (tmp_path / "keys").write_text(f"# ours\n{KEY}\n{OTHER}\n")
+    served = serving(keys=read_keys(tmp_path / "keys"))
+    mine, others = ({"Authorization": f"Bearer {key}"} for key in (KEY, OTHER))
+    with served.client() as client:
+        sent = client.post("/v1/files", files={"file": ("a.txt", b"text")}, headers=mine).json()["id"]
+        body = {"problem": QUESTION, "files": [sent]}
+        read = client.post("/v1/reads", json=body, headers=mine).json()["id"]
+        for path in (f"/v1/files/{sent}", f"/v1/files/{sent}/content", f"/v1/reads/{read}",
+                     f"/v1/reads/{read}/events", f"/v1/reads/{read}/result"):  # fmt: skip
+            assert client.get(path, headers=others).status_code == 404
+        assert client.post("/v1/reads", json=body, headers=others).status_code == 404
+        assert client.post(f"/v1/reads/{read}/cancel", headers=others).status_code == 404
+        assert client.delete(f"/v1/files/{sent}", headers=others).status_code == 404
+        assert client.get("/v1/files", headers=others).json()["data"] == []
+        assert client.get("/v1/reads", headers=others).json()["data"] == []
+        assert client.get(f"/v1/files/{sent}", headers=mine).status_code == 200
+
+
+def test_lists_come_in_pages(serving: Any) -> None:
+    with serving().client() as client:
+        ids = [client.post("/v1/files", files={"file": (f"{n}.txt", b"x")}).json()["id"] for n in range(5)]
+        page = client.get("/v1/files", params={"limit": 2, "order": "asc"}).json()
+        assert ([it["id"] for it in page["data"]], page["has_more"]) == (ids[:2], True)
+        page = client.get("/v1/files", params={"limit": 9, "order": "asc", "after": ids[1]}).json()
+        assert ([it["id"] for it in page["data"]], page["has_more"]) == (ids[2:], False)
+        assert [it["id"] for it in client.get("/v1/files").json()["data"]] == ids[::-1]
+
+
+def test_two_servers_do_not_share_a_folder(tmp_path: Path) -> None:
+    with Store(tmp_path / "data"), pytest.raises(SettingsError, match="in use by another server"):
+        Store(tmp_path / "data")
+
+
+def test_a_stored_limit_is_kept(serving: Any) -> None:
+    with serving(limits=Limits(stored_bytes=100), keys=Keys()).client() as client:
+        assert client.post("/v1/files", files={"file": ("a.txt", b"x" * 101)}).status_code == 200
+        assert client.post("/v1/files", files={"file": ("b.txt", b"x")}).status_code == 429
+        assert client.post("/v1/reads", json={"problem": "Q", "document": "x"}).status_code == 429
