@@ -188,14 +188,15 @@ async def _collect(
     settings: TrainingSettings, out: Path, count: int, samples: int, least_reward: float
 ) -> tuple[int, int]:
     """How many attempts were kept, and of how many."""
+    from memagent.documents.tokens import estimate_tokens
     from memagent.training.data import load_data
     from memagent.training.imitation.trajectories import collect, write_trajectories
     from memagent.training.rewards import load_reward
 
+    data = load_data(settings.data.examples, settings.seed, estimate_tokens)
+    reward = load_reward(settings.data.reward, settings.data.scorer)
+    examples = data.first(count)
     async with open_engine(settings.engine) as engine:
-        data = load_data(settings.data.examples, settings.seed, engine.model.count_tokens)
-        reward = load_reward(settings.data.reward, settings.data.scorer)
-        examples = data.first(count)
         found = collect(
             examples, engine, settings.read, reward, least_reward, samples, engine.model.calls
         )  # fmt: skip
