@@ -21,7 +21,7 @@ from memagent.cli import main
 from memagent.evaluation.rows import EvaluationRow
 from memagent.reading.read import Result
 from memagent.settings import OWNERS, EngineSettings, ReadSettings, StrictModel
-from memagent.training.settings import load_training
+from memagent.training.settings import TrainingSettings, load_training
 from memagent.types import Example
 from server import Server
 
@@ -127,7 +127,7 @@ def test_every_command_is_on_the_page_of_commands(capsys: pytest.CaptureFixture[
     for group in ([], ["data"], ["train"]):
         main([*group, "--help"])
         for name in re.findall(r"^  ([a-z]+)  ", capsys.readouterr().out.partition("Commands:")[2], re.M):
-            assert f"`{' '.join([*group, name])}`" in page
+            assert f"`{' '.join([*group, name])}" in page
 
 
 @pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -172,6 +172,23 @@ def test_every_field_of_a_journal_is_documented(tmp_path: Path) -> None:
 def test_every_field_is_documented(name: str, kind: type[Any]) -> None:
     page = (ROOT / "docs" / f"{name}.md").read_text("utf-8")
     assert {field.name for field in fields(kind) if f"`{field.name}`" not in page} == set()
+
+
+def test_every_setting_of_training_is_documented() -> None:
+    page = (ROOT / "docs" / "training.md").read_text("utf-8")
+    table = page.partition("| setting | default |")[2].partition("\n\n")[0]
+    said: set[str] = set()
+    for row in table.splitlines()[2:]:
+        part = ""
+        for name in re.findall(r"`([\w.*]+)`", row.split("|")[1]):
+            part, _, last = name.rpartition(".") if "." in name else (part, ".", name)
+            said.add(f"{part}.{last}".lstrip("."))
+    known: set[str] = set()
+    for name, setting in TrainingSettings.model_fields.items():
+        inner = type(setting.default).model_fields if isinstance(setting.default, StrictModel) else ()
+        whole = {f"{name}.*"} if name in ("engine", "read") else set()
+        known |= whole or {f"{name}.{it}" for it in inner} or {name}
+    assert said == known
 
 
 def test_every_public_name_is_documented() -> None:
