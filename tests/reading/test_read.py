@@ -209,7 +209,7 @@ def test_a_memory_over_its_budget_is_shortened_where_usage_does_not_tell() -> No
 
     _, conversations = run(Silent(), DOCUMENT, SETTINGS.changed(memory_tokens=50))
     assert all(0 < estimate_tokens(memory) <= 50 for memory in memories(conversations))
-    assert all(memory == "word " * (len(memory) // 5) + "word" for memory in memories(conversations))
+    assert all(("word " * 100).startswith(memory) for memory in memories(conversations))
 
 
 # Stopping early
