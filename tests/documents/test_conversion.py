@@ -141,6 +141,14 @@ def test_a_sheet_has_whole_numbers_and_empty_cells(tmp_path: Path) -> None:
 
 
 @office
+def test_numbers_are_written_as_people_do(tmp_path: Path) -> None:
+    values = (b"1200.0", b"0.30000000000000004", b"-7", b"1E+20", b"12345678901234")
+    cells = b"".join(b"<c><v>" + value + b"</v></c>" for value in values)
+    (tmp_path / "a.xlsx").write_bytes(sheet(b"<row>" + cells + b"</row>"))
+    assert "| 1200 | 0.3 | -7 | 1e+20 | 12345678901234 |" in read(tmp_path / "a.xlsx")
+
+
+@office
 def test_a_word_file_keeps_headings_lists_tables_links_and_equations(tmp_path: Path) -> None:
     equation = (
         f'<m:oMath xmlns:m="{MATH}"><m:r><m:t>E=m</m:t></m:r><m:sSup><m:e><m:r><m:t>c</m:t></m:r></m:e>'

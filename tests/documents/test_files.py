@@ -75,6 +75,10 @@ def test_a_file_that_is_cut_off_while_it_is_read(large: Path) -> None:
     os.truncate(large, BLOCK + 10)
     with pytest.raises(DocumentError, match="changed while it was read"):
         list(blocks)
+    document = open_document(large)
+    os.truncate(large, 10)
+    with pytest.raises(DocumentError, match="changed while it was read"):
+        _ = document.fingerprint
 
 
 def test_a_file_that_is_only_touched(large: Path) -> None:
@@ -336,6 +340,8 @@ def test_two_stars_and_hidden_names(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert text_of(open_document("**/*.md")) == "ab"
     assert text_of(open_document("x/**/y/*")) == "be"
     assert text_of(open_document("**/.h/*.md")) == "c"
+    Path("x", ".env").write_text("h")
+    assert text_of(open_document("**/.env")) == "h"
     assert text_of(open_document("**/y/**/*.txt")) == "e"
     assert [it.name for it in open_document("**/*.md").sources] == ["a.md", "x/y/b.md"]
     with pytest.raises(DocumentError, match=r"no file matches x/\*\*/z"):
