@@ -30,7 +30,8 @@ def listen(host: str, port: int, keys: Keys) -> socket.socket:
             "leave --host out to serve this machine only"
         )
     family = socket.AF_INET6 if _is_ipv6(host) else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # With the protocol named, asyncio turns Nagle's delay off for the connections.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))

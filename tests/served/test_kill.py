@@ -1,0 +1,89 @@
+"""Kill a server with signal 9 in the middle of 50 reads: all finish, and little is paid twice.
+
+`KILLS=10 python -m pytest tests/served/test_kill.py` kills it ten times.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from server import Server, facts_document
+
+READS = 50
+KILLS = int(os.environ.get("KILLS", "2"))
+CALLS = 8
+PATIENCE_SECONDS = 120.0
+
+
+def start(engine: Server, data: Path) -> tuple[subprocess.Popen[str], str]:
+    """The command, and the address that it serves at."""
+    command = [
+        *(sys.executable, "-m", "memagent", "serve", "--port", "0", "--data", str(data)),
+        *("--base-url", engine.base_url, "--model", "test-model", "--concurrency", str(CALLS)),
+        *("--chunk-tokens", "120", "--memory-tokens", "500", "--answer-tokens", "500"),
+        *("--workflow", "overwrite"),
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    assert process.stderr
+    said = process.stderr.readline()
+    assert "serving test-model at " in said, said + process.stderr.read()
+    return process, said.split(" at ")[1].split("/v1")[0]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait, but not for ever."""
+    patience = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < patience
+        time.sleep(0.02)
+
+
+def reads(address: str) -> list[dict[str, Any]]:
+    """All reads, as the server lists them."""
+    found: list[dict[str, Any]] = httpx2.get(f"{address}/v1/reads?limit=1000", timeout=60).json()["data"]
+    return found
+
+
+def test_fifty_reads_survive_kills(serve: Callable[..., Server], tmp_path: Path) -> None:
+    engine, data = serve(latency_seconds=0.03), tmp_path / "data"
+    process, address = start(engine, data)
+    with httpx2.Client(base_url=address, timeout=60) as client:
+        for number in range(READS):
+            body = {
+                "problem": "What are all the facts?",
+                "document": facts_document(50, seed=number, words=8),
+            }
+            assert client.post("/v1/reads", json=body).status_code == 201
+    before = 0
+    for kill in range(1, KILLS + 1):
+        # Wherever it is: some reads done, some under way, some waiting.
+        wait_until(lambda target=READS * 6 * kill // (KILLS + 1): len(engine.paid) >= target)  # type: ignore[misc]
+        process.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+        assert engine.paid_twice <= before
+        before += CALLS  # those in flight may be paid for again
+        process, address = start(engine, data)
+    wait_until(lambda: all(it["state"] == "done" for it in reads(address)))
+    assert len(reads(address)) == READS
+    assert engine.paid_twice <= before
+    with httpx2.Client(base_url=address, timeout=60) as client:
+        for number, read in enumerate(reversed(reads(address))):
+            result = client.get(f"/v1/reads/{read['id']}/result").json()
+            text = facts_document(50, seed=number, words=8)
+            facts = [it for it in text.replace(".", "").split() if it.startswith("FACT")]
+            assert all(fact in result["answer"] for fact in facts)
+            assert result["calls"] > 4
+    process.send_signal(signal.SIGTERM)  # a clean end
+    _, said = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 0, said
+    assert said == ""

@@ -1,0 +1,52 @@
+"""Five hundred streams at once: none is lost. How fast that is, benchmarks/serving.py tells."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from memagent.types import Completion, Message, Sampling
+from server import facts_document
+
+CHATS, PARAGRAPHS = 500, 36
+
+
+def test_five_hundred_streams_at_once(serving: Any, facts: Any) -> None:
+    kind = type(facts())
+
+    class Slow(kind):  # type: ignore[misc, valid-type]
+        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+            await asyncio.sleep(0.05)
+            made: Completion = await super().complete(messages, sampling)
+            return made
+
+    served = serving(Slow(facts()._function, window_tokens=2000))
+    answers = asyncio.run(_ask_all(int(served.address.rpartition(":")[2])))
+    for number, (answer, alive) in enumerate(answers):
+        assert all(f"FACT-{it}:" in answer for it in range(PARAGRAPHS) if it % 3), number
+        assert alive == b"HTTP/1.1 200 OK"
+    assert not list(served.store.chats.iterdir())
+
+
+async def _ask_all(port: int) -> list[tuple[str, bytes]]:
+    return await asyncio.gather(*(_ask(port, number) for number in range(CHATS)))
+
+
+async def _ask(port: int, number: int) -> tuple[str, bytes]:
+    """The text that was streamed, and the first line of the reply."""
+    turns = [
+        {"role": "user", "content": facts_document(PARAGRAPHS, seed=number, words=8)},
+        {"role": "user", "content": "What are all the facts?"},
+    ]
+    body = json.dumps({"model": "memagent", "stream": True, "messages": turns, "memagent": {}}).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+    rest = "Content-Type: application/json\r\nConnection: close\r\n\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write((head + rest).encode() + body)
+    first = await reader.readline()
+    lines = (await reader.read()).decode().splitlines()
+    writer.close()
+    assert "data: [DONE]" in lines
+    chunks = [json.loads(it[6:]) for it in lines if it.startswith("data: {")]
+    return "".join(it["choices"][0]["delta"].get("content") or "" for it in chunks), first.strip()
