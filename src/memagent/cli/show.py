@@ -14,11 +14,9 @@ from rich.console import Console
 from rich.text import Text
 
 from memagent.cli.flags import PATH
+from memagent.cli.journals import DocumentText, document_text, newest_journal
 from memagent.cli.messages import harmless, say, warn
-from memagent.documents.opening import Document, open_document
-from memagent.errors import DocumentError, JournalError
 from memagent.reading.journal import read_journal
-from memagent.settings import user_cache_path
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
@@ -32,18 +30,18 @@ def command(console: Console, trace: Path | None, chunks: bool) -> int:
 
     TRACE is a journal, as `ask --trace` writes it; without it, the newest one in the cache is shown.
     """
-    path = trace or _newest()
+    path = trace or newest_journal()
     if trace is None:
         warn(console, f"journal: {path}")
     memory, lines, answered = "", 0, False
-    texts: _Texts | None = None
+    texts: DocumentText | None = None
     for line in read_journal(path):
         lines += 1
         match line["type"]:
             case "header":
                 memory = line.get("memory", "")
                 _print_header(line)
-                texts = _texts(line, console) if chunks else None
+                texts = document_text(line, console) if chunks else None
             case "overflow":
                 _print("a chunk did not fit the model's window and was split", "yellow")
             case "conversation":
@@ -57,14 +55,6 @@ def command(console: Console, trace: Path | None, chunks: bool) -> int:
     elif not answered:
         warn(console, "the read is not finished: run memagent ask with --resume to continue")
     return 0
-
-
-def _newest() -> Path:
-    folder = user_cache_path() / "journals"
-    journals = sorted(folder.glob("*.jsonl"), key=lambda path: path.stat().st_mtime)
-    if not journals:
-        raise JournalError(f"there is no journal in {folder}: name one that ask --trace has written")
-    return journals[-1]
 
 
 def _print(text: str, style: str = "") -> None:
@@ -85,7 +75,7 @@ def _print_header(line: Mapping[str, Any]) -> None:
     _print(f"{line['model']}, {line['workflow']}, {budgets}\n", "dim")
 
 
-def _print_step(line: Mapping[str, Any], before: str, texts: _Texts | None) -> None:
+def _print_step(line: Mapping[str, Any], before: str, texts: DocumentText | None) -> None:
     usage, cut = line["usage"], ", cut" if line["finish_reason"] == "length" else ""
     cost = f"{usage['prompt_tokens']:,} + {usage['completion_tokens']:,} tokens{cut}, {line['seconds']:.1f} s"
     if line["kind"] == "answer":
@@ -97,7 +87,9 @@ def _print_step(line: Mapping[str, Any], before: str, texts: _Texts | None) -> N
         start, end = line["span"]
         _print(f"chunk {line['chunk_index'] + 1} [{start:,}, {end:,}) of {line['source']}: {cost}", "cyan")
         if texts is not None:
-            _print("".join(f"  | {part}\n" for part in texts.at(start, end).splitlines()).removesuffix("\n"))
+            _print(
+                "".join(f"  | {part}\n" for part in texts.at(start, end).text.splitlines()).removesuffix("\n")
+            )
     changed = False
     for mark, sentence in _changes(before, line["memory"]):
         changed = True
@@ -119,35 +111,3 @@ def _changes(before: str, after: str) -> Iterator[tuple[str, str]]:
 
 def _sentences(text: str) -> list[str]:
     return [json.dumps(part, ensure_ascii=False)[1:-1] for part in _SENTENCE_END.split(text) if part.strip()]
-
-
-class _Texts:
-    """The text of a document by character spans; it holds little more than the span that is asked for."""
-
-    def __init__(self, document: Document) -> None:
-        self._document = document
-        self._blocks = iter(document.blocks())
-        self._held, self._start = "", 0
-
-    def at(self, start: int, end: int) -> str:
-        """The text of a span. Spans in rising order are read once."""
-        if start < self._start:
-            self._blocks, self._held, self._start = iter(self._document.blocks()), "", 0
-        while self._start + len(self._held) < end and (block := next(self._blocks, None)) is not None:
-            self._held += block[1]
-            gone = min(start - self._start, len(self._held))
-            self._held, self._start = self._held[gone:], self._start + gone
-        return self._held[start - self._start : end - self._start]
-
-
-def _texts(header: Mapping[str, Any], console: Console) -> _Texts | None:
-    """The texts of a journal's document, if it is still there and the same."""
-    recorded = header["document"]
-    try:
-        document = open_document(*recorded["sources"])
-        if document.fingerprint == recorded["sha256"]:
-            return _Texts(document)
-        warn(console, "the document has changed since: only the places of the chunks are shown")
-    except DocumentError as error:
-        warn(console, f"only the places of the chunks are shown: {error}")
-    return None

@@ -1,0 +1,100 @@
+// The page: journals that are dropped on it, opened, or in it from the start.
+
+import { embedded } from "./embedded.js";
+import { isJournal, readJournal, Unusable } from "./journal.js";
+import { Screen } from "./screen.js";
+import { Characters, textOf } from "./text.js";
+import { Trace } from "./trace.js";
+import { counted, element, shown } from "./view.js";
+
+const UNFINISHED = "There is no answer yet: this read was not finished.";
+const screen = new Screen();
+
+/** Say what the page is doing. */
+function say(text) {
+  element("status").textContent = text;
+}
+
+/** Say why something did not work; nothing takes it back. */
+function complain(text = "") {
+  element("problem-told").textContent = text;
+  element("problem-told").hidden = !text;
+}
+
+/** Do something that files may spoil. */
+async function trying(work) {
+  complain();
+  try {
+    await work();
+  } catch (error) {
+    say("");
+    complain(error instanceof Unusable ? error.message : `This did not work: ${error.message}`);
+  }
+}
+
+async function openJournal(blob, name, text, checked = true) {
+  const started = performance.now();
+  const trace = new Trace(name);
+  let percent = 0;
+  const told = (part) => {
+    const now = Math.floor(part * 100);
+    if (now !== percent) say(`Reading ${name}: ${(percent = now)}%`);
+  };
+  await readJournal(blob, (line) => trace.add(line), { name, checked, told });
+  screen.open(trace, text, UNFINISHED);
+  const seconds = (performance.now() - started) / 1000;
+  say(`${name}: ${counted(trace.steps.length, "step")}, opened in ${shown(seconds, 2)} s`);
+}
+
+/** Files that a person gives: at most one journal, and the text that was read. */
+async function take(files) {
+  const journals = [];
+  const others = [];
+  for (const file of files) ((await isJournal(file)) ? journals : others).push(file);
+  if (journals.length > 1) throw new Unusable("These are several journals: drop one of them.");
+  if (!journals.length && !screen.trace) {
+    const names = others.map((it) => it.name).join(", ");
+    throw new Unusable(`${names}: not a journal. memagent ask --trace FILE writes one.`);
+  }
+  if (journals.length) await openJournal(journals[0], journals[0].name, null);
+  if (others.length) {
+    screen.setText(await textOf(others, screen.trace));
+    say(`${others.map((it) => it.name).join(", ")}: the text that was read`);
+  }
+}
+
+function listenToFiles() {
+  const files = (list) => [...list];
+  element("file").addEventListener("change", (event) => {
+    const chosen = files(event.target.files);
+    event.target.value = "";
+    if (chosen.length) trying(() => take(chosen));
+  });
+  let depth = 0; // of elements that a file is dragged over
+  const show = (change) => {
+    depth = Math.max(0, depth + change);
+    element("drop").hidden = depth === 0;
+  };
+  addEventListener("dragenter", (event) => event.dataTransfer?.types.includes("Files") && show(1));
+  addEventListener("dragleave", (event) => event.dataTransfer?.types.includes("Files") && show(-1));
+  addEventListener("dragover", (event) => event.preventDefault());
+  addEventListener("drop", (event) => {
+    event.preventDefault();
+    show(-depth);
+    const dropped = files(event.dataTransfer.files);
+    if (dropped.length) trying(() => take(dropped));
+  });
+}
+
+/** Open what is in the page from the start. */
+async function openEmbedded() {
+  const name = element("embedded-journal")?.dataset.name;
+  const journal = await embedded("embedded-journal");
+  if (!journal) return;
+  await openJournal(journal, name, null, false);
+  const text = await embedded("embedded-text");
+  if (text) screen.setText(new Characters(await text.text()));
+}
+
+listenToFiles();
+await trying(openEmbedded);

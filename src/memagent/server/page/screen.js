@@ -1,0 +1,154 @@
+// The read on the screen: which step is shown, and how one gets to another.
+
+import { Timeline } from "./timeline.js";
+import { element, showAnswer, showHead, showStep, showTotals, stepLine } from "./view.js";
+
+const PAGE_STEPS = 10;
+
+/** Shows one trace, and moves through its steps. */
+export class Screen {
+  constructor() {
+    this.trace = null;
+    this.text = null;
+    this.place = 0;
+    this.found = null;
+    this.waiting = "";
+    this.asked = false;
+    this.timeline = new Timeline(element("timeline"), element("strip"), element("cursor"), (place) => this.go(place));
+    element("slider").addEventListener("input", (event) => this.go(event.target.valueAsNumber - 1));
+    element("changes").addEventListener("change", () => this.ask());
+    for (const [id, move] of Object.entries(MOVES)) element(id).addEventListener("click", () => move(this));
+    document.addEventListener("keydown", (event) => this.pressed(event));
+  }
+
+  /** Show a trace from its first change on. */
+  open(trace, text, waiting) {
+    Object.assign(this, { trace, text, waiting, found: null, place: 0 });
+    element("start").hidden = true;
+    element("read").hidden = false;
+    const first = trace.steps.findIndex((it) => it.changed);
+    this.place = Math.max(0, first);
+    showHead(trace);
+    this.grown();
+  }
+
+  /** Back to the start page. */
+  close() {
+    this.trace = null;
+    element("read").hidden = true;
+    element("start").hidden = false;
+    document.title = "memagent";
+  }
+
+  /** The trace has new steps, or an answer. */
+  grown() {
+    showAnswer(this.trace, this.waiting, (source) => this.openSource(source));
+    showTotals(this.trace);
+    element("slider").max = Math.max(1, this.trace.steps.length);
+    this.timeline.show(this.trace);
+    this.ask();
+  }
+
+  /** The text of the document is known now. */
+  setText(text) {
+    this.text = text;
+    this.ask();
+  }
+
+  go(place) {
+    if (!this.trace?.steps.length) return;
+    const to = Math.max(0, Math.min(this.trace.steps.length - 1, place));
+    if (to === this.place) return;
+    this.place = to;
+    this.found = null;
+    this.ask();
+  }
+
+  goToChange(direction) {
+    const to = this.trace.changeFrom(this.place, direction);
+    if (to >= 0) this.go(to);
+  }
+
+  /** Go to the step that read a source's excerpt, and mark it. */
+  openSource(source) {
+    const offset = source.at ?? this.offsetOf(source);
+    const place = offset === null ? -1 : this.trace.stepAt(offset);
+    if (place < 0) return;
+    this.place = place;
+    this.found = [offset, offset + (source.end - source.start)];
+    this.ask();
+    element("text").focus();
+  }
+
+  /** Where a source stands in the whole document: sources count from the beginning of their file. */
+  offsetOf(source) {
+    const names = this.trace.header.document?.sources ?? [];
+    if (names.length <= 1) return source.start;
+    const read = this.trace.steps.filter((it) => it.ofDocument && it.source === source.file);
+    for (const { span } of this.text ? read : []) {
+      const within = this.text.slice(...span).indexOf(source.excerpt);
+      if (within >= 0) return span[0] + [...this.text.slice(...span).slice(0, within)].length;
+    }
+    return null;
+  }
+
+  /** Draw before the next frame; whatever was asked for meanwhile is drawn once. */
+  ask() {
+    if (this.asked) return;
+    this.asked = true;
+    requestAnimationFrame(() => {
+      this.asked = false;
+      if (this.trace) this.draw();
+    });
+  }
+
+  draw() {
+    const { trace, place } = this;
+    const step = trace.steps[place];
+    element("slider").disabled = !step;
+    element("previous").disabled = place === 0;
+    element("next").disabled = place >= trace.steps.length - 1;
+    element("previous-change").disabled = trace.changeFrom(place, -1) < 0;
+    element("next-change").disabled = trace.changeFrom(place, 1) < 0;
+    if (!step) {
+      element("step").textContent = "No step is finished yet.";
+      element("memory").replaceChildren();
+      element("text").replaceChildren();
+      return;
+    }
+    const line = stepLine(trace, place);
+    element("step").textContent = line;
+    element("slider").value = place + 1;
+    element("slider").setAttribute("aria-valuetext", line);
+    this.timeline.move(place);
+    showStep(step, element("changes").checked, this.text, this.found);
+  }
+
+  pressed(event) {
+    const own = event.target.closest?.("input, textarea, select, summary, [contenteditable]");
+    const free = !own && !event.ctrlKey && !event.metaKey && !event.altKey;
+    const scrolls = event.target.classList?.contains("text") && !event.key.startsWith("Arrow");
+    const move = KEYS[event.key];
+    if (!this.trace || !free || !move || (scrolls && event.key.length > 1)) return;
+    event.preventDefault();
+    move(this);
+  }
+}
+
+const MOVES = {
+  previous: (screen) => screen.go(screen.place - 1),
+  next: (screen) => screen.go(screen.place + 1),
+  "previous-change": (screen) => screen.goToChange(-1),
+  "next-change": (screen) => screen.goToChange(1),
+};
+
+const KEYS = {
+  ArrowLeft: MOVES.previous,
+  ArrowRight: MOVES.next,
+  p: MOVES["previous-change"],
+  n: MOVES["next-change"],
+  PageUp: (screen) => screen.go(screen.place - PAGE_STEPS),
+  PageDown: (screen) => screen.go(screen.place + PAGE_STEPS),
+  Home: (screen) => screen.go(0),
+  End: (screen) => screen.go(screen.trace.steps.length - 1),
+};

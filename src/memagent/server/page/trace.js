@@ -1,0 +1,105 @@
+// What the page knows of one read: its steps, and what they came to.
+
+import { changeSize } from "./diff.js";
+
+/** The record of a read; lines of a journal are added as they come. */
+export class Trace {
+  constructor(name) {
+    this.name = name;
+    this.header = null;
+    this.steps = [];
+    this.answer = null;
+    /** The answer's statements with their sources; null where nobody looked for them. */
+    this.statements = null;
+    this.splits = 0;
+    this.totals = { prompt: 0, cached: 0, completion: 0, seconds: 0, cut: 0, changes: 0, chunks: 0 };
+    this.longest = 0;
+    this.inNotes = false;
+    this.pendingSplit = false;
+  }
+
+  add(line) {
+    if (line.type === "header") this.header = line;
+    else if (line.type === "overflow") {
+      this.splits += 1;
+      this.pendingSplit = true;
+    } else if (line.type === "conversation") this.addStep(line);
+    else if (line.type === "answer") this.answer = line.answer;
+    else if (line.type === "statements") this.statements = line.statements;
+  }
+
+  addStep(line) {
+    const previous = this.steps.at(-1);
+    const held = previous ? previous.memory : (this.header.memory ?? "");
+    const memory = line.memory === held ? held : line.memory;
+    const before = line.kind === "answer" ? memory : this.startsAnew(line) ? "" : held;
+    const size = changeSize(before, memory);
+    const sameChunk = previous && line.span && previous.chunkIndex === line.chunk_index && previous.span;
+    const step = {
+      kind: line.kind,
+      chunkIndex: line.chunk_index,
+      span: line.span,
+      source: line.source,
+      memory,
+      before,
+      enough: line.enough,
+      seconds: line.seconds,
+      cut: line.finish_reason === "length",
+      usage: line.usage,
+      added: size.added,
+      removed: size.removed,
+      changed: before !== memory,
+      asked: Boolean(sameChunk) && String(previous.span) === String(line.span),
+      split: this.pendingSplit || (Boolean(sameChunk) && previous.span[1] === line.span[0]),
+      ofDocument: this.isOfDocument(line, previous),
+    };
+    this.pendingSplit = false;
+    this.steps.push(step);
+    this.count(step, previous);
+  }
+
+  /** Whether a conversation starts with nothing in memory. */
+  startsAnew(line) {
+    const previous = this.steps.at(-1);
+    const again = previous && String(previous.span) === String(line.span);
+    return this.header.workflow === "map_reduce" && !again;
+  }
+
+  /** Whether the span of a conversation is one of the document: notes may be read like chunks, too. */
+  isOfDocument(line, previous) {
+    if (this.header.workflow === "map_reduce" && previous && line.chunk_index < previous.chunkIndex) {
+      this.inNotes = true;
+    }
+    return line.span !== null && !this.inNotes;
+  }
+
+  count(step, previous) {
+    const { totals } = this;
+    totals.prompt += step.usage.prompt_tokens;
+    totals.cached += step.usage.cached_tokens ?? 0;
+    totals.completion += step.usage.completion_tokens;
+    totals.seconds += step.seconds;
+    totals.cut += step.cut ? 1 : 0;
+    totals.changes += step.changed ? 1 : 0;
+    if (step.ofDocument && step.chunkIndex !== previous?.chunkIndex) totals.chunks += 1;
+    this.longest = Math.max(this.longest, step.added, step.removed);
+  }
+
+  /** The nearest step before (-1) or behind (+1) `place` that changed the memory; -1 if there is none. */
+  changeFrom(place, direction) {
+    for (let at = place + direction; at >= 0 && at < this.steps.length; at += direction) {
+      if (this.steps[at].changed) return at;
+    }
+    return -1;
+  }
+
+  /** The step that read the character at `offset` of the document; -1 if none did. */
+  stepAt(offset) {
+    return this.steps.findIndex((it) => it.ofDocument && it.span[0] <= offset && offset < it.span[1]);
+  }
+
+  /** Where the document ends, as far as it was read. */
+  get end() {
+    return this.steps.reduce((end, it) => (it.ofDocument ? Math.max(end, it.span[1]) : end), 0);
+  }
+}

@@ -1,0 +1,117 @@
+"""`memagent view`: one file that holds a read, its text and its sources."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import memagent
+from memagent.cli import main
+from memagent.cli.journals import DocumentText
+from memagent.reading.journal import read_journal
+
+FACTS = ("A hat was lost.", "The goose held a stone.")
+STORY = "A hat was lost.\n\n" + "Nothing was said. " * 40 + "\n\nThe goose held a stone.\n"
+
+
+def record(folder: Path, *names: str) -> Path:
+    """The journal of a read of files with the same story, which keeps both of its facts."""
+    for name in names:
+        (folder / name).write_text(STORY, "utf-8")
+    memory: list[str] = []
+
+    def reply(messages: tuple[memagent.Message, ...]) -> str:
+        shown = messages[-1].content
+        if "<chunk" not in shown:
+            return "The goose held a stone. A crown was lost."
+        fresh = [
+            it for it in ("A hat was lost.", "The goose held a stone.") if it in shown and it not in memory
+        ]
+        memory.extend(fresh)
+        return "MEMORY\n" + " ".join(memory) if fresh else "UNCHANGED"
+
+    settings = memagent.Settings(read=memagent.ReadSettings(workflow="gated", chunk_tokens=60))
+    trace = folder / "trace.jsonl"
+    files = [folder / name for name in names]
+    memagent.read("What?", files, engine=memagent.ScriptedEngine(reply), trace=trace, settings=settings)
+    return trace
+
+
+def held(page: Path, id: str) -> str:
+    """What is embedded in a page."""
+    found = re.search(rf'id="{id}"[^>]*>([^<]*)</script>', page.read_text("utf-8"))
+    assert found, id
+    return gzip.decompress(base64.b64decode(found[1])).decode()
+
+
+def test_the_page_holds_the_journal_the_text_and_the_sources(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace, out = record(tmp_path, "a.txt", "b.txt"), tmp_path / "page.html"
+    assert main(["view", str(trace), "--out", str(out)]) == 0
+    assert capsys.readouterr().out == f"{out}\n"
+    lines = [json.loads(line) for line in held(out, "embedded-journal").splitlines()]
+    assert lines[:-1] == [line for line in read_journal(trace) if line["type"] != "reply"]
+    text = held(out, "embedded-text")
+    assert text == STORY * 2
+    supported, bare = lines[-1]["statements"]
+    assert bare == {"text": "A crown was lost.", "source": None}
+    source = supported["source"]
+    at, length = source["at"], len(source["excerpt"])
+    assert text[at : at + length] == source["excerpt"] == "The goose held a stone"
+    assert STORY[source["start"] : source["end"]] == source["excerpt"]
+
+
+def test_without_its_text_a_page_has_places_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace, out = record(tmp_path, "a.txt"), tmp_path / "page.html"
+    assert main(["view", str(trace), "--out", str(out), "--without-text"]) == 0
+    assert 'id="embedded-text"' not in out.read_text("utf-8")
+    (tmp_path / "a.txt").write_text("something else", "utf-8")
+    assert main(["view", str(trace), "--out", str(out)]) == 0
+    assert "has changed" in capsys.readouterr().err
+    types = [json.loads(line)["type"] for line in held(out, "embedded-journal").splitlines()]
+    assert "statements" not in types and 'id="embedded-text"' not in out.read_text("utf-8")
+
+
+def test_no_file_but_a_page_is_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trace = record(tmp_path, "a.txt")
+    document = tmp_path / "trace.html"
+    document.write_text("<!doctype html><p>a document", "utf-8")
+    assert main(["view", str(trace)]) == 2
+    assert "trace.html exists" in capsys.readouterr().err
+    assert document.read_text("utf-8") == "<!doctype html><p>a document"
+    document.unlink()
+    assert main(["view", str(trace)]) == main(["view", str(trace)]) == 0
+
+
+def test_what_is_no_journal_leaves_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.jsonl").write_text("a poem\nof two lines\n", "utf-8")
+    (tmp_path / "b.jsonl").write_bytes(b"")
+    for name, said in (("a", "not written by memagent"), ("b", "is empty"), ("c", "cannot be read")):
+        assert main(["view", str(tmp_path / f"{name}.jsonl"), "--out", str(tmp_path / "page.html")]) == 2
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_spans_of_a_document_tell_their_files_and_pages(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(STORY, "utf-8")
+    text = DocumentText(memagent.open_document(tmp_path / "a.txt", tmp_path / "b.txt"))
+    end = len(STORY)
+    chunk = text.at(end - 8, end + 5)
+    assert chunk.text == STORY[-8:] + STORY[:5]
+    assert [(part.start, part.end, part.offset) for part in chunk.parts] == [
+        (end - 8, end, 0),
+        (end, end + 5, end),
+    ]
+    assert text.at(end + 1, end + 4).text == STORY[1:4]
+    assert text.at(0, 5).text == STORY[:5]  # back again
+    assert [part.offset for part in text.at(0, 5).parts] == [0]

@@ -1,0 +1,446 @@
+"""The page in a browser: what it shows of a read, how one moves through it, and which files it takes."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import zlib
+from collections.abc import Callable
+from hashlib import sha256
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from memagent.errors import JournalError
+from memagent.reading.journal import read_journal
+from memagent.storage import Log
+
+playwright = pytest.importorskip("playwright.sync_api")
+expect = getattr(playwright, "expect", None)
+Page = getattr(playwright, "Page", None)
+
+STEPS = 10_000
+DIFF = "async ([old, fresh]) => (await import('./diff.js')).diff(old, fresh)"
+
+
+def usage(tokens: int = 10) -> dict[str, int]:
+    return {"prompt_tokens": tokens, "completion_tokens": 5, "cached_tokens": 0}
+
+
+def header(**values: object) -> dict[str, object]:
+    document = {"sha256": "0" * 64, "sources": ["a.txt"]}
+    return {
+        "type": "header",
+        "format": 2,
+        "problem": "Who?",
+        "memory": "",
+        "document": document,
+        "budgets": {"chunk_tokens": 100},
+        "model": "scripted",
+        "workflow": "gated",
+        **values,
+    }
+
+
+def step(index: int | None, memory: str, span: tuple[int, int] | None, **values: object) -> dict[str, object]:
+    line = {
+        "type": "conversation",
+        "kind": "answer" if index is None else "update",
+        "chunk_index": index,
+        "span": span,
+        "source": None if span is None else "a.txt",
+        "prompt_sha256": "0" * 16,
+        "finish_reason": "stop",
+        "usage": usage(),
+        "memory": memory,
+        "enough": False,
+        "seconds": 1.0,
+    }
+    return {**line, **values}
+
+
+def write(path: Path, *lines: dict[str, object]) -> Path:
+    with Log(path) as log:
+        for line in lines:
+            log.append(line)
+    return path
+
+
+def give(page: Page, *files: Path) -> None:
+    page.locator("#file").set_input_files(list(files))
+
+
+def says(page: Page, text: str) -> None:
+    expect(page.locator("#problem-told")).to_contain_text(text)
+
+
+def test_a_read_is_shown_from_the_disk(viewed: Callable[..., Page], record: Callable[..., Path]) -> None:
+    page = viewed(record())
+    expect(page.get_by_role("heading", level=1)).to_have_text("What did the goose hold?")
+    expect(page.locator("#memory ins")).to_have_text("A hat was lost in the snow.")
+    page.keyboard.press("n")
+    expect(page.locator("#memory ins")).to_have_text("Peterson found a goose.")
+    expect(page.locator("#memory del")).to_have_count(0)
+    page.keyboard.press("n")
+    expect(page.locator("#memory ins")).to_have_text("The goose held a blue stone.")
+    expect(page.locator("#memory del")).to_contain_text("A hat was lost in the snow.")
+    expect(page.locator("#text")).to_contain_text("The goose held a blue stone.")
+    page.get_by_label("Changes").uncheck()
+    assert page.locator("#memory").inner_text() == "Peterson found a goose. The goose held a blue stone."
+
+
+def test_the_text_beside_the_memory_is_the_chunk_character_for_character(
+    viewed: Callable[..., Page], record: Callable[..., Path]
+) -> None:
+    trace = record()
+    story = (trace.parent / "story.txt").read_text("utf-8")
+    page = viewed(trace)
+    page.keyboard.press("Home")
+    for line in read_journal(trace):
+        if line["type"] == "conversation" and line["span"]:
+            start, end = line["span"]
+            expect(page.locator("#text-facts")).to_contain_text(f"characters {start:,} to {end:,}")
+            assert page.locator("#text").text_content() == story[start:end]
+            page.keyboard.press("ArrowRight")
+
+
+def test_each_statement_of_the_answer_leads_to_its_place(
+    viewed: Callable[..., Page], record: Callable[..., Path]
+) -> None:
+    page = viewed(record())
+    supported, unsupported = page.locator("#answer li").all()
+    expect(unsupported).to_contain_text("Nobody was hanged.")
+    expect(unsupported).to_contain_text("Nothing in the text was found")
+    supported.get_by_role("button", name="Show in the text").click()
+    expect(page.locator("#text mark")).to_have_text("The goose held a blue stone")
+
+
+def test_keys_slider_buttons_and_the_strip_move_through_the_steps(empty: Page, tmp_path: Path) -> None:
+    lines = [step(index, f"Memory {index // 3}.", (index * 5, index * 5 + 5)) for index in range(30)]
+    give(empty, write(tmp_path / "t.jsonl", header(), *lines))
+    told = empty.locator("#step")
+    expect(told).to_contain_text("Step 1 of 30")
+    for key, number in (("ArrowRight", 2), ("n", 4), ("End", 30), ("ArrowRight", 30), ("p", 28),
+                        ("PageUp", 18), ("ArrowLeft", 17), ("Home", 1), ("ArrowLeft", 1)):  # fmt: skip
+        empty.keyboard.press(key)
+        expect(told).to_contain_text(f"Step {number} of 30")
+    slider = empty.get_by_role("slider")
+    slider.fill("12")
+    expect(told).to_contain_text("Step 12 of 30")
+    assert "Step 12 of 30" in (slider.get_attribute("aria-valuetext") or "")
+    slider.press("ArrowRight")
+    expect(told).to_contain_text("Step 13 of 30")
+    empty.get_by_role("button", name="Previous change").click()
+    expect(told).to_contain_text("Step 10 of 30")
+    box = empty.locator("#timeline").bounding_box()
+    assert box
+    empty.mouse.click(box["x"] + box["width"] * 25.5 / 30, box["y"] + 10)
+    expect(told).to_contain_text("Step 26 of 30")
+
+
+def test_ten_thousand_steps_are_opened_and_gone_through(empty: Page, tmp_path: Path) -> None:
+    words = [f"Fact number {number} is known." for number in range(STEPS)]
+    lines = [
+        step(index, " ".join(words[max(0, index - 40) : index + 1]), (index, index + 1))
+        for index in range(STEPS)
+    ]
+    trace = tmp_path / "t.jsonl"
+    trace.write_bytes(b"".join(_line(it) for it in (header(), *lines)))
+    give(empty, trace)
+    expect(empty.locator("#step")).to_contain_text("Step 1 of 10,000", timeout=60_000)
+    empty.keyboard.press("End")
+    expect(empty.locator("#memory ins")).to_have_text(words[-1].split(".")[0] + ".")
+    expect(empty.locator("#memory del")).to_contain_text(words[STEPS - 42])
+    drawn = empty.evaluate(
+        """() => { const { data } = strip.getContext("2d").getImageData(0, 0, strip.width, strip.height);
+                   return new Set(new Uint32Array(data.buffer)).size }"""
+    )
+    assert drawn > 2  # the ground, what was added, what was removed
+
+
+def _line(line: dict[str, object]) -> bytes:
+    """As a log writes it, without its thousands of waits for the disk."""
+    body = json.dumps(line, ensure_ascii=False).encode()
+    return body[:-1] + b', "crc32": "%08x"}\n' % zlib.crc32(body)
+
+
+def test_many_moves_within_a_frame_are_drawn_once(empty: Page, tmp_path: Path) -> None:
+    lines = [step(index, f"Memory {index}.", (index, index + 1)) for index in range(100)]
+    give(empty, write(tmp_path / "t.jsonl", header(), *lines))
+    expect(empty.locator("#step")).to_contain_text("Step 1 of 100")
+    changes = empty.evaluate(
+        """async () => {
+          let seen = 0;
+          const watching = new MutationObserver((found) => (seen += found.length));
+          watching.observe(document.querySelector("#memory"), { childList: true });
+          const slider = document.querySelector("#slider");
+          for (let at = 1; at <= 100; at += 1) {
+            slider.value = at;
+            slider.dispatchEvent(new Event("input"));
+          }
+          await new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
+          return seen;
+        }"""
+    )
+    assert changes == 1
+
+
+HOSTILE = '<img src=x onerror=alert(1)></script><script>alert(2)</script>{{7*7}}" onload="alert(3)'
+
+
+def test_text_is_text_wherever_it_stands(viewed: Callable[..., Page], record: Callable[..., Path]) -> None:
+    facts = [f"{fact} {HOSTILE}" for fact in ("One.", "Two.")]
+    trace = record(" ".join(facts), facts, HOSTILE, f"Who? {HOSTILE}", "<b onclick=alert(4)>x&amp;y.txt")
+    page = viewed(trace)
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"Who? {HOSTILE}")
+    expect(page.locator("#answer")).to_contain_text(HOSTILE)
+    expect(page.locator("#memory")).to_contain_text(HOSTILE)
+    expect(page.locator("#text")).to_contain_text(HOSTILE)
+    expect(page.locator("#facts")).to_contain_text("<b onclick=alert(4)>x&amp;y.txt")
+    assert page.locator("img, main script, b").count() == 0
+
+
+def test_dropped_text_stands_beside_the_memory_if_it_is_what_was_read(
+    empty: Page, record: Callable[..., Path]
+) -> None:
+    trace = record()
+    story = trace.parent / "story.txt"
+    data = empty.evaluate_handle(
+        """([journal, text]) => {
+          const data = new DataTransfer();
+          data.items.add(new File([journal], "story.jsonl"));
+          data.items.add(new File([text], "story.txt"));
+          return data;
+        }""",
+        [trace.read_text("utf-8"), story.read_text("utf-8")],
+    )
+    empty.dispatch_event("main", "drop", {"dataTransfer": data})
+    expect(empty.locator("#text")).to_contain_text("A hat was lost in the snow. \U0001fabf")
+    story.write_text(story.read_text("utf-8").replace("snow", "rain"), "utf-8")
+    give(empty, story)
+    says(empty, "changed since")
+    expect(empty.locator("#text")).to_contain_text("in the snow")
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "told"),
+    [
+        ("a.html", b"<p>words</p>", "converted before it is read"),
+        ("a.txt", b"\x1f\x8bwords", "converted before it is read"),
+        ("a.txt", b"caf\xe9, and so on", "encoding that the page does not know"),
+        ("a.txt", b"short", "read in another form"),
+    ],
+)
+def test_text_that_would_not_fit_the_spans_is_refused(
+    empty: Page, tmp_path: Path, name: str, raw: bytes, told: str
+) -> None:
+    file = tmp_path / name
+    file.write_bytes(raw)
+    document = {"sha256": sha256(sha256(raw).digest()).hexdigest(), "sources": [f"some/{name}"]}
+    trace = write(tmp_path / "t.jsonl", header(document=document), step(0, "A memory.", (0, 10)))
+    give(empty, trace, file)
+    says(empty, told)
+    expect(empty.locator("#text")).to_contain_text("does not hold the text")
+
+
+def test_several_files_are_put_together_in_the_order_of_the_read(empty: Page, tmp_path: Path) -> None:
+    raws = {"b.txt": b"\xef\xbb\xbfFirst. ", "a.txt": "Second.".encode("utf-16")}
+    for name, raw in raws.items():
+        (tmp_path / name).write_bytes(raw)
+    digests = b"".join(sha256(raw).digest() for raw in raws.values())
+    document = {"sha256": sha256(digests).hexdigest(), "sources": [f"x/{name}" for name in raws]}
+    trace = write(tmp_path / "t.jsonl", header(document=document), step(0, "A.", (0, 14)))
+    give(empty, trace)
+    give(empty, tmp_path / "a.txt")
+    says(empty, "missing or ambiguous: b.txt")
+    give(empty, tmp_path / "a.txt", tmp_path / "b.txt")
+    expect(empty.locator("#text")).to_have_text("First. Second.")
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ([header(format=1)], "has format 1, this page reads 2"),
+        ([header(), header()], "is not a journal"),
+        ([], "not a journal"),
+    ],
+)
+def test_another_file_is_refused(
+    empty: Page, tmp_path: Path, lines: list[dict[str, object]], told: str
+) -> None:
+    give(empty, write(tmp_path / "t.jsonl", *lines))
+    says(empty, told)
+    expect(empty.get_by_role("heading", level=1)).to_have_text("Watch a memory grow")
+
+
+def test_the_page_takes_the_lines_of_a_journal_that_python_takes(empty: Page, tmp_path: Path) -> None:
+    lines = [header(problem="Wer weiß \U0001fabf?"), *(step(n, f"M {n}.", (n, n + 1)) for n in range(4))]
+    whole = write(tmp_path / "t.jsonl", *lines).read_bytes()
+    draw = random.Random(7)
+    cases = [whole, whole[:-1], whole[:-30], whole + b"{", whole + b"\n", b""]
+    for _ in range(200):
+        raw = bytearray(whole)
+        for _ in range(draw.choice((1, 1, 3))):
+            place = draw.randrange(len(raw))
+            match draw.randrange(3):
+                case 0:
+                    raw[place] = draw.randrange(256)
+                case 1:
+                    del raw[place : place + draw.randrange(1, 200)]
+                case _:
+                    raw[place:place] = bytes(raw[: draw.randrange(1, 200)])
+        cases.append(bytes(raw))
+    for raw in cases:
+        assert _lines_in_browser(empty, raw) == _lines_in_python(tmp_path / "case.jsonl", raw), raw
+
+
+def _lines_in_python(path: Path, raw: bytes) -> int | None:
+    """How many lines there are; None for an error. A journal without a whole line is one to the browser."""
+    path.write_bytes(raw)
+    try:
+        return sum(1 for _ in read_journal(path)) or None
+    except JournalError:
+        return None
+
+
+def _lines_in_browser(page: Page, raw: bytes) -> int | None:
+    return page.evaluate(
+        """async (raw) => {
+          const { readJournal, Unusable } = await import("./journal.js");
+          let count = 0;
+          try {
+            await readJournal(new Blob([Uint8Array.from(raw)]), () => (count += 1));
+          } catch (error) {
+            if (error instanceof Unusable) return null;
+            throw error;
+          }
+          return count;
+        }""",
+        list(raw),
+    )
+
+
+def test_a_diff_leads_from_the_one_text_to_the_other(empty: Page) -> None:
+    draw = random.Random(3)
+    words = ["a", "goose", "Stone.", "blue!", "\n", "  ", "猫。", "\U0001fabf", "it's", '"No."', "1.5"]
+    for _ in range(300):
+        before = [draw.choice(words) for _ in range(draw.randrange(30))]
+        after = [it for it in before if draw.random() > 0.2]
+        after[draw.randrange(len(after) + 1) :] = [draw.choice(words) for _ in range(draw.randrange(9))]
+        old, new = draw.choice(("", " ")).join(before), draw.choice(("", " ")).join(after)
+        pieces = empty.evaluate(DIFF, [old, new])
+        kept = "".join(it["text"] for it in pieces if it["kind"] != "added")
+        assert "".join(kept.split()) == "".join(old.split())
+        assert "".join(it["text"] for it in pieces if it["kind"] != "removed") == new
+        assert all(one["kind"] != two["kind"] for one, two in pairwise(pieces))
+
+
+def test_long_memories_are_compared_in_bounded_time(empty: Page) -> None:
+    old, new = ("".join(f"{letter}{number} " for number in range(40_000)) for letter in "ab")
+    pieces = empty.evaluate(DIFF, [old, new])
+    assert [it["kind"] for it in pieces] == ["removed", "added"]
+    blank = empty.evaluate(DIFF, [" " * 200_000, ""])
+    assert len(blank) == 1
+
+
+def test_what_a_step_was_is_told(empty: Page, tmp_path: Path) -> None:
+    lines = [
+        step(0, "A.", (0, 10), finish_reason="length"),
+        {"type": "overflow", "prompt_sha256": "0", "error": "too long"},
+        step(1, "A. B.", (10, 15)),
+        step(1, "A. B.", (15, 20)),
+        step(2, "A. B.", (20, 30)),
+        step(2, "A. B. C.", (20, 30), enough=True, usage={**usage(2000), "cached_tokens": 1500}),
+        step(None, "A. B. C.", None, seconds=125.0),
+        {"type": "answer", "answer": "C."},
+    ]
+    give(empty, write(tmp_path / "t.jsonl", header(), *lines))
+    told = empty.locator("#step")
+    for said in (
+        "chunk 1 · memory changed · reply cut at its token budget",
+        "chunk 2 · memory changed · part of a chunk that was split",
+        "chunk 2 · memory unchanged · part of a chunk that was split",
+        "chunk 3 · memory unchanged · 10",
+        "memory changed · asked what the reply was · enough is known · 2,000 (1,500 cached) + 5 tokens",
+        "the answer · 10 + 5 tokens · 2 min",
+    ):
+        expect(told).to_contain_text(said)
+        empty.keyboard.press("ArrowRight")
+    expect(empty.locator("#memory ins, #memory del")).to_have_count(0)
+    empty.get_by_text("Figures and settings").click()
+    expect(empty.locator("#totals")).to_contain_text("3, split: 1")
+
+
+def test_notes_that_are_read_like_chunks_are_not_taken_for_the_document(empty: Page, tmp_path: Path) -> None:
+    raw = b"abcdefghijklmnopqrst"
+    (tmp_path / "a.txt").write_bytes(raw)
+    document = {"sha256": sha256(sha256(raw).digest()).hexdigest(), "sources": ["a.txt"]}
+    lines = [step(0, "One.", (0, 10)), step(1, "Two.", (10, 20)), step(0, "Both.", (0, 9), source="notes")]
+    trace = write(tmp_path / "t.jsonl", header(workflow="map_reduce", document=document), *lines)
+    give(empty, trace, tmp_path / "a.txt")
+    expect(empty.locator("#text")).to_have_text("abcdefghij")
+    empty.keyboard.press("ArrowRight")
+    expect(empty.locator("#memory del")).to_have_count(0)  # each chunk is read with nothing in memory
+    empty.keyboard.press("End")
+    expect(empty.locator("#text")).to_contain_text("read notes")
+    expect(empty.locator("#step")).to_contain_text("notes 1")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 360])
+def test_the_page_is_accessible_and_nothing_sticks_out(
+    viewed: Callable[..., Page], record: Callable[..., Path], empty: Page, scheme: str, width: int
+) -> None:
+    empty.set_viewport_size({"width": width, "height": 800})
+    empty.emulate_media(color_scheme=scheme)
+    _check_accessible(empty)
+    page = viewed(record(problem="What did the goose hold? " + "x" * 300))
+    page.keyboard.press("n")
+    page.keyboard.press("n")
+    page.get_by_text("Figures and settings").click()
+    expect(page.locator("#memory del")).to_have_count(1)
+    _check_accessible(page)
+
+
+def _check_accessible(page: Page) -> None:
+    from axe_playwright_python import sync_playwright as axe
+
+    page.evaluate((Path(axe.__file__).parent / "axe.min.js").read_text("utf-8") + "\n;0")
+    found = page.evaluate("async () => (await axe.run()).violations")
+    assert [(it["id"], it["nodes"][0]["html"]) for it in found] == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_every_control_is_reached_by_tab_and_keys_leave_fields_alone(
+    viewed: Callable[..., Page], record: Callable[..., Path]
+) -> None:
+    page = viewed(record())
+    page.keyboard.press("n")
+    page.keyboard.press("n")
+    seen = set()
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        seen.add(page.evaluate("document.activeElement.id || document.activeElement.textContent"))
+    assert {"file", "slider", "previous", "next", "changes", "memory", "text", "Show in the text"} <= seen
+    before = page.locator("#step").text_content()
+    page.locator("#text").focus()
+    page.keyboard.press("End")  # scrolls the text, and stays at the step
+    assert page.locator("#step").text_content() == before
+
+
+def test_modules_share_no_names_and_put_no_markup_together() -> None:
+    from memagent.server.page import bound_page, page_folder
+
+    named = re.compile(r"^(?:export )?(?:async )?(?:function\*?|class|const|let) (\w+)", re.MULTILINE)
+    markup = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(")
+    names: list[str] = []
+    for file in page_folder().glob("*.js"):
+        code = file.read_text("utf-8")
+        names += named.findall(code)
+        assert not markup.search(code), file.name
+    assert len(names) == len(set(names))
+    head, tail = bound_page()
+    assert not re.search(r"^(import|export) ", tail, re.MULTILINE) and tail.count("</script") == 1
+    assert "src=" not in head + tail and 'href="page.css' not in head
