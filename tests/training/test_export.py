@@ -219,7 +219,7 @@ def disagreement(completion: Completion, model: Any, tokenizer: Any) -> float:
 
 
 def agree(left: Any, right: Any) -> bool:
-    return bool((left - right).abs().max() < 1e-4)
+    return bool((left - right).abs().max() < 5e-4)  # of logits around 20, in float32
 
 
 def refused(folder: Path, model: Any, tokenizer: Any, to: str, *more: Any) -> str:

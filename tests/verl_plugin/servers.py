@@ -69,7 +69,7 @@ class Script:
         known = re.findall(r"code is (\d+)", prompt)
         if "<chunk" in prompt:
             return f"The code is {known[0]}" if known else "The code is 0000"
-        right = f"{known[0]} is the code" if known else "no idea"
+        right = known[0] if known else "no idea"
         return (right, "It is 9999", right, "")[next(self._answers) % 4]
 
 
@@ -78,11 +78,11 @@ class Embedded:
 
     def __init__(self, end: int) -> None:
         from memagent.engines.llamacpp.embedded import default_model
-        from memagent.engines.llamacpp.engine import Start, import_xllamacpp, parameters
+        from memagent.engines.llamacpp.engine import ServerStart, import_xllamacpp, parameters
 
         self._end = end
         xllamacpp = import_xllamacpp()
-        start = Start(default_model(), window_tokens=1024, slots=1, threads=1, key="its own")
+        start = ServerStart(default_model(), window_tokens=1024, slots=1, threads=1, key="its own")
         self._server = xllamacpp.Server(parameters(xllamacpp, start))
 
     @classmethod

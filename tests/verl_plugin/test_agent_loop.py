@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import hydra
 import pytest
-from omegaconf import OmegaConf
-from transformers import AutoTokenizer
+from material import example
+from transformers import AutoTokenizer, GenerationConfig
 from verl.experimental.agent_loop.agent_loop import DictConfigWrap
 from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
+from memagent.documents.opening import text_document
 from memagent.errors import MemAgentError, SettingsError
-from memagent.training.verl import data_set
 from memagent.training.verl.data_set import ExampleDataset
 
 GREEDY = {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "logprobs": True}
@@ -49,7 +50,7 @@ def attempt(compose: Callable[..., Any], model: Path) -> Callable[..., Any]:
         config, tokenizer = compose(*overrides), AutoTokenizer.from_pretrained(model)
         client = Client(config, tokenizer, reply)
         loop = hydra.utils.instantiate(
-            config=OmegaConf.load(Path(data_set.__file__).with_name("agent_loop.yaml"))[0],
+            config={"_target_": "memagent.training.verl.agent_loop.MemoryAgentLoop"},
             trainer_config=DictConfigWrap(config),
             server_manager=client,
             tokenizer=tokenizer,
@@ -89,7 +90,8 @@ def test_the_prompts_are_those_of_the_package(attempt: Callable[..., Any], model
     from memagent.prompts import OVERWRITE
 
     _, outputs = attempt(knows)
-    message = OVERWRITE.for_answer("What is the code?", "The code is 0815")[0].content
+    prompts = OVERWRITE.for_document(text_document(example(2, "0815", 2)["document"]).fingerprint)
+    message = prompts.for_answer("What is the code?", "The code is 0815")[0].content
     tokenizer = AutoTokenizer.from_pretrained(model)
     chat = [{"role": "user", "content": message}]
     expected = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
@@ -163,7 +165,8 @@ def test_determinism_gives_every_call_a_seed_of_its_own(attempt: Callable[..., A
 
 
 def test_a_reply_near_its_limit_takes_reward_away(attempt: Callable[..., Any]) -> None:
-    _, outputs = attempt(lambda prompt: knows(prompt) + " and" * 10, "memagent.overlong_tokens=24")
+    scorer = "memagent.scorer=substring_match"
+    _, outputs = attempt(lambda prompt: knows(prompt) + " and" * 10, "memagent.overlong_tokens=24", scorer)
     longest = len(outputs[-1].response_ids)
     assert outputs[-1].reward_score == pytest.approx(1.0 - longest / 24)
     assert outputs[-1].extra_fields["reward_extra_info"]["acc"] == 1.0
@@ -180,5 +183,35 @@ def test_the_reward_may_be_a_function(attempt: Callable[..., Any], tmp_path: Pat
 
 def test_the_reward_may_be_a_scorer(attempt: Callable[..., Any]) -> None:
     talk = lambda prompt: knows(prompt) + " it is"  # noqa: E731
-    assert attempt(talk)[1][-1].reward_score == 1.0
-    assert attempt(talk, "memagent.scorer=exact_match")[1][-1].reward_score == 0.0
+    assert attempt(talk)[1][-1].reward_score == 0.0, "exact answers by default"
+    assert attempt(talk, "memagent.scorer=substring_match")[1][-1].reward_score == 1.0
+
+
+def test_a_failed_attempt_at_its_limit_loses_as_much_as_a_wrong_answer(attempt: Callable[..., Any]) -> None:
+    def thinks(prompt: str) -> str:
+        return "The code is 0815" if "<chunk" in prompt else "<think>" + " and" * 40
+
+    _, outputs = attempt(thinks, "memagent.overlong_tokens=24")
+    assert outputs[-1].extra_fields["reward_extra_info"]["no_answer"] == 1.0
+    assert outputs[-1].reward_score == -1.0
+
+
+def test_a_reply_may_end_with_any_token_that_the_model_lists(
+    attempt: Callable[..., Any], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(model, folder)
+    other = AutoTokenizer.from_pretrained(model).convert_tokens_to_ids("<|endoftext|>")
+    GenerationConfig(eos_token_id=[2, other]).save_pretrained(folder)
+    generate = Client.generate
+
+    async def ends_otherwise(self: Client, request_id: str, **asked: Any) -> TokenOutput:
+        output = await generate(self, request_id, **asked)
+        output.token_ids[-1] = other
+        return output
+
+    monkeypatch.setattr(Client, "generate", ends_otherwise)
+    _, outputs = attempt(knows, f"actor_rollout_ref.model.path={folder}")
+    assert outputs[-1].extra_fields["reward_extra_info"]["truncated"] == 0.0
+    _, outputs = attempt(knows)
+    assert outputs[-1].extra_fields["reward_extra_info"]["truncated"] == 1.0

@@ -18,8 +18,8 @@ from memagent.training.optimization.objective import group_advantages, token_los
 GROUPS, ATTEMPTS, TOKENS = 3, 4, 11
 
 
-@pytest.fixture
-def batch() -> dict[str, Any]:
+@pytest.fixture(params=[0.4, 4.0], ids=["near", "far"])
+def batch(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Rows of random lengths, one to five for an attempt, in an order of their own."""
     torch.manual_seed(7)
     attempts = [(group, attempt) for group in range(GROUPS) for attempt in range(ATTEMPTS)]
@@ -33,8 +33,8 @@ def batch() -> dict[str, Any]:
         "rewards": rewards,
         "mask": (torch.arange(TOKENS) < lengths).long(),  # (rows, tokens)
         "old": old,
-        "policy": (old + 0.4 * torch.randn_like(old)).requires_grad_(),
-        "reference": old + 0.2 * torch.randn_like(old),
+        "policy": (old + request.param * torch.randn_like(old)).requires_grad_(),
+        "reference": old + 0.5 * request.param * torch.randn_like(old),
         "advantages": torch.stack([group_advantages(rewards)[group, attempt] for group, attempt, _ in rows]),
     }
 

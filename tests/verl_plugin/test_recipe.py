@@ -13,10 +13,14 @@ import pytest
 from material import RECIPE
 from omegaconf import OmegaConf
 from transformers import AutoTokenizer
+from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
 from verl.trainer.ppo.v1 import get_trainer_cls
+from verl.utils.dataset.rl_dataset import get_dataset_class
 
 from memagent.errors import SettingsError
-from memagent.reading.workflows import WORKFLOWS, Budgets
+from memagent.reading.budgets import Budgets
+from memagent.reading.workflows import WORKFLOWS
+from memagent.training.verl import trainer  # noqa: F401 - it registers itself with verl
 from memagent.training.verl.launch import prepared
 from memagent.training.verl.settings import check, plugin_settings
 
@@ -94,8 +98,12 @@ def test_verl_accepts_the_recipe(compose: Callable[..., Any]) -> None:
     config = prepared(
         compose("actor_rollout_ref.actor.use_kl_loss=true", "algorithm.filter_groups.enable=true")
     )
-    loops = OmegaConf.load(config.actor_rollout_ref.rollout.agent.agent_loop_config_path)
-    assert [loop.name for loop in loops] == [config.actor_rollout_ref.rollout.agent.default_agent_loop]
+    agent = config.actor_rollout_ref.rollout.agent
+    assert agent.agent_loop_config_path is None, "a path on this machine is no path on another"
+    assert get_dataset_class(config.data).__name__ == "ExampleDataset"  # what every worker does first
+    assert _agent_loop_registry[agent.default_agent_loop] == {
+        "_target_": "memagent.training.verl.agent_loop.MemoryAgentLoop"
+    }
     assert get_trainer_cls(config.trainer.v1.trainer_mode).__name__ == "TrajectoryTrainer"
 
 
@@ -112,8 +120,10 @@ def test_verl_accepts_the_recipe(compose: Callable[..., Any]) -> None:
         ("memagent.read.memory_tokens=49", "raise data.max_response_length"),
         ("memagent.read.answer_tokens=null", "answer_tokens is 1024"),
         ("data.train_batch_size=3", "multiple"),
+        ("data.custom_cls.path=pkg://memagent.training.verl.data_set", "needs 'pkg://.*agent_loop'"),
+        ("+memagent.scorers=f1", "unknown setting 'scorers', did you mean 'scorer'"),
+        ("memagent.scorer=boxed_match", r"presets/prompts/boxed\.toml"),
         ("+memagent.read.temperature=0.5", "set it in actor_rollout_ref.rollout"),
-        ("+memagent.scorers=f1", "unknown setting memagent.scorers"),
         ("+memagent.read.chunks=3", "unknown setting 'chunks'"),
     ],
 )
@@ -131,3 +141,10 @@ def test_a_machines_own_settings_do_not_count(
     monkeypatch.setenv("MEMAGENT_CHUNK_TOKENS", "7")
     assert plugin_settings(compose()).read.chunk_tokens == 80
     assert plugin_settings(compose("memagent.read.chunk_tokens=null")).read.chunk_tokens is None
+
+
+def test_an_adapter_to_start_from_is_no_reference(compose: Callable[..., Any]) -> None:
+    adapter = "actor_rollout_ref.model.lora_adapter_path=/adapter"
+    check(compose(adapter))
+    with pytest.raises(SettingsError, match=r"lora_adapter_path is '/adapter': .*use_kl_loss to false"):
+        check(compose(adapter, "actor_rollout_ref.actor.use_kl_loss=true"))

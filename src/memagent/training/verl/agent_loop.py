@@ -1,6 +1,7 @@
 """An agent loop that is the package's own attempt: one read, each of its conversations a row to train on.
 
-The reward is that of the attempt's answer. verl gives it to every row of the session.
+The reward is that of the attempt's answer. verl gives it to every row of the session. A worker of verl
+loads the data set from this module (`data.custom_cls`), and that registers the loop, wherever it runs.
 """
 
 from __future__ import annotations
@@ -10,20 +11,24 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from transformers import GenerationConfig
 from verl.experimental.agent_loop import AgentLoopBase, AgentLoopOutput
-from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics
+from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, register
 
 from memagent.training.rewards import load_reward
 from memagent.training.rollout import Rollout
-from memagent.training.verl.data_set import read_example
+from memagent.training.verl.data_set import ExampleDataset, read_example
 from memagent.training.verl.engine import ServerEngine
-from memagent.training.verl.settings import plugin_settings
+from memagent.training.verl.settings import AGENT_LOOP, plugin_settings
 from memagent.types import Conversation, Example, Trajectory
+
+__all__ = ["ExampleDataset", "MemoryAgentLoop"]
 
 _log = logging.getLogger("memagent")
 _reward = cache(load_reward)  # a loop is made for every attempt; a user's file is run once
 
 
+@register(AGENT_LOOP)
 class MemoryAgentLoop(AgentLoopBase):  # type: ignore[misc]
     """Reads the document of one example and answers from memory, as `memagent.reading.read.Read` does."""
 
@@ -69,7 +74,18 @@ class MemoryAgentLoop(AgentLoopBase):  # type: ignore[misc]
             window_tokens=rollout.max_model_len or rollout.prompt_length + rollout.response_length,
             template=dict(self.apply_chat_template_kwargs),
             seeded=seeded,
+            stop_ids=_stop_ids(self.config.actor_rollout_ref.model.path) | {self.tokenizer.eos_token_id},
         )
+
+
+@cache
+def _stop_ids(model: str) -> frozenset[int]:
+    """What ends a reply, as the model's generation_config.json lists it; nothing without one."""
+    try:
+        listed = GenerationConfig.from_pretrained(model).eos_token_id
+    except OSError:
+        return frozenset()
+    return frozenset(listed if isinstance(listed, list) else [listed]) - {None}
 
 
 def _outputs(trajectory: Trajectory, reports: list[dict[str, Any]], score: float) -> list[AgentLoopOutput]:

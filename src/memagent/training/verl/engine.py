@@ -13,10 +13,10 @@ from memagent.types import Completion, Message, Model, Sampling, Usage
 class ServerEngine:
     """Completes the chats of one attempt through verl's client.
 
-    `sampling` is verl's way to draw (temperature, top_p and so on; greedy in validation): a read has a say
-    in the length of a reply only, and in its seed if `seeded`. `request_id` decides which server is asked.
-    `prompt_tokens` bounds prompts, `window_tokens` prompt and reply together. `reports` gathers what verl
-    tells about each completion, in their order.
+    `sampling` is how verl draws (temperature, top_p and so on; greedy in validation): a read decides only
+    the length of a reply, and its seed if `seeded`. `request_id` decides which server is asked. `stop_ids`
+    are the tokens that end a reply. `prompt_tokens` bounds prompts, `window_tokens` prompt and reply together.
+    `reports` gathers what verl says about each completion, in their order.
     """
 
     client: Any
@@ -25,6 +25,7 @@ class ServerEngine:
     sampling: dict[str, Any]
     prompt_tokens: int
     window_tokens: int
+    stop_ids: frozenset[int]
     template: dict[str, Any] = field(default_factory=dict)
     seeded: bool = False
     reports: list[dict[str, Any]] = field(default_factory=list)
@@ -54,7 +55,7 @@ class ServerEngine:
         return Completion(
             # The clean-up that some tokenizers still ask for takes blanks out of the text.
             text=self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False),
-            finish_reason="stop" if ids[-1] == self.tokenizer.eos_token_id else "length",
+            finish_reason="stop" if ids[-1] in self.stop_ids else "length",
             prompt_ids=tuple(prompt_ids),
             completion_ids=tuple(ids),
             logprobs=tuple(output.log_probs or ()),

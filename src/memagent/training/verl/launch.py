@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from typing import Any
 
 import hydra
@@ -28,10 +27,8 @@ class TrajectoryTaskRunner:
 
 
 def prepared(config: DictConfig) -> DictConfig:
-    """The configuration with the agent loop in it, checked here and by verl. Raises `SettingsError`."""
+    """The configuration, checked here and by verl. Raises `SettingsError`."""
     settings.check(config)
-    agent = config.actor_rollout_ref.rollout.agent
-    agent.agent_loop_config_path = str(files("memagent.training.verl").joinpath("agent_loop.yaml"))
     validate_config(
         config=config,
         use_reference_policy=need_reference_policy(config),

@@ -12,6 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 from memagent.errors import SettingsError
 from memagent.reading.budgets import Budgets
 from memagent.settings import ReadSettings, StrictModel, build
+from memagent.training.rewards import check_prompts
+from memagent.types import Trained
 
 TRAINER = "memagent"
 """What `trainer.v1.trainer_mode` is called with this plug-in."""
@@ -20,6 +22,7 @@ AGENT_LOOP = "memagent"
 """What `actor_rollout_ref.rollout.agent.default_agent_loop` is called."""
 
 _NEEDED = {
+    "data.custom_cls.path": "pkg://memagent.training.verl.agent_loop",
     "trainer.use_v1": True,
     "trainer.v1.trainer_mode": TRAINER,
     "actor_rollout_ref.rollout.agent.default_agent_loop": AGENT_LOOP,
@@ -56,7 +59,16 @@ def check(config: DictConfig) -> None:
     for name, needed in _NEEDED.items():
         if (found := OmegaConf.select(config, name)) != needed:
             raise SettingsError(f"{name} is {found!r}, this plug-in needs {needed!r}")
-    read, longest = plugin_settings(config).read, config.data.max_response_length
+    model, actor = config.actor_rollout_ref.model, config.actor_rollout_ref.actor
+    if actor.use_kl_loss and model.get("lora_adapter_path"):
+        raise SettingsError(
+            f"actor_rollout_ref.model.lora_adapter_path is {model.lora_adapter_path!r}: verl's reference "
+            "would be the model without it, and the KL term would undo it; merge it into the model, or set "
+            "actor_rollout_ref.actor.use_kl_loss to false"
+        )
+    plugin = plugin_settings(config)
+    check_prompts(plugin.scorer, plugin.read, Trained())
+    read, longest = plugin.read, config.data.max_response_length
     for name in ("memory_tokens", "answer_tokens"):
         if (tokens := getattr(read, name) or getattr(Budgets(), name)) > longest:
             raise SettingsError(
