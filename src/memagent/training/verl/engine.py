@@ -15,8 +15,8 @@ class ServerEngine:
 
     `sampling` is how verl draws (temperature, top_p and so on; greedy in validation): a read decides only
     the length of a reply, and its seed if `seeded`. `request_id` decides which server is asked. `stop_ids`
-    are the tokens that end a reply. `prompt_tokens` bounds prompts, `window_tokens` prompt and reply together.
-    `reports` gathers what verl says about each completion, in their order.
+    are the tokens that end a reply. `prompt_tokens` bounds prompts, `window_tokens` prompt and reply
+    together. `reports` gathers what verl says about each completion, in their order.
     """
 
     client: Any
