@@ -1,9 +1,9 @@
 """Where statements come from: for each one the place in the document that says it, or that there is none.
 
 A statement of the memory is looked for in the chunk that brought it, one of the answer in the places that the
-memory's statements came from: first its very words, then the sentence with most of the words that carry its
-meaning. Time grows linearly with the text. A source that is shown stands in the document, character for
-character. Leaves out paraphrases in other words, which count as unsupported.
+memory's statements came from, then in the whole document: first its very words, then the sentence with most
+of the words that carry its meaning. Time grows linearly with the text. A source that is shown stands in the
+document, character for character. Leaves out paraphrases in other words, which count as unsupported.
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ _TEXT_END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？])|\n[ 
 """Where a sentence of a document ends: its lines may be broken anywhere."""
 
 _BULLET = re.compile(r"\A\s*(?:[-*•–]|\d{1,3}[.)])\s+")
-_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|\w+")
+_UNSPACED = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+"""Characters of scripts that put no spaces between words."""
+
+_WORD = re.compile(rf"[{_UNSPACED}]|\w+")
+_NUMBER = re.compile(r"\d+(?:[.,/:]\d+)*")
+_THOUSANDS = re.compile(r"[.,](?=\d{3}(?!\d))")
 _LONGEST_EXCERPT = 400
 _LEAST_SHARED = 0.6
 """Of the words that carry a statement's meaning: with fewer in common, an excerpt does not support it."""
@@ -112,23 +117,40 @@ def find(statement: str, chunk: Chunk, span: tuple[int, int] | None = None) -> S
     first, last = span or (chunk.start, chunk.end)
     text = chunk.text[first - chunk.start : last - chunk.start]
     words = statement.rstrip(".!?… ")
-    exact = text.find(words) if len(words.split()) > 1 else -1
-    if exact >= 0:
-        return _source(chunk, first, (exact, exact + len(words)))
+    if len(words.split()) > 1 and (exact := _whole_words(words).search(text)):
+        return _source(chunk, first, exact.span())
     best = max(_sentences(text), key=lambda place: support(statement, text[slice(*place)]), default=(0, 0))
     return _source(chunk, first, best) if support(statement, text[slice(*best)]) else None
+
+
+def _whole_words(words: str) -> re.Pattern[str]:
+    """Matches these words where they neither begin nor end within a longer word or number."""
+    return re.compile(rf"(?<![^\W{_UNSPACED}])(?<!\d[.,]){re.escape(words)}(?![^\W{_UNSPACED}]|[.,]\d)")
 
 
 def support(statement: str, excerpt: str) -> float:
     """How much of a statement's meaning an excerpt carries, from 0 to 1; 0 if that is too little.
 
-    All its numbers must be there, and most of the words that carry meaning: names, and longer words.
+    All its numbers must be there, and most of the words that carry meaning: names, and longer words. Where a
+    name is missing, the excerpt may not have another in its place.
     """
     wanted, found = _telling(statement), {word.lower() for word in _WORD.findall(excerpt)}
-    if not wanted or any(word not in found for word in wanted if word.isdigit()):
+    if not wanted or _numbers(statement) - _numbers(excerpt):
+        return 0.0
+    if _names(statement) - found and _names(excerpt) - {word.lower() for word in _WORD.findall(statement)}:
         return 0.0
     share = sum(word in found for word in wanted) / len(wanted)
     return share if share >= _LEAST_SHARED else 0.0
+
+
+def _numbers(text: str) -> set[str]:
+    """The numbers, dates and times, each whole, without the signs that set thousands apart."""
+    return {_THOUSANDS.sub("", number) for number in _NUMBER.findall(text)}
+
+
+def _names(text: str) -> set[str]:
+    """The words with a capital, but the first of the text, which has one in any case."""
+    return {word.lower() for word in _WORD.findall(text)[1:] if word[0].isupper()}
 
 
 def _telling(text: str) -> set[str]:
@@ -169,10 +191,12 @@ def _source(chunk: Chunk, first: int, place: tuple[int, int]) -> Source:
 
 
 def located(statements: Iterable[Statement], chunks: Iterable[Chunk]) -> tuple[Statement, ...]:
-    """Statements without a source, looked for in all of a document: for workflows that keep no memory."""
+    """The statements, those without a source looked for in all of a document."""
     found = list(statements)
     best = [1.0 if it.source else 0.0 for it in found]
     for chunk in chunks:
+        if min(best, default=1.0) == 1.0:
+            break
         for place, it in enumerate(found):
             if best[place] < 1.0 and (source := find(it.text, chunk)):
                 share = support(it.text, source.excerpt) or 1.0
