@@ -302,12 +302,12 @@ def test_odd_documents_end_in_an_answer_or_a_named_error(tmp_path: Path) -> None
 def test_odd_office_files_end_in_an_answer_or_a_named_error(tmp_path: Path) -> None:
     rng = random.Random(2026)
     endings: Counter[str] = Counter()
-    for number in range(200):
+    for number in range(100):  # each is converted in a process of its own
         content = office(rng) if number % 4 else rng.choice(MAKERS)(rng)
         suffixes = (".docx",) if b"word/doc" in content else (".epub",) if b"META-INF" in content else OFFICE
         endings[read_odd(named(rng, tmp_path, suffixes, number), content, rng)] += 1
-    assert endings["answer"] > 20
-    assert endings[" cannot be converted"] > 100
+    assert endings["answer"] > 10
+    assert endings[" cannot be converted"] > 50
 
 
 def test_all_odd_files_of_a_directory_at_once(tmp_path: Path) -> None:

@@ -194,6 +194,8 @@ def test_bad_flags() -> None:
         ("timeout_seconds", (0.0, -1.0, math.nan)),
         ("temperature", (-0.1, 2.1, math.nan, math.inf)),
         ("top_p", (0.0, -1.0, 1.1, math.nan)),
+        ("prompt_price", (-0.1, math.nan, math.inf)),
+        ("completion_price", (math.inf,)),
         ("retries", (-1,)),
         ("engine", ("", "vllm")),
     ],

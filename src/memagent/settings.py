@@ -26,6 +26,7 @@ taken of a local model's window unless more is asked for, because memory grows w
 NO_ADAPTER = "none"
 
 Positive = Annotated[int, Field(gt=0)]
+Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
 """Several texts: a list in TOML."""
 
@@ -125,13 +126,9 @@ class ReadSettings(StrictModel):
     passages: Positive = Field(default=16, description="how many passages rag shows the model")
     passage_tokens: Positive = Field(default=256, description="the size of each of them")
     cite: bool = Field(default=False, description="tell for each statement where the document says it")
-    prompt_price: float | None = Field(default=None, ge=0, description="price of a million prompt tokens")
-    cached_price: float | None = Field(
-        default=None, ge=0, description="the same for cached ones (the full price)"
-    )
-    completion_price: float | None = Field(
-        default=None, ge=0, description="price of a million completion tokens"
-    )
+    prompt_price: Price | None = Field(default=None, description="price of a million prompt tokens")
+    cached_price: Price | None = Field(default=None, description="the same for cached ones (the full price)")
+    completion_price: Price | None = Field(default=None, description="price of a million completion tokens")
 
 
 @dataclass(frozen=True, slots=True)

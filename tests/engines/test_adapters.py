@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,35 @@ def test_budgets_of_an_adapter_that_tells_none(tmp_path: Path) -> None:
     assert trained_with(lora(tmp_path / "one.gguf")) == trained_with(None) == Trained()
     (tmp_path / "bad.gguf").write_bytes(b"no GGUF")
     assert trained_with(tmp_path / "bad.gguf") == trained_with(tmp_path / "missing") == Trained()
+
+
+_TEMPLATES = 'update = "{problem}{chunk}{memory}"\nanswer = "{problem}{memory}"\n'
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ("budgets = 3", "budgets is 3: it must be a table"),
+        ("[budgets]\nchunk_tokens = 'a'", "budgets.chunk_tokens is 'a': it must be a whole number"),
+        ("[budgets]\nchunk_tokens = -5", "budgets.chunk_tokens is -5: it must be above 0"),
+        ("[budgets]\nchunks = 3", "budgets: unknown setting 'chunks'"),
+        ("workflow = 3", "workflow is 3: it must be text"),
+        ("workflow = ['gated']", "it must be text"),
+        (_TEMPLATES, "templates, but no workflow"),
+        ("half =", "not valid TOML"),
+    ],
+)
+def test_what_cannot_be_meant_beside_an_adapter_is_an_error_that_names_it(
+    told: str, said: str, tmp_path: Path
+) -> None:
+    adapter = lora(tmp_path / "a.gguf")
+    (tmp_path / "a.toml").write_text(told)
+    with pytest.raises(SettingsError, match=re.escape(said)) as refused:
+        trained_with(adapter)
+    assert "a.toml" in str(refused.value)
+    (tmp_path / "a.toml").write_text(f"workflow = 'gated'\n{_TEMPLATES}[budgets]\nchunk_tokens = 77\n")
+    trained = trained_with(adapter)
+    assert trained.workflow == "gated" and trained.budgets == {"chunk_tokens": 77}
 
 
 def test_a_missing_adapter_is_told_before_a_model_is_loaded(tmp_path: Path) -> None:

@@ -60,7 +60,9 @@ def test_any_other_end_is_a_failure_that_names_it(reason: Any, content: str | No
         read_completion(reply(content, reason), LIMIT, verbatim=True)
 
 
-@pytest.mark.parametrize("content", [None, "", "  \n", [], [{"type": "text", "text": ""}]])
+@pytest.mark.parametrize(
+    "content", [None, "", "  \n", "\0", "\u200b\ufeff", [], [{"type": "text", "text": ""}]]
+)
 @pytest.mark.parametrize("reason", ["stop", "length", None])
 def test_an_empty_reply_is_a_failure(content: Any, reason: str | None) -> None:
     with pytest.raises(TransientError, match="the reply is empty"):
@@ -101,10 +103,12 @@ def test_content_in_parts_is_joined() -> None:
     parts = [
         {"type": "text", "text": "One, "},
         {"type": "image_url"},
+        {"type": "reasoning", "text": "What comes next?"},
         "two, ",
-        {"type": "text", "text": "three."},
+        {"type": "output_text", "text": "three, "},
+        {"text": "four."},
     ]
-    assert read_completion(reply(parts), LIMIT).text == "One, two, three."
+    assert read_completion(reply(parts), LIMIT).text == "One, two, three, four."
 
 
 @pytest.mark.parametrize("content", [3, True, {"text": "a"}, [3], [{"text": 3}], [None]])
@@ -128,6 +132,8 @@ def test_usage_that_is_no_number_of_tokens_counts_as_none(usage: Any) -> None:
 def test_cached_tokens_are_counted() -> None:
     usage = {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 8}}
     assert read_completion(reply("Yes.", usage=usage), LIMIT).usage == Usage(9, 2, 8)
+    usage["prompt_tokens_details"] = {"cached_tokens": 50}
+    assert read_completion(reply("Yes.", usage=usage), LIMIT).usage == Usage(9, 2, 9)
 
 
 def test_a_reply_far_over_its_budget_is_a_failure_whatever_it_claims() -> None:

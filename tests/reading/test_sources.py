@@ -67,9 +67,14 @@ def test_a_statement_is_found_or_is_not(statement: str, excerpt: str | None) -> 
         ("押金是六万元整", "合同规定不收取任何费用。", False),
         ("7421", "The vault's code is 7421.", True),
         ("7422", "The vault's code is 7421.", False),
+        ("The rent is 900 euros", "The rent is 900.50 euros.", False),
+        ("Version 1.5 ships", "Version 5.1 ships.", False),
+        ("The price is 1000 euros", "The price is 1,000 euros.", True),
+        ("Smith lives in Paris", "Smith lives in London.", False),
+        ("Smith was born in Paris", "He was born in Paris.", True),
     ],
 )
-def test_numbers_must_agree_and_most_words(statement: str, excerpt: str, supported: bool) -> None:
+def test_numbers_and_names_must_agree_and_most_words(statement: str, excerpt: str, supported: bool) -> None:
     assert bool(support(statement, excerpt)) == supported
 
 
@@ -84,6 +89,48 @@ def test_the_answer_tells_the_places_that_its_memory_came_from() -> None:
 def test_a_fabricated_statement_is_marked() -> None:
     made = read(STORY, "Moriarty hid the stone in Vienna.", "Moriarty hid the stone in Vienna.")
     assert made.statements == (Statement("Moriarty hid the stone in Vienna.", None),)
+
+
+@pytest.mark.parametrize(
+    ("statement", "text"),
+    [
+        ("The code is 12", "The code is 1234, and no other."),
+        ("The rent is 900", "The rent is 900.50 euros."),
+        ("He had no money", "He had no moneylender."),
+        ("cat is in", "The bobcat is inside."),
+    ],
+)
+def test_the_very_words_are_no_part_of_longer_ones(statement: str, text: str) -> None:
+    assert find(statement, chunk_of(text)) is None
+    assert find(statement, chunk_of(f"{text} ({statement}).")) is not None
+
+
+def test_what_the_memory_dropped_or_says_in_other_words_is_found_in_the_document() -> None:
+    made = read(STORY, "A lady's servant.", "Catherine Cusack was the maid of the Countess.")
+    (statement,) = made.statements
+    assert statement.source and "Catherine Cusack, maid to" in statement.source.excerpt
+
+
+def test_an_answer_from_notes_on_several_chunks_has_the_sources_of_all() -> None:
+    text = (
+        "The lamp is green and stands in Oslo.\n\n" + "Nothing. " * 400 + "\n\nThe anchor lies in Bergen.\n"
+    )
+
+    def replies(messages: tuple[Message, ...]) -> str:
+        prompt = messages[-1].content
+        if "<chunk" not in prompt:
+            return "The lamp stands in Oslo. The anchor lies in Bergen."
+        return "UNCHANGED" if "Oslo" not in prompt else "MEMORY\nThe lamp stands in Oslo."
+
+    settings = ReadSettings(workflow="map_reduce", cite=True, chunk_tokens=300)
+    made = Read("Where?", text_document(text, "a.txt"), ScriptedEngine(replies), settings)
+
+    async def run() -> None:
+        async for _ in made:
+            pass
+
+    asyncio.run(run())
+    assert [it.source is not None for it in made.statements] == [True, True]
 
 
 @pytest.mark.parametrize("workflow", ["full", "rag", "truncate"])

@@ -11,9 +11,11 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import Field
+
 from memagent.engines.gguf_header import whole_numbers
 from memagent.errors import SettingsError
-from memagent.settings import NO_ADAPTER, EngineSettings, read_toml
+from memagent.settings import NO_ADAPTER, EngineSettings, Positive, StrictModel, build, read_toml
 from memagent.storage import write_whole
 from memagent.types import Trained
 
@@ -29,6 +31,22 @@ BUDGETS = "memagent."
 _PEFT_CONFIG = "adapter_config.json"
 _PEFT_TOML = "memagent.toml"
 _PEFT_FILES = (_PEFT_CONFIG, "adapter_model.safetensors", "adapter_model.bin")
+
+
+class _Budgets(StrictModel):
+    """The budgets that an adapter was trained with, in tokens."""
+
+    problem_tokens: Positive | None = None
+    chunk_tokens: Positive | None = None
+    memory_tokens: Positive | None = None
+    answer_tokens: Positive | None = None
+
+
+class _Told(StrictModel):
+    """What stands beside an adapter, but for its templates."""
+
+    workflow: str | None = None
+    budgets: _Budgets = Field(default_factory=_Budgets)
 
 
 def adapter_of(settings: EngineSettings, engine: str) -> Path | None:
@@ -77,14 +95,19 @@ def trained_with(adapter: Path | None) -> Trained:
 
     Budgets stand in a GGUF adapter's header. Templates and the workflow stand in a TOML file beside it: for
     `reader.gguf` that is `reader.toml`, for a PEFT folder `memagent.toml` in it; budgets may stand there too.
-    Raises `SettingsError` for a TOML file that cannot be read.
+    Raises `SettingsError` for a TOML file that cannot be read, and for what cannot be meant.
     """
     if adapter is None:
         return Trained()
     beside = _toml_of(adapter)
     told = read_toml(beside) if beside.is_file() else {}
-    budgets = _header_budgets(adapter) | told.pop("budgets", {})
-    return Trained(budgets, workflow=told.pop("workflow", None), templates=told)
+    in_header = build(_Budgets, _header_budgets(adapter), str(adapter))
+    table: dict[str, object] = {name: told.pop(name) for name in ("workflow", "budgets") if name in told}
+    found = build(_Told, table, str(beside))
+    if told and not found.workflow:
+        raise SettingsError(f"{beside}: there are templates, but no workflow that they are for: add one")
+    budgets = in_header.model_dump(exclude_none=True) | found.budgets.model_dump(exclude_none=True)
+    return Trained(budgets, workflow=found.workflow, templates=told)
 
 
 def write_trained(adapter: Path, trained: Trained) -> None:

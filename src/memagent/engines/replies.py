@@ -86,7 +86,7 @@ def after_thought(text: str) -> str:
 def _text(content: Any) -> str:
     """The text of a message, which may come in parts. Raises `TypeError` for anything else."""
     if isinstance(content, list):
-        content = "".join(part if isinstance(part, str) else part.get("text") or "" for part in content)
+        content = "".join(part if isinstance(part, str) else _text_of(part) for part in content)
     if content is None:
         return ""
     if not isinstance(content, str):
@@ -95,6 +95,11 @@ def _text(content: Any) -> str:
         return content
     # JSON can carry half a surrogate pair, which no file can.
     return content.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _text_of(part: Mapping[str, Any]) -> str:
+    """The text of a part of a message; a thought or a picture has none that counts."""
+    return part.get("text") or "" if part.get("type", "text") in ("text", "output_text") else ""
 
 
 def _finish_reason(choice: Mapping[str, Any], text: str, usage: Usage, sampling: Sampling) -> str:
@@ -119,7 +124,7 @@ def _finish_reason(choice: Mapping[str, Any], text: str, usage: Usage, sampling:
 def _refuse_empty(text: str, message: Mapping[str, Any], reason: str) -> None:
     """Raise `TransientError` for a reply that says nothing, with what it has instead."""
     answer = after_thought(text).rstrip()
-    if answer and not answer.endswith("</think>"):
+    if any(map(_is_visible, answer)) and not answer.endswith("</think>"):
         return
     thought = text.strip() or message.get("reasoning_content") or message.get("reasoning")
     if thought and reason == "length":
@@ -136,13 +141,18 @@ def _refuse_empty(text: str, message: Mapping[str, Any], reason: str) -> None:
     raise TransientError(f"the reply is empty (finish_reason {reason!r})")
 
 
+def _is_visible(character: str) -> bool:
+    return character.isprintable() and not character.isspace()
+
+
 def _usage(sent: Any) -> Usage:
     """The usage that a server tells; what is no number of tokens counts as 0."""
     if not isinstance(sent, dict):
         return Usage()
     details = sent.get("prompt_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, dict) else 0
-    return Usage(_count(sent.get("prompt_tokens")), _count(sent.get("completion_tokens")), _count(cached))
+    prompt = _count(sent.get("prompt_tokens"))
+    return Usage(prompt, _count(sent.get("completion_tokens")), min(_count(cached), prompt))
 
 
 def _count(value: Any) -> int:

@@ -21,6 +21,7 @@ from memagent import __version__
 from memagent.concurrency import in_thread
 from memagent.documents.chunking import split
 from memagent.documents.opening import Document, open_document
+from memagent.documents.tokens import estimate_tokens
 from memagent.engines import open_engine
 from memagent.engines.limit import CallLimit
 from memagent.errors import DocumentError, EmptyAnswerError, JournalError, SettingsError
@@ -30,7 +31,7 @@ from memagent.reading.conversations import Reading
 from memagent.reading.journal import Journal
 from memagent.reading.progress import Meter, Progress
 from memagent.reading.replies import without_thought
-from memagent.reading.sources import Provenance, Statement, located, statements_of
+from memagent.reading.sources import Provenance, Statement, located
 from memagent.reading.workflows import chosen_workflow
 from memagent.settings import ReadSettings, Settings, load_settings
 from memagent.types import Chunk, Conversation, Engine, Trajectory
@@ -262,11 +263,8 @@ class Read:
 
     def _cited(self, provenance: Provenance, reading: Reading) -> tuple[Statement, ...]:
         """The statements of the answer with their sources, from the memory or else the whole document."""
-        if provenance.memory:
-            return provenance.answer(self.answer)
-        count, tokens = reading.model.count_tokens, reading.budgets.chunk_tokens
-        statements = [Statement(text, None) for text in statements_of(self.answer)]
-        return located(statements, split(self.document.blocks(), tokens, count))
+        chunks = split(self.document.blocks(), reading.budgets.chunk_tokens, estimate_tokens)
+        return located(provenance.answer(self.answer), chunks)
 
     def _header(self) -> dict[str, Any]:
         """Everything that the conversations depend on: a journal is resumed only if it is the same."""
