@@ -176,6 +176,12 @@ def test_a_packed_text(tmp_path: Path, language: str, members: int) -> None:
     assert max(len(block.text) for block in document.blocks()) <= BLOCK
 
 
+def test_a_packed_text_may_be_followed_by_more_zeros_than_a_block(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(b"hello") + bytes(3 * BLOCK) + gzip.compress(b" world") + bytes(BLOCK))
+    assert text_of(open_document(path)) == "hello world"
+
+
 def test_packed_pages_and_rows(tmp_path: Path) -> None:
     (tmp_path / "a.html.gz").write_bytes(gzip.compress(b"<p>one<p>two"))
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(b'{"text": "three"}'))

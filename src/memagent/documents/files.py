@@ -148,6 +148,8 @@ def unpacked(source: DocumentFile, blocks: Iterator[bytes]) -> Iterator[bytes]:
     length, unpacker = 0, None
     try:
         for block in blocks:
+            if unpacker is None:  # zeros that fill up a tape's block
+                block = block.lstrip(b"\0")
             while block:
                 unpacker = unpacker or zlib.decompressobj(31)
                 text = unpacker.decompress(block, BLOCK_BYTES)
@@ -156,7 +158,7 @@ def unpacked(source: DocumentFile, blocks: Iterator[bytes]) -> Iterator[bytes]:
                     raise UnusableError(f"{source.name} unpacks to over {most // 2**20} MiB: unpack it first")
                 yield text
                 block = unpacker.unconsumed_tail
-                if unpacker.eof:  # another member may follow, or zeros that fill up a tape's block
+                if unpacker.eof:  # another member may follow, or such zeros
                     block, unpacker = unpacker.unused_data.lstrip(b"\0"), None
     except zlib.error as error:
         raise UnusableError(f"{source.name} is damaged: it cannot be unpacked ({error})") from error

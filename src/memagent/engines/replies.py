@@ -124,9 +124,9 @@ def _finish_reason(choice: Mapping[str, Any], text: str, usage: Usage, sampling:
 def _refuse_empty(text: str, message: Mapping[str, Any], reason: str) -> None:
     """Raise `TransientError` for a reply that says nothing, with what it has instead."""
     answer = after_thought(text).rstrip()
-    if any(map(_is_visible, answer)) and not answer.endswith("</think>"):
+    if _is_visible(answer) and not answer.endswith("</think>"):
         return
-    thought = text.strip() or message.get("reasoning_content") or message.get("reasoning")
+    thought = _is_visible(text) or message.get("reasoning_content") or message.get("reasoning")
     if thought and reason == "length":
         raise TransientError(
             "the model was still thinking when its tokens were used up: raise --memory-tokens and "
@@ -141,8 +141,9 @@ def _refuse_empty(text: str, message: Mapping[str, Any], reason: str) -> None:
     raise TransientError(f"the reply is empty (finish_reason {reason!r})")
 
 
-def _is_visible(character: str) -> bool:
-    return character.isprintable() and not character.isspace()
+def _is_visible(text: str) -> bool:
+    """Whether there is anything in a text but white space, controls and characters without a width."""
+    return any(character.isprintable() and not character.isspace() for character in text)
 
 
 def _usage(sent: Any) -> Usage:
