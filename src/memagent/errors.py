@@ -68,6 +68,11 @@ def extra_hint(extra: str) -> str:
     return f"run python -m pip install -e '.[{extra}]' in the checkout of memagent"
 
 
+def reason(error: BaseException) -> str:
+    """What went wrong, without an `OSError`'s number and path: the message around it names the file."""
+    return str(getattr(error, "strerror", None) or error)
+
+
 def without_secrets(text: str) -> str:
     """The text with no user, password or query in any URL: what may be shown or kept."""
     return _URL.sub(lambda url: re.sub(r"\?[^#]+", "?...", _USER.sub("", url[0]), count=1), text)

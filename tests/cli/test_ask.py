@@ -377,3 +377,23 @@ def test_cite_tells_where_each_statement_stands(
     assert "- Nobody ever found the golden key again.\n  nothing in the document says so" in out
     assert main(arguments) == 0
     assert "nothing in the document" not in capsys.readouterr().out
+
+
+def test_a_dry_run_names_the_files_that_it_leaves_out(
+    serve: Callable[..., Server], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.txt").write_text("One chunk.", "utf-8")
+    (tmp_path / "broken.pdf").write_bytes(b"%PDF-1.4 nonsense")
+    assert main(["ask", "What?", str(tmp_path), "--base-url", serve().base_url, "--dry-run"]) == 0
+    out, err = capsys.readouterr()
+    assert "1 chunk," in out and "left out: " in err and "broken.pdf" in err
+
+
+@pytest.mark.parametrize("flag", ["--questions", "--templates"])
+def test_a_file_that_is_missing_is_named_once(
+    serve: Callable[..., Server], flag: str, story: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["What?"] if flag == "--templates" else []
+    assert main(["ask", *words, str(story), flag, "no.such", "--base-url", serve().base_url]) == 2
+    err = capsys.readouterr().err
+    assert "no.such cannot be read: No such file or directory" in err and "Errno" not in err

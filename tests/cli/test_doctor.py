@@ -73,3 +73,12 @@ def test_an_unknown_setting_in_the_users_file_is_wrong(
     assert (
         "config.toml: unknown setting 'chunk_token', did you mean 'chunk_tokens'?" in capsys.readouterr().err
     )
+
+
+def test_every_extra_is_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["doctor", "--base-url", "http://127.0.0.1:9/v1"])
+    out = capsys.readouterr().out
+    assert all(
+        f"[{extra}]: " in out
+        for extra in ("formats", "tokenizers", "eval", "serve", "train", "report", "ray")
+    )

@@ -39,3 +39,12 @@ def test_a_shell_completes_commands_and_flags(
         monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
         assert main([]) == 0
         assert expected in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("group", ["", "data", "train"])
+def test_a_list_of_commands_says_what_each_does_in_full(
+    group: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*group.split(), "--help"]) == 0
+    listed = capsys.readouterr().out.partition("Commands:")[2]
+    assert listed.strip() and "..." not in listed

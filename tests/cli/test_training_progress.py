@@ -63,7 +63,7 @@ def test_stages_follow_each_other_and_a_resumed_run_says_where_it_is() -> None:
         watch.row("training", 11, STEP)
     first, second, third = out.getvalue().splitlines()
     assert first == "warm start, step 1 of 2: loss 2.5, trained on 16,000 tokens, update time 3.25 s"
-    assert second == "training goes on at step 11 of 40" and third.startswith("training, step 11 of 40: ")
+    assert second == "training resumes at step 11 of 40" and third.startswith("training, step 11 of 40: ")
 
 
 def test_quiet_says_nothing() -> None:

@@ -114,7 +114,7 @@ def test_resume_starts_what_was_never_begun(tmp_path: Path) -> None:
         ({"settings": {"temperature": 1.0}}, "settings.temperature was null, now it is 1.0"),
         (
             {"plan": {"workflows": ["full"], "corpora": {}}},
-            'plan.workflows was \\["overwrite", "gated", "full"\\]',
+            'workflows was \\["overwrite", "gated", "full"\\]',
         ),
         ({"model": {"name": "other", "window_tokens": None, "tokenizer": "estimate"}}, 'model.name was "m"'),
         ({"prompts": {"full": "abc"}}, "prompts.full was null"),

@@ -30,7 +30,7 @@ from memagent.engines.scripted import count_words
 from memagent.reading.retrieval import best_passages
 from memagent.reading.workflows import WORKFLOWS, chosen_workflow
 from memagent.reading.workflows.whole import LEFT_OUT, head_and_tail
-from memagent.types import Trained
+from memagent.types import ESTIMATE, Trained
 
 SETTINGS = ReadSettings(chunk_tokens=120, memory_tokens=60, answer_tokens=60, passages=3, passage_tokens=40)
 EVERY = pytest.mark.parametrize("reader", WORKFLOWS)
@@ -70,9 +70,9 @@ def read(*arguments: Any, **options: Any) -> list[Conversation]:
 
 
 def section(prompt: str, tag: str) -> str:
-    found = re.search(rf"<{tag}>\n(.*?)\n</{tag}>", prompt, re.DOTALL)
+    found = re.search(rf"<({tag}(?:-\w+)?)>\n(.*?)\n</\1>", prompt, re.DOTALL)
     assert found, prompt
-    return found.group(1)
+    return found.group(2)
 
 
 @EVERY
@@ -131,6 +131,15 @@ def test_full_does_not_ask_what_cannot_fit() -> None:
 def test_full_leaves_it_to_the_model_where_tokens_are_estimated() -> None:
     with pytest.raises(ContextOverflowError, match="the window has 300"):
         read("full", story(600), Recorder(window=300))
+
+
+def test_full_does_not_ask_what_surely_cannot_fit_where_tokens_are_estimated() -> None:
+    engine = ScriptedEngine(["an answer"], window_tokens=500)
+    engine.model = replace(engine.model, tokenizer=ESTIMATE)
+    with pytest.raises(ContextOverflowError, match="the model's window 500"):
+        read("full", "a word " * 1200, engine)
+    assert engine.prompts == []
+    assert read("full", "a word " * 300, engine)
 
 
 @pytest.mark.parametrize(("place", "found"), [(0.05, True), (0.5, False), (0.97, True)])

@@ -419,7 +419,7 @@ def test_what_is_no_form(tmp_path: Path, blank: Any, tokenizer: Any) -> None:
     assert "to is 'onnx': use one of adapter, merged" in refused(tmp_path, plain, tokenizer, "onnx")
     for to in ("adapter", "gguf-adapter"):
         assert "the policy has no LoRA" in refused(tmp_path, plain, tokenizer, to)
-    assert "none is named" in refused(tmp_path, plain, tokenizer, "gguf")
+    assert "only a policy that started from a GGUF" in refused(tmp_path, plain, tokenizer, "gguf")
     base = blank(tmp_path / "base.gguf", plain)
     assert "'Q3_K'" in refused(tmp_path, plain, tokenizer, "gguf", base, "Q3_K")
 

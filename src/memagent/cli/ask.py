@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import glob
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -21,7 +21,7 @@ from memagent.cli.progress import ReadDisplay
 from memagent.concurrency import side_by_side
 from memagent.documents.opening import Document, Pass, open_document
 from memagent.engines import choose, open_engine
-from memagent.errors import EngineError, JournalError, MemAgentError, SettingsError
+from memagent.errors import EngineError, JournalError, MemAgentError, SettingsError, reason
 from memagent.reading.journal import earlier_paths, new_path
 from memagent.reading.read import Read, Result
 from memagent.settings import Settings, user_cache_path
@@ -47,7 +47,7 @@ class Asked:
     """What each read found in the document, once it has ended."""
 
 
-@click.command(cls=Command, options_metavar="[OPTIONS]")
+@click.command(cls=Command, options_metavar="[OPTIONS]", short_help="Answer questions about documents.")
 @click.argument("words", nargs=-1, metavar="QUESTION PATH...")
 @click.option("-q", "--question", multiple=True, metavar="QUESTION", help="a question; may be repeated")
 @click.option("--questions", type=PATH, metavar="FILE", help="a text file with a question on each line")
@@ -80,19 +80,23 @@ def command(
     asked_for = [*question, *_lines(questions)]
     asked_for, paths = _questions_and_paths(asked_for, words)
     document = open_document(*paths, follow_links=follow_links)
-    for skipped in document.skipped:
-        warn(console, f"left out: {skipped}")
+    _say_left_out(document.skipped, console)
     if dry_run:
-        asyncio.run(forecast_all(asked_for, document, settings, as_json))
+        left_out = asyncio.run(forecast_all(asked_for, document, settings, as_json))
+        _say_left_out(left_out, console)
         return 0
     asked = Asked(asked_for, document, settings, trace, resume)
     with ReadDisplay(console, quiet, asked_for) as display:
         code = asyncio.run(_answer_all(asked, display, as_json, console))
-    for skipped in dict.fromkeys(it for found in asked.passes for it in found.skipped):
-        warn(console, f"left out: {skipped}")
+    _say_left_out(dict.fromkeys(it for found in asked.passes for it in found.skipped), console)
     for name, count in dict(it for found in asked.passes for it in found.replaced.items() if it[1]).items():
         warn(console, f"{name}: {count} characters could not be decoded and were read as U+FFFD")
     return code
+
+
+def _say_left_out(skipped: Iterable[str], console: Console) -> None:
+    for file in skipped:
+        warn(console, f"left out: {file}")
 
 
 def _lines(file: Path | None) -> list[str]:
@@ -102,7 +106,7 @@ def _lines(file: Path | None) -> list[str]:
     try:
         lines = file.read_text("utf-8-sig").splitlines()
     except (OSError, UnicodeError) as error:
-        raise SettingsError(f"--questions {file} cannot be read: {error}") from error
+        raise SettingsError(f"--questions {file} cannot be read: {reason(error)}") from error
     if not (questions := [line.strip() for line in lines if line.strip()]):
         raise SettingsError(f"--questions {file}: the file has no question")
     return questions

@@ -46,7 +46,7 @@ def corpus_flags(function: Function) -> Function:
     return command  # type: ignore[return-value]
 
 
-@click.group()
+@click.group(short_help="List tasks, make and filter examples.")
 def command() -> None:
     """Make examples for evaluation or training, fetch what they are made from, list the tasks."""
 
@@ -142,7 +142,7 @@ def _origin(corpus: str | None) -> str:
     return f"{corpus}: {'the sample' if source.origin == 'sample' else source.path}"
 
 
-@command.command(name="filter", cls=Command)
+@command.command(name="filter", cls=Command, short_help="Drop what a model answers without the document.")
 @click.argument("file", type=PATH, metavar="FILE")
 @click.option("--out", type=PATH, required=True, metavar="FILE", help="where the other examples go")
 @click.option("--attempts", type=int, default=2, metavar="N", help="answers to a question (2)")

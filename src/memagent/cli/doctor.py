@@ -31,13 +31,15 @@ _PACKAGES = {
     "the base": ("httpx2", "xllamacpp", "gguf", "pydantic"),
     "[formats]": ("mammoth", "openpyxl", "python-pptx", "striprtf"),
     "[tokenizers]": ("tokenizers",),
-    "[train]": ("torch", "transformers", "peft"),
+    "[eval]": ("bm25s", "wonderwords"),
+    "[serve]": ("fastapi", "prometheus-client", "python-multipart", "uvicorn"),
+    "[train]": ("torch", "transformers", "accelerate", "peft"),
     "[report]": ("matplotlib",),
     "[ray]": ("ray",),
 }
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Say what is installed, and what is wrong.")
 @with_settings("engine", "read")
 def command(settings: Settings) -> int:
     """Say what is installed, which model a read would use and why, and what is wrong.
@@ -87,7 +89,11 @@ async def _findings(settings: Settings) -> list[str]:
         lines += [f"model: {model.name}", *([f"adapter: {adapter}"] if adapter else [])]
     name, workflow = chosen_workflow(settings.read, model.trained)
     budgets = fitted_budgets(settings.read, model, workflow.prompts)
-    window = "not told" if model.window_tokens is None else f"{model.window_tokens} tokens"
+    window = (
+        "unknown, the endpoint does not say"
+        if model.window_tokens is None
+        else f"{model.window_tokens} tokens"
+    )
     counted = "estimated" if model.tokenizer == ESTIMATE else "counted by its own tokenizer"
     told = ", ".join(f"{part.removesuffix('_tokens')} {tokens}" for part, tokens in asdict(budgets).items())
     return [

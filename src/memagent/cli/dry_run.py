@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from memagent.cli.messages import say, say_json
-from memagent.documents.opening import Document
+from memagent.documents.opening import Document, Pass
 from memagent.engines import open_engine
 from memagent.reading.forecast import forecast
 from memagent.reading.workflows import chosen_workflow
@@ -16,12 +16,15 @@ from memagent.settings import Settings
 from memagent.types import ESTIMATE
 
 
-async def dry_run(questions: Sequence[str], document: Document, settings: Settings, as_json: bool) -> None:
-    """Print the files, the chunks, and the most that all questions together cost.
+async def dry_run(
+    questions: Sequence[str], document: Document, settings: Settings, as_json: bool
+) -> tuple[str, ...]:
+    """Print the files, the chunks, and the most that all questions cost; return what was left out.
 
     An endpoint is asked for its window; a local model is loaded to count with. Raises `MemAgentError`.
     """
-    characters = await asyncio.to_thread(_characters, document)
+    blocks = document.blocks()
+    characters = await asyncio.to_thread(_characters, blocks)
     async with open_engine(settings.engine) as engine:
         model = engine.model
         now = await forecast(max(questions, key=len), document, model, settings.read)
@@ -44,24 +47,29 @@ async def dry_run(questions: Sequence[str], document: Document, settings: Settin
         say_json(found)
     else:
         say("\n".join(_lines(found, settings.read.max_calls)))
+    return blocks.skipped
 
 
-def _characters(document: Document) -> Counter[str]:
+def _characters(blocks: Pass) -> Counter[str]:
     """The characters of each file's text, as it is read."""
     found: Counter[str] = Counter()
-    for source, text, *_ in document.blocks():
+    for source, text, *_ in blocks:
         found[source.name] += len(text)
     return found
 
 
 def _lines(found: Mapping[str, Any], max_calls: int | None) -> list[str]:
     files, several = found["files"], found["questions"] > 1
-    window = f"{found['window_tokens']:,} tokens" if found["window_tokens"] else "not told"
+    window = (
+        f"{found['window_tokens']:,} tokens"
+        if found["window_tokens"]
+        else "unknown: the endpoint does not say"
+    )
     cost = "" if found["cost"] is None else f", cost {found['cost']:.4g}"
     lines = [
         *(f"{file['name']}: {file['characters']:,} characters of text" for file in files),
         f"model: {found['model']}, window {window}",
-        f"workflow: {found['workflow']}, {found['chunks']:,} chunks, {found['document_tokens']:,} tokens",
+        f"workflow: {found['workflow']}, {_chunks(found['chunks'])}, {found['document_tokens']:,} tokens",
         f"at most{' for all questions' if several else ''}: {found['calls']:,} calls, "
         f"{found['prompt_tokens']:,} tokens in, {found['completion_tokens']:,} out{cost}",
     ]
@@ -70,3 +78,7 @@ def _lines(found: Mapping[str, Any], max_calls: int | None) -> list[str]:
     if max_calls and found["calls"] > max_calls * found["questions"]:
         lines.append(f"--max-calls {max_calls} would stop it")
     return lines
+
+
+def _chunks(count: int) -> str:
+    return "1 chunk" if count == 1 else f"{count:,} chunks"

@@ -31,7 +31,7 @@ from memagent.tasks.corpora import HOMES
 from memagent.tasks.scoring import SCORERS
 
 
-@click.command(cls=Command, epilog=f"Tasks: {', '.join(TASKS)}.")
+@click.command(cls=Command, short_help="Measure ways to read.", epilog=f"Tasks: {', '.join(TASKS)}.")
 @click.option("--task", "tasks", multiple=True, type=click.Choice(list(TASKS)), metavar="NAME",
               help="a task; may be repeated")  # fmt: skip
 @click.option("--length", "lengths", multiple=True, type=int, metavar="TOKENS",

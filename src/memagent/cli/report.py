@@ -20,7 +20,7 @@ from memagent.training.metrics import METRICS_FILE
 _WRITERS = {METRICS_FILE: report_training, RUN_FILE: report_evaluations}
 
 
-@click.command()
+@click.command(short_help="Make tables and pictures of runs.")
 @click.argument("folders", nargs=-1, required=True, type=PATH, metavar="DIR...")
 @click.option("--out", type=PATH, metavar="DIR", help="where to write (the first folder)")
 @click.pass_obj

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _MIB = 2**20
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Serve OpenAI's API over long documents.")
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="where to listen")
 @click.option("--port", type=click.IntRange(0, 65_535), default=8321, show_default=True, metavar="N",
               help="where to listen; 0 takes a free one")  # fmt: skip

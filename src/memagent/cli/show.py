@@ -21,7 +21,7 @@ from memagent.reading.journal import read_journal
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
-@click.command()
+@click.command(short_help="Show how the memory of a read grew.")
 @click.argument("trace", type=PATH, metavar="[TRACE]", required=False)
 @click.option("--chunks", is_flag=True, help="with the text of each chunk, where the document is as it was")
 @click.pass_obj

@@ -36,6 +36,7 @@ class _TrainGroup(click.Group):
 
 @click.group(
     cls=_TrainGroup,
+    short_help="Train a reader (Multi-Conv DAPO).",
     subcommand_metavar="[run|sft|collect|export] ...",
     epilog="Several GPUs: accelerate launch -m memagent train CONFIG.toml.",
 )
@@ -61,7 +62,7 @@ def _training(function: Function) -> Function:
     return _configured(out(resume(quiet_and_verbose(function))))
 
 
-@command.command()
+@command.command(short_help="The warm start, then reinforcement learning.")
 @_training
 @click.pass_obj
 def run(console: Console, /, **flags: Any) -> int:
@@ -101,7 +102,7 @@ def _train(
     return 0
 
 
-@command.command()
+@command.command(short_help="Collect good attempts of another model, to imitate.")
 @_configured
 @click.option("--out", type=PATH, required=True, metavar="FILE", help="where the trajectories go (JSONL)")
 @click.option("--count", type=int, default=256, metavar="N", help="how many examples are read (256)")
@@ -127,7 +128,7 @@ def collect(
     return 0
 
 
-@command.command()
+@command.command(short_help="Write what a run has learned as a model.")
 @click.argument("run", type=PATH, metavar="RUN")
 @click.option("--to", "kind", type=click.Choice(["adapter", "merged", "gguf", "gguf-adapter"]),
               default="merged", help="a PEFT folder (adapter), a Hugging Face folder (merged, the default), "

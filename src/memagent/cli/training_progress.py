@@ -66,7 +66,7 @@ class TrainingWatch:
             self._bar.remove_task(self._task)
         self._task = self._bar.add_task(_noun(stage), total=steps, completed=first_step - 1)
         if self._live is None and first_step > 1:
-            self._say(f"{_noun(stage)} goes on at step {first_step:,} of {steps:,}")
+            self._say(f"{_noun(stage)} resumes at step {first_step:,} of {steps:,}")
         self._refresh()
 
     def row(self, stage: str, step: int, values: Mapping[str, float]) -> None:

@@ -109,7 +109,9 @@ def open_rows(folder: Path, header: Mapping[str, Any], resume: bool) -> RowLog:
                 f"{folder} holds an evaluation: add --resume to continue it, or choose another --out"
             )
         elif changed := difference(_identity(read_header(folder)), _identity(header)):
-            raise SettingsError(f"{folder} cannot be resumed: {changed}")
+            raise SettingsError(
+                f"{folder} cannot be resumed: {changed.removeprefix('plan.')}; choose another --out for it"
+            )
         return RowLog(log, {_row(line, log.path).key for line, _ in log.lines()})
     except OSError as error:
         log.close()

@@ -19,7 +19,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from memagent.errors import SettingsError
+from memagent.errors import SettingsError, reason
 from memagent.prompts.guard import Guard
 from memagent.types import Message
 
@@ -181,7 +181,7 @@ def load_prompts(path: str | Path) -> Prompts:
     try:
         stat = Path(path).stat()
     except (OSError, ValueError) as error:
-        raise SettingsError(f"the template file {path} cannot be read: {error}") from error
+        raise SettingsError(f"the template file {path} cannot be read: {reason(error)}") from error
     return _load(path, stat.st_mtime_ns, stat.st_size)
 
 
@@ -190,7 +190,7 @@ def _load(path: str | Path, _changed_ns: int, _size: int) -> Prompts:
     try:
         table = tomllib.loads(Path(path).read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:  # TOML errors are ValueErrors
-        raise SettingsError(f"the template file {path} cannot be read: {error}") from error
+        raise SettingsError(f"the template file {path} cannot be read: {reason(error)}") from error
     return prompts_from(table, str(path))
 
 

@@ -67,7 +67,7 @@ class Journal:
         for number, (line, offset) in enumerate(self._log.lines()):
             if number and not resume:
                 raise JournalError(
-                    f"{self.path} holds another read: add --resume to continue it, or name another --trace"
+                    f"{self.path} holds a read already: add --resume to continue it, or name another --trace"
                 )
             if (number == 0) != (line.get("type") == "header"):
                 raise JournalError(f"{self.path}, line {number + 1}: not a line of a journal")
@@ -94,7 +94,10 @@ class Journal:
         if self.header is None:
             self._log.append(header)
         elif changed := difference(self.header, header):
-            raise JournalError(f"{self.path} cannot be resumed: {changed}")
+            raise JournalError(
+                f"{self.path} cannot be resumed: {changed}; "
+                "for a new read leave out --resume and name another --trace"
+            )
 
     @property
     def model(self) -> Model:

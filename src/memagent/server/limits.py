@@ -7,7 +7,7 @@ import hmac
 from dataclasses import dataclass
 from pathlib import Path
 
-from memagent.errors import SettingsError
+from memagent.errors import SettingsError, reason
 
 _LEAST_KEY_CHARACTERS = 16
 
@@ -55,7 +55,7 @@ def read_keys(path: Path) -> Keys:
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeError) as error:
-        raise SettingsError(f"--keys {path} cannot be read: {error}") from error
+        raise SettingsError(f"--keys {path} cannot be read: {reason(error)}") from error
     keys = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
     if not keys:
         raise SettingsError(f"--keys {path} has no key: write one on each line")

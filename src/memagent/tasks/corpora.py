@@ -18,7 +18,7 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from memagent.errors import SettingsError
+from memagent.errors import SettingsError, reason
 from memagent.settings import user_cache_path
 
 SAMPLE = Path(__file__).parent / "sample"
@@ -120,7 +120,7 @@ def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         with opened(path, "rt") as file:
             yield from _objects(file, path)
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise SettingsError(f"{path} cannot be read: {error}") from error
+        raise SettingsError(f"{path} cannot be read: {reason(error)}") from error
 
 
 def _objects(file: IO[str], path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -161,7 +161,7 @@ def read_text(path: Path) -> str:
         with opened(path, "rt") as file:
             return file.read().removeprefix("\ufeff")
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise SettingsError(f"{path} cannot be read: {error}") from error
+        raise SettingsError(f"{path} cannot be read: {reason(error)}") from error
 
 
 @lru_cache(maxsize=4)

@@ -112,8 +112,8 @@ def _plain(model: PreTrainedModel) -> PreTrainedModel:
 def _write_gguf(model: PreTrainedModel, place: Path, base_gguf: str | Path | None, quantisation: str) -> None:
     if base_gguf is None:
         raise SettingsError(
-            "a GGUF is made from that of the base model, and none is named: name it, or export as merged "
-            "and convert that with llama.cpp's convert_hf_to_gguf.py"
+            "only a policy that started from a GGUF file can be exported as one: export this as merged, and "
+            "convert that with llama.cpp's convert_hf_to_gguf.py"
         )
     if quantisation not in QUANTISATIONS:
         raise SettingsError(f"quantisation is {quantisation!r}: use one of {', '.join(QUANTISATIONS)}")

@@ -34,7 +34,9 @@ try:
     from memagent.engines.torch.decoding import DecodingRow, decode
     from memagent.engines.torch.lora import with_adapter
 except ImportError as error:
-    raise SettingsError(f"{error}: this engine needs more packages, {extra_hint('train')}") from error
+    raise SettingsError(
+        f"{error}: Hugging Face models and training need more packages, {extra_hint('train')}"
+    ) from error
 
 _MOST_ROWS = 16
 _SHORT_PROMPT_TOKENS = 512

@@ -46,9 +46,13 @@ async def full(
 ) -> AsyncGenerator[Conversation, None]:
     """The whole document in one prompt. Raises `ContextOverflowError` where the window is too small."""
     document, model = await _joined(chunks, memory), reading.model
-    if model.window_tokens and model.tokenizer != ESTIMATE:  # an estimate must not refuse what might fit
+    if model.window_tokens:
         tokens = await reading.count_tokens(document)
-        if tokens > model.window_tokens:
+        # An estimate must not refuse what might fit; but some servers silently drop what does not.
+        surely = (
+            model.tokenizer != ESTIMATE or len(document) > model.window_tokens * _MOST_CHARACTERS_PER_TOKEN
+        )
+        if tokens > model.window_tokens and surely:
             raise ContextOverflowError(
                 f"the document has {tokens:,} tokens, the model's window {model.window_tokens:,}: "
                 "read it with another --workflow"
