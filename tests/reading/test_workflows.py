@@ -182,16 +182,16 @@ def test_head_and_tail_use_the_room_and_no_more(room: int) -> None:
 
 
 def test_rag_shows_the_best_passages_in_the_documents_order() -> None:
-    document = "\n".join(
+    document = "\n\n".join(
         [
             "The lighthouse keeper fed the gulls and went up the stair. " + "sand " * 30,
             "Nothing here but wind and weather. " + "salt " * 30,
-            "The secret code of the lighthouse is marmalade77. " + "fog " * 30,
+            "The secret code of the lighthouse is marmalade77. " + "mist " * 30,
             "A ship passed by in the night. " + "rope " * 30,
         ]
     )
     engine = Recorder()
-    (conversation,) = read("rag", document, engine, settings=SETTINGS.changed(passages=2, passage_tokens=70))
+    (conversation,) = read("rag", document, engine, settings=SETTINGS.changed(passages=2, passage_tokens=55))
     shown = section(engine.prompts[0], "document")
     assert shown.index("keeper") < shown.index("marmalade77")
     assert "weather" not in shown and "ship" not in shown

@@ -31,7 +31,7 @@ _MARK = "<!-- made by memagent view -->"
 _MIB = 2**20
 
 
-@click.command()
+@click.command(short_help="Make a page of a journal, to look at in a browser.")
 @click.argument("trace", type=PATH, metavar="[TRACE]", required=False)
 @click.option("--out", type=PATH, metavar="FILE", help="where the page goes (TRACE.html)")
 @click.option("--without-text", is_flag=True, help="leave the text of the document out of the page")
