@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import http.server
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 import memagent
 from memagent.cli import main
+from memagent.server.app import create_app
+from memagent.server.limits import Keys, Limits
+from memagent.server.listening import listen, server_of
 from memagent.server.page import page_folder
+from memagent.server.store import Store
 
 playwright = pytest.importorskip("playwright.sync_api")
 
@@ -129,3 +135,55 @@ def empty(page: playwright.Page, modules: str) -> playwright.Page:
     """The page without a read."""
     page.goto(modules + "index.html")
     return page
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Start our server with an engine that reads facts; gives its address. Calls wait for a `gate`."""
+    with ExitStack() as closing:
+
+        def start(gate: threading.Semaphore | None = None, keys: Keys | None = None) -> str:
+            store = closing.enter_context(Store(tmp_path / "data"))
+            engine = GatedEngine(gate)
+            settings = memagent.ReadSettings(workflow="gated", chunk_tokens=100)
+            listener = closing.enter_context(listen("127.0.0.1", 0, keys or Keys()))
+            server = server_of(create_app(engine, settings, store, keys), Limits())
+            thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+            thread.start()
+
+            def stop() -> None:
+                if gate:
+                    gate.release(1000)
+                server.should_exit = True
+                thread.join()
+
+            closing.callback(stop)
+            return f"http://127.0.0.1:{listener.getsockname()[1]}/"
+
+        yield start
+
+
+class GatedEngine:
+    """Notes down facts; if it has a gate, each call waits until it is let through."""
+
+    def __init__(self, gate: threading.Semaphore | None) -> None:
+        self._gate, self._script = gate, memagent.ScriptedEngine(_reply)
+        self.model = self._script.model
+
+    async def complete(
+        self, messages: tuple[memagent.Message, ...], sampling: memagent.Sampling
+    ) -> memagent.Completion:
+        if self._gate:
+            await asyncio.to_thread(self._gate.acquire)
+        return await self._script.complete(messages, sampling)
+
+    async def aclose(self) -> None:
+        """Nothing to release."""
+
+
+def _reply(messages: tuple[memagent.Message, ...]) -> str:
+    shown = messages[-1].content
+    if "<chunk" not in shown:
+        return ANSWER
+    facts = [fact for fact in FACTS if fact in shown]
+    return "MEMORY\n" + " ".join(facts[-2:]) if facts else "UNCHANGED"

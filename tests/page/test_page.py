@@ -97,6 +97,7 @@ def test_the_text_beside_the_memory_is_the_chunk_character_for_character(
     trace = record()
     story = (trace.parent / "story.txt").read_text("utf-8")
     page = viewed(trace)
+    expect(page.locator("#text .block").first).to_be_visible()  # it is unpacked
     page.keyboard.press("Home")
     for line in read_journal(trace):
         if line["type"] == "conversation" and line["span"]:

@@ -19,6 +19,7 @@ from memagent.server.gate import Gate
 from memagent.server.jobs import Jobs
 from memagent.server.limits import Keys, Limits
 from memagent.server.metrics import Metrics
+from memagent.server.page import served_files
 from memagent.server.reads import reads_router
 from memagent.server.store import Store
 from memagent.server.uploads import files_router
@@ -67,6 +68,7 @@ def create_app(
     _add_models(app, engine)
     app.include_router(files_router(store, limits))
     app.include_router(reads_router(store, jobs, limits))
+    _add_page(app)
 
     @app.get("/health")
     async def health() -> dict[str, str]:
@@ -79,6 +81,19 @@ def create_app(
         return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     return app
+
+
+def _add_page(app: FastAPI) -> None:
+    """The page at `/`, which everybody may load: it holds nothing of anybody's."""
+    headers = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY"}
+    files = served_files()
+
+    async def get_file(request: Request) -> Response:
+        content, kind = files[request.url.path]
+        return Response(content, media_type=kind, headers=headers)
+
+    for path in files:
+        app.add_api_route(path, get_file, include_in_schema=False)
 
 
 def _add_chat(app: FastAPI, chats: Chats) -> None:

@@ -19,11 +19,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from memagent.server.errors import ApiError
 from memagent.server.limits import Keys, Limits
 from memagent.server.metrics import Metrics
+from memagent.server.page import served_files
 
 _log = logging.getLogger("memagent.server")
 
 UPLOADS = "/v1/files"
-_OPEN = {"/health"}
 _DRAIN_SECONDS = 2.0
 _UNCOUNTED = {"/health", "/metrics"}
 
@@ -33,6 +33,7 @@ class Gate:
 
     def __init__(self, app: ASGIApp, keys: Keys, limits: Limits, metrics: Metrics) -> None:
         self.app, self.keys, self.limits, self.metrics = app, keys, limits, metrics
+        self._open = {"/health", *served_files()}
         self._requests: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -78,7 +79,7 @@ class Gate:
         if not self.keys.digests:
             _check_origin(headers)
             return ""
-        if scope["path"] in _OPEN:
+        if scope["path"] in self._open:
             return ""
         scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
         owner = self.keys.owner(key.strip()) if scheme.lower() == b"bearer" else None

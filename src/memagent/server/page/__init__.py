@@ -19,6 +19,17 @@ def page_folder() -> Path:
     return Path(__file__).parent
 
 
+def served_files() -> dict[str, tuple[str, str]]:
+    """The page as a server has it: paths, each with the content and its type."""
+    folder = page_folder()
+    index = folder.joinpath("index.html").read_text("utf-8").replace("<html ", '<html data-served="yes" ', 1)
+    files = {
+        "/": (index, "text/html"),
+        "/page.css": (folder.joinpath("page.css").read_text("utf-8"), "text/css"),
+    }
+    return files | {f"/{it.name}": (it.read_text("utf-8"), "text/javascript") for it in folder.glob("*.js")}
+
+
 def bound_page() -> tuple[str, str]:
     """The page as one HTML document, in two parts: elements with data go between them.
 

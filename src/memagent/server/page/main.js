@@ -1,5 +1,6 @@
 // The page: journals that are dropped on it, opened, or in it from the start.
 
+import { Asking } from "./asking.js";
 import { embedded } from "./embedded.js";
 import { isJournal, readJournal, Unusable } from "./journal.js";
 import { Screen } from "./screen.js";
@@ -9,6 +10,7 @@ import { counted, element, shown } from "./view.js";
 
 const UNFINISHED = "There is no answer yet: this read was not finished.";
 const screen = new Screen();
+let asking = null; // where a server answers
 
 /** Say what the page is doing. */
 function say(text) {
@@ -41,7 +43,9 @@ async function openJournal(blob, name, text, checked = true) {
     if (now !== percent) say(`Reading ${name}: ${(percent = now)}%`);
   };
   await readJournal(blob, (line) => trace.add(line), { name, checked, told });
+  asking?.forget();
   screen.open(trace, text, UNFINISHED);
+  if (asking) element("again").hidden = false;
   const seconds = (performance.now() - started) / 1000;
   say(`${name}: ${counted(trace.steps.length, "step")}, opened in ${shown(seconds, 2)} s`);
 }
@@ -92,9 +96,16 @@ async function openEmbedded() {
   const journal = await embedded("embedded-journal");
   if (!journal) return;
   await openJournal(journal, name, null, false);
+  if (element("embedded-text")) screen.missing = "The text is being unpacked.";
   const text = await embedded("embedded-text");
   if (text) screen.setText(new Characters(await text.text()));
 }
 
 listenToFiles();
-await trying(openEmbedded);
+if (document.documentElement.dataset.served) {
+  asking = new Asking(screen, trying, say);
+  await asking.follow();
+  if (!screen.trace) await trying(() => asking.list());
+} else {
+  await trying(openEmbedded);
+}

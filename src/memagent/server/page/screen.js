@@ -4,6 +4,10 @@ import { Timeline } from "./timeline.js";
 import { element, showAnswer, showHead, showStep, showTotals, stepLine } from "./view.js";
 
 const PAGE_STEPS = 10;
+const MISSING = {
+  true: "The journal does not hold the text. Drop the file that was read to see it here.",
+  false: "The page has no copy of this text: it keeps one only while the read that it started is shown.",
+};
 
 /** Shows one trace, and moves through its steps. */
 export class Screen {
@@ -14,20 +18,27 @@ export class Screen {
     this.found = null;
     this.waiting = "";
     this.asked = false;
+    this.changed = false; // more than the place that is shown
+    this.live = false;
+    this.missing = ""; // what stands in the place of a text
     this.timeline = new Timeline(element("timeline"), element("strip"), element("cursor"), (place) => this.go(place));
     element("slider").addEventListener("input", (event) => this.go(event.target.valueAsNumber - 1));
+    element("follow").addEventListener("change", (event) => event.target.checked && this.go(Infinity));
     element("changes").addEventListener("change", () => this.ask());
     for (const [id, move] of Object.entries(MOVES)) element(id).addEventListener("click", () => move(this));
     document.addEventListener("keydown", (event) => this.pressed(event));
   }
 
-  /** Show a trace from its first change on. */
-  open(trace, text, waiting) {
-    Object.assign(this, { trace, text, waiting, found: null, place: 0 });
+  /** Show a trace from its first change on, one that is `live` from its last step. `waiting` takes the answer's place. */
+  open(trace, text, waiting, live = false) {
+    Object.assign(this, { trace, text, waiting, live, found: null, place: 0 });
+    element("follow-label").hidden = !live;
+    element("follow").checked = live;
     element("start").hidden = true;
     element("read").hidden = false;
     const first = trace.steps.findIndex((it) => it.changed);
     this.place = Math.max(0, first);
+    this.missing = MISSING[Boolean(trace.header.document?.sha256)];
     showHead(trace);
     this.grown();
   }
@@ -40,13 +51,31 @@ export class Screen {
     document.title = "memagent";
   }
 
-  /** The trace has new steps, or an answer. */
+  /** The trace has new steps. */
   grown() {
+    if (this.live && element("follow").checked) {
+      this.place = Math.max(0, this.trace.steps.length - 1);
+      this.found = null;
+    }
+    this.changed = true;
+    this.ask();
+  }
+
+  /** The trace will not grow any more; `waiting` says why if it has no answer. */
+  end(waiting) {
+    if (!this.live && this.place === 0 && !this.trace.steps[0]?.changed) this.goToChange(1);
+    this.live = false;
+    this.waiting = waiting;
+    element("follow-label").hidden = true;
+    showHead(this.trace);
+    this.grown();
+  }
+
+  drawWhole() {
     showAnswer(this.trace, this.waiting, (source) => this.openSource(source));
     showTotals(this.trace);
     element("slider").max = Math.max(1, this.trace.steps.length);
     this.timeline.show(this.trace);
-    this.ask();
   }
 
   /** The text of the document is known now. */
@@ -58,6 +87,7 @@ export class Screen {
   go(place) {
     if (!this.trace?.steps.length) return;
     const to = Math.max(0, Math.min(this.trace.steps.length - 1, place));
+    element("follow").checked = to === this.trace.steps.length - 1;
     if (to === this.place) return;
     this.place = to;
     this.found = null;
@@ -74,6 +104,7 @@ export class Screen {
     const offset = source.at ?? this.offsetOf(source);
     const place = offset === null ? -1 : this.trace.stepAt(offset);
     if (place < 0) return;
+    element("follow").checked = false;
     this.place = place;
     this.found = [offset, offset + (source.end - source.start)];
     this.ask();
@@ -98,6 +129,8 @@ export class Screen {
     this.asked = true;
     requestAnimationFrame(() => {
       this.asked = false;
+      if (this.trace && this.changed) this.drawWhole();
+      this.changed = false;
       if (this.trace) this.draw();
     });
   }
@@ -121,7 +154,7 @@ export class Screen {
     element("slider").value = place + 1;
     element("slider").setAttribute("aria-valuetext", line);
     this.timeline.move(place);
-    showStep(step, element("changes").checked, this.text, this.found);
+    showStep(step, element("changes").checked, this.text, this.found, this.missing);
   }
 
   pressed(event) {

@@ -47,6 +47,9 @@ function placesOf(text) {
 /** The files' text, if they are the document of a journal. Throws `Unusable` that says why they are not. */
 export async function textOf(files, trace) {
   const names = trace.header.document?.sources ?? [];
+  if (!trace.header.document?.sha256) {
+    throw new Unusable("The server does not tell the page which files those were.");
+  }
   if (!crypto.subtle) {
     throw new Unusable(`files cannot be checked on a page that came over plain HTTP: ${HOW}`);
   }
@@ -87,8 +90,8 @@ async function fingerprintOf(contents) {
   return Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-/** The text of a file that memagent reads as it stands. */
-function decoded(buffer, name) {
+/** The text of a file that memagent reads as it stands. Throws `Unusable` for another. */
+export function decoded(buffer, name) {
   const bytes = new Uint8Array(buffer);
   const starts = (...head) => head.every((byte, place) => bytes[place] === byte);
   const packed = starts(0x1f, 0x8b) || starts(0x25, 0x50, 0x44, 0x46) || starts(0x7b, 0x5c, 0x72, 0x74, 0x66);

@@ -98,10 +98,10 @@ function notesOf(step) {
   return notes;
 }
 
-/** A step: its memory, with what it added and removed if `changes`, and the text that it read. */
-export function showStep(step, changes, text, found) {
+/** A step: its memory, with what changed if `changes`, and the text that it read; `missing` where there is none. */
+export function showStep(step, changes, text, found, missing) {
   const change = showMemory(step, changes);
-  const mark = showText(step, text, found);
+  const mark = showText(step, text, found, missing);
   scrollTo(element("memory"), change); // last: each look at a place has the browser lay out what is new
   scrollTo(element("text"), mark);
 }
@@ -124,7 +124,7 @@ function showMemory(step, changes) {
 }
 
 /** Puts up the text that a step read; gives what is marked in it. `found` is a span of the document. */
-function showText(step, text, found) {
+function showText(step, text, found, missing) {
   const box = element("text");
   const [start, end] = step.span ?? [];
   const place = step.ofDocument ? `${step.source}, characters ${shown(start)} to ${shown(end)}` : "";
@@ -134,7 +134,7 @@ function showText(step, text, found) {
   } else if (!step.ofDocument) {
     box.replaceChildren(quiet("This step read notes that earlier steps had taken, not the document."));
   } else if (!text) {
-    box.replaceChildren(quiet("The journal does not hold the text. Drop the file that was read to see it here."));
+    box.replaceChildren(quiet(missing));
   } else if (found && found[0] < end && found[1] > start) {
     const [from, to] = [Math.max(found[0], start), Math.min(found[1], end)];
     const marked = made("mark", text.slice(from, to));

@@ -1,0 +1,186 @@
+// Asking a server: the form, the reads that there are, and a read that is watched while it goes on.
+
+import { KeyNeeded, Server } from "./server.js";
+import { Characters, decoded } from "./text.js";
+import { Trace } from "./trace.js";
+import { counted, duration, element, made, shown } from "./view.js";
+
+const STATES = {
+  done: "",
+  queued: "The read waits for its turn.",
+  running: "There is no answer yet: the read goes on.",
+  failed: "There is no answer: the read failed.",
+  cancelled: "There is no answer: the read was stopped.",
+};
+
+/** Puts the form on the page, and shows the reads of a server on a screen. */
+export class Asking {
+  /** `trying` does something that may fail; `say` tells what goes on. */
+  constructor(screen, trying, say) {
+    Object.assign(this, { screen, trying, say, server: new Server(), watching: null, texts: new Map() });
+    element("start-title").textContent = "Ask a long document";
+    element("start-text").textContent =
+      "The model reads it chunk by chunk and keeps a memory, which you can watch. A journal that you drop is shown, too.";
+    this.button("again", () => this.leave());
+    this.button("stop", () => this.server.change(this.id, "cancel"));
+    this.button("resume", async () => {
+      await this.server.change(this.id, "resume");
+      await this.watch(this.id);
+    });
+    addEventListener("hashchange", () => this.follow());
+    this.showForm();
+  }
+
+  button(id, work) {
+    element(id).addEventListener("click", () => this.trying(work));
+  }
+
+  /** Show the read that the address names, or the form. */
+  follow() {
+    const id = location.hash.slice(1);
+    if (id === (this.id ?? "")) return Promise.resolve();
+    return this.trying(() => (id ? this.watch(id) : this.leave()));
+  }
+
+  showForm() {
+    const problem = made("textarea", [], { id: "ask-problem", rows: 2, required: "" });
+    const pasted = made("textarea", [], { id: "ask-text", rows: 6 });
+    const files = made("input", [], { id: "ask-files", type: "file", multiple: "" });
+    const key = made("input", [], { id: "ask-key", type: "password", autocomplete: "off" });
+    key.value = this.server.key;
+    key.addEventListener("change", () => {
+      this.server.key = key.value;
+      this.trying(() => this.list());
+    });
+    this.keyField = field("API key of this server", key);
+    this.keyField.hidden = true;
+    const submit = made("button", "Read it", { type: "submit", class: "main" });
+    const form = made("form", [
+      field("Question", problem),
+      field("Files", files),
+      field("Or a text", pasted),
+      this.keyField,
+      made("div", submit, { class: "row" }),
+    ]);
+    form.addEventListener("submit", async (event) => {
+      event.preventDefault();
+      submit.disabled = true;
+      await this.trying(() => this.start(problem.value, pasted.value, [...files.files]));
+      submit.disabled = false;
+    });
+    this.reads = made("div");
+    element("asking").replaceChildren(form, this.reads);
+  }
+
+  async start(problem, pasted, files) {
+    this.say("Sending what is to be read");
+    const read = await this.needingKey(() => this.server.start(problem, pasted, files));
+    const parts = [pasted, ...(await Promise.all(files.map(textOrNull)))];
+    if (!parts.includes(null)) this.texts.set(read.id, new Characters(parts.join("")));
+    await this.watch(read.id);
+  }
+
+  /** Do something that needs an API key, and ask for one that is missing. */
+  async needingKey(work) {
+    try {
+      return await work();
+    } catch (error) {
+      if (error instanceof KeyNeeded) this.keyField.hidden = false;
+      throw error;
+    }
+  }
+
+  /** The reads that there are. */
+  async list() {
+    const { data } = await this.needingKey(() => this.server.ask("reads?limit=20"));
+    const rows = data.map((read) => {
+      const link = made("a", read.problem.slice(0, 200), { href: `#${read.id}` });
+      return made("li", [link, made("span", `${read.state}, ${read.documents.join(", ")}`, { class: "quiet" })]);
+    });
+    const title = made("h2", "Reads");
+    this.reads.replaceChildren(...(rows.length ? [title, made("ul", rows, { class: "reads" })] : []));
+  }
+
+  /** Back to the form. */
+  async leave() {
+    this.forget();
+    history.replaceState(null, "", location.pathname);
+    this.screen.close();
+    this.say("");
+    await this.list();
+  }
+
+  /** The page shows something else now; the read goes on. */
+  forget() {
+    this.watching?.abort();
+    this.id = null;
+    for (const id of ["stop", "resume", "again"]) element(id).hidden = true;
+  }
+
+  /** Show a read from its beginning, and what comes as it goes on. */
+  async watch(id) {
+    this.forget();
+    const watching = new AbortController();
+    Object.assign(this, { id, watching });
+    history.replaceState(null, "", `#${id}`);
+    const read = await this.needingKey(() => this.server.ask(`reads/${id}`));
+    const trace = traceOf(read);
+    this.screen.open(trace, this.texts.get(id) ?? null, STATES[read.state], ["queued", "running"].includes(read.state));
+    element("again").hidden = false;
+    element("stop").hidden = false;
+    for await (const [name, data] of this.server.events(id, watching.signal)) {
+      if (name === "conversation") {
+        trace.add({ type: "conversation", ...data });
+        this.screen.grown();
+      } else if (name === "progress") {
+        this.say(progressLine(data));
+      }
+    }
+    if (!watching.signal.aborted) await this.finish(id, trace);
+  }
+
+  async finish(id, trace) {
+    const read = await this.server.ask(`reads/${id}`);
+    if (this.id !== id) return;
+    const { result, error, state } = read;
+    if (result) {
+      trace.answer = result.answer;
+      trace.statements = result.statements?.length ? result.statements : null;
+      trace.header = { ...trace.header, model: result.model, workflow: result.workflow };
+    }
+    element("stop").hidden = true;
+    element("resume").hidden = state === "done";
+    this.say(read.progress ? progressLine(read.progress) : "");
+    this.screen.end(error?.message ?? STATES[state]);
+  }
+}
+
+function field(label, input) {
+  return made("div", [made("label", label, { for: input.id }), input], { class: "field" });
+}
+
+/** The text of a file as the server reads it; null for one that it converts. */
+async function textOrNull(file) {
+  try {
+    return decoded(await file.arrayBuffer(), file.name);
+  } catch {
+    return null;
+  }
+}
+
+function traceOf(read) {
+  const trace = new Trace(read.id);
+  const document = { sources: read.documents };
+  trace.add({ type: "header", problem: read.problem, memory: "", document, workflow: read.options.workflow });
+  return trace;
+}
+
+function progressLine(progress) {
+  if (progress.state) return STATES[progress.state] ?? progress.state;
+  const all = progress.chunks_in_all && !progress.done ? ` of about ${shown(progress.chunks_in_all)}` : "";
+  const parts = [`${counted(progress.chunks, "chunk")}${all}`];
+  parts.push(`${shown(progress.prompt_tokens)} + ${shown(progress.completion_tokens)} tokens`);
+  if (progress.cost !== null) parts.push(`cost ${shown(progress.cost, 4)}`);
+  if (progress.seconds_left) parts.push(`${duration(progress.seconds_left)} left`);
+  return parts.join(" · ");
+}

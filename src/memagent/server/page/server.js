@@ -1,0 +1,99 @@
+// The server's API: files, reads, and what a read tells while it goes on.
+
+import { Unusable } from "./journal.js";
+
+const KEY = "memagent.key";
+const RETRY_MILLISECONDS = 1500;
+
+/** A wrong or missing API key. */
+export class KeyNeeded extends Unusable {}
+
+/** Talks to the server that the page came from, with an API key if it has one. */
+export class Server {
+  get key() {
+    return sessionStorage.getItem(KEY) ?? "";
+  }
+
+  set key(value) {
+    sessionStorage.setItem(KEY, value.trim());
+  }
+
+  /** The reply to a request as JSON. Throws `Unusable` with what the server says. */
+  async ask(path, options = {}) {
+    return (await this.fetched(path, options)).json();
+  }
+
+  async fetched(path, options = {}) {
+    const headers = { ...options.headers, ...(this.key && { Authorization: `Bearer ${this.key}` }) };
+    let reply;
+    try {
+      reply = await fetch(`v1/${path}`, { ...options, headers });
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      throw new Unusable("The server cannot be reached. Reads that it has begun continue when it is back.");
+    }
+    if (reply.ok) return reply;
+    const told = await reply.json().catch(() => null);
+    const message = told?.error?.message ?? `The server said ${reply.status}.`;
+    throw reply.status === 401 ? new KeyNeeded(message) : new Unusable(message);
+  }
+
+  /** Start a read of pasted text and files. */
+  async start(problem, pasted, files) {
+    const ids = [];
+    for (const file of files) {
+      const body = new FormData();
+      body.append("file", file);
+      ids.push((await this.ask("files", { method: "POST", body })).id);
+    }
+    const request = { problem, files: ids, cite: true, ...(pasted && { document: pasted }) };
+    const headers = { "Content-Type": "application/json" };
+    return this.ask("reads", { method: "POST", body: JSON.stringify(request), headers });
+  }
+
+  /** Have a read cancelled or resumed. */
+  change(id, what) {
+    return this.ask(`reads/${id}/${what}`, { method: "POST" });
+  }
+
+  /**
+   * What a read tells, until its end: `[name, data]`. A connection that breaks is taken up where it was.
+   */
+  async *events(id, signal) {
+    let last = 0;
+    while (!signal.aborted) {
+      try {
+        const reply = await this.fetched(`reads/${id}/events?after=${last}`, { signal });
+        for await (const event of eventsOf(reply.body)) {
+          last = event.id ?? last;
+          yield [event.name, event.data];
+          if (event.name === "end") return;
+        }
+      } catch (error) {
+        if (error.name === "AbortError") return;
+        if (error instanceof KeyNeeded) throw error;
+      }
+      await new Promise((resolve) => setTimeout(resolve, RETRY_MILLISECONDS));
+    }
+  }
+}
+
+/** The server-sent events of a stream. */
+async function* eventsOf(stream) {
+  let rest = "";
+  const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
+  for (let piece = await reader.read(); !piece.done; piece = await reader.read()) {
+    const parts = (rest + piece.value).replaceAll("\r\n", "\n").split("\n\n");
+    rest = parts.pop();
+    for (const part of parts) {
+      const fields = part.split("\n").map((line) => line.split(/: ?(.*)/s));
+      const values = Object.fromEntries(fields.filter(([name]) => name));
+      if (values.data === undefined) continue;
+      yield {
+        name: values.event ?? "message",
+        id: values.id === undefined ? undefined : Number(values.id),
+        data: JSON.parse(values.data),
+      };
+    }
+  }
+}

@@ -1,0 +1,119 @@
+"""The page of a server: asking, watching a read as it goes on, stopping it and coming back to it."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from memagent.server.limits import Keys
+
+playwright = pytest.importorskip("playwright.sync_api")
+expect = getattr(playwright, "expect", None)
+Page = getattr(playwright, "Page", None)
+
+FACTS = ("A hat was lost in the snow.", "Peterson found a goose.", "The goose held a blue stone.")
+FILLER = "Nothing of note was said that evening by anybody in the house.\n"
+STORY = "".join(f"{fact} \U0001fabf\n\n{FILLER * 12}" for fact in FACTS)
+
+
+def test_a_file_is_asked_about_and_the_memory_watched(
+    page: Page, serving: Callable[..., str], tmp_path: Path
+) -> None:
+    story, gate = tmp_path / "story.txt", threading.Semaphore(0)
+    story.write_text(STORY, "utf-8")
+    page.goto(serving(gate))
+    page.get_by_label("Question").fill("What did the goose hold?")
+    page.get_by_label("Files").set_input_files(story)
+    page.get_by_role("button", name="Read it").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("What did the goose hold?")
+    expect(page.locator("#step")).to_have_text("No step is finished yet.")
+    for number in (1, 2, 3):
+        gate.release()
+        expect(page.locator("#step")).to_contain_text(f"Step {number} of {number}")
+    assert FILLER in (page.locator("#text").text_content() or "")
+    expect(page.locator("#answer")).to_contain_text("the read goes on")
+    page.keyboard.press("Home")  # whoever looks back is not carried away
+    gate.release()
+    expect(page.locator("#step")).to_contain_text("Step 1 of 4")
+    gate.release(100)
+    supported, unsupported = page.locator("#answer li"), page.locator("#answer li.unsupported")
+    expect(unsupported).to_contain_text("Nobody was hanged.")
+    supported.get_by_role("button", name="Show in the text").click()
+    expect(page.locator("#text mark")).to_have_text("The goose held a blue stone")
+    expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+    page.get_by_role("button", name="Ask something else").click()
+    expect(page.locator(".reads li")).to_contain_text("done")
+
+
+def test_a_pasted_text_is_read_and_a_reload_comes_back_to_it(page: Page, serving: Callable[..., str]) -> None:
+    page.goto(serving())
+    page.get_by_label("Question").fill("What?")
+    page.get_by_label("Or a text").fill(STORY)
+    page.get_by_role("button", name="Read it").click()
+    expect(page.locator("#answer li")).to_have_count(2)
+    page.keyboard.press("Home")
+    expect(page.locator("#step")).to_contain_text("Step 1 of")
+    assert STORY.startswith(page.locator("#text").text_content() or "nothing")
+    page.reload()
+    expect(page.locator("#answer li")).to_have_count(2)
+    expect(page.locator("#memory ins")).to_have_text("A hat was lost in the snow.")
+    expect(page.locator("#text")).to_contain_text("no copy of this text")
+
+
+def test_a_read_is_stopped_and_continued(page: Page, serving: Callable[..., str]) -> None:
+    gate = threading.Semaphore(2)
+    page.goto(serving(gate))
+    page.get_by_label("Question").fill("What?")
+    page.get_by_label("Or a text").fill(STORY)
+    page.get_by_role("button", name="Read it").click()
+    expect(page.locator("#step")).to_contain_text("Step 2 of 2")
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator("#answer")).to_contain_text("the read was stopped")
+    gate.release(100)
+    page.get_by_role("button", name="Continue").click()
+    expect(page.locator("#answer li")).to_have_count(2)
+    expect(page.get_by_role("button", name="Continue")).to_be_hidden()
+
+
+def test_a_server_with_keys_asks_for_one(browser: playwright.Browser, serving: Callable[..., str]) -> None:
+    page = browser.new_page()
+    page.goto(serving(keys=Keys((hashlib.sha256(b"a key of sixteen").digest(),))))
+    expect(page.locator("#problem-told")).to_contain_text("a key is needed")
+    page.get_by_label("API key").fill("a key of sixteen")
+    page.get_by_label("API key").press("Tab")
+    expect(page.locator("#problem-told")).to_be_hidden()
+    page.get_by_label("Question").fill("What?")
+    page.get_by_label("Or a text").fill(STORY)
+    page.get_by_role("button", name="Read it").click()
+    expect(page.locator("#answer li")).to_have_count(2)
+    page.context.close()
+
+
+def test_what_goes_wrong_is_told(browser: playwright.Browser, serving: Callable[..., str]) -> None:
+    page = browser.new_page()
+    page.goto(serving())
+    page.get_by_label("Question").fill("What?")
+    page.get_by_role("button", name="Read it").click()
+    expect(page.locator("#problem-told")).to_contain_text("nothing to read")
+    page.route("**/v1/reads", lambda route: route.abort())
+    page.get_by_role("button", name="Read it").click()
+    expect(page.locator("#problem-told")).to_contain_text("cannot be reached")
+    page.context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_form_is_accessible(page: Page, serving: Callable[..., str], scheme: str) -> None:
+    from axe_playwright_python import sync_playwright as axe
+
+    page.set_viewport_size({"width": 360, "height": 800})
+    page.emulate_media(color_scheme=scheme)
+    page.goto(serving())
+    expect(page.get_by_label("Question")).to_be_visible()
+    page.evaluate((Path(axe.__file__).parent / "axe.min.js").read_text("utf-8") + "\n;0")
+    found = page.evaluate("async () => (await axe.run()).violations")
+    assert [(it["id"], it["nodes"][0]["html"]) for it in found] == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
