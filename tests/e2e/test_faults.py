@@ -159,7 +159,7 @@ def test_a_call_that_stays_bad_ends_the_read_resumably(serve: Serve, document: P
 
 @pytest.mark.parametrize("wording", WORDINGS)
 def test_a_small_window_is_no_obstacle(wording: str, serve: Serve, document: Path, tmp_path: Path) -> None:
-    server, trace = serve(window=1130, wording=wording), tmp_path / "read.jsonl"
+    server, trace = serve(window=1000, wording=wording), tmp_path / "read.jsonl"
     result = outcome(ask(server, document, trace))
     assert len(set(server.paid)) == result["calls"]
     assert len(server.asked) > len(server.paid)
