@@ -64,7 +64,8 @@ def test_a_server_without_keys_is_for_its_own_machine(serving: Any) -> None:
         assert client.post(URL, content=json.dumps(CHAT), headers=plain).status_code == 400
     with pytest.raises(SettingsError, match="--keys"):
         listen("0.0.0.0", 0, Keys())
-    listen("0.0.0.0", 0, Keys((b"x",))).close()
+    with listen("0.0.0.0", 0, Keys((b"x",))) as listener:
+        assert listener.proto == socket.IPPROTO_TCP  # else asyncio leaves Nagle's delay on
 
 
 def test_too_much_is_refused_told_or_not(serving: Any) -> None:

@@ -89,14 +89,16 @@ def test_events_told_while_it_reads_are_those_of_the_record(serving: Any, facts:
     engine = Held(facts())
     with serving(engine, limits=Limits(keep_alive_seconds=0.05)).client() as client:
         read = start(client)
-        with client.stream("GET", f"/v1/reads/{read}/events") as reply:
-            lines = reply.iter_lines()
-            first = next(lines)
+        path = f"/v1/reads/{read}/events"
+        with client.stream("GET", path) as reply, client.stream("GET", f"{path}?after=2") as later:
+            lines, rest = reply.iter_lines(), later.iter_lines()
+            first, first_of_rest = next(lines), next(rest)
             engine.go.set()
-            live = told([first, *lines])
+            live, live_rest = told([first, *lines]), told([first_of_rest, *rest])
         recorded = events(client, read)
     assert live[0][0] == "progress"  # it says something while there is nothing to say
     assert [it for it in live if it[0] != "progress"] == recorded
+    assert [it for it in live_rest if it[0] != "progress"] == recorded[2:]
 
 
 def test_a_read_is_cancelled_and_resumed(serving: Any, facts: Any) -> None:

@@ -25,6 +25,7 @@ _log = logging.getLogger("memagent.server")
 
 UPLOADS = "/v1/files"
 _DRAIN_SECONDS = 2.0
+_PACE_SECONDS = 0.001  # about what it takes to look at a request
 _UNCOUNTED = {"/health", "/metrics"}
 
 
@@ -35,6 +36,7 @@ class Gate:
         self.app, self.keys, self.limits, self.metrics = app, keys, limits, metrics
         self._open = {"/health", *served_files()}
         self._requests: Counter[str] = Counter()
+        self._turn = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request in, or refuse it."""
@@ -57,6 +59,8 @@ class Gate:
                         "too_many_requests",
                         headers={"Retry-After": "1"},
                     )
+                if counted:
+                    await self._in_turn()
                 await visit.run(self.app)
             finally:
                 self._requests[owner] -= counted
@@ -72,6 +76,13 @@ class Gate:
             route = getattr(scope.get("route"), "path", "other")
             self.metrics.request(scope["method"], route, visit.status, time.perf_counter() - started)
             _log.info("%s %s %s", scope["method"], route, visit.status)
+
+    async def _in_turn(self) -> None:
+        """Wait a moment where many come at once, so that the event loop has time for others between them."""
+        now = asyncio.get_running_loop().time()
+        self._turn = max(now, self._turn + _PACE_SECONDS)
+        if self._turn > now:
+            await asyncio.sleep(self._turn - now)
 
     def _owner(self, scope: Scope) -> str:
         """Who asks. Raises `ApiError`."""

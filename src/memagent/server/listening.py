@@ -19,7 +19,7 @@ from memagent.server.gate import is_loopback
 from memagent.server.limits import Keys, Limits
 
 _LATE = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-_BACKLOG = 2048
+_BACKLOG, _AT_A_TIME = 2048, 16
 
 
 def listen(host: str, port: int, keys: Keys) -> socket.socket:
@@ -44,6 +44,12 @@ def listen(host: str, port: int, keys: Keys) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start; then have more connections wait than are taken at a time, so that other work comes between."""
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(_BACKLOG)
+
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         """A signal ends the server, and is not raised again behind its end: that was a good one."""
@@ -90,6 +96,7 @@ def server_of(app: FastAPI, limits: Limits) -> uvicorn.Server:
         log_config=None,
         access_log=False,
         server_header=False,
+        backlog=_AT_A_TIME,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=limits.stop_seconds,
     )
