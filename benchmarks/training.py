@@ -83,7 +83,7 @@ def update(options: argparse.Namespace, layout: str) -> dict[str, float]:
     seconds = []
     for _ in range(options.rounds + 1):
         started = clock()
-        learner.reinforce(sequences, LossSettings(kl_weight=0.0))
+        learner.reinforce(sequences, LossSettings(kl_weight=0.0), OptimizerSettings().learning_rate)
         seconds.append(clock() - started)
     return {
         "tokens": tokens,

@@ -25,7 +25,7 @@ from memagent.training.metrics import open_metrics
 from memagent.training.optimization.policy import Policy, load_policy
 from memagent.training.ranks import Ranks
 from memagent.training.reinforcement import reinforce
-from memagent.training.run import TrainingObserver, TrainingPosition, TrainingRun
+from memagent.training.run import RunState, TrainingObserver, TrainingPosition
 from memagent.training.serving import open_server
 from memagent.training.settings import TrainingSettings, restored
 from memagent.types import Trained
@@ -63,7 +63,7 @@ async def train(
         engine = server.engine if server else local_engine(settings, policy)
         engine.model = replace(engine.model, trained=_trained_before(settings))
         try:
-            run = TrainingRun(
+            run = RunState(
                 settings=settings, folder=folder, observer=observer, policy=policy, engine=engine,
                 ranks=ranks, metrics=metrics,
                 data=load_data(settings.data.examples, settings.seed, engine.model.count_tokens),

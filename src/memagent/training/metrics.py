@@ -28,7 +28,7 @@ class MetricsRow(NamedTuple):
     values: Mapping[str, float]
 
 
-class Metrics:
+class MetricsLog:
     """The metrics of a run, open for appending; made by `open_metrics`."""
 
     def __init__(self, log: Log, trackers: Trackers) -> None:
@@ -60,7 +60,7 @@ class Metrics:
         self.close()
 
 
-def open_metrics(folder: Path, settings_record: Mapping[str, Any], offset: int | None = None) -> Metrics:
+def open_metrics(folder: Path, settings_record: Mapping[str, Any], offset: int | None = None) -> MetricsLog:
     """The metrics of a run in `folder`: a new one, or one that continues at `offset`.
 
     `offset` is the `position` that a checkpoint has kept. Lines behind it are cut off, because their steps
@@ -86,7 +86,7 @@ def open_metrics(folder: Path, settings_record: Mapping[str, Any], offset: int |
     except BaseException:
         log.close()
         raise
-    return Metrics(log, Trackers(folder, settings_record, kept))
+    return MetricsLog(log, Trackers(folder, settings_record, kept))
 
 
 def read_metrics(folder: Path) -> list[MetricsRow]:

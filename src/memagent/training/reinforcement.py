@@ -16,14 +16,14 @@ from memagent.training.optimization.learner import Learner, Sums
 from memagent.training.optimization.sequences import group_sequences
 from memagent.training.rewards import check_prompts, load_reward
 from memagent.training.rollout import Rollout
-from memagent.training.run import TrainingRun
+from memagent.training.run import RunState
 from memagent.training.serving import Server
 from memagent.training.settings import TrainingSettings
 from memagent.training.step_statistics import GroupCounts, count_group, kept, totals, used_mib
 from memagent.types import Group
 
 
-async def reinforce(run: TrainingRun, server: Server | None = None) -> None:
+async def reinforce(run: RunState, server: Server | None = None) -> None:
     """Train by Multi-Conv DAPO from where the run stands. A `server` gets the weights before each step."""
     settings, position = run.settings, run.position
     learner, rollout = run.learner(), _rollout(run)
@@ -102,7 +102,7 @@ class _Attempts:
     skipped: int = 0
 
 
-async def _attempts(run: TrainingRun, rollout: Rollout) -> _Attempts:
+async def _attempts(run: RunState, rollout: Rollout) -> _Attempts:
     """The attempts of the next step. Raises `TrainingError` if no example of them could be read."""
     settings, made = run.settings, _Attempts()
     drops = _drops(settings)
@@ -133,7 +133,7 @@ def _drops(settings: TrainingSettings) -> bool:
     return settings.rollout.refills > 0
 
 
-def _rollout(run: TrainingRun) -> Rollout:
+def _rollout(run: RunState) -> Rollout:
     settings, rollout = run.settings, run.settings.rollout
     check_prompts(settings.data.scorer, settings.read, run.engine.model.trained)
     return Rollout(
@@ -147,7 +147,7 @@ def _rollout(run: TrainingRun) -> Rollout:
     )
 
 
-def _keep_reference(run: TrainingRun) -> None:
+def _keep_reference(run: RunState) -> None:
     """The policy before reinforcement is the reference; it is written once, for runs that are resumed."""
     path = run.folder / checkpoint.FOLDER / "reference.pt"
     if not run.settings.loss.kl_weight:

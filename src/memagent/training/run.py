@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from memagent.training import checkpoint
 from memagent.training.data import Data
-from memagent.training.metrics import Metrics
+from memagent.training.metrics import MetricsLog
 from memagent.training.optimization.learner import Learner, Sums
 from memagent.training.optimization.policy import Policy
 from memagent.training.ranks import Ranks
@@ -38,7 +38,7 @@ class TrainingPosition:
 
 
 @dataclass(kw_only=True)
-class TrainingRun:
+class RunState:
     """What a run's stages share. `optimizer` is a checkpoint's, until a learner continues with it."""
 
     settings: TrainingSettings
@@ -47,7 +47,7 @@ class TrainingRun:
     policy: Policy
     engine: Engine
     ranks: Ranks
-    metrics: Metrics | None
+    metrics: MetricsLog | None
     data: Data
     position: TrainingPosition = field(default_factory=TrainingPosition)
     optimizer: dict[str, Any] | None = None

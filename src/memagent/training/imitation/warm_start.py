@@ -17,12 +17,12 @@ from memagent.training.data import Data
 from memagent.training.imitation.oracle import solve
 from memagent.training.imitation.trajectories import read_trajectories
 from memagent.training.rewards import load_function
-from memagent.training.run import TrainingRun
+from memagent.training.run import RunState
 from memagent.training.settings import TrainingSettings, WarmStartSettings
 from memagent.types import Conversation, Example, Model, TrainingSequence, Trajectory
 
 
-async def warm_start(run: TrainingRun) -> None:
+async def warm_start(run: RunState) -> None:
     """Imitate until `warm_start.steps` are taken; nothing where they were, or reinforcement has begun."""
     wanted, position, seed = run.settings.warm_start, run.position, run.settings.seed
     if position.step or position.warm_steps == wanted.steps:

@@ -1,0 +1,50 @@
+"""Held-out evaluation reads as training does."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from memagent.engines.scripted import count_words
+from memagent.settings import ReadSettings
+from memagent.tasks import write_examples
+from memagent.training.held_out import HeldOut
+from memagent.training.settings import EvaluationSettings, TrainingSettings
+from memagent.types import Completion, Example, Message, Model, Sampling
+
+
+class Recorder:
+    """Answers "Ada", and keeps how each call was sampled."""
+
+    def __init__(self) -> None:
+        self.model = Model("recorder", count_words, "words", window_tokens=8192)
+        self.sampling: list[Sampling] = []
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        self.sampling.append(sampling)
+        return Completion("Ada")
+
+    async def aclose(self) -> None:
+        """Nothing to release."""
+
+
+@pytest.mark.parametrize(("given", "answer_tokens"), [(None, 1024), (77, 77)])
+def test_answers_have_the_room_of_training_whatever_the_task(
+    tmp_path: Path, given: int | None, answer_tokens: int
+) -> None:
+    examples = [Example("hqa-1", "hqa", "Who came?", "Ada came.", ("Ada",), 2)]
+    write_examples(tmp_path / "held.jsonl", examples)
+    settings = TrainingSettings(
+        read=ReadSettings(workflow="overwrite", chunk_tokens=500, answer_tokens=given, temperature=1.0),
+        evaluation=EvaluationSettings(every=1, examples=(str(tmp_path / "held.jsonl"),)),
+    )
+    engine = Recorder()
+    scored = asyncio.run(HeldOut(settings, tmp_path / "run", engine).score(0))
+    assert (scored["score"], scored["count"]) == (100, 1)
+    update, answer = engine.sampling
+    assert (update.max_tokens, answer.max_tokens) == (1024, answer_tokens), "hqa alone would have 32"
+    assert {it.temperature for it in engine.sampling} == {0.0}
