@@ -323,7 +323,7 @@ def run(
 
     trajectory = Trajectory("", asyncio.run(conversations()), reading.answer)
     assert engine.prompts == [conversation.messages for conversation in trajectory.conversations]
-    return trajectory, "".join(text for _, text in opened.blocks())
+    return trajectory, "".join(block.text for block in opened.blocks())
 
 
 def test_the_tolerant_eye_sees_a_forged_tag() -> None:
