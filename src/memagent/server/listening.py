@@ -45,7 +45,7 @@ def listen(host: str, port: int, keys: Keys) -> socket.socket:
 
 class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start; then have more connections wait than are taken at a time, so that other work comes between."""
+        """Start. More connections may wait than are taken at a time, so that other work comes between."""
         await super().startup(sockets)
         for listener in sockets or ():
             listener.listen(_BACKLOG)
