@@ -295,7 +295,7 @@ CONVERTERS: dict[str, Callable[[IO[bytes]], Iterator[str]]] = {
 def limit(memory_mib: int, seconds: int, output_mib: int) -> None:
     """Set the limits of this process for good."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))  # SIGXCPU first: SIGKILL says nothing
     resource.setrlimit(resource.RLIMIT_AS, (memory_mib * 2**20,) * 2)
     resource.setrlimit(resource.RLIMIT_FSIZE, (output_mib * 2**20,) * 2)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the write fails instead
