@@ -20,6 +20,7 @@ from memagent import (
     JournalError,
     Message,
     Model,
+    Read,
     Sampling,
     ScriptedEngine,
 )
@@ -446,3 +447,24 @@ def test_what_cannot_hold_a_journal_is_refused() -> None:
     with pytest.raises(JournalError, match="/dev/null"):
         journal = Journal.open(Path(os.devnull), ScriptedEngine([]))
         journal.begin({"problem": "what?"})
+
+
+def test_a_read_without_an_answer_is_the_beginning_of_one_with_it(tmp_path: Path) -> None:
+    path, engine, document = tmp_path / "read.jsonl", FactsEngine(), text_document(facts_document(8))
+
+    def ended(answers: bool) -> tuple[str, str]:
+        read = Read(PROBLEM, document, engine, SETTINGS, trace=path, resume=True, answers=answers)
+
+        async def made() -> None:
+            async for _ in read:
+                pass
+
+        asyncio.run(made())
+        return read.answer, read.memory
+
+    assert ended(answers=False) == ("", ended(answers=False)[1])
+    assert {line["type"] for line in read_journal(path)} == {"header", "reply", "conversation"}
+    paid = engine.paid
+    answer, memory = ended(answers=True)
+    assert answer and memory == ended(answers=False)[1]
+    assert engine.paid == paid + 1

@@ -316,3 +316,29 @@ def test_an_adapter_brings_its_templates_for_its_own_workflow() -> None:
 def test_an_unknown_workflow_is_named_with_the_nearest() -> None:
     with pytest.raises(SettingsError, match="there is no workflow 'gatted', did you mean 'gated'"):
         chosen_workflow(ReadSettings(workflow="gatted"), Trained())
+
+
+@EVERY
+def test_the_answer_can_be_left_out_where_all_is_in_the_memory(reader: str) -> None:
+    document = text_document(story(place=0.5))
+    settings = SETTINGS.changed(workflow=reader)
+
+    def memories(engine: Engine, answers: bool) -> list[tuple[str, str]]:
+        read = Read(PROBLEM, document, engine, settings, answers=answers)
+
+        async def made() -> list[tuple[str, str]]:
+            return [(it.kind, it.memory) async for it in read]
+
+        found = asyncio.run(made())
+        assert bool(read.answer) == answers
+        return found
+
+    if not WORKFLOWS[reader].keeps_memory:
+        with pytest.raises(SettingsError, match=f"{reader} keeps no memory that lives on: use"):
+            Read(PROBLEM, document, FactsEngine(find_code), settings, answers=False)
+        return
+    engine = FactsEngine(find_code)
+    whole = memories(FactsEngine(find_code), answers=True)
+    assert memories(engine, answers=False) == whole[:-1]
+    assert engine.paid == len(whole) - 1
+    assert CODE in whole[-2][1]

@@ -26,7 +26,8 @@ _MOST_BYTES_PER_TOKEN = 16  # a text beyond that has more tokens than its usage 
 class Reading:
     """What the conversations of one read have in common: a workflow holds them through this.
 
-    It has no state, so that conversations may be held side by side.
+    It has no state, so that conversations may be held side by side. Without `answers`, the memory is all that
+    is wanted of it: a workflow that keeps one then ends before its answer.
     """
 
     problem: str
@@ -34,6 +35,7 @@ class Reading:
     prompts: Prompts
     budgets: Budgets
     settings: ReadSettings = field(default_factory=ReadSettings)
+    answers: bool = True
 
     @property
     def model(self) -> Model:

@@ -32,7 +32,7 @@ from memagent.reading.journal import Journal
 from memagent.reading.progress import Meter, Progress
 from memagent.reading.replies import without_thought
 from memagent.reading.sources import Provenance, Statement, located
-from memagent.reading.workflows import chosen_workflow
+from memagent.reading.workflows import WORKFLOWS, chosen_workflow
 from memagent.settings import ReadSettings, Settings, load_settings
 from memagent.types import Chunk, Conversation, Engine, Trajectory
 
@@ -83,9 +83,11 @@ class Read:
             several, of which the first is taken that is of this read.
         memory: the memory to start from.
         asks: whether the model is asked what a reply was that no marker explains; not in training.
+        answers: whether it ends with an answer; otherwise with the memory alone, and its journal with the
+            last update.
 
-    Raises `SettingsError` for an empty problem, an unknown workflow or bad templates; all else is raised
-    when it is iterated.
+    Raises `SettingsError` for an empty problem, an unknown workflow or bad templates, and without `answers`
+    for a workflow that keeps no memory; all else is raised when it is iterated.
     """
 
     def __init__(
@@ -99,12 +101,16 @@ class Read:
         resume: bool = False,
         memory: str = "",
         asks: bool = True,
+        answers: bool = True,
     ) -> None:
         if not problem.strip():
             raise SettingsError("the problem is empty: ask a question")
         self.problem, self.document, self.engine = problem, document, engine
         self.settings = settings or ReadSettings()
         self.workflow, self._workflow = chosen_workflow(self.settings, engine.model.trained)
+        if not (answers or self._workflow.keeps_memory):
+            known = ", ".join(name for name, it in WORKFLOWS.items() if it.keeps_memory)
+            raise SettingsError(f"the workflow {self.workflow} keeps no memory that lives on: use {known}")
         self.found = document.blocks()
         """What was found while the document was read: files left out, characters that are not text."""
         self.answer = ""
@@ -112,7 +118,7 @@ class Read:
         self.stopped_early = False
         self._provenance = Provenance() if self.settings.cite else None
         self._traces = [trace] if isinstance(trace, Path) else list(trace or ())
-        self._resume, self._memory, self._asks = resume, memory, asks
+        self._resume, self._memory, self._asks, self._answers = resume, memory, asks, answers
         self._journal: Journal | None = None
         self._budgets: Budgets | None = None
         self._bytes_read = 0
@@ -154,7 +160,7 @@ class Read:
         engine = CallLimit(self.engine, self.settings.max_calls) if self.settings.max_calls else self.engine
         budgets = await asyncio.to_thread(lambda: self.budgets)
         prompts = await asyncio.to_thread(self._prompts)
-        reading = Reading(self.problem, engine, prompts, budgets, self.settings)
+        reading = Reading(self.problem, engine, prompts, budgets, self.settings, self._answers)
         await reading.check_problem()
         journal = self._journal = await asyncio.to_thread(self._open, engine)
         try:
@@ -167,7 +173,7 @@ class Read:
                     yield conversation
             if self._provenance:
                 self.statements = await asyncio.to_thread(self._cited, self._provenance, reading)
-            if journal:
+            if journal and self._answers:
                 await journal.finish(self.answer)
         finally:
             self.found.close()
@@ -183,7 +189,8 @@ class Read:
                 async for last in conversations:
                     yield last
             self.stopped_early = await anext(plan, None) is not None
-        self.answer = _answer_of(last, reading.prompts)
+        if self._answers:
+            self.answer = _answer_of(last, reading.prompts)
 
     @property
     def result(self) -> Result:

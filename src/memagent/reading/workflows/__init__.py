@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -38,17 +38,19 @@ class Run(Protocol):
 class Workflow:
     """A named way to read, with the prompts that it was written for.
 
-    `templates` says whether a user's own prompts may take their place.
+    `templates` says whether a user's own prompts may take their place; `keeps_memory` whether all that it
+    knows is in its memory, so that another read may start from it and the answer be left out.
     """
 
     run: Run
     prompts: Prompts
     templates: bool = False
+    keeps_memory: bool = False
 
 
 WORKFLOWS = {
-    "overwrite": Workflow(overwrite, OVERWRITE, templates=True),
-    "gated": Workflow(gated, GATED, templates=True),
+    "overwrite": Workflow(overwrite, OVERWRITE, templates=True, keeps_memory=True),
+    "gated": Workflow(gated, GATED, templates=True, keeps_memory=True),
     "full": Workflow(whole.full, whole.PROMPTS),
     "truncate": Workflow(whole.truncate, whole.PROMPTS),
     "rag": Workflow(whole.rag, whole.PROMPTS),
@@ -73,4 +75,4 @@ def chosen_workflow(settings: ReadSettings, trained: Trained) -> tuple[str, Work
         prompts = load_prompts(Path(settings.templates))
     elif trained.templates and name == trained.workflow:
         prompts = prompts_from(trained.templates, "the adapter's templates")
-    return name, Workflow(workflow.run, prompts, workflow.templates)
+    return name, replace(workflow, prompts=prompts)

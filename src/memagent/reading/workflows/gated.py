@@ -25,4 +25,5 @@ async def gated(
             yield update
         if enough and reading.settings.early_exit:
             break
-    yield await reading.answer(memory, memory)
+    if reading.answers:
+        yield await reading.answer(memory, memory)

@@ -17,4 +17,5 @@ async def overwrite(
         async for update in reading.update(chunk, memory, read_overwrite):
             memory = update.memory
             yield update
-    yield await reading.answer(memory, memory)
+    if reading.answers:
+        yield await reading.answer(memory, memory)
