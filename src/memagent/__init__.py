@@ -22,8 +22,9 @@ from memagent.errors import (
     SettingsError,
 )
 from memagent.prompts import Prompts, load_prompts
+from memagent.reading.calls import aread, read
 from memagent.reading.progress import Progress
-from memagent.reading.read import Read, Result, aread, read
+from memagent.reading.read import Read, Result
 from memagent.settings import EngineSettings, ReadSettings, Settings, load_settings
 from memagent.types import (
     Chunk,

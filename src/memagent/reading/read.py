@@ -1,28 +1,24 @@
 """One read, put together: a document, a problem, an engine, a workflow and a journal.
 
 Every caller uses `Read`: iterate it for the conversations as they finish, look at its `progress`, then ask it
-for its `result`. `read` and `aread` do that in one call.
+for its `result`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from memagent import __version__
 from memagent.concurrency import in_thread
 from memagent.documents.chunking import split
-from memagent.documents.opening import Document, open_document
+from memagent.documents.opening import Document
 from memagent.documents.tokens import estimate_tokens
-from memagent.engines import open_engine
 from memagent.engines.limit import CallLimit
 from memagent.errors import DocumentError, EmptyAnswerError, JournalError, SettingsError
 from memagent.prompts import Prompts
@@ -33,11 +29,8 @@ from memagent.reading.progress import Meter, Progress
 from memagent.reading.replies import without_thought
 from memagent.reading.sources import Provenance, Statement, located
 from memagent.reading.workflows import WORKFLOWS, chosen_workflow
-from memagent.settings import ReadSettings, Settings, load_settings
-from memagent.types import Chunk, Conversation, Engine, Trajectory
-
-Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Document
-"""A path (file, directory, glob or "-"), several of them, or an opened document."""
+from memagent.settings import ReadSettings
+from memagent.types import Chunk, Conversation, Engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,88 +303,3 @@ def _answer_of(last: Conversation | None, prompts: Prompts) -> str:
     if last and (answer := without_thought(last.completion.text)):
         return prompts.restore(answer)
     raise EmptyAnswerError("the document was read to its end without an answer: try another --workflow")
-
-
-async def aread(
-    problem: str,
-    source: Source,
-    *,
-    engine: Engine | None = None,
-    settings: Settings | None = None,
-    trace: str | os.PathLike[str] | None = None,
-    resume: bool = False,
-    **values: Any,
-) -> Trajectory:
-    """Read a document for a problem and return all conversations with the answer.
-
-    Args:
-        problem: a question, or a standing instruction.
-        source: a path (file, directory, glob, "-"), several, or an opened `Document`.
-        engine: what completes the chats; it is left open. Without it, `settings` decide.
-        settings: `load_settings()` (defaults, the user's file, environment) if left out.
-        trace: where the journal goes; none is kept without it.
-        resume: continue the journal at `trace`.
-        values: single settings by name, such as `model`, `base_url` or `chunk_tokens`, instead of `settings`.
-
-    Raises `SettingsError`, `DocumentError` or `EngineError`. The trajectory holds every prompt, so
-    it is as large as the document; iterate a `Read` to hold only one conversation at a time.
-    """
-    if settings and values:
-        raise SettingsError(f"settings and {', '.join(values)}: give one or the other")
-    settings = settings or load_settings(values)
-    document = source if isinstance(source, Document) else await asyncio.to_thread(_opened, source)
-    if engine is None:
-        async with open_engine(settings.engine) as opened:
-            return await _trajectory(problem, document, opened, settings.read, trace, resume)
-    return await _trajectory(problem, document, engine, settings.read, trace, resume)
-
-
-async def _trajectory(
-    problem: str,
-    document: Document,
-    engine: Engine,
-    settings: ReadSettings,
-    trace: str | os.PathLike[str] | None,
-    resume: bool,
-) -> Trajectory:
-    read = Read(problem, document, engine, settings, trace=Path(trace) if trace else None, resume=resume)
-    conversations = tuple([conversation async for conversation in read])
-    return Trajectory(example_id="", conversations=conversations, answer=read.answer)
-
-
-def read(
-    problem: str,
-    source: Source,
-    *,
-    engine: Engine | None = None,
-    settings: Settings | None = None,
-    trace: str | os.PathLike[str] | None = None,
-    resume: bool = False,
-    **values: Any,
-) -> Trajectory:
-    """`aread` for code that is not async; it may also be called where a loop is running (notebooks)."""
-    return _wait(
-        aread(problem, source, engine=engine, settings=settings, trace=trace, resume=resume, **values)
-    )
-
-
-def _opened(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Document:
-    return open_document(*([source] if isinstance(source, str | os.PathLike) else source))
-
-
-def _wait(task: Coroutine[Any, Any, Trajectory]) -> Trajectory:
-    future = asyncio.run_coroutine_threadsafe(task, _loop())
-    try:
-        return future.result()
-    except KeyboardInterrupt:
-        future.cancel()
-        raise
-
-
-@cache
-def _loop() -> asyncio.AbstractEventLoop:
-    """One loop for all calls of `read`: an engine's connections belong to the loop they began in."""
-    os.register_at_fork(after_in_child=_loop.cache_clear)  # a fork has the loop, but not its thread
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="memagent", daemon=True).start()
-    return loop

@@ -1,0 +1,106 @@
+"""A whole read in one call: `aread`, and `read` for code that is not async."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from memagent.documents.opening import Document, open_document
+from memagent.engines import open_engine
+from memagent.errors import SettingsError
+from memagent.reading.read import Read
+from memagent.settings import ReadSettings, Settings, load_settings
+from memagent.types import Engine, Trajectory
+
+Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Document
+"""A path (file, directory, glob or "-"), several of them, or an opened document."""
+
+
+async def aread(
+    problem: str,
+    source: Source,
+    *,
+    engine: Engine | None = None,
+    settings: Settings | None = None,
+    trace: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    **values: Any,
+) -> Trajectory:
+    """Read a document for a problem and return all conversations with the answer.
+
+    Args:
+        problem: a question, or a standing instruction.
+        source: a path (file, directory, glob, "-"), several, or an opened `Document`.
+        engine: what completes the chats; it is left open. Without it, `settings` decide.
+        settings: `load_settings()` (defaults, the user's file, environment) if left out.
+        trace: where the journal goes; none is kept without it.
+        resume: continue the journal at `trace`.
+        values: single settings by name, such as `model`, `base_url` or `chunk_tokens`, instead of `settings`.
+
+    Raises `SettingsError`, `DocumentError` or `EngineError`. The trajectory holds every prompt, so
+    it is as large as the document; iterate a `Read` to hold only one conversation at a time.
+    """
+    if settings and values:
+        raise SettingsError(f"settings and {', '.join(values)}: give one or the other")
+    settings = settings or load_settings(values)
+    document = source if isinstance(source, Document) else await asyncio.to_thread(_opened, source)
+    if engine is None:
+        async with open_engine(settings.engine) as opened:
+            return await _trajectory(problem, document, opened, settings.read, trace, resume)
+    return await _trajectory(problem, document, engine, settings.read, trace, resume)
+
+
+async def _trajectory(
+    problem: str,
+    document: Document,
+    engine: Engine,
+    settings: ReadSettings,
+    trace: str | os.PathLike[str] | None,
+    resume: bool,
+) -> Trajectory:
+    read = Read(problem, document, engine, settings, trace=Path(trace) if trace else None, resume=resume)
+    conversations = tuple([conversation async for conversation in read])
+    return Trajectory(example_id="", conversations=conversations, answer=read.answer)
+
+
+def read(
+    problem: str,
+    source: Source,
+    *,
+    engine: Engine | None = None,
+    settings: Settings | None = None,
+    trace: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    **values: Any,
+) -> Trajectory:
+    """`aread` for code that is not async; it may also be called where a loop is running (notebooks)."""
+    return _wait(
+        aread(problem, source, engine=engine, settings=settings, trace=trace, resume=resume, **values)
+    )
+
+
+def _opened(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Document:
+    return open_document(*([source] if isinstance(source, str | os.PathLike) else source))
+
+
+def _wait(task: Coroutine[Any, Any, Trajectory]) -> Trajectory:
+    future = asyncio.run_coroutine_threadsafe(task, _loop())
+    try:
+        return future.result()
+    except KeyboardInterrupt:
+        future.cancel()
+        raise
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """One loop for all calls of `read`: an engine's connections belong to the loop they began in."""
+    os.register_at_fork(after_in_child=_loop.cache_clear)  # a fork has the loop, but not its thread
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="memagent", daemon=True).start()
+    return loop
