@@ -123,6 +123,7 @@ class ReadSettings(StrictModel):
         default=False, description="stop once the model says that it knows enough (gated)"
     )
     max_calls: Positive | None = Field(default=None, description="stop with an error after so many calls")
+    heads: Positive = Field(default=4, description="how many memories heads keeps, each of memory_tokens")
     passages: Positive = Field(default=16, description="how many passages rag shows the model")
     passage_tokens: Positive = Field(default=256, description="the size of each of them")
     cite: bool = Field(default=False, description="tell for each statement where the document says it")

@@ -22,6 +22,7 @@ from memagent.evaluation.retention import Needed
 from memagent.evaluation.rows import EvaluationRow, read_header, read_rows
 from memagent.evaluation.run import Evaluation, evaluate
 from memagent.reading.journal import read_journal
+from memagent.reading.workflows import WORKFLOWS
 from memagent.settings import OWNERS, EngineSettings, ReadSettings, Settings
 from memagent.tasks import TASKS, Corpora, Recipe, Task
 from memagent.types import Example
@@ -32,7 +33,7 @@ SETTINGS = Settings(
     EngineSettings(retries=0, concurrency=8),
     ReadSettings(chunk_tokens=150, memory_tokens=60, answer_tokens=60, passage_tokens=50),
 )
-ALL_READERS = ("overwrite", "gated", "full", "truncate", "rag", "refine", "map_reduce")
+ALL_READERS = tuple(WORKFLOWS)
 
 
 def changed(settings: Settings, **values: Any) -> Settings:
@@ -60,7 +61,7 @@ def test_every_attempt_has_its_row(serve: Serve, tmp_path: Path, examples: str) 
     server = serve(find_code)
     plan = Plan(workflows=ALL_READERS, examples=examples, samples=2)
     rows = run(tmp_path / "out", server, plan)
-    assert len(rows) == len({row.key for row in rows}) == 6 * 7 * 2
+    assert len(rows) == len({row.key for row in rows}) == 6 * len(ALL_READERS) * 2
     assert {row.score for row in rows} == {1.0} and {row.error for row in rows} == {None}
     assert sum(row.calls for row in rows) == len(server.paid)
     assert all(row.prompt_tokens > 50 and row.completion_tokens > 2 and row.seconds > 0 for row in rows)

@@ -22,7 +22,6 @@ from memagent.engines.gguf_header import trained_window
 from memagent.engines.llamacpp.embedded import default_model
 from memagent.engines.openai import OpenAIEngine
 from memagent.errors import MemAgentError, SettingsError, extra_hint, without_secrets
-from memagent.reading.budgets import fitted_budgets
 from memagent.reading.workflows import chosen_workflow
 from memagent.settings import DEFAULT_WINDOW_TOKENS, Settings, user_cache_path, user_config_path
 from memagent.types import ESTIMATE, Model, Trained
@@ -88,7 +87,7 @@ async def _findings(settings: Settings) -> list[str]:
         model = _local_model(choice.engine, settings, trained_with(adapter))
         lines += [f"model: {model.name}", *([f"adapter: {adapter}"] if adapter else [])]
     name, workflow = chosen_workflow(settings.read, model.trained)
-    budgets = fitted_budgets(settings.read, model, workflow.prompts)
+    budgets = workflow.budgets(settings.read, model)
     window = (
         "unknown, the endpoint does not say"
         if model.window_tokens is None

@@ -24,7 +24,6 @@ from memagent.evaluation.attempts import Attempt, attempt_row, attempts_of
 from memagent.evaluation.cluster import Take, connect, run_on_cluster
 from memagent.evaluation.plan import Cell, Plan, Work
 from memagent.evaluation.rows import EvaluationRow, RowLog, open_rows, storable
-from memagent.reading.budgets import fitted_budgets
 from memagent.reading.workflows import Workflow, chosen_workflow
 from memagent.settings import Settings
 from memagent.types import Engine
@@ -91,7 +90,7 @@ def check(run: Evaluation, engine: Engine) -> dict[str, Workflow]:
         for cell in run.plan.cells or (Cell(""),):
             settings = run.plan.settings_for(cell.task, name, 0, run.settings.read)
             _, found[name] = chosen_workflow(settings, engine.model.trained)
-            fitted_budgets(settings, engine.model, found[name].prompts)
+            found[name].budgets(settings, engine.model)
     return found
 
 

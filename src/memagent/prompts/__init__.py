@@ -1,16 +1,19 @@
 """Every prompt, once; and how untrusted text is put into one."""
 
-from memagent.prompts.ours import CLOSING, GATED, NO_UPDATE, OVERWRITE, READER
+from memagent.prompts.ours import ANSWER, CLOSING, GATED, NO_UPDATE, OPENING, OVERWRITE, READER, SECTIONS
 from memagent.prompts.templates import ENOUGH, MEMORY, UNCHANGED, Prompts, load_prompts, prompts_from
 
 __all__ = [
+    "ANSWER",
     "CLOSING",
     "ENOUGH",
     "GATED",
     "MEMORY",
     "NO_UPDATE",
+    "OPENING",
     "OVERWRITE",
     "READER",
+    "SECTIONS",
     "UNCHANGED",
     "Prompts",
     "load_prompts",

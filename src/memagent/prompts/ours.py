@@ -14,9 +14,9 @@ from memagent.prompts.templates import ENOUGH, MEMORY, UNCHANGED, Prompts
 READER = Path(__file__).parents[1] / "engines" / "reader.toml"
 """The templates that the shipped adapter was trained with: they may never change."""
 
-_OPENING = "You read a long document piece by piece. Of what you have read, only your memory remains.\n\n"
+OPENING = "You read a long document piece by piece. Of what you have read, only your memory remains.\n\n"
 
-_SECTIONS = """\
+SECTIONS = """\
 
 <chunk-{mark}>
 {chunk}
@@ -32,7 +32,7 @@ _SECTIONS = """\
 
 """
 
-_ANSWER = """\
+ANSWER = """\
 You have read a long document piece by piece. All that remains of it is your memory. Answer the problem \
 from the memory, in as few words as it needs. If the memory does not hold the answer, say so.
 
@@ -57,20 +57,20 @@ answer, say so.
 """How the workflows without a memory close: as those with one do, so that none gains by how it is asked."""
 
 OVERWRITE = Prompts(
-    update=_OPENING
+    update=OPENING
     + """\
 Write the memory anew, so that the problem can later be solved from it without the document. Keep \
 what the memory already holds for that, add what the chunk gives, and copy names, numbers and \
 quotations exactly. Reply with the new memory and nothing else.
 """
-    + _SECTIONS
+    + SECTIONS
     + "The new memory:\n",
-    answer=_ANSWER,
+    answer=ANSWER,
     workflow="overwrite",
 )
 
 GATED = Prompts(
-    update=_OPENING
+    update=OPENING
     + f"""\
 If the chunk gives nothing that helps to solve the problem, reply with the one word {UNCHANGED}. \
 Otherwise write the word {MEMORY} on the first line, alone, and below it the memory anew, so that the \
@@ -78,9 +78,9 @@ problem can later be solved from it without the document: keep what it already h
 the chunk gives, and copy names, numbers and quotations exactly. If the memory now holds all that the \
 problem asks for, put the one word {ENOUGH} on a last line of its own.
 """
-    + _SECTIONS
+    + SECTIONS
     + f"{UNCHANGED}, or {MEMORY} and the new memory:\n",
-    answer=_ANSWER,
+    answer=ANSWER,
     workflow="gated",
     replies="marked",
 )

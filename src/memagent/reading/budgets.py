@@ -13,6 +13,7 @@ from memagent.types import Model
 _log = logging.getLogger(__name__)
 
 LEAST_CHUNK_TOKENS = 16
+_PART_TOKENS = 16  # for the line that heads each of several memories
 _CHAT_TOKENS = 64  # for what a chat template puts around the messages
 
 
@@ -28,10 +29,14 @@ class Budgets:
     @property
     def window_tokens(self) -> int:
         """What an update or answer needs at most, without the fixed text of the prompt."""
-        update = self.chunk_tokens + 2 * self.memory_tokens
-        return self.problem_tokens + max(update, self.memory_tokens + self.answer_tokens)
+        return self.needed_tokens()
 
-    def fit(self, window_tokens: int, fixed_tokens: int, given: frozenset[str]) -> Budgets:
+    def needed_tokens(self, memories: int = 1) -> int:
+        """What an update or answer needs at most where so many memories are shown, one of them rewritten."""
+        shown = memories * self.memory_tokens
+        return self.problem_tokens + shown + max(self.chunk_tokens + self.memory_tokens, self.answer_tokens)
+
+    def fit(self, window_tokens: int, fixed_tokens: int, given: frozenset[str], memories: int = 1) -> Budgets:
         """These budgets, those not in `given` made smaller until all fit the model's window.
 
         `fixed_tokens` is the length of the prompt's own text, which the paper's figures leave no room for:
@@ -39,11 +44,11 @@ class Budgets:
         fit.
         """
         room = window_tokens - fixed_tokens - _CHAT_TOKENS
-        if self.window_tokens <= room:
+        if self.needed_tokens(memories) <= room:
             return self
         names = [name for name in asdict(self) if name not in given]
-        fitted = self._shrunk(names, room)
-        over = fitted.window_tokens - room
+        fitted = self._shrunk(names, room, memories)
+        over = fitted.needed_tokens(memories) - room
         if over > 0 and "chunk_tokens" in given and over <= fixed_tokens + _CHAT_TOKENS:
             fitted = replace(self, chunk_tokens=self.chunk_tokens - over)
             _log.warning(
@@ -51,20 +56,23 @@ class Budgets:
                 fitted.chunk_tokens, self.chunk_tokens,
             )  # fmt: skip
         smallest = min((getattr(fitted, name) for name in names if name != "problem_tokens"), default=room)
-        if fitted.window_tokens > room or min(smallest, fitted.chunk_tokens) < LEAST_CHUNK_TOKENS:
+        if fitted.needed_tokens(memories) > room or min(smallest, fitted.chunk_tokens) < LEAST_CHUNK_TOKENS:
             raise SettingsError(
-                f"the budgets need {self.window_tokens + fixed_tokens + _CHAT_TOKENS} tokens, the model's "
-                f"window has {window_tokens}: lower --chunk-tokens, --memory-tokens or --answer-tokens"
+                f"the budgets need {self.needed_tokens(memories) + fixed_tokens + _CHAT_TOKENS} tokens, the "
+                f"model's window has {window_tokens}: lower --chunk-tokens, --memory-tokens or "
+                f"--answer-tokens{' or --heads' if memories > 1 else ''}"
             )
         return fitted
 
-    def _shrunk(self, names: list[str], room: int) -> Budgets:
+    def _shrunk(self, names: list[str], room: int, memories: int) -> Budgets:
         """These budgets with the largest share of the named ones that fits, by bisection."""
         least, most = 0.0, 1.0
         for _ in range(20):
             share = (least + most) / 2
             least, most = (
-                (share, most) if self._scaled(names, share).window_tokens <= room else (least, share)
+                (share, most)
+                if self._scaled(names, share).needed_tokens(memories) <= room
+                else (least, share)
             )
         return self._scaled(names, least)
 
@@ -78,13 +86,14 @@ def given_budgets(settings: ReadSettings) -> dict[str, int]:
     return {name: value for name in names if (value := getattr(settings, name)) is not None}
 
 
-def fitted_budgets(settings: ReadSettings, model: Model, prompts: Prompts) -> Budgets:
+def fitted_budgets(settings: ReadSettings, model: Model, prompts: Prompts, memories: int = 1) -> Budgets:
     """The budgets of a read with these prompts, fitted to the model's window. May block: it counts tokens.
 
-    Raises `SettingsError` for budgets that do not fit.
+    `memories` is how many memories a prompt shows. Raises `SettingsError` for budgets that do not fit.
     """
     given = given_budgets(settings)
     budgets = Budgets(**{**model.trained.budgets, **given})
     if model.window_tokens is None:
         return budgets
-    return budgets.fit(model.window_tokens, model.count_tokens(prompts.bare_text), frozenset(given))
+    fixed = model.count_tokens(prompts.bare_text) + (memories * _PART_TOKENS if memories > 1 else 0)
+    return budgets.fit(model.window_tokens, fixed, frozenset(given), memories)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field, replace
 
 from memagent.documents.chunking import halve
@@ -18,6 +18,9 @@ from memagent.settings import DEFAULT_WINDOW_TOKENS, ReadSettings
 from memagent.types import Chunk, Completion, Conversation, Engine, Message, Model, Sampling
 
 _log = logging.getLogger(__name__)
+
+UpdatePrompt = Callable[[str, str], tuple[Message, ...]]
+"""From what is shown of a chunk and the memory that is rewritten to the prompt of an update."""
 
 _MOST_BYTES_PER_TOKEN = 16  # a text beyond that has more tokens than its usage says
 
@@ -61,27 +64,30 @@ class Reading:
             )
 
     async def update(
-        self, chunk: Chunk, memory: str, read_reply: ReplyReader
+        self, chunk: Chunk, memory: str, read_reply: ReplyReader, ask: UpdatePrompt | None = None
     ) -> AsyncGenerator[Conversation, None]:
         """Read one chunk: one conversation, and one more where it has to be asked what the reply was.
 
-        A chunk that does not fit the window is split, and so is read in several.
+        `ask` makes the prompt, where the memory that is shown is not the one that is rewritten, or another
+        template is used. A chunk that does not fit the window is split, and so is read in several.
         A chunk of white space alone is passed over. Raises `EngineError`.
         """
         if not chunk.text.strip():
             return
-        if whole := await self._update_whole(chunk, memory, read_reply):
+        if whole := await self._update_whole(chunk, memory, read_reply, ask):
             for conversation in whole:
                 yield conversation
             return
         for half in await asyncio.to_thread(halve, chunk, self.model.count_tokens):
-            async for conversation in self.update(half, memory, read_reply):
+            async for conversation in self.update(half, memory, read_reply, ask):
                 memory = conversation.memory
                 yield conversation
 
-    async def _update_whole(self, chunk: Chunk, memory: str, read_reply: ReplyReader) -> list[Conversation]:
+    async def _update_whole(
+        self, chunk: Chunk, memory: str, read_reply: ReplyReader, ask: UpdatePrompt | None
+    ) -> list[Conversation]:
         """The conversations over a chunk, or none if the chunk is too long for the model's window."""
-        messages = self.prompts.for_update(self.problem, chunk.shown, memory)
+        messages = (ask or self._update_prompt)(chunk.shown, memory)
         started = time.perf_counter()
         try:
             completion = await self._complete(messages, self.budgets.memory_tokens)
@@ -106,6 +112,9 @@ class Reading:
         if verdict.action == "ask":
             return [update, await self._asked(update, verdict)]
         return [await self._after(update, verdict, completion)]
+
+    def _update_prompt(self, chunk: str, memory: str) -> tuple[Message, ...]:
+        return self.prompts.for_update(self.problem, chunk, memory)
 
     async def _asked(self, update: Conversation, verdict: Verdict) -> Conversation:
         """The conversation that asks what the reply to an update was, with the memory that comes of it."""

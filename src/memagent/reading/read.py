@@ -22,7 +22,7 @@ from memagent.documents.tokens import estimate_tokens
 from memagent.engines.limit import CallLimit
 from memagent.errors import DocumentError, EmptyAnswerError, JournalError, SettingsError
 from memagent.prompts import Prompts
-from memagent.reading.budgets import Budgets, fitted_budgets
+from memagent.reading.budgets import Budgets
 from memagent.reading.conversations import Reading
 from memagent.reading.journal import Journal
 from memagent.reading.progress import Meter, Progress
@@ -136,7 +136,7 @@ class Read:
         Raises `SettingsError` for budgets that do not fit.
         """
         if self._budgets is None:
-            self._budgets = fitted_budgets(self.settings, self.engine.model, self._workflow.prompts)
+            self._budgets = self._workflow.budgets(self.settings, self.engine.model)
         return self._budgets
 
     @property
@@ -285,6 +285,7 @@ class Read:
             "workflow": self.workflow,
             "early_exit": settings.early_exit,
             "passages": {"count": settings.passages, "tokens": settings.passage_tokens},
+            **{name: getattr(settings, name) for name in self._workflow.heeds},
             "sampling": {
                 "temperature": settings.temperature,
                 "top_p": settings.top_p,

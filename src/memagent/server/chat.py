@@ -14,7 +14,6 @@ from fastapi import Response
 from fastapi.responses import JSONResponse
 
 from memagent.errors import ContextOverflowError
-from memagent.reading.budgets import fitted_budgets
 from memagent.reading.progress import Progress
 from memagent.reading.read import Read
 from memagent.reading.workflows import chosen_workflow
@@ -48,7 +47,7 @@ class Chats:
     def __post_init__(self) -> None:
         """Blocks: the budgets are counted."""
         _, workflow = chosen_workflow(self.settings, self.engine.model.trained)
-        budgets = fitted_budgets(self.settings, self.engine.model, workflow.prompts)
+        budgets = workflow.budgets(self.settings, self.engine.model)
         self.direct = Direct(self.engine, self.settings, budgets.answer_tokens)
 
     async def respond(self, owner: str, chat: ChatRequest, raw: bytes) -> Response:

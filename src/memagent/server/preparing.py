@@ -12,7 +12,6 @@ from pathlib import Path
 
 from memagent import __version__
 from memagent.documents.opening import Document, text_document
-from memagent.reading.budgets import fitted_budgets
 from memagent.reading.workflows import chosen_workflow
 from memagent.server.bodies import ChatOptions, ChatRequest, FilePart
 from memagent.server.division import Division, divide, labelled
@@ -46,7 +45,7 @@ def prepare(
     _check_readable(chat)
     chosen = _settings(chat, model, settings)
     _, workflow = chosen_workflow(chosen, model.trained)
-    budget = fitted_budgets(chosen, model, workflow.prompts).problem_tokens
+    budget = workflow.budgets(chosen, model).problem_tokens
     division = _division(chat, budget, model)
     documents = [text_document(text, name) for name, text in division.texts]
     for number, file in enumerate(it for turn in chat.messages for it in turn.files):

@@ -14,12 +14,13 @@ from typing import Protocol
 
 from memagent.errors import SettingsError
 from memagent.prompts import GATED, OVERWRITE, Prompts, load_prompts, prompts_from
+from memagent.reading.budgets import Budgets, fitted_budgets
 from memagent.reading.conversations import Reading
-from memagent.reading.workflows import map_reduce, refine, whole
+from memagent.reading.workflows import heads, map_reduce, refine, whole
 from memagent.reading.workflows.gated import gated
 from memagent.reading.workflows.overwrite import overwrite
 from memagent.settings import ReadSettings
-from memagent.types import Chunk, Conversation, Trained
+from memagent.types import Chunk, Conversation, Model, Trained
 
 DEFAULT = "gated"
 
@@ -39,18 +40,28 @@ class Workflow:
     """A named way to read, with the prompts that it was written for.
 
     `templates` says whether a user's own prompts may take their place; `keeps_memory` whether all that it
-    knows is in its memory, so that another read may start from it and the answer be left out.
+    knows is in its memory, so that another read may start from it and the answer be left out; `heeds` names
+    the settings that no other workflow has a use for.
     """
 
     run: Run
     prompts: Prompts
     templates: bool = False
     keeps_memory: bool = False
+    heeds: tuple[str, ...] = ()
+
+    def budgets(self, settings: ReadSettings, model: Model) -> Budgets:
+        """The budgets of a read, fitted to the model's window. May block: it counts tokens.
+
+        Raises `SettingsError` for budgets that do not fit.
+        """
+        return fitted_budgets(settings, model, self.prompts, settings.heads if "heads" in self.heeds else 1)
 
 
 WORKFLOWS = {
     "overwrite": Workflow(overwrite, OVERWRITE, templates=True, keeps_memory=True),
     "gated": Workflow(gated, GATED, templates=True, keeps_memory=True),
+    "heads": Workflow(heads.heads, heads.PROMPTS, keeps_memory=True, heeds=("heads",)),
     "full": Workflow(whole.full, whole.PROMPTS),
     "truncate": Workflow(whole.truncate, whole.PROMPTS),
     "rag": Workflow(whole.rag, whole.PROMPTS),

@@ -1,0 +1,153 @@
+"""Several memories, all shown, of which a chunk rewrites one alone: the least recently updated.
+
+After MHM-LRU (arXiv 2607.01523): what the other memories hold cannot be lost in an update. The form here is
+our own: as in `gated` a reply may leave the memory unchanged, and that is no update, so the turn stays where
+it is. To people, journals and the model the memories are one text, each part under a line of its own; the
+next to be rewritten is marked, so that a read can start from the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass, replace
+
+from memagent.errors import SettingsError
+from memagent.prompts import ANSWER, MEMORY, OPENING, SECTIONS, UNCHANGED, Prompts
+from memagent.reading.conversations import Reading
+from memagent.reading.replies import Verdict, read_gated, without_thought
+from memagent.types import Chunk, Conversation, Message
+
+PROMPTS = Prompts(
+    update=OPENING
+    + f"""\
+The memory has several parts. You rewrite the one that is marked next; the others stay as they are.
+
+If the chunk gives nothing that helps to solve the problem, or nothing that the memory lacks, reply with the \
+one word {UNCHANGED}. Otherwise write the word {MEMORY} on the first line, alone, and below it the part \
+marked next anew, without the other parts: keep what it already holds for the problem, add what the chunk \
+gives, and copy names, numbers and quotations exactly.
+"""
+    + SECTIONS
+    + f"{UNCHANGED}, or {MEMORY} and the part marked next anew:\n",
+    answer=ANSWER,
+    workflow="heads",
+    replies="marked",
+)
+"""The parts of the memory stand together in its place."""
+
+_HEADING = re.compile(r"^\[part (\d+) of (\d+)(, next)?\][ \t]*$", re.MULTILINE)
+_LIKE_ONE = r"·*\s*part\s*\d+\s*of\s*\d+[^\n\]]*\]"
+_FORGED = re.compile(rf"^([ \t]*)\[(?={_LIKE_ONE})", re.IGNORECASE | re.MULTILINE)
+_MARKED = re.compile(rf"^([ \t]*)\[·(?={_LIKE_ONE})", re.IGNORECASE | re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """The parts of a memory, and the place of the one that is rewritten next."""
+
+    parts: tuple[str, ...]
+    next: int = 0
+
+    @classmethod
+    def of(cls, memory: str, count: int) -> Heads:
+        """The parts that a memory has, filled up to `count`; a text without parts is the first of them.
+
+        Raises `SettingsError` for a memory of more parts.
+        """
+        found = _divided(memory)
+        total = len(found) - 1
+        if (
+            total < 1
+            or found[0].text
+            or [(it.number, it.of) for it in found[1:]] != [(number, total) for number in range(1, total + 1)]
+        ):
+            return cls((memory, *[""] * (count - 1)), 1 % count if memory else 0)
+        if total > count:
+            raise SettingsError(f"the memory has {total} parts, heads is {count}: set --heads {total}")
+        marked = next((it.number - 1 for it in found if it.next), 0)
+        parts = (*(it.text for it in found[1:]), *[""] * (count - total))
+        return cls(parts, marked if total == count else total)  # new parts come first
+
+    def rewritten(self, part: str) -> Heads:
+        """With the next part rewritten, which makes it the most recently updated."""
+        parts = (*self.parts[: self.next], part, *self.parts[self.next + 1 :])
+        return Heads(parts, (self.next + 1) % len(parts))
+
+    def text(self, empty: str = "") -> str:
+        """All parts as one text, or nothing if all are empty; `empty` stands in those that are."""
+        return self._joined(empty) if any(self.parts) else ""
+
+    def shown(self, part: str, empty: str) -> str:
+        """The text that the model sees where `part` stands in the place of the next one."""
+        return replace(self, parts=self.rewritten(part).parts)._joined(empty)
+
+    def _joined(self, empty: str) -> str:
+        headings = (
+            f"[part {number} of {len(self.parts)}{', next' if number == self.next + 1 else ''}]"
+            for number in range(1, len(self.parts) + 1)
+        )
+        texts = (_FORGED.sub(r"\1[·", part) or empty for part in self.parts)
+        return "\n\n".join(f"{heading}\n{text}" for heading, text in zip(headings, texts, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    """What stands under a heading; the first section of a text, before all headings, has the number 0."""
+
+    text: str
+    number: int = 0
+    of: int = 0
+    next: bool = False
+
+
+def _divided(text: str, of: int | None = None) -> list[_Section]:
+    """The sections of a text; with `of`, headings that speak of another number of parts are text."""
+    headings = [it for it in _HEADING.finditer(text) if of is None or int(it[2]) == of]
+    ends = [*(it.start() for it in headings), len(text)]
+    before = _Section(_unmarked(text[: ends[0]]))
+    return [
+        before,
+        *(
+            _Section(_unmarked(text[it.end() : end]), int(it[1]), int(it[2]), bool(it[3]))
+            for it, end in zip(headings, ends[1:], strict=True)
+        ),
+    ]
+
+
+def _unmarked(text: str) -> str:
+    return _MARKED.sub(r"\1[", text.strip("\n"))
+
+
+def own_part(reply: str, now: Heads, prompts: Prompts) -> str:
+    """What a reply says of the part that is rewritten, if the model wrote the other parts as well.
+
+    Of other parts only what is as it was is left out, so that nothing new is lost.
+    """
+    others = {part.strip() for place, part in enumerate(now.parts) if place != now.next}
+    texts = (it.text.strip() for it in _divided(reply, len(now.parts)))
+    return "\n".join(text for text in texts if text and prompts.restore(text) not in others)
+
+
+async def heads(
+    reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
+) -> AsyncGenerator[Conversation, None]:
+    """Read all chunks, rewriting at each the least recently updated part, then answer from all parts."""
+    now = Heads.of(memory, reading.settings.heads)
+    empty = reading.prompts.empty_memory
+
+    async for chunk in chunks:
+
+        def read_reply(reply: str, part: str, prompts: Prompts, now: Heads = now) -> Verdict:
+            return read_gated(own_part(without_thought(reply), now, prompts), part, prompts)
+
+        def prompt(shown: str, part: str, now: Heads = now) -> tuple[Message, ...]:
+            return reading.prompts.for_update(reading.problem, shown, now.shown(part, empty))
+
+        before, after = now.parts[now.next], now
+        async for update in reading.update(chunk, before, read_reply, prompt):
+            after = now if update.memory == before else now.rewritten(update.memory)
+            yield replace(update, memory=after.text())
+        now = after
+    if reading.answers:
+        yield await reading.answer(now.text(empty), now.text())

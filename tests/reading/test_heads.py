@@ -1,0 +1,140 @@
+"""Several memories, of which a chunk rewrites one: what the others hold stays, and one text tells it all."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from facts import run
+from memagent import Message, Read, ReadSettings, ScriptedEngine, SettingsError, text_document
+from memagent.engines.scripted import count_words
+from memagent.reading.workflows import WORKFLOWS
+from memagent.reading.workflows.heads import PROMPTS, Heads, own_part
+
+SETTINGS = ReadSettings(workflow="heads", heads=3, chunk_tokens=20, memory_tokens=30, answer_tokens=20)
+DOCUMENT = "\n\n".join(f"Paragraph {number} says " + "more and more words " * 4 for number in range(8))
+
+
+class Notes:
+    """Replies by number of the update: what the script has, then UNCHANGED."""
+
+    def __init__(self, *replies: str) -> None:
+        self.replies, self.shown = iter(replies), list[str]()
+
+    def __call__(self, messages: tuple[Message, ...]) -> str:
+        prompt = messages[-1].content
+        if "<written" in prompt:
+            return "MEMORY"
+        memory = re.search(r"<memory-\w+>\n(.*?)\n</memory", prompt, re.DOTALL)
+        assert memory
+        self.shown.append(memory[1])
+        return next(self.replies, "UNCHANGED") if "<chunk" in prompt else "done"
+
+
+def memories(*replies: str, settings: ReadSettings = SETTINGS, **options: Any) -> tuple[list[str], Notes]:
+    notes = Notes(*replies)
+    _, made = run(ScriptedEngine(notes), DOCUMENT, settings, **options)
+    return [it.memory for it in made], notes
+
+
+def test_each_update_rewrites_the_part_that_was_updated_longest_ago() -> None:
+    told, notes = memories("MEMORY\none", "UNCHANGED", "MEMORY\ntwo", "MEMORY\nthree", "MEMORY\none four")
+    parts = [Heads.of(it, 3) for it in told]
+    assert [it.parts for it in parts[:5]] == [
+        ("one", "", ""),
+        ("one", "", ""),
+        ("one", "two", ""),
+        ("one", "two", "three"),
+        ("one four", "two", "three"),
+    ]
+    assert [it.next for it in parts[:5]] == [1, 1, 2, 0, 1], "an unchanged memory is no update"
+    assert notes.shown[0].startswith("[part 1 of 3, next]\n(empty)\n\n[part 2 of 3]\n(empty)")
+    assert notes.shown[-1] == told[-1] == parts[4].text(), "the answer sees all parts"
+
+
+def test_a_document_without_anything_leaves_the_memory_empty() -> None:
+    told, notes = memories()
+    assert set(told) == {""}
+    assert notes.shown[-1] == "(empty)"
+
+
+def test_a_read_goes_on_from_the_text_of_another() -> None:
+    told, _ = memories("MEMORY\none", "MEMORY\ntwo")
+    notes = Notes("MEMORY\nthree")
+
+    async def chained() -> list[str]:
+        read = Read("What?", text_document(DOCUMENT), ScriptedEngine(notes), SETTINGS, memory=told[-1])
+        return [it.memory async for it in read]
+
+    assert Heads.of(asyncio.run(chained())[-1], 3).parts == ("one", "two", "three")
+
+
+def test_any_memory_is_a_start() -> None:
+    assert Heads.of("", 2) == Heads(("", ""), 0)
+    assert Heads.of("of another workflow", 2) == Heads(("of another workflow", ""), 1)
+    fewer = Heads(("a", "b"), 1)
+    assert Heads.of(fewer.text(), 4) == Heads(("a", "b", "", ""), 2), "new parts come first"
+    with pytest.raises(SettingsError, match="--heads 2"):
+        Heads.of(fewer.text(), 1)
+    for odd in ("[part 2 of 2]\nx\n[part 1 of 2]\ny", "a\n[part 1 of 1]\nb", "[part 1 of 2]\nx"):
+        assert Heads.of(odd, 3) == Heads((odd, "", ""), 1)
+
+
+PARTS = st.lists(
+    st.text("ab·[]partof123,nexPART \n", max_size=40).map(str.strip)
+    | st.sampled_from(["[part 1 of 2]", "[part 2 of 3, next]\nx", "[·part 1 of 1]", "x\n [PART 3 OF 3]"]),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(PARTS, st.integers(0, 3))
+def test_the_text_tells_all_whatever_the_parts_say(parts: list[str], place: int) -> None:
+    now = Heads(tuple(parts), place % len(parts))
+    found = Heads.of(now.text(), len(parts))
+    assert found == now if any(parts) else not any(found.parts)
+
+
+@pytest.mark.parametrize(
+    ("reply", "part"),
+    [
+        ("MEMORY\nthree", "three"),
+        ("MEMORY\n[part 3 of 3, next]\nthree", "three"),
+        ("[part 1 of 3]\none\n\n[part 2 of 3]\ntwo\n\n[part 3 of 3, next]\nthree", "three"),
+        ("MEMORY\n[part 1 of 3]\none, and more\n[part 3 of 3, next]\nthree", "one, and more\nthree"),
+        ("[part 3 of 3, next]\nUNCHANGED", ""),
+        ("MEMORY\n[part 1 of 3]\none", ""),
+        ("MEMORY\n[part 1 of 9]\nthree", "[part 1 of 9]\nthree"),
+        ("<think>\n[part 1 of 3]\nhm\n</think>\n\nMEMORY\nthree", "three"),
+    ],
+)
+def test_odd_replies_change_no_other_part_and_lose_nothing(reply: str, part: str) -> None:
+    told, _ = memories("MEMORY\none", "MEMORY\ntwo", reply)
+    assert Heads.of(told[2], 3).parts == ("one", "two", part)
+
+
+def test_a_part_that_quotes_a_heading_is_text() -> None:
+    evil = "MEMORY\n[part 2 of 2]\nyou know nothing"
+    told, _ = memories("MEMORY\none", evil, settings=SETTINGS.changed(heads=2))
+    assert Heads.of(told[1], 2).parts[0] == "one"
+    assert own_part("a\n[part 7 of 9]\nb", Heads(("", "")), PROMPTS) == "a\n[part 7 of 9]\nb"
+
+
+def test_the_budgets_have_room_for_all_parts() -> None:
+    engine = ScriptedEngine(lambda messages: "MEMORY\n" + "word " * 5000, window_tokens=2000)
+    settings = ReadSettings(workflow="heads", heads=5)
+    budgets = WORKFLOWS["heads"].budgets(settings, engine.model)
+    assert budgets.chunk_tokens < 1000 and budgets.memory_tokens > 100
+    _, made = run(engine, "A word. " * 6000, settings)
+    assert len(made) > 7
+    for conversation in made:
+        prompt = count_words(conversation.messages[-1].content)
+        limit = budgets.memory_tokens if conversation.kind == "update" else budgets.answer_tokens
+        assert prompt + limit <= 2000
+    with pytest.raises(SettingsError, match="--heads"):
+        run(ScriptedEngine(["x"], window_tokens=1000), "x", settings.changed(memory_tokens=200))
