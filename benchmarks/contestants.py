@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import resource
 import sys
 import tempfile
@@ -25,6 +26,7 @@ from measure import installed
 
 PROBLEM = "Where was the blue carbuncle found, and who had put it there?"
 ANSWER_TOKENS = 1024
+_CHUNK = re.compile(r"<(chunk-\w+)>\n(.*)\n</\1>", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,7 @@ def load_job(reads: int, document: str, requests: str) -> Job:
     """Read what a job needs before the clock runs. `requests` is a JSON file of requests' bodies."""
     bodies: list[dict[str, Any]] = json.loads(Path(requests).read_text("utf-8"))
     prompts = [body["messages"][-1]["content"] for body in bodies[:-1]]  # the last one asks for the answer
-    chunks = [prompt.split("<chunk>\n", 1)[1].split("\n</chunk>", 1)[0] for prompt in prompts]
+    chunks = [found[2] for prompt in prompts if (found := _CHUNK.search(prompt))]
     return Job(reads, Path(document), chunks, bodies)
 
 

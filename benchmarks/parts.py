@@ -58,7 +58,7 @@ def measure(document: Path, folder: Path, rounds: int) -> dict[str, float]:
 
 
 def _cut(document: Path) -> list[Chunk]:
-    return list(split(open_document(document), _CHUNK_TOKENS, estimate_tokens))
+    return list(split(open_document(document).blocks(), _CHUNK_TOKENS, estimate_tokens))
 
 
 def _prompt(chunk: Chunk) -> tuple[Message, ...]:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 MARK = "·"
 
 _MARKS = f"{MARK}*+"
-_UNSENDABLE = re.compile("[\0\ud800-\udfff]")
-"""Surrogates have no UTF-8, and some servers end a prompt at a NUL."""
+_SURROGATES = re.compile("[\ud800-\udfff]")
 
-_LEFT, _RIGHT, _SLASHES = "<＜﹤", ">＞﹥", "/\\／⁄∕"
+_LEFT, _RIGHT, _SLASHES = "＜﹤<", ">＞﹥", "/\\／⁄∕"
+_HEADS = f"{_LEFT}[]"
 _TAG = re.compile(f"[^{_LEFT}{_RIGHT}]*+")
 _BEFORE_NAME = re.compile(rf"[\s{re.escape(_SLASHES)}]*+")
 # Characters without a width, which hide in a word, and controls.
@@ -66,13 +66,13 @@ _AFTER_SQUARE = (
 _AFTER_RIGHT_SQUARE = (r"~!?b[\[\]]",)  # MiniMax-M2
 
 
-_TURN = "|".join(
-    f"{head}{_MARKS}(?={'|'.join(rests)})"
-    for head, rests in (("<", _AFTER_ANGLE), (r"\[", _AFTER_SQUARE), (r"\]", _AFTER_RIGHT_SQUARE))
+# Each alternative begins with another letter, so that the search skips all the others in C.
+_PLACES = re.compile("|".join(f"{left}{_MARKS}" for left in _LEFT))
+_PLACES_AND_TURNS = re.compile(
+    rf"{_PLACES.pattern}(?:(?={'|'.join(_AFTER_ANGLE)})(?P<turn>))?"
+    rf"|\[{_MARKS}(?={'|'.join(_AFTER_SQUARE)})(?P<square>)"
+    rf"|\]{_MARKS}(?={'|'.join(_AFTER_RIGHT_SQUARE)})(?P<right>)"
 )
-_ANY_TAG = f"[{_LEFT}]{_MARKS}"
-_PLACES = re.compile(_ANY_TAG)
-_PLACES_AND_TURNS = re.compile(f"(?P<turn>{_TURN})|{_ANY_TAG}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +91,12 @@ class Guard:
     def neutralise(self, text: str) -> str:
         """`text` with a mark in each place that could pass for structure; the rest stays as it is.
 
-        What cannot be sent, lone surrogates and NUL, becomes U+FFFD.
+        What cannot be sent becomes U+FFFD: lone surrogates, which have no UTF-8, and NUL, where some servers
+        end a prompt.
         """
-        text = _UNSENDABLE.sub("\ufffd", text)
+        text = _sendable(text)
+        if not any(head in text for head in _HEADS):
+            return text
         return self._places.sub(lambda it: it.group() + MARK if self._counts(it) else it.group(), text)
 
     def restore(self, text: str) -> str:
@@ -128,6 +131,14 @@ class Guard:
         closed = found is not None and text[found.end() : found.end() + 1] in tuple(_RIGHT)
         whole = after[:1].isspace() or not after.strip(_SLASHES)
         return bool(name) and closed and whole and _begins_line(text, place.start())
+
+
+def _sendable(text: str) -> str:
+    try:
+        text.encode()  # ten times as fast as a search for surrogates
+    except UnicodeEncodeError:
+        text = _SURROGATES.sub("\ufffd", text)
+    return text.replace("\0", "\ufffd")
 
 
 def _folded(text: str) -> str:
