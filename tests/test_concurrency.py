@@ -124,3 +124,18 @@ def test_what_blocks_does_not_hold_up_the_loop() -> None:
         return ticks
 
     assert asyncio.run(run()) > 10
+
+
+def test_what_came_before_an_error_comes_before_it() -> None:
+    def broken() -> Iterator[int]:
+        yield from range(3)
+        raise ValueError("broken")
+
+    async def run() -> None:
+        taken = []
+        with pytest.raises(ValueError, match="broken"):
+            async for item in in_thread(broken()):
+                taken.append(item)
+        assert taken == [0, 1, 2]
+
+    asyncio.run(run())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 from typing import TypeVar
 
@@ -10,6 +11,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _AHEAD = 4  # results that wait for an earlier one, as a multiple of the calls at a time
+_MOST_AHEAD = 8  # items of a thread
+_MOMENT_SECONDS = 0.002
 
 
 async def side_by_side(
@@ -70,7 +73,30 @@ async def _each(items: Iterable[Item] | AsyncIterable[Item]) -> AsyncGenerator[I
 
 
 async def in_thread(items: Iterable[Item]) -> AsyncIterator[Item]:
-    """The items of an iterable that blocks, each fetched in a thread, so that the event loop goes on."""
-    source, end = iter(items), object()
-    while (item := await asyncio.to_thread(next, source, end)) is not end:
-        yield item  # type: ignore[misc]
+    """The items of an iterable that blocks, fetched in a thread, so that the event loop goes on.
+
+    As many are fetched at a time as come within a moment: to change threads takes longer than most items.
+    """
+    source = iter(items)
+
+    def some() -> tuple[list[Item], Exception | None]:
+        until = time.monotonic() + _MOMENT_SECONDS
+        taken: list[Item] = []
+        try:
+            for item in source:
+                taken.append(item)
+                if len(taken) == _MOST_AHEAD or time.monotonic() > until:
+                    break
+        except Exception as error:  # noqa: BLE001 - raised below, behind what came before it
+            return taken, error
+        return taken, None
+
+    taken, error = await asyncio.to_thread(some)
+    while taken:
+        for item in taken:
+            yield item
+        if error:
+            break
+        taken, error = await asyncio.to_thread(some)
+    if error:
+        raise error

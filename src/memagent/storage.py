@@ -71,8 +71,11 @@ class Log:
             raise self._error(f"{self.path} was changed while it was in use: start a new one")
         return line
 
-    def append(self, line: Mapping[str, Any]) -> int:
-        """Write an object behind the last whole line. Returns the offset of its line."""
+    def append(self, line: Mapping[str, Any], sync: bool = True) -> int:
+        """Write an object behind the last whole line. Returns the offset of its line.
+
+        Without `sync` a loss of power may lose it, until a later line is synced.
+        """
         raw = _dumped(line)
         with self._lock:
             start = self.end
@@ -81,7 +84,8 @@ class Log:
                 self._file.write(raw)
                 self._file.flush()
                 self._file.truncate()
-                os.fsync(self._file.fileno())
+                if sync:
+                    os.fsync(self._file.fileno())
                 if os.fstat(self._file.fileno()).st_nlink == 0:
                     raise self._error(f"{self.path} was deleted while it was in use: nothing more is kept")
             except OSError as failure:

@@ -155,7 +155,8 @@ class Journal:
                 "memory": conversation.memory,
                 "enough": conversation.enough,
                 "seconds": round(conversation.seconds, 3),
-            }
+            },
+            sync=False,  # it follows from the reply, which is on the disk
         )
 
     async def finish(self, answer: str) -> None:
@@ -164,9 +165,9 @@ class Journal:
             await self._write({"type": "answer", "answer": answer})
             self.answer = answer
 
-    async def _write(self, line: Mapping[str, Any]) -> None:
+    async def _write(self, line: Mapping[str, Any], sync: bool = True) -> None:
         try:
-            await asyncio.to_thread(self._log.append, line)
+            await asyncio.to_thread(self._log.append, line, sync)
         except JournalError as error:
             raise JournalError(f"{error}; once it can, --resume continues the read") from error
 
