@@ -63,7 +63,7 @@ def test_the_page_holds_the_journal_the_text_and_the_sources(
     assert bare == {"text": "A crown was lost.", "source": None}
     source = supported["source"]
     at, length = source["at"], len(source["excerpt"])
-    assert text[at : at + length] == source["excerpt"] == "The goose held a stone"
+    assert text[at : at + length] == source["excerpt"] == "The goose held a stone."
     assert STORY[source["start"] : source["end"]] == source["excerpt"]
 
 

@@ -181,7 +181,7 @@ def test_annotations_tell_where_the_answer_stands(serving: Any) -> None:
     assert [it["annotations"] for it in deltas if "annotations" in it] == [found]
     assert [it["type"] for it in found] == ["file_citation", "unsupported"]
     cited = found[0]["file_citation"]
-    assert cited["quote"] == text[cited["start"] : cited["end"]] == "The captain is called Ahab"
+    assert cited["quote"] == text[cited["start"] : cited["end"]] == "The captain is called Ahab."
     assert cited["filename"] == "document"
     assert (found[0]["start_index"], found[0]["end_index"]) == (0, 27)
 

@@ -172,7 +172,7 @@ def _citations(result: Result) -> Iterator[str]:
     for statement in result.statements:
         yield f"\n- {statement.text}"
         if (found := statement.source) is None:
-            yield "  nothing in the document says so"
+            yield "  the document does not say so in these words"
         else:
             page = "" if found.page is None else f", page {found.page}"
             yield f"  {found.file}{page}, characters {found.start:,} to {found.end:,}: {found.excerpt!r}"

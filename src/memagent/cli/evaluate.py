@@ -8,6 +8,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ from memagent.tasks.scoring import SCORERS
 @click.option("--traces", is_flag=True, help="keep each attempt's journal in DIR/traces")
 @click.option("--ray", metavar="ADDRESS", help='spread over a Ray cluster: its address, or "auto"')
 @quiet_and_verbose
-@with_settings("engine", "read", leave_out=("workflow",))
+@with_settings("engine", "read", leave_out=("workflow", "cite"))
 @click.pass_obj
 def command(
     console: Console,
@@ -76,6 +77,7 @@ def command(
     that its task asks for.
     """
     usual = (settings.read.workflow,) if settings.read.workflow else ()
+    settings = replace(settings, read=settings.read.changed(cite=False))  # rows have no sources
     plan = Plan(workflows=workflows or usual, seed=settings.read.seed or 0, **asked)
     _warn_about(plan, settings, console)
     with _progress_on(Console(quiet=True) if quiet else console) as cells:

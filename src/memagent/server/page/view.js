@@ -62,7 +62,7 @@ export function showAnswer(trace, waiting, open) {
 function statementOf(statement, open) {
   const { source } = statement;
   if (!source) {
-    const told = made("span", "Nothing in the text was found that says so.", { class: "place" });
+    const told = made("span", "The text does not say so in these words.", { class: "place" });
     return made("li", [made("span", statement.text), told], { class: "unsupported" });
   }
   const page = source.page === null ? "" : `, page ${source.page}`;

@@ -1,0 +1,179 @@
+"""Whether a text says a statement, and where: all its words, in its order, with no other between them.
+
+What may differ is what hardly changes a meaning: case, white space, punctuation within a sentence, articles;
+and a comma or colon may stand where the statement has *is* or *was*. Numbers keep their signs, symbols and
+units. Leaves out paraphrases. Time grows linearly with the text.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+UNSPACED = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+"""Characters of scripts that put no spaces between words."""
+
+_MINUS, _MONEY = "\\-\u2212\u2013", "$\u00a2-\u00a5\u20a0-\u20bf"
+_QUIET = r".,:;!?…'\"()\[\]{}«»“”‘’„‚‹›*_`|\-\u2010-\u2015•·。、，；：！？「」『』（）"
+"""Punctuation: no word, and without a meaning of its own."""
+
+_TOKEN = re.compile(
+    rf"(?P<number>(?:(?<![\w)\]%°{_MONEY}])[{_MINUS}±](?=[{_MONEY}\d]))?(?:[{_MONEY}]\s?[{_MINUS}]?)?"
+    rf"\d+(?:[.,/:\u00a0\u202f{_MINUS}]\d+)*(?:\s?[%‰°]|\s?[{_MONEY}](?!\s?\d))?)"
+    rf"|[{UNSPACED}]|[^\W{UNSPACED}]+|[^\s\w{_QUIET}]"
+)
+_THOUSANDS = re.compile(r"(?<=\d)[,\u00a0\u202f](?=\d{3}(?!\d))")
+_SYMBOL = re.compile(rf"[{_MONEY}%‰°]")
+_END = re.compile(r"[.!?…][\"'”’»)\]]*\s|[。！？]|\n[^\S\n]*\n")
+_ABBREVIATION = re.compile(r"[A-Z][a-z]{0,2}")  # Mr., St., No.
+
+_ARTICLES = {"the", "a", "an"}
+_COPULAS = {"is": "is", "are": "is", "was": "was", "were": "was"}
+_TURNING = {
+    "not", "no", "never", "neither", "nor", "without", "minus", "negative", "nicht", "nie", "kein", "keine",
+    "keinen", "ohne", "pas", "jamais", "sans", "nunca", "jamás", "sin", "не", "нет", "без", "不", "没", "沒",
+    "无", "無", "非", "未", "別", "别",
+}  # fmt: skip
+"""Words that turn around what stands behind them."""
+
+_DENYING = {
+    "not",
+    "no",
+    "never",
+    "nothing",
+    "nobody",
+    "none",
+    "nicht",
+    "nichts",
+    "nie",
+    "pas",
+    "rien",
+    "jamais",
+}
+"""Words that turn around what stands before them."""
+
+_MULTIPLYING = {
+    "dozen", "hundred", "thousand", "million", "millions", "billion", "billions", "trillion", "percent", "k",
+    "m", "bn", "mio", "mrd", "tausend", "millionen", "milliarden", "prozent",
+    "十", "百", "千", "万", "萬", "亿", "億",
+}  # fmt: skip
+"""Words that make another number of the one before them."""
+
+
+@dataclass(slots=True)
+class _Words:
+    """The words of a text in small letters, their spans, and what stands before each.
+
+    That is "" for nothing, "pause" for punctuation, "is" or "was", or "end" for the end of a sentence.
+    """
+
+    words: list[str] = field(default_factory=list)
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    before: list[str] = field(default_factory=list)
+    numbers: list[bool] = field(default_factory=list)
+    capitals: list[bool] = field(default_factory=list)
+    places: dict[str, list[int]] = field(default_factory=dict)
+
+    def add(self, found: re.Match[str], before: str) -> None:
+        """One more word."""
+        number = found.lastgroup == "number"
+        word = _number(found.group()) if number else found.group().casefold()
+        self.places.setdefault(word, []).append(len(self.words))
+        self.words.append(word)
+        self.spans.append(found.span())
+        self.before.append(before)
+        self.numbers.append(number)
+        self.capitals.append(found.group()[0].isupper())
+
+
+def says(text: str, statement: str) -> bool:
+    """Whether a text says a statement."""
+    return place_of(statement, text) is not None
+
+
+def place_of(statement: str, text: str) -> tuple[int, int] | None:
+    """The span of a statement's words in a text, the first if there are several; None if there is none."""
+    wanted, found = _words_of(statement), _words_of(text)
+    count = len(wanted.words)
+    if not count or any(word not in found.places for word in wanted.words):
+        return None
+    anchor = min(range(count), key=lambda number: len(found.places[wanted.words[number]]))
+    for place in found.places[wanted.words[anchor]]:
+        first = place - anchor
+        if first < 0 or found.words[first] != wanted.words[0]:
+            continue
+        if found.words[first : first + count] == wanted.words and _agree(wanted, found, first):
+            return found.spans[first][0], found.spans[first + count - 1][1]
+    return None
+
+
+def is_telling(statement: str) -> bool:
+    """Whether a statement says something by itself: several words, a number, a name, or no Latin letters."""
+    words = _words_of(statement)
+    return len(words.words) > 1 or any(
+        number or capital or not word.isascii()
+        for word, number, capital in zip(words.words, words.numbers, words.capitals, strict=True)
+    )
+
+
+@lru_cache(maxsize=8)
+def _words_of(text: str) -> _Words:
+    made, end, before, last = _Words(), 0, "", ""
+    for found in _TOKEN.finditer(text):
+        if found.start() > end + 1 or not text[end : found.start()].isspace():
+            before = _stronger(before, _between(text, end, found.start(), last))
+        last, end = found.group(), found.end()
+        word = last.lower()
+        if word in _COPULAS:
+            before = _stronger(before, _COPULAS[word])
+        elif word not in _ARTICLES or (last == "A" and made.words and before != "end"):
+            made.add(found, before)
+            before = ""
+    return made
+
+
+def _between(text: str, start: int, end: int, last: str) -> str:
+    """What stands between two words that are next to each other, the first of them `last`."""
+    between = text[start:end]
+    if not between or between.isspace():
+        return "end" if between.count("\n") > 1 else ""
+    ends = _END.search(between)
+    if ends and not (ends.group()[0] == "." and _ABBREVIATION.fullmatch(last)):
+        return "end"
+    return "pause"
+
+
+def _stronger(one: str, other: str) -> str:
+    return max(one, other, key=("", "pause", "is", "was", "end").index)
+
+
+def _number(text: str) -> str:
+    """A number as all its spellings have in common: minus, digits, symbols."""
+    symbols = "".join(sorted(_SYMBOL.findall(text)))
+    digits = re.sub(rf"[{_MINUS}]", "-", "".join(_SYMBOL.sub("", text).split(" ")))
+    return _THOUSANDS.sub("", digits.strip()) + symbols
+
+
+def _agree(wanted: _Words, found: _Words, first: int) -> bool:
+    """Whether the same words mean the same: by what stands between, before and behind them."""
+    behind = first + len(wanted.words)
+    for number in range(1, len(wanted.words)):
+        one, other = wanted.before[number], found.before[first + number]
+        pair = {one, other}
+        apposition = "pause" in pair and "end" not in pair and not found.capitals[first + number]
+        if not (one == other or pair == {"", "pause"} or apposition):
+            return False
+    if first and found.before[first] in ("", "is", "was") and _turns(found, first - 1, found.numbers[first]):
+        return False
+    if behind < len(found.words) and found.before[behind] in ("", "is", "was"):
+        word = found.words[behind]
+        return not (word in _DENYING or (found.numbers[behind - 1] and word in _MULTIPLYING))
+    return True
+
+
+def _turns(found: _Words, place: int, number: bool) -> bool:
+    """Whether a word turns around what stands behind it: "not", "isn't", or a sign before a number."""
+    word = found.words[place]
+    contracted = word == "t" and place > 0 and found.words[place - 1].endswith("n")
+    return word in _TURNING or contracted or (number and not word[0].isalnum())
