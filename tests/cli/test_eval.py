@@ -91,14 +91,9 @@ def test_tasks_lengths_and_counts_are_taken_from_flags(
     assert "lengths in tokens are estimated" in err and "squad: the small sample" in err
 
 
-def test_sources_are_not_for_rows(
-    command: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sources_are_not_for_rows(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command, "--cite"]) == 2
     assert "--cite" in capsys.readouterr().err
-    monkeypatch.setenv("MEMAGENT_CITE", "true")
-    assert main(command) == 0
-    assert json.loads(Path("rows/run.json").read_text("utf-8"))["settings"]["read"]["cite"] is False
 
 
 def test_a_small_set_is_read_whole(command: list[str]) -> None:

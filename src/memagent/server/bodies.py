@@ -47,6 +47,7 @@ class ReadOptions(BaseModel):
     max_calls: Tokens | None = None
     passages: Tokens | None = None
     passage_tokens: Tokens | None = None
+    heads: Tokens | None = None
 
     def over(self, settings: ReadSettings, **values: Any) -> ReadSettings:
         """The server's settings with these, and `values` where these say nothing. Raises `SettingsError`."""
