@@ -70,7 +70,7 @@ def test_several_questions_are_read_over_one_document(
     server = serve(lambda messages: f"about {'cats' if 'cats?' in messages[-1]['content'] else 'dogs'}")
     arguments = ["ask", "-q", "cats?", "-q", "dogs?", str(story), "--base-url", server.base_url]
     assert main([*arguments, "--trace", str(tmp_path / "t.jsonl")]) == 0
-    assert capsys.readouterr().out == "cats?\nabout cats\n\ndogs?\nabout dogs\n\n"
+    assert capsys.readouterr().out == "cats?\nabout cats\n\ndogs?\nabout dogs\n"
     assert (tmp_path / "t-1.jsonl").exists() and (tmp_path / "t-2.jsonl").exists()
     assert main([*arguments, "--json"]) == 0
     assert [json.loads(line)["answer"] for line in capsys.readouterr().out.splitlines()] == [
@@ -240,10 +240,36 @@ def test_questions_of_a_file_are_asked_one_a_line(
         server.base_url,
     ]
     assert main(arguments) == 0
-    assert capsys.readouterr().out == "cats?\nabout cats\n\ndogs?\nabout dogs\n\n"
+    assert capsys.readouterr().out == "cats?\nabout cats\n\ndogs?\nabout dogs\n"
     (tmp_path / "questions.txt").write_text(" \n")
     assert main(arguments) == 2
     assert "questions.txt: the file has no question" in capsys.readouterr().err
+
+
+def test_a_file_of_questions_may_have_no_end(story: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ask", str(story), "--questions", "/dev/zero"]) == 2
+    assert "--questions /dev/zero has more than 16 MiB: it needs a question on each line" in " ".join(
+        capsys.readouterr().err.split()
+    )
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+@pytest.mark.parametrize("questions", [["-q", "Which facts?"], ["-q", "Which facts?", "-q", "And who?"]])
+def test_a_journal_never_goes_where_the_answer_goes(
+    serve: Callable[..., Server], story: Path, tmp_path: Path, stream: str, questions: list[str]
+) -> None:
+    trace, name = f"/dev/{stream}", f"standard {'output' if stream == 'stdout' else 'error'}"
+    if len(questions) > 2:  # the first goes to out-1
+        (tmp_path / "out-1").symlink_to(trace)
+        trace = str(tmp_path / "out")
+    arguments = [sys.executable, "-m", "memagent", "ask", *questions, str(story), "--trace", trace]
+    with (tmp_path / "answers").open("w") as answers, (tmp_path / "messages").open("w") as messages:
+        done = subprocess.run(
+            [*arguments, "--base-url", serve().base_url], stdout=answers, stderr=messages, check=False
+        )
+    said = (tmp_path / "messages").read_text("utf-8")
+    assert done.returncode == 2 and (tmp_path / "answers").read_text("utf-8") == ""
+    assert f"is where {name} goes: name another file" in " ".join(said.split())
 
 
 def test_answers_are_printed_as_they_come(
@@ -253,7 +279,7 @@ def test_answers_are_printed_as_they_come(
     questions = [word for name in "abc" for word in ("-q", f"{name}?")]
     server = serve(lambda messages: "" if "c?" in messages[-1]["content"] else "yes")
     assert main(["ask", *questions, str(story), "--base-url", server.base_url, "--retries", "0"]) == 3
-    assert capsys.readouterr().out == "a?\nyes\n\nb?\nyes\n\n"
+    assert capsys.readouterr().out == "a?\nyes\n\nb?\nyes\n"
 
 
 def test_several_questions_resume_with_those_that_were_begun(

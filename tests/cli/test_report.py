@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,3 +87,36 @@ def test_training_and_evaluation_do_not_go_into_one_report(
     said = " ".join(capsys.readouterr().err.split())
     assert "run (training) and rows (evaluation) do not go into one report: run memagent report for" in said
     assert not Path("told").exists()
+
+
+@pytest.mark.parametrize("key", ["version", "created", "command", "attempts", "model", "plan"])
+@pytest.mark.parametrize("value", [None, [1], "missing"])
+def test_a_run_json_that_lacks_what_the_report_needs_is_an_error(
+    rows: str, key: str, value: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = json.loads(Path("rows/run.json").read_text("utf-8"))
+    del run[key]
+    damaged = run if value == "missing" else {**run, key: value}
+    Path("rows/run.json").write_text(json.dumps(damaged), "utf-8")
+    capsys.readouterr()
+    code = main(["report", rows])
+    said = " ".join(capsys.readouterr().err.split())
+    assert (code, "rows/run.json is damaged (" in said, key in said) == (2, True, True), said
+
+
+def test_a_run_json_that_was_edited_still_reports_its_rows(rows: str) -> None:
+    run = json.loads(Path("rows/run.json").read_text("utf-8"))
+    run["plan"]["workflows"] = []
+    Path("rows/run.json").write_text(json.dumps(run), "utf-8")
+    assert main(["report", rows]) == 0
+    assert "**full**" in Path("rows/report.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("settings", ['{"steps": "ten"}', '{"policy": 5}', "[1]", "[" * 10_000])
+def test_settings_of_a_training_run_that_are_none_are_an_error(
+    rows: str, training: str, settings: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(training, "settings.json").write_text(settings, "utf-8")
+    capsys.readouterr()
+    assert main(["report", training]) == 2
+    assert "run/settings.json holds no settings of a run" in " ".join(capsys.readouterr().err.split())

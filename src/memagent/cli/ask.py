@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import glob
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from memagent.reading.read import Read, Result
 from memagent.settings import Settings, user_cache_path
 from memagent.types import Engine
 
+_MOST_QUESTION_BYTES = 16 * 2**20
 _WAITING = {
     "openai": "reaching the endpoint",
     "llamacpp": "loading the model",
@@ -104,9 +106,14 @@ def _lines(file: Path | None) -> list[str]:
     if file is None:
         return []
     try:
-        lines = file.read_text("utf-8-sig").splitlines()
+        with file.open("rb") as opened:  # which may be a device without an end
+            content = opened.read(_MOST_QUESTION_BYTES + 1)
+        lines = content.decode("utf-8-sig").splitlines()
     except (OSError, UnicodeError) as error:
         raise SettingsError(f"--questions {file} cannot be read: {reason(error)}") from error
+    if len(content) > _MOST_QUESTION_BYTES:
+        most = _MOST_QUESTION_BYTES // 2**20
+        raise SettingsError(f"--questions {file} has more than {most} MiB: it needs a question on each line")
     if not (questions := [line.strip() for line in lines if line.strip()]):
         raise SettingsError(f"--questions {file}: the file has no question")
     return questions
@@ -151,7 +158,7 @@ async def _answer_all(asked: Asked, display: ReadDisplay, as_json: bool, console
         answer = partial(_answer, asked, engine, display, console)
         items = enumerate(zip(asked.questions, traces, strict=True), 1)
         async with aclosing(side_by_side(answer, items, engine.model.calls)) as outcomes:
-            number = 0
+            number, separator = 0, ""
             async for question, outcome in outcomes:
                 number += 1
                 with display.paused(last=number == len(asked.questions)):
@@ -163,7 +170,8 @@ async def _answer_all(asked: Asked, display: ReadDisplay, as_json: bool, console
                     else:
                         answer_text = "\n".join([outcome.answer, *_citations(outcome)])
                         several = len(asked.questions) > 1
-                        say(f"{question}\n{answer_text}\n" if several else answer_text)
+                        say(f"{separator}{question}\n{answer_text}" if several else answer_text)
+                        separator = "\n"
     return code
 
 
@@ -209,6 +217,14 @@ async def _answer(
     return question, read.result
 
 
+def _check_trace(path: Path) -> None:
+    """Raise `SettingsError` for a journal that would go where the answers or the messages go."""
+    for number, name in ((1, "standard output"), (2, "standard error")):
+        with suppress(OSError):  # not there, or closed
+            if os.path.samestat(path.stat(), os.fstat(number)):
+                raise SettingsError(f"--trace {path} is where {name} goes: name another file")
+
+
 def _traces(asked: Asked) -> list[Sequence[Path]]:
     """Where the journal of each question goes; with --resume, those that it may be. Blocks.
 
@@ -222,6 +238,8 @@ def _traces(asked: Asked) -> list[Sequence[Path]]:
         new = [named]
     else:
         new = [named.with_stem(f"{named.stem}-{number}") for number in range(1, len(questions) + 1)]
+    for path in new:
+        _check_trace(path)
     if not asked.resume:
         return [[path] for path in new]
     if named is None:

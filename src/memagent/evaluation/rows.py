@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from pydantic import TypeAdapter, ValidationError
+
 from memagent.errors import SettingsError, without_secrets
 from memagent.reading.journal import difference
 from memagent.storage import Log, read_log, write_whole
@@ -27,6 +29,35 @@ _INCIDENTAL_SETTINGS = (
 )  # fmt: skip
 
 Key = tuple[str, int | None, int | None, int, str, int]
+
+
+@dataclass
+class _RunModel:
+    name: str
+    tokenizer: str
+
+
+@dataclass
+class _RunCorpus:
+    origin: str
+
+
+@dataclass
+class _RunPlan:
+    workflows: list[str]
+    corpora: dict[str, _RunCorpus]
+
+
+@dataclass
+class _RunHeader:
+    """What every run.json has, among other things."""
+
+    version: str
+    created: str
+    command: str
+    attempts: int
+    model: _RunModel
+    plan: _RunPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +101,10 @@ class EvaluationRow:
     def key(self) -> Key:
         """What a run has only one row of."""
         return (self.task, self.length, self.documents, self.index, self.workflow, self.sample)
+
+
+_ROW = TypeAdapter(EvaluationRow)
+_HEADER = TypeAdapter(_RunHeader)
 
 
 class RowLog:
@@ -150,9 +185,17 @@ def read_header(folder: Path) -> dict[str, Any]:
         ) from error
     except ValueError as error:
         raise SettingsError(f"{path} is not JSON: {error}") from error
+    except RecursionError as error:
+        raise SettingsError(f"{path} is not a run.json of memagent eval: it is nested too deeply") from error
     found = header.get("format") if isinstance(header, dict) else None
     if found != FORMAT:
         raise SettingsError(f"{path} has format {found}, this version reads {FORMAT}")
+    try:
+        _HEADER.validate_python(header)
+    except ValidationError as error:
+        raise SettingsError(
+            f"{path} is damaged ({_first(error)}): restore it, or evaluate again into another folder"
+        ) from error
     return dict(header)
 
 
@@ -168,9 +211,17 @@ def read_rows(folder: Path) -> Iterator[EvaluationRow]:
 
 def _row(line: Mapping[str, Any], path: Path) -> EvaluationRow:
     try:
-        row = EvaluationRow(**{**line, "answers": tuple(line["answers"])})
+        EvaluationRow(**line)  # which refuses a name that is not known
+        row = _ROW.validate_python(line)
         if not 0 <= row.score <= 1:
             raise ValueError(f"its score is {row.score}, not from 0 to 1")
-    except (ValueError, TypeError, KeyError) as error:
-        raise SettingsError(f"{path}: {str(line)[:60]}... is not a row of memagent eval: {error}") from error
+    except (ValueError, TypeError) as error:  # a ValidationError is a ValueError
+        what = _first(error) if isinstance(error, ValidationError) else error
+        raise SettingsError(f"{path}: {str(line)[:60]}... is not a row of memagent eval: {what}") from error
     return row
+
+
+def _first(error: ValidationError) -> str:
+    """The first thing that is wrong, and where."""
+    found = error.errors()[0]
+    return f"{'.'.join(map(str, found['loc']))}: {found['msg'].lower()}"

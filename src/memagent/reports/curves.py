@@ -91,11 +91,14 @@ def stem(name: str) -> str:
 def _settings(folder: Path) -> dict[str, Any]:
     path = folder / SETTINGS_FILE
     try:
-        return dict(json.loads(path.read_text("utf-8")))
+        settings = dict(json.loads(path.read_text("utf-8")))
+        if not isinstance(settings.get("steps", 0), int) or not isinstance(settings.get("policy", {}), dict):
+            raise TypeError("steps must be a number, and policy a table")
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise SettingsError(f"{path} holds no settings of a run: {error}") from error
+    return settings
 
 
 def by_series(runs: Sequence[TrainingRun]) -> dict[str, list[TrainingRun]]:

@@ -60,6 +60,7 @@ def load(folders: Sequence[Path]) -> Evidence:
     again = any(count > 1 for count in met.values())
     several = len({models[name] for name in runs if rows[name]}) > 1
     orders = [name for run in runs.values() for name in run["plan"]["workflows"]]
+    orders += [row.workflow for own in rows.values() for row in own]  # of a run.json that was edited
     results = [
         Scored(_series(row.workflow, models[name] if several else "", name if again else ""), name, row)
         for name in runs
