@@ -10,9 +10,11 @@ import sys
 import threading
 import time
 import zipfile
+from collections.abc import Callable
 from datetime import datetime
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_opening import docx, office, passed, pdf, read, text_of, zipped
@@ -330,7 +332,7 @@ def test_a_text_that_is_dropped_from_the_cache_while_it_is_read(tmp_path: Path) 
 def test_the_cache_is_bounded_and_keeps_what_was_used_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("memagent.documents.conversion._CACHE_BYTES", 250)
+    monkeypatch.setattr("memagent.documents.conversion._CACHE_BYTES", 300)
     crashed = cache_folder() / ".left"
     crashed.mkdir()
     os.utime(crashed, (0, 0))
@@ -338,13 +340,84 @@ def test_the_cache_is_bounded_and_keeps_what_was_used_last(
         path = tmp_path / f"{number}.pdf"
         path.write_bytes(pages_pdf(str(number) * 98))
         read(path)
-        (newest,) = (it for it in cache_folder().iterdir() if it.read_text().startswith(str(number)))
+        (newest,) = (it for it in cache_folder().iterdir() if first(it) == str(number))
         os.utime(newest, (1000 + number, 1000 + number))
         if number == 1:
-            os.utime(
-                next(it for it in cache_folder().iterdir() if it.read_text().startswith("0")), (1500, 1500)
-            )
-    assert sorted(it.read_text()[0] for it in cache_folder().iterdir()) == ["0", "3"]
+            os.utime(next(it for it in cache_folder().iterdir() if first(it) == "0"), (1500, 1500))
+    assert sorted(map(first, cache_folder().iterdir())) == ["0", "3"]
+
+
+def first(kept: Path) -> str:
+    """The first character of a text in the cache, behind its digest."""
+    return chr(kept.read_bytes()[32])
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        lambda raw: raw[:100],
+        lambda raw: raw[:-1],
+        lambda raw: b"",
+        lambda raw: raw + b"more",
+        lambda raw: raw[:500] + bytes([raw[500] ^ 1]) + raw[501:],
+        lambda raw: raw[32:],
+        lambda raw: bytes(range(256)) * 9,
+    ],
+    ids=["cut", "one byte", "empty", "longer", "flipped", "without its digest", "garbage"],
+)
+def test_a_damaged_text_in_the_cache_is_never_read(
+    tmp_path: Path, damaged: Callable[[bytes], bytes]
+) -> None:
+    path = tmp_path / "a.pdf"
+    path.write_bytes(pages_pdf(*(f"Page {number}." for number in range(100))))
+    whole = read(path)
+    (kept,) = cache_folder().iterdir()
+    kept.write_bytes(damaged(sound := kept.read_bytes()))
+    assert read(path) == whole
+    assert kept.read_bytes() == sound
+
+
+def test_a_text_in_the_cache_that_is_damaged_while_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.pdf"
+    path.write_bytes(pages_pdf(*(f"Line {number} of some length, again." for number in range(8000))))
+    document = open_document(path)
+    whole = text_of(document)
+    blocks = iter(document.blocks())
+    text = next(blocks).text
+    (kept,) = cache_folder().iterdir()
+    kept.write_bytes(kept.read_bytes()[:-100].replace(b"again", b"never"))
+    assert text + "".join(block.text for block in blocks) == whole
+
+
+@office
+def test_a_conversion_ends_with_the_process_that_began_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.xlsx"
+    path.write_bytes(sheet(b'<row><c t="inlineStr"><is><t>x</t></is></c></row>' * 1_000_000))
+    code = "import sys\nfrom memagent import open_document\nnext(iter(open_document(sys.argv[1]).blocks()))"
+    with subprocess.Popen([sys.executable, "-c", code, path]) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        (child,) = wait_for(lambda: children.read_text().split())
+        wait_for(lambda: begun(child))
+        process.kill()
+    wait_for(lambda: not begun(child))
+
+
+def begun(number: str) -> bool:
+    """Whether the process still runs, as a converter."""
+    try:
+        return b"converters.py" in Path(f"/proc/{number}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_for(found: Callable[[], Any]) -> Any:
+    """What is found once there is something, within a minute."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        if value := found():
+            return value
+        time.sleep(0.02)
+    raise TimeoutError
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, nobody: Path) -> None:

@@ -1,17 +1,21 @@
 """Convert PDF, office and e-book files in a process of its own, once for each file.
 
-The text is kept in the user's cache by the digest of the file, so that many questions convert once. The
-process has limits of memory, time and output: a hostile file ends in an error that says which one.
+The text is kept in the user's cache by the digest of the file, so that many questions convert once, behind a
+digest of its own: a text that was damaged there is converted again. The process has limits of memory, time
+and output: a hostile file ends in an error that says which one.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import zlib
+from array import array
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,10 +39,11 @@ from memagent.errors import DocumentError
 from memagent.settings import user_cache_path
 from memagent.storage import written_whole
 
-_VERSION = 1  # of the converters: texts of another version are not used
+_VERSION = 2  # of the converters: texts of another version are not used
 _CACHE_BYTES = 2**30
 _STALE_SECONDS = 24 * 3600
 _POLL_SECONDS = 0.1
+_HEAD_BYTES = 32  # the SHA-256 of the text stands before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,32 +65,44 @@ def converted_blocks(source: DocumentFile, taken: Print, turn: Lock, stopped: Ev
     `turn` is held while a conversion runs: those who want the same file wait for it. Raises
     `UnusableError` if the file cannot be converted, `StoppedError` once `stopped` is set.
     """
-    place = 0
+    known: array[int] | None = None
+    place, sound = 0, False
     while True:
-        path = _converted(source, taken, turn, stopped)
+        path, checksums = _converted(source, taken, turn, stopped, known if sound else None)
+        if known is not None and checksums != known:
+            raise changed(source)
+        known = checksums
         try:
-            block = bytes_at(path, place, BLOCK_BYTES)
+            block = bytes_at(path, _HEAD_BYTES + place * BLOCK_BYTES, BLOCK_BYTES)
         except FileNotFoundError:  # dropped from the cache meanwhile
+            sound = False
             continue
         except OSError as error:
             raise unreadable(str(path), error) from error
-        if not block:
+        if place == len(known):
             return
-        yield block
-        place += len(block)
+        if sound := zlib.crc32(block) == known[place]:
+            yield block
+            place += 1
 
 
-def _converted(source: DocumentFile, taken: Print, turn: Lock, stopped: Event) -> Path:
-    """Where the text of a file is, converted now unless it was before."""
+def _converted(
+    source: DocumentFile, taken: Print, turn: Lock, stopped: Event, known: array[int] | None
+) -> tuple[Path, array[int]]:
+    """Where the text of a file is, and the checksums of its blocks: converted now unless it was before.
+
+    The text is checked as a whole unless its checksums are `known`.
+    """
     try:
         place = cache_folder() / f"{taken.sha256.hex()}.{source.format}.{_VERSION}"
         while True:
             with suppress(FileNotFoundError):
                 os.utime(place)  # the texts that were not used for longest are dropped first
-                return place
+                if (checksums := _checksums(place) if known is None else known) is not None:
+                    return place, checksums
             if turn.acquire(timeout=_POLL_SECONDS):
                 try:
-                    if not place.exists():
+                    if not place.exists() or _checksums(place) is None:
                         convert(source, place, stopped)
                         if take_print(source) != taken:
                             place.unlink(missing_ok=True)
@@ -99,14 +116,30 @@ def _converted(source: DocumentFile, taken: Print, turn: Lock, stopped: Event) -
         raise DocumentError(f"{source.name} cannot be converted: {why}") from error
 
 
+def _checksums(path: Path) -> array[int] | None:
+    """A checksum of each block of a converted text; None if it is damaged. Raises `OSError`."""
+    digest, checksums = hashlib.sha256(), array("I")
+    with path.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+        while block := file.read(BLOCK_BYTES):
+            digest.update(block)
+            checksums.append(zlib.crc32(block))
+    return checksums if head == digest.digest() else None
+
+
 def convert(source: DocumentFile, place: Path, stopped: Event, limits: Limits | None = None) -> None:
-    """Convert a file to UTF-8 text at `place`, which is then whole.
+    """Convert a file to UTF-8 text at `place`, behind its SHA-256; the file is then whole.
 
     Raises as `converted_blocks` does, and `OSError`.
     """
-    with written_whole(place) as made, made.open("wb") as output:
+    with written_whole(place) as made, made.open("w+b", buffering=0) as output:
+        output.write(bytes(_HEAD_BYTES))
         if why := _run(source, output, stopped, limits or Limits()):
             raise UnusableError(f"{source.name} cannot be converted: {why}")
+        output.seek(_HEAD_BYTES)
+        digest = hashlib.file_digest(output, "sha256").digest()
+        output.seek(0)
+        output.write(digest)
     _prune(place)
 
 
@@ -120,7 +153,7 @@ def cache_folder() -> Path:
 def _run(source: DocumentFile, output: IO[bytes], stopped: Event, limits: Limits) -> str:
     """Run the converter. Returns why it failed, or nothing."""
     command = [sys.executable, "-P", converters.__file__, source.format]
-    command += [str(limits.memory_mib), str(limits.seconds), str(limits.output_mib)]
+    command += [str(limits.memory_mib), str(limits.seconds), str(limits.output_mib), str(os.getpid())]
     with (
         _opened(source) as file,
         subprocess.Popen(  # noqa: S603 our own program

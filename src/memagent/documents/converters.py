@@ -1,6 +1,6 @@
-"""The program that turns one file into text: `converters.py FORMAT MEMORY_MIB SECONDS OUTPUT_MIB`.
+"""The program that turns one file into text: `converters.py FORMAT MEMORY_MIB SECONDS OUTPUT_MIB PARENT`.
 
-It reads standard input, which must be a file, and writes UTF-8. It imports nothing of memagent and only
+It reads standard input, which must be a file, and writes UTF-8. It ends when its parent process does. It imports nothing of memagent and only
 what the format needs, so that it starts quickly. Word, OpenDocument and e-book files come out as HTML; PDF
 and slides with a form feed between pages.
 """
@@ -16,11 +16,13 @@ import re
 import resource
 import signal
 import sys
+import threading
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from datetime import datetime, time
 from html import escape
+from time import sleep
 from types import TracebackType
 from typing import IO, Any, ClassVar
 from urllib.parse import unquote
@@ -29,6 +31,7 @@ HTML = frozenset({"docx", "epub", "odt"})
 PAGED = frozenset({"pdf", "pptx"})
 TOO_MUCH_MEMORY, TOO_MUCH_TEXT = 3, 4
 _PAGE_END = "\f"
+_WATCH_SECONDS = 0.5
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe]")
 
 
@@ -301,9 +304,22 @@ def limit(memory_mib: int, seconds: int, output_mib: int) -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the write fails instead
 
 
-def main(format: str, *limits: str) -> int:
+def end_with(parent: int) -> None:
+    """Have this process end soon after the one that started it, which may be killed without a word."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            sleep(_WATCH_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def main(format: str, *numbers: str) -> int:
     """Convert standard input. Returns the exit code; what went wrong is on standard error."""
-    limit(*map(int, limits))
+    *limits, parent = map(int, numbers)
+    end_with(parent)
+    limit(*limits)
     logging.disable()  # of the many flaws that libraries complain of, few matter
     warnings.simplefilter("ignore")
     try:
@@ -322,8 +338,14 @@ def main(format: str, *limits: str) -> int:
 
 def tell(kind: type[BaseException], error: BaseException, _trace: TracebackType | None) -> None:
     """Say what went wrong on one line, whatever a format's library raised."""
-    lines = str(error).strip().splitlines() or [""]
-    sys.stderr.write(f"{kind.__name__}: {lines[0][:500]}".rstrip(": "))
+    message = error.args[0] if isinstance(error, KeyError) and error.args else error
+    said = (str(message).strip().splitlines() or [""])[0][:500]
+    if "password" in said.lower() or "encrypted" in said.lower():
+        sys.stderr.write("it is protected by a password: save it without one")
+        return
+    if " " not in said:  # no sentence
+        said = f"{kind.__name__}: {said}".rstrip(": ")
+    sys.stderr.write(f"it is damaged, or not in {sys.argv[1].upper()} format ({said.rstrip('.')})")
 
 
 if __name__ == "__main__":
