@@ -365,9 +365,7 @@ def first(kept: Path) -> str:
     ],
     ids=["cut", "one byte", "empty", "longer", "flipped", "without its digest", "garbage"],
 )
-def test_a_damaged_text_in_the_cache_is_never_read(
-    tmp_path: Path, damaged: Callable[[bytes], bytes]
-) -> None:
+def test_a_damaged_text_in_the_cache_is_never_read(tmp_path: Path, damaged: Callable[[bytes], bytes]) -> None:
     path = tmp_path / "a.pdf"
     path.write_bytes(pages_pdf(*(f"Page {number}." for number in range(100))))
     whole = read(path)

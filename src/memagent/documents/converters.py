@@ -1,8 +1,8 @@
 """The program that turns one file into text: `converters.py FORMAT MEMORY_MIB SECONDS OUTPUT_MIB PARENT`.
 
 It reads standard input, which must be a file, and writes UTF-8. It ends when its parent process does. It
-imports nothing of memagent and only what the format needs, so that it starts quickly. Word, OpenDocument and e-book files come out as HTML; PDF
-and slides with a form feed between pages.
+imports nothing of memagent and only what the format needs, so that it starts quickly. Word, OpenDocument
+and e-book files come out as HTML; PDF and slides with a form feed between pages.
 """
 
 from __future__ import annotations
