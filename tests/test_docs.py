@@ -19,6 +19,7 @@ import pytest
 import memagent
 from memagent.cli import main
 from memagent.evaluation.rows import EvaluationRow
+from memagent.reading.many.rows import FileRow
 from memagent.reading.read import Result
 from memagent.settings import OWNERS, EngineSettings, ReadSettings, StrictModel
 from memagent.training.settings import TrainingSettings, load_training
@@ -167,7 +168,13 @@ def test_every_field_of_a_journal_is_documented(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("file-formats", Result), ("file-formats", Example), ("evaluation", EvaluationRow)]
+    ("name", "kind"),
+    [
+        ("file-formats", Result),
+        ("file-formats", Example),
+        ("file-formats", FileRow),
+        ("evaluation", EvaluationRow),
+    ],
 )
 def test_every_field_is_documented(name: str, kind: type[Any]) -> None:
     page = (ROOT / "docs" / f"{name}.md").read_text("utf-8")

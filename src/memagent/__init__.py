@@ -20,9 +20,12 @@ from memagent.errors import (
     MemAgentError,
     ProblemTooLongError,
     SettingsError,
+    SpendingLimitError,
 )
 from memagent.prompts import Prompts, load_prompts
 from memagent.reading.calls import aread, read
+from memagent.reading.many.rows import FileRow
+from memagent.reading.many.run import Survey, read_each
 from memagent.reading.progress import Progress
 from memagent.reading.read import Read, Result
 from memagent.settings import EngineSettings, ReadSettings, Settings, load_settings
@@ -49,6 +52,7 @@ __all__ = [
     "Engine",
     "EngineError",
     "EngineSettings",
+    "FileRow",
     "JournalError",
     "MemAgentError",
     "Message",
@@ -63,6 +67,8 @@ __all__ = [
     "ScriptedEngine",
     "Settings",
     "SettingsError",
+    "SpendingLimitError",
+    "Survey",
     "Trajectory",
     "Usage",
     "__version__",
@@ -72,5 +78,6 @@ __all__ = [
     "open_document",
     "open_engine",
     "read",
+    "read_each",
     "text_document",
 ]

@@ -9,7 +9,8 @@ MemAgentError
 └── EngineError              the model could not be reached, or failed for good
     ├── ContextOverflowError the prompt is longer than the model's window
     ├── EmptyAnswerError     the model answered the problem with nothing
-    └── CallLimitError       `max_calls` is used up
+    ├── CallLimitError       `max_calls` is used up
+    └── SpendingLimitError   the tokens or the money that a run may cost are used up
 
 Each message carries the offending value and the next thing to do.
 """
@@ -61,6 +62,10 @@ class EmptyAnswerError(EngineError):
 
 class CallLimitError(EngineError):
     """The calls that the user allowed are used up."""
+
+
+class SpendingLimitError(EngineError):
+    """The tokens, or the money, that the user allowed are used up."""
 
 
 def extra_hint(extra: str) -> str:

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from pydantic_core import ErrorDetails
 
 from memagent.errors import SettingsError, without_secrets
+from memagent.types import Usage
 
 DEFAULT_WINDOW_TOKENS = 8192
 """The window of the paper (arXiv 2507.02259): used where a model's own is unknown, and the most that is
@@ -30,6 +31,7 @@ Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
 """Several texts: a list in TOML."""
 
+_MILLION = 1_000_000
 _PREFIX = "MEMAGENT_"
 _MOST_SHOWN = 200
 
@@ -130,6 +132,19 @@ class ReadSettings(StrictModel):
     prompt_price: Price | None = Field(default=None, description="price of a million prompt tokens")
     cached_price: Price | None = Field(default=None, description="the same for cached ones (the full price)")
     completion_price: Price | None = Field(default=None, description="price of a million completion tokens")
+
+    def cost(self, usage: Usage) -> float | None:
+        """What so many tokens cost at the user's own prices; None without prices."""
+        if self.prompt_price is None and self.completion_price is None:
+            return None
+        full = self.prompt_price or 0.0
+        cached = full if self.cached_price is None else self.cached_price
+        tokens = (
+            (usage.prompt_tokens - usage.cached_tokens) * full
+            + usage.cached_tokens * cached
+            + usage.completion_tokens * (self.completion_price or 0.0)
+        )
+        return tokens / _MILLION
 
 
 @dataclass(frozen=True, slots=True)

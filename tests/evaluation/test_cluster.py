@@ -1,4 +1,4 @@
-"""An evaluation spread over a Ray cluster of two nodes on this machine has the rows of one without."""
+"""What is spread over a Ray cluster of two nodes on this machine comes to what it does without one."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from memagent import SettingsError
 from memagent.evaluation.plan import Plan
 from memagent.evaluation.rows import EvaluationRow, read_rows
 from memagent.evaluation.run import Evaluation, evaluate
+from memagent.reading.many.rows import FileRow
+from memagent.reading.many.run import Survey, read_each
 from memagent.settings import EngineSettings, ReadSettings, Settings
 from server import Server
 
@@ -62,6 +64,36 @@ def test_the_rows_are_those_of_one_machine(cluster: Any, serve: Serve, tmp_path:
     file.write_bytes(file.read_bytes()[:-300])
     run(tmp_path / "there", serve(find_code), plan, ray=cluster.address, resume=True)
     assert without_times(tmp_path / "there") == without_times(tmp_path / "here")
+
+
+def test_files_are_asked_on_all_nodes(
+    cluster: Any, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "docs").mkdir()
+    for number in range(12):
+        (tmp_path / "docs" / f"{number}.txt").write_text(f"FACT-{number}: lamp{number}", "utf-8")
+    (tmp_path / "docs" / "old.doc").write_bytes(b"\xd0\xcf\x11\xe0" + bytes(100))
+    (tmp_path / "docs" / "blank.txt").write_text(" ", "utf-8")
+    monkeypatch.chdir(tmp_path)
+    server = serve(latency_seconds=0.05)
+    settings = Settings(EngineSettings(base_url=server.base_url, retries=0, concurrency=3), READ)
+    asked = Survey(problems=("Which facts?",), paths=("docs",), settings=settings, out=Path("table.jsonl"))
+
+    async def rows(survey: Survey) -> list[FileRow]:
+        return sorted([row async for row in read_each(survey)], key=lambda row: row.file)
+
+    there = asyncio.run(rows(replace(asked, ray=cluster.address)))
+    assert 3 < server.most_in_flight <= 2 * 3, "both nodes read, and each keeps to its bound"
+    here = asyncio.run(rows(replace(asked, out=None)))
+    assert [(row.file, row.status, row.answer, row.error) for row in there] == [
+        (row.file, row.status, row.answer, row.error) for row in here
+    ]
+    assert {row.status for row in here} == {"answered", "no text", "failed"}
+    paid = len(server.paid)
+    again = asyncio.run(rows(replace(asked, ray=cluster.address)))
+    assert sum(row.kept for row in again) == 12 and len(server.paid) == paid
+    with pytest.raises(SettingsError, match="leave out --ray"):
+        asyncio.run(rows(replace(asked, ray=cluster.address, max_tokens=9)))
 
 
 def test_what_cannot_be_made_is_told_as_on_one_machine(cluster: Any, serve: Serve, tmp_path: Path) -> None:

@@ -11,17 +11,20 @@ from contextlib import aclosing, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 
 from memagent.cli.dry_run import dry_run as forecast_all
+from memagent.cli.each import ask_each, each_flags
 from memagent.cli.flags import PATH, Command, quiet_and_verbose, with_settings
 from memagent.cli.messages import exit_code, print_error, say, say_json, warn
 from memagent.cli.progress import ReadDisplay
 from memagent.concurrency import side_by_side
 from memagent.documents.opening import Document, Pass, open_document
 from memagent.engines import choose, open_engine
+from memagent.engines.limit import Spending
 from memagent.errors import EngineError, JournalError, MemAgentError, SettingsError, reason
 from memagent.reading.journal import earlier_paths, new_path
 from memagent.reading.read import Read, Result
@@ -45,6 +48,7 @@ class Asked:
     settings: Settings
     trace: Path | None
     resume: bool
+    spending: Spending
     passes: list[Pass] = field(default_factory=list)
     """What each read found in the document, once it has ended."""
 
@@ -58,11 +62,13 @@ class Asked:
 @click.option("--resume", is_flag=True, help="continue a read that was interrupted")
 @click.option("--follow-links", is_flag=True, help="also read what a folder only links to")
 @click.option("--dry-run", is_flag=True, help="say what would be read and cost at most; ask no model")
+@each_flags
 @quiet_and_verbose
 @with_settings("engine", "read")
 @click.pass_obj
 def command(
     console: Console,
+    /,
     words: tuple[str, ...],
     question: tuple[str, ...],
     questions: Path | None,
@@ -73,21 +79,38 @@ def command(
     dry_run: bool,
     quiet: bool,
     settings: Settings,
+    **each: Any,
 ) -> int:
     """Read a document of any length in chunks, keeping a memory, and answer from it.
 
     A PATH is a file, a folder, a pattern, or - for standard input. With -q or --questions all words are
-    paths.
+    paths. All paths are one document; with --each, every file is one, and its answer a row of a table.
     """
     asked_for = [*question, *_lines(questions)]
     asked_for, paths = _questions_and_paths(asked_for, words)
+    if each.pop("each"):
+        return ask_each(
+            console,
+            quiet,
+            as_json,
+            dry_run,
+            problems=tuple(asked_for),
+            paths=tuple(paths),
+            settings=settings,
+            journals=trace,
+            follow_links=follow_links,
+            **each,
+        )
+    if needless := [name for name in ("out", "verify", "ray") if each[name]]:
+        raise SettingsError(f"--{needless[0]} is for --each: add it, or leave --{needless[0]} out")
+    spending = Spending(settings.read, each["max_tokens"], each["max_cost"])
     document = open_document(*paths, follow_links=follow_links)
     _say_left_out(document.skipped, console)
     if dry_run:
         left_out = asyncio.run(forecast_all(asked_for, document, settings, as_json))
         _say_left_out(left_out, console)
         return 0
-    asked = Asked(asked_for, document, settings, trace, resume)
+    asked = Asked(asked_for, document, settings, trace, resume, spending)
     with ReadDisplay(console, quiet, asked_for) as display:
         code = asyncio.run(_answer_all(asked, display, as_json, console))
     _say_left_out(dict.fromkeys(it for found in asked.passes for it in found.skipped), console)
@@ -155,7 +178,7 @@ async def _answer_all(asked: Asked, display: ReadDisplay, as_json: bool, console
     display.waiting(_WAITING[choose(asked.settings.engine).engine])
     async with open_engine(asked.settings.engine) as engine:
         display.waiting("")
-        answer = partial(_answer, asked, engine, display, console)
+        answer = partial(_answer, asked, asked.spending.limited(engine), display, console)
         items = enumerate(zip(asked.questions, traces, strict=True), 1)
         async with aclosing(side_by_side(answer, items, engine.model.calls)) as outcomes:
             number, separator = 0, ""

@@ -44,6 +44,10 @@ class UnusableError(DocumentError):
     """A file without text that can be read: an error if it was named, left out of a directory."""
 
 
+class NoTextError(UnusableError):
+    """A file that has no text at all: it is empty, blank, a picture, a program."""
+
+
 @dataclass(frozen=True, slots=True)
 class DocumentFile:
     """One file of a document, or text in memory. `encoding` is "" for formats that carry their own.
@@ -79,7 +83,7 @@ def look_at(origin: Path | IO[bytes], name: str, named: bool) -> DocumentFile:
     except OSError as error:
         raise unreadable(name, error) from error
     if not sample:
-        raise UnusableError(f"{name} is empty")
+        raise NoTextError(f"{name} is empty")
     if len(sample) > size:
         raise DocumentError(f"{name} has no fixed size: pipe it in, and name it -")
     suffix = Path(name).suffix.lower()
@@ -98,8 +102,9 @@ def look_at(origin: Path | IO[bytes], name: str, named: bool) -> DocumentFile:
     elif (module := _CONVERTERS.get(kind)) and find_spec(module) is None:
         raise DocumentError(f"{name} needs a converter: {extra_hint('formats')}")
     if encoding is None:
-        advice = f": {_ADVICE[suffix]}" if suffix in _ADVICE else ", not text"
-        raise DocumentError(f"{name} is a binary file{advice}")
+        if suffix in _ADVICE:
+            raise UnusableError(f"{name} is a binary file: {_ADVICE[suffix]}")
+        raise NoTextError(f"{name} is a binary file, not text")
     return DocumentFile(name, origin, kind, encoding, size, named, gzipped, title=name)
 
 

@@ -19,12 +19,13 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from threading import Event, Lock
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from memagent.documents.conversion import converted_blocks
 from memagent.documents.converters import HTML, PAGED
 from memagent.documents.files import (
     DocumentFile,
+    NoTextError,
     Print,
     UnusableError,
     checked_bytes,
@@ -61,6 +62,10 @@ class Document:
     _printing: Lock = field(default_factory=Lock, init=False, repr=False)
     _converting: Lock = field(default_factory=Lock, init=False, repr=False)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Sent to another machine it knows what its files held here, and refuses others."""
+        return _sent, (self.sources, self.skipped, dict(self._prints))
+
     @property
     def size_bytes(self) -> int:
         """The size of all files together, for progress."""
@@ -93,6 +98,12 @@ class Document:
                 if number not in self._prints:
                     self._prints[number] = take_print(self.sources[number])
         return self._prints[number]
+
+
+def _sent(sources: tuple[DocumentFile, ...], skipped: tuple[str, ...], prints: dict[int, Print]) -> Document:
+    document = Document(sources, skipped)
+    document._prints.update(prints)
+    return document
 
 
 class Pass:
@@ -157,7 +168,7 @@ class Pass:
             yield from blank
         else:
             advice = " (scanned? run OCR first)" if source.format == "pdf" else ""
-            raise UnusableError(f"{source.name} has no text{advice}")
+            raise NoTextError(f"{source.name} has no text{advice}")
 
     def _texts(self, number: int, source: DocumentFile) -> Iterator[Block]:
         """The text of a source, as the format wants it read."""

@@ -1,9 +1,13 @@
-"""An engine that allows so many calls and then fails: a bound on what a read may cost."""
+"""Engines that allow so much and then fail: bounds on what a read, or a run of many, may cost."""
 
 from __future__ import annotations
 
-from memagent.errors import CallLimitError
-from memagent.types import Completion, Engine, Message, Sampling
+import asyncio
+from dataclasses import dataclass
+
+from memagent.errors import CallLimitError, SettingsError, SpendingLimitError
+from memagent.settings import ReadSettings
+from memagent.types import Completion, Engine, Message, Sampling, Usage
 
 
 class CallLimit:
@@ -27,3 +31,92 @@ class CallLimit:
     async def aclose(self) -> None:
         """Close the engine."""
         await self.engine.aclose()
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """What a run may cost at most: tokens in and out together, and money at the user's prices.
+
+    Raises `SettingsError` for a limit of money without prices.
+    """
+
+    prices: ReadSettings
+    max_tokens: int | None = None
+    max_cost: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("max_tokens", self.max_tokens), ("max_cost", self.max_cost)):
+            if value is not None and not value > 0:
+                raise SettingsError(f"{name} is {value}: it must be above 0")
+        if self.max_cost is not None and self.prices.cost(Usage()) is None:
+            raise SettingsError(
+                f"max_cost is {self.max_cost:g}, but nothing has a price: "
+                "set --prompt-price and --completion-price"
+            )
+
+    def limited(self, engine: Engine) -> Engine:
+        """The engine, within these limits."""
+        return engine if self.max_tokens is None and self.max_cost is None else SpendingLimit(engine, self)
+
+    def exceeded(self, tokens: int, cost: float) -> str:
+        """Which limit so much would exceed, or "" for none."""
+        if self.max_tokens is not None and tokens > self.max_tokens:
+            return f"--max-tokens {self.max_tokens}"
+        if self.max_cost is not None and cost > self.max_cost:
+            return f"--max-cost {self.max_cost:g}"
+        return ""
+
+
+class SpendingLimit:
+    """Passes calls on to `engine` while the prompt and the longest reply fit into what is left.
+
+    A call that would not fit waits for those in flight, which may take less than they might; where none is
+    in flight, it raises `SpendingLimitError`. Prompts are counted by the engine's model: the limit holds as
+    exactly as that counts. What an endpoint does not count is taken at its most.
+    """
+
+    def __init__(self, engine: Engine, limits: Spending) -> None:
+        self.engine, self.limits = engine, limits
+        self.model = engine.model
+        self._tokens, self._cost = 0, 0.0  # spent, and set aside for the calls in flight
+        self._in_flight = 0
+        self._ended = asyncio.Condition()
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        """As the engine does, while there is room."""
+        texts = [message.content for message in messages]
+        prompt_tokens = await asyncio.to_thread(lambda: sum(map(self.model.count_tokens, texts)))
+        most = Usage(prompt_tokens, sampling.max_tokens)
+        async with self._ended:
+            while over := self.limits.exceeded(self._tokens + _sum(most), self._cost + self._price(most)):
+                if not self._in_flight:
+                    raise SpendingLimitError(f"{over} is used up")
+                await self._ended.wait()
+            self._in_flight += 1
+            self._spend(most)
+        spent = Usage()
+        try:
+            completion = await self.engine.complete(messages, sampling)
+            spent = completion.usage if completion.usage.prompt_tokens else most
+        finally:
+            self._spend(most, -1)
+            self._spend(spent)
+            self._in_flight -= 1
+            async with self._ended:
+                self._ended.notify_all()
+        return completion
+
+    async def aclose(self) -> None:
+        """Close the engine."""
+        await self.engine.aclose()
+
+    def _spend(self, usage: Usage, sign: int = 1) -> None:
+        self._tokens += sign * _sum(usage)
+        self._cost += sign * self._price(usage)
+
+    def _price(self, usage: Usage) -> float:
+        return self.limits.prices.cost(usage) or 0.0
+
+
+def _sum(usage: Usage) -> int:
+    return usage.prompt_tokens + usage.completion_tokens

@@ -10,23 +10,27 @@ from __future__ import annotations
 import asyncio
 import platform
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from memagent import __version__
 from memagent.concurrency import side_by_side
 from memagent.engines import open_engine
+from memagent.engines.cluster import connect, run_on
 from memagent.evaluation.attempts import Attempt, attempt_row, attempts_of
-from memagent.evaluation.cluster import Take, connect, run_on_cluster
 from memagent.evaluation.plan import Cell, Plan, Work
 from memagent.evaluation.rows import EvaluationRow, RowLog, open_rows, storable
 from memagent.reading.workflows import Workflow, chosen_workflow
-from memagent.settings import Settings
+from memagent.settings import ReadSettings, Settings
 from memagent.types import Engine
+
+Take = Callable[[EvaluationRow], Awaitable[None]]
+"""What is done with each new row."""
 
 CellCounts = Counter[tuple[Cell, str]]
 """Attempts by cell and workflow."""
@@ -79,8 +83,7 @@ async def evaluate(run: Evaluation, engine: Engine | None = None) -> None:
             if run.ray is None:
                 await _run_here(run, opened, work, take)
             else:
-                nodes = connect(run.ray, run.plan, run.settings, run.traces_folder)
-                await run_on_cluster(nodes, opened.model.calls, work, take)
+                await _run_on_cluster(run, run.ray, opened.model.calls, work, take)
 
 
 def check(run: Evaluation, engine: Engine) -> dict[str, Workflow]:
@@ -102,6 +105,33 @@ async def _run_here(run: Evaluation, engine: Engine, work: Iterator[Work], take:
     async with aclosing(attempts):
         async for _ in attempts:
             pass
+
+
+async def _run_on_cluster(
+    run: Evaluation, address: str, calls: int, work: Iterator[Work], take: Take
+) -> None:
+    """Each example's attempts on one node. The rows are those of one machine; this process writes them."""
+    here = partial(_rows_of, plan=run.plan, settings=run.settings.read, traces=run.traces_folder)
+    nodes = connect(address, run.settings.engine, here)
+
+    async def take_all(rows: list[EvaluationRow]) -> None:
+        for row in rows:
+            await take(row)
+
+    async with nodes.deal(calls, len(run.plan.workflows) * run.plan.samples) as dealer:
+        await run_on(dealer, work, take_all)
+
+
+async def _rows_of(
+    engine: Engine, work: Work, *, plan: Plan, settings: ReadSettings, traces: Path | None
+) -> list[EvaluationRow]:
+    """The rows of one example."""
+
+    async def attempt(item: Attempt) -> EvaluationRow:
+        return await attempt_row(plan, settings, engine, item, traces)
+
+    attempts = attempts_of(plan, iter([work]), engine)
+    return [row async for row in side_by_side(attempt, attempts, engine.model.calls)]
 
 
 def _counted(rows: RowLog) -> CellCounts:

@@ -8,8 +8,6 @@ from memagent.reading.sources import Statement
 from memagent.settings import ReadSettings
 from memagent.types import Conversation
 
-_MILLION = 1_000_000
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
@@ -77,6 +75,7 @@ class Meter:
         read = (now.fraction or 0.0) - self._fraction_recalled  # in this process
         left = seconds / read * (1 - (now.fraction or 0.0)) if now.fraction and read > 0 else None
         done = conversation.kind == "answer"
+        cost = self.settings.cost(usage)
         self.progress = replace(
             now,
             calls=now.calls + 1,
@@ -85,7 +84,7 @@ class Meter:
             prompt_tokens=now.prompt_tokens + usage.prompt_tokens,
             cached_tokens=now.cached_tokens + usage.cached_tokens,
             completion_tokens=now.completion_tokens + usage.completion_tokens,
-            cost=self._cost(now, conversation),
+            cost=None if cost is None else (now.cost or 0.0) + cost,
             seconds=seconds,
             seconds_left=0.0 if done else left,
             tokens_per_second=self._fresh_tokens / seconds if seconds else 0.0,
@@ -93,17 +92,3 @@ class Meter:
             statements=statements,
             done=done,
         )
-
-    def _cost(self, now: Progress, conversation: Conversation) -> float | None:
-        """The cost with this conversation's, at the user's own prices."""
-        settings, usage = self.settings, conversation.completion.usage
-        if settings.prompt_price is None and settings.completion_price is None:
-            return None
-        full = settings.prompt_price or 0.0
-        cached = full if settings.cached_price is None else settings.cached_price
-        tokens = (
-            (usage.prompt_tokens - usage.cached_tokens) * full
-            + usage.cached_tokens * cached
-            + usage.completion_tokens * (settings.completion_price or 0.0)
-        )
-        return (now.cost or 0.0) + tokens / _MILLION

@@ -144,6 +144,15 @@ class Read:
         """Where the journal is; None before the read has begun, and without one."""
         return self._journal.path if self._journal else None
 
+    async def identity(self) -> dict[str, Any]:
+        """Everything that the conversations depend on but the document, as it stands in the journal's header.
+
+        Raises `SettingsError` for what no document could be read with: budgets, templates, a long problem.
+        """
+        await self._reading(self.engine)
+        header = await asyncio.to_thread(self._header)
+        return {name: it for name, it in header.items() if name not in ("version", "created", "document")}
+
     async def __aiter__(self) -> AsyncGenerator[Conversation, None]:
         """The conversations, each as soon as it is finished and recorded.
 
@@ -151,10 +160,7 @@ class Read:
         """
         self._started = time.perf_counter()
         engine = CallLimit(self.engine, self.settings.max_calls) if self.settings.max_calls else self.engine
-        budgets = await asyncio.to_thread(lambda: self.budgets)
-        prompts = await asyncio.to_thread(self._prompts)
-        reading = Reading(self.problem, engine, prompts, budgets, self.settings, self._answers)
-        await reading.check_problem()
+        reading = await self._reading(engine)
         journal = self._journal = await asyncio.to_thread(self._open, engine)
         try:
             reading = replace(reading, engine=journal or engine)
@@ -172,6 +178,14 @@ class Read:
             self.found.close()
             if journal:
                 await journal.aclose()
+
+    async def _reading(self, engine: Engine) -> Reading:
+        """What the conversations have in common. Raises `SettingsError` for what cannot be read with."""
+        budgets = await asyncio.to_thread(lambda: self.budgets)
+        prompts = await asyncio.to_thread(self._prompts)
+        reading = Reading(self.problem, engine, prompts, budgets, self.settings, self._answers)
+        await reading.check_problem()
+        return reading
 
     async def _conversations(self, reading: Reading) -> AsyncGenerator[Conversation, None]:
         plan = in_thread(split(self.found, reading.budgets.chunk_tokens, reading.model.count_tokens))

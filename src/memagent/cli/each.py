@@ -1,0 +1,165 @@
+"""`memagent ask --each`: a question to each of many files, and a table of the answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import asdict, replace
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from memagent.cli.flags import PATH
+from memagent.cli.messages import EXIT_CODES, say, say_json, tell, warn
+from memagent.engines import open_engine
+from memagent.errors import EngineError, SettingsError
+from memagent.reading.many.forecast import Forecast, forecast_each
+from memagent.reading.many.rows import FileRow
+from memagent.reading.many.run import Survey, read_each
+from memagent.types import ESTIMATE, Model
+
+_MOST_TOLD = 20
+
+_FLAGS = (
+    click.option("--each", is_flag=True, help="ask each file on its own, and make a table of the answers"),
+    click.option("--out", type=PATH, metavar="FILE", help="the table of --each: .csv or .jsonl"),
+    click.option("--verify", is_flag=True, help="with --each: compare files by what they hold, not by size "
+                 "and time"),
+    click.option("--ray", metavar="ADDRESS", help="with --each: the Ray cluster to spread over"),
+    click.option("--max-tokens", type=int, metavar="N", help="stop before more tokens are used, in and out"),
+    click.option("--max-cost", type=float, metavar="X", help="stop before it costs more, at your prices"),
+)  # fmt: skip
+
+
+def each_flags(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give `ask` the flags of --each, and those that bound what a run costs."""
+    for flag in reversed(_FLAGS):
+        function = flag(function)
+    return function
+
+
+def ask_each(console: Console, quiet: bool, as_json: bool, dry_run: bool, **asked: Any) -> int:
+    """Ask each file, and say what came of it. `asked` are the fields of a `Survey`."""
+    survey = Survey(**asked)
+    if dry_run:
+        asyncio.run(_forecast(survey, as_json, console))
+        return 0
+    if survey.out is None:
+        raise SettingsError("--each needs --out FILE, a table that ends in .csv or .jsonl")
+    with _Rows(console, quiet) as rows:
+        asyncio.run(_read(survey, rows))
+    counts = {"rows": rows.done, **{name.replace(" ", "_"): rows.counts[name] for name in rows.counts}}
+    if as_json:
+        say_json({"table": str(survey.out), **counts, "kept": rows.kept})
+    else:
+        say(f"{survey.out}: {rows.summary()}")
+    if rows.stopped:
+        warn(console, f"{rows.stopped}; the same command goes on where it ended")
+    unanswered = rows.counts["failed"] + rows.counts["not read"]
+    return EXIT_CODES[EngineError] if unanswered else 0
+
+
+async def _read(survey: Survey, rows: _Rows) -> None:
+    async with aclosing(read_each(replace(survey, on_begin=rows.begin))) as found:
+        async for row in found:
+            rows.add(row)
+
+
+class _Rows:
+    """Tells about a run: a bar on a terminal, a line now and then elsewhere, and each failure."""
+
+    def __init__(self, console: Console, quiet: bool) -> None:
+        self.console, self.quiet = console, quiet
+        self.counts: Counter[str] = Counter()
+        self.total = self.done = self.kept = self._told = 0
+        self.cost: float | None = None
+        self.stopped = ""
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(24),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+        )
+        self._bars = Progress(*columns, console=console, disable=quiet or not console.is_terminal)
+        self._bar: TaskID | None = None
+
+    def begin(self, total: int) -> None:
+        """So many rows are to come."""
+        self.total = total
+        self._bar = self._bars.add_task("files", total=total)
+
+    def add(self, row: FileRow) -> None:
+        """A row is known."""
+        before = 100 * self.done // self.total
+        self.done += 1
+        self.counts[row.status] += 1
+        self.kept += row.kept
+        if row.status == "not read":
+            self.stopped = row.error or ""
+        if not row.kept and row.cost is not None:
+            self.cost = (self.cost or 0.0) + row.cost
+        if self._bar is not None:
+            self._bars.advance(self._bar)
+        if row.status == "failed":
+            self._failed(row)
+        elif not self.console.is_terminal and not self.quiet and 100 * self.done // self.total > before:
+            tell(self.console, f"{self.done:,} of {self.total:,}: {row.file}, {row.status}")
+
+    def _failed(self, row: FileRow) -> None:
+        self._told += 1
+        if self._told <= _MOST_TOLD:
+            warn(self._bars.console, f"{row.file} failed: {row.error}")
+        elif self._told == _MOST_TOLD + 1:
+            warn(self._bars.console, "more files failed: the table says which, and why")
+
+    def summary(self) -> str:
+        """What all rows come to."""
+        fresh = self.counts["answered"] - self.kept
+        told = [f"{self.counts['answered']:,} of {self.done:,} answered, {fresh:,} of them now"]
+        told += [f"{self.counts[it]:,} {it}" for it in ("no text", "left out", "failed", "not read")
+                 if self.counts[it]]  # fmt: skip
+        if self.cost is not None:
+            told.append(f"cost {self.cost:.4g}")
+        return ", ".join(told)
+
+    def __enter__(self) -> _Rows:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._bars.stop()
+
+
+async def _forecast(survey: Survey, as_json: bool, console: Console) -> None:
+    async with open_engine(survey.settings.engine) as engine:
+        found = await forecast_each(survey, engine)
+        model = engine.model
+    if as_json:
+        estimated = model.tokenizer == ESTIMATE
+        say_json({**asdict(found), "model": model.name, "estimated": estimated})
+    else:
+        say("\n".join(_lines(found, model)))
+    for error in found.unreadable[:_MOST_TOLD]:
+        warn(console, f"cannot be read: {error}")
+
+
+def _lines(found: Forecast, model: Model) -> list[str]:
+    cost = "" if found.cost is None else f", cost {found.cost:.4g}"
+    others = {"kept from an earlier run": found.kept, "without text": found.no_text,
+              "left out": found.left_out, "that cannot be read": len(found.unreadable)}  # fmt: skip
+    told = "".join(f", {count:,} {name}" for name, count in others.items() if count)
+    lines = [
+        f"{found.files:,} files: {found.to_read:,} answers to find{told}",
+        f"model: {model.name}",
+        f"to read: {found.document_tokens:,} tokens of text; at most {found.calls:,} calls, "
+        f"{found.prompt_tokens:,} tokens in, {found.completion_tokens:,} out{cost}",
+    ]
+    if model.tokenizer == ESTIMATE:
+        lines.append("token counts are estimates: --tokenizer names the model's own")
+    if found.exceeded:
+        lines.append(f"{found.exceeded} may stop it")
+    return lines

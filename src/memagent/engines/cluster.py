@@ -1,0 +1,150 @@
+"""Spread reads over a Ray cluster (the extra `ray`): an actor with an engine on each node, work dealt out.
+
+Every node needs memagent, and sees the files that the command names. Leaves out: continuing when a node is
+lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import socket
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, TypeVar
+
+from memagent.concurrency import side_by_side
+from memagent.engines import choose, open_engine
+from memagent.errors import EngineError, MemAgentError, SettingsError, extra_hint
+from memagent.settings import EngineSettings
+from memagent.types import Engine
+
+_CONNECT_SECONDS = 5.0
+
+Item = TypeVar("Item")
+
+Do = Callable[[Engine, Any], Awaitable[Any]]
+"""What a node does with an item of work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """The module `ray`, and an actor on each node."""
+
+    ray: Any
+    actors: list[Any]
+
+    def deal(self, calls: int, calls_an_item: int = 1) -> Dealer:
+        """Deal out items of so many calls, so that `calls` are in flight on each node."""
+        return Dealer(self, self.actors * ceil(calls / calls_an_item))
+
+
+class Dealer:
+    """Hands each item of work to the node that is free for it."""
+
+    def __init__(self, nodes: Nodes, slots: list[Any]) -> None:
+        self._nodes = nodes
+        self.size = len(slots)
+        """How many items may be under way."""
+        self._free: asyncio.Queue[Any] = asyncio.Queue()
+        for actor in slots:
+            self._free.put_nowait(actor)
+
+    async def __call__(self, item: object) -> Any:
+        """What the work on an item comes to. Raises what it raised there, `EngineError` for a lost node."""
+        actor = await self._free.get()
+        try:
+            return await _outcome(self._nodes.ray, actor.do.remote(item))
+        finally:
+            self._free.put_nowait(actor)
+
+    async def __aenter__(self) -> Dealer:
+        """Open the engines."""
+        try:
+            opened = (_outcome(self._nodes.ray, actor.open.remote()) for actor in self._nodes.actors)
+            await asyncio.gather(*opened)
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        for actor in self._nodes.actors:
+            self._nodes.ray.kill(actor)
+
+
+async def run_on(
+    dealer: Dealer, items: Iterable[Item] | AsyncIterable[Item], take: Callable[[Any], Awaitable[None]]
+) -> None:
+    """Have all items done, and give `take` what each comes to."""
+
+    async def deal(item: Item) -> None:
+        await take(await dealer(item))
+
+    async with aclosing(side_by_side(deal, items, dealer.size, ordered=False)) as dealt:
+        async for _ in dealt:
+            pass
+
+
+async def _outcome(ray: Any, call: Any) -> Any:
+    """What a call to an actor comes to, its errors as they were raised there."""
+    try:
+        return await call
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause if isinstance(error.cause, MemAgentError) else error from None
+    except ray.exceptions.RayActorError as error:
+        raise EngineError(f"a node of the cluster was lost: continue with --resume ({error})") from error
+
+
+class Node:
+    """What runs on a node: an engine of its own, and `do` with one item after another."""
+
+    def __init__(self, settings: EngineSettings, work: Do) -> None:
+        self.settings, self.work = settings, work
+        self.stack = AsyncExitStack()
+
+    async def open(self) -> None:
+        """Open the engine, once."""
+        self.engine: Engine = await self.stack.enter_async_context(open_engine(self.settings))
+
+    async def do(self, item: object) -> Any:
+        """What the work on an item comes to."""
+        return await self.work(self.engine, item)
+
+
+def connect(address: str, settings: EngineSettings, work: Do) -> Nodes:
+    """An actor on each node of the cluster. Raises `SettingsError` without the extra or the cluster."""
+    try:
+        ray = importlib.import_module("ray")
+    except ImportError as error:
+        raise SettingsError(f"--ray needs more packages: {extra_hint('ray')}") from error
+    host, _, port = address.rpartition(":")
+    try:
+        if port.isdigit():  # Ray itself would try for minutes
+            socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()
+        ray.init(address=address, ignore_reinit_error=True, log_to_driver=False, logging_level="ERROR")
+    except (OSError, ValueError, RuntimeError) as error:
+        raise SettingsError(f"there is no Ray cluster at {address}: {error}") from error
+    return Nodes(ray, _actors(ray, settings, work))
+
+
+def _actors(ray: Any, settings: EngineSettings, work: Do) -> list[Any]:
+    """One actor on each node that computes; a model that runs there gets the node's GPUs."""
+    affinity = importlib.import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
+    remote = ray.remote(Node)
+    embedded = choose(settings).engine != "openai"
+    return [
+        remote.options(
+            num_cpus=0,
+            num_gpus=node["Resources"].get("GPU", 0) if embedded else 0,
+            max_concurrency=1000,
+            scheduling_strategy=affinity(node_id=node["NodeID"], soft=False),
+        ).remote(settings, work)
+        for node in ray.nodes()
+        if node["Alive"] and node["Resources"].get("CPU")
+    ]

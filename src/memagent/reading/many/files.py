@@ -1,0 +1,86 @@
+"""The files that are asked one by one, and what is known of each before it is read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from memagent.documents.files import NoTextError, look_at
+from memagent.documents.opening import Document
+from memagent.documents.paths import find_files, shown, unreadable
+from memagent.errors import DocumentError
+from memagent.reading.many.record import Record, Seen, key_of
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file by its path and the name that it has in the table; `refusal` says why it must not be read."""
+
+    path: Path
+    name: str
+    refusal: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is known of a file: its `key` if it may have an answer, which `record` has or not.
+
+    `document` is there if it has to be read; `error` says why it has no text.
+    """
+
+    seen: Seen
+    key: str = ""
+    document: Document | None = None
+    error: str = ""
+
+
+def find(paths: Sequence[str], follow_links: bool, but: Collection[Path]) -> list[FoundFile]:
+    """The files that the paths stand for, each once and in order, without those in or below `but`.
+
+    Raises `DocumentError` if there is none, or for a path that is not there.
+    """
+    left_out = [os.path.realpath(path) for path in but]
+    found: dict[str, FoundFile] = {}
+    for path in paths:
+        if path == "-":
+            raise DocumentError("standard input is one document: name files or folders to ask each")
+        for file in find_files(path, follow_links):
+            if file.named and not os.path.lexists(file.path):
+                raise DocumentError(f"{shown(file.path)} cannot be read: No such file or directory")
+            real = os.path.realpath(file.path)
+            if not any(Path(real).is_relative_to(it) for it in left_out):
+                found.setdefault(real, FoundFile(file.path.absolute(), shown(file.path), file.refusal))
+    if not found:
+        raise DocumentError(
+            f"no file in {', '.join(map(shown, paths)) or 'the arguments'}: name another folder"
+        )
+    return list(found.values())
+
+
+def look(file: FoundFile, identity: Mapping[str, Any], record: Record, verify: bool) -> Look:
+    """What a file comes to without asking a model, read through only if its size and times are new. Blocks.
+
+    With `verify` it is read through in any case. Raises `DocumentError`.
+    """
+    try:
+        now = Seen.of(file.path)
+    except OSError as error:
+        raise unreadable(file.name, error) from error
+    known = record.seen.get(file.name)
+    if known and known.is_same(now) and not verify:
+        if known.error:
+            return Look(known, error=known.error)
+        if (key := key_of(known.content, identity)) in record:
+            return Look(known, key)
+    try:
+        source = look_at(file.path, file.name, named=True)
+    except NoTextError as error:
+        return Look(replace(now, error=str(error)), error=str(error))
+    document = Document((source,))
+    content = f"{document.fingerprint} {source.format} {source.encoding} {source.gzipped}"
+    now = replace(now, content=content)
+    key = key_of(content, identity)
+    return Look(now, key, None if key in record else document)

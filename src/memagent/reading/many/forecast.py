@@ -1,0 +1,84 @@
+"""What a question to each of many files would come to at most, before anything is paid."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from memagent.documents.files import NoTextError
+from memagent.errors import DocumentError
+from memagent.reading.forecast import forecast
+from memagent.reading.many.files import look
+from memagent.reading.many.record import Record
+from memagent.reading.many.run import Survey, found_files, identities_of
+from memagent.types import Engine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What would be read, and what that comes to at most. Rows: a question to a file.
+
+    `kept` have their answers from an earlier run, `no_text` are of files without text, `left_out` of links
+    that lead out of a folder; `unreadable` holds the errors of files that cannot be read. `exceeded` says
+    which limit would stop the run, if all of that came true.
+    """
+
+    files: int
+    to_read: int = 0
+    kept: int = 0
+    no_text: int = 0
+    left_out: int = 0
+    unreadable: tuple[str, ...] = ()
+    document_tokens: int = 0
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float | None = None
+    exceeded: str = ""
+
+
+async def forecast_each(survey: Survey, engine: Engine) -> Forecast:
+    """What `read_each` would come to at most; all that is new is read through, and nothing is written.
+
+    What a run that was cut off has paid already is not taken off. Raises as `read_each` does.
+    """
+    spending = survey.spending
+    files = await asyncio.to_thread(found_files, survey)
+    identities = await identities_of(survey, engine)
+    record = await asyncio.to_thread(Record.peek, survey.folder)
+    rows: Counter[str] = Counter()
+    sums = Forecast(files=len(files))
+    for file in files:
+        for problem in survey.problems:
+            if file.refusal:
+                rows["left_out"] += 1
+                continue
+            try:
+                found = await asyncio.to_thread(look, file, identities[problem], record, survey.verify)
+                if found.document is None:
+                    rows["no_text" if found.error else "kept"] += 1
+                    continue
+                now = await forecast(problem, found.document, engine.model, survey.settings.read)
+            except NoTextError:
+                rows["no_text"] += 1
+            except DocumentError as error:
+                sums = replace(sums, unreadable=(*sums.unreadable, str(error)))
+            else:
+                sums = replace(
+                    sums,
+                    to_read=sums.to_read + 1,
+                    document_tokens=sums.document_tokens + now.document_tokens,
+                    calls=sums.calls + now.calls,
+                    prompt_tokens=sums.prompt_tokens + now.prompt_tokens,
+                    completion_tokens=sums.completion_tokens + now.completion_tokens,
+                    cost=None if now.cost is None else (sums.cost or 0.0) + now.cost,
+                )
+    tokens = sums.prompt_tokens + sums.completion_tokens
+    return replace(
+        sums,
+        kept=rows["kept"],
+        no_text=rows["no_text"],
+        left_out=rows["left_out"],
+        exceeded=spending.exceeded(tokens, sums.cost or 0.0),
+    )

@@ -1,0 +1,77 @@
+"""One file read for one question, as a row: here, or on a machine of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+
+from memagent.documents.files import NoTextError
+from memagent.documents.opening import Document
+from memagent.errors import DocumentError, EngineError, JournalError, without_secrets
+from memagent.reading.many.rows import FileRow, Status
+from memagent.reading.read import Read
+from memagent.settings import ReadSettings
+from memagent.types import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class OneFile:
+    """A file that is read for a question; its journal goes to `trace`, or is continued there."""
+
+    document: Document
+    problem: str
+    settings: ReadSettings
+    trace: Path | None
+
+
+ReadFile = Callable[[OneFile], Awaitable[FileRow]]
+"""What reads one file."""
+
+
+async def read_file(engine: Engine, file: OneFile) -> FileRow:
+    """Read one file for one question. The one place where a read's failure becomes a row and a run goes on.
+
+    Raises `SettingsError` for what concerns all files.
+    """
+    document, problem = file.document, file.problem
+    source = document.sources[0]
+    read = Read(problem, document, engine, file.settings, trace=file.trace, resume=True)
+    failure: DocumentError | EngineError | JournalError | None = None
+    try:
+        async with aclosing(aiter(read)) as conversations:
+            async for _ in conversations:
+                pass
+    except (DocumentError, EngineError, JournalError) as error:
+        failure = error
+    done = read.result
+    status: Status = "no text" if isinstance(failure, NoTextError) else "failed" if failure else "answered"
+    warnings = list(read.found.skipped)
+    if count := sum(read.found.replaced.values()):
+        warnings.append(f"{count} characters could not be decoded and were read as U+FFFD")
+    if done.cut:
+        warnings.append(f"{done.cut} of {done.calls} replies were cut at their token budget")
+    return FileRow(
+        file=source.name,
+        problem=problem,
+        status=status,
+        answer="" if failure else done.answer,
+        statements=() if failure else done.statements,
+        error=without_secrets(str(failure)) if failure else None,
+        cause=type(failure).__name__ if failure else None,
+        warnings=tuple(warnings),
+        workflow=done.workflow,
+        model=done.model,
+        chunks=done.chunks,
+        document_tokens=done.document_tokens,
+        calls=done.calls,
+        cut=done.cut,
+        prompt_tokens=done.prompt_tokens,
+        cached_tokens=done.cached_tokens,
+        completion_tokens=done.completion_tokens,
+        cost=done.cost,
+        seconds=done.seconds,
+        stopped_early=done.stopped_early,
+        trace=done.trace,
+    )

@@ -1,0 +1,148 @@
+"""What is known from earlier runs: files as they were seen, and the answers, by what was read and asked.
+
+An append-only log beside the table (`memagent.storage`). An answer belongs to the bytes of a file, not to its
+name: a file that is moved, or comes back, is not read again. Only places in the log are held in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from memagent.errors import SettingsError
+from memagent.reading.many.rows import FileRow, recalled, recorded
+from memagent.storage import Log, read_log
+
+FORMAT = 1
+_LOG_FILE = "record.jsonl"
+_COARSE_NS = 2_000_000_000  # a file changed within this time may change again without its times telling
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A file as it was when it was last read through: its size, its times, and what it holds.
+
+    `content` stands for its bytes and how they are read, `error` for why it has no text.
+    """
+
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    content: str = ""
+    error: str = ""
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """The file as it is, its content unknown. Raises `OSError`."""
+        found = path.stat()
+        return cls(found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+    def is_same(self, now: Seen) -> bool:
+        """Whether size and times are those of `now`."""
+        return replace(self, content="", error="") == now
+
+
+def key_of(content: str, identity: Mapping[str, Any]) -> str:
+    """What stands for an answer: the content that was read, and everything that was asked of it."""
+    whole = json.dumps([content, identity], sort_keys=True)
+    return hashlib.sha256(whole.encode("utf-8", "backslashreplace")).hexdigest()[:32]
+
+
+class Record:
+    """The record in a folder, held by one process; without a folder, nothing is kept beyond this one."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self.seen: dict[str, Seen] = {}
+        self._places: dict[str, int] = {}  # where answers stand in the log, by their keys
+        self._rows: dict[str, FileRow] = {}  # where there is no log
+        self._log = Log(folder / _LOG_FILE) if folder else None
+        if self._log is None:
+            return
+        try:
+            for line, place in self._log.lines():
+                self._take(line, place)
+            if not self._log.end:
+                self._log.append({"type": "header", "format": FORMAT})
+        except BaseException:
+            self._log.close()
+            raise
+
+    @classmethod
+    def peek(cls, folder: Path | None) -> Self:
+        """What is on record, without claiming or making anything: answers can be asked for, not had."""
+        record = cls(None)
+        if folder and (folder / _LOG_FILE).exists():
+            for line in read_log(folder / _LOG_FILE):
+                record._take(line, 0)
+        return record
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._places or key in self._rows
+
+    def row(self, key: str, file: str) -> FileRow:
+        """The answer of a key, for the file that it is of now."""
+        if self._log is None:
+            return recalled(recorded(self._rows[key]), file)
+        return recalled(self._log.at(self._places[key])["row"], file)
+
+    def see(self, file: str, seen: Seen) -> None:
+        """Note how a file was found. Blocks."""
+        seen = self._trusted(seen)
+        if self.seen.get(file) != seen:
+            self.seen[file] = seen
+            if self._log:
+                self._log.append({"type": "seen", "file": file, "seen": asdict(seen)})
+
+    def add(self, key: str, row: FileRow, seen: Seen) -> None:
+        """Put an answer on the disk. Blocks."""
+        seen = self._trusted(seen)
+        self.seen[row.file] = seen
+        if self._log is None:
+            self._rows[key] = row
+            return
+        line = {"type": "row", "key": key, "row": recorded(row), "file": row.file, "seen": asdict(seen)}
+        self._places[key] = self._log.append(line)
+
+    def keys(self) -> Iterator[str]:
+        """The keys of all answers."""
+        yield from self._places
+
+    def _take(self, line: Mapping[str, Any], place: int) -> None:
+        try:
+            match line["type"]:
+                case "header":
+                    if line["format"] != FORMAT:
+                        raise SettingsError(
+                            f"the record beside the table has format {line['format']}, this version reads "
+                            f"{FORMAT}: name another table"
+                        )
+                case "row":
+                    recalled(line["row"], line["file"])
+                    self._places[line["key"]] = place
+            if "seen" in line:
+                self.seen[line["file"]] = Seen(**line["seen"])
+        except (TypeError, KeyError) as error:
+            raise SettingsError(
+                f"the record beside the table is of another version of memagent ({error}): name another table"
+            ) from error
+
+    def _trusted(self, seen: Seen) -> Seen:
+        """As it was found; without its times if it may still change and keep them."""
+        recent = max(seen.mtime_ns, seen.ctime_ns) > time.time_ns() - _COARSE_NS
+        return replace(seen, mtime_ns=0, ctime_ns=0) if recent else seen
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._log:
+            self._log.close()

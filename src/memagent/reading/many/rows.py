@@ -1,0 +1,125 @@
+"""What a question to each of many files comes to: a row a file, and the table of all rows."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from memagent.errors import SettingsError
+from memagent.reading.sources import Source, Statement
+from memagent.storage import written_whole
+
+Status = Literal["answered", "no text", "left out", "failed", "not read"]
+
+_FORMULA = re.compile(r"[=+@\t\r]|-(?!\d+(?:[.,]\d+)*\s*\Z)")
+"""How a cell begins that a spreadsheet would compute."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRow:
+    """What one question to one file came to.
+
+    `status`: "answered"; "no text" for a file that has none (`error` says why); "left out" for a link that
+    leads out of its folder; "failed", with the `error` and its class as `cause`; "not read" where the run was
+    stopped before. `warnings` say what of the file could not be read, and of replies that were cut. `kept`
+    tells that the answer is from an earlier run. The rest is as in `Result`, `cost` at today's prices.
+    """
+
+    file: str
+    problem: str
+    status: Status
+    answer: str = ""
+    statements: tuple[Statement, ...] = ()
+    error: str | None = None
+    cause: str | None = None
+    warnings: tuple[str, ...] = ()
+    workflow: str | None = None
+    model: str | None = None
+    chunks: int = 0
+    document_tokens: int = 0
+    calls: int = 0
+    cut: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float | None = None
+    seconds: float = 0.0
+    stopped_early: bool = False
+    trace: str | None = None
+    kept: bool = False
+
+
+def recorded(row: FileRow) -> dict[str, Any]:
+    """A row as it is put on record."""
+    return {name: value for name, value in asdict(row).items() if name not in ("cost", "kept")}
+
+
+def recalled(found: Mapping[str, Any], file: str) -> FileRow:
+    """A row from the record, of the file that has this content now. Raises `TypeError` or `KeyError`."""
+    statements = tuple(
+        Statement(**{**it, "source": it["source"] and Source(**{**it["source"], "file": file})})
+        for it in found["statements"]
+    )
+    row = FileRow(**{**found, "statements": statements, "warnings": tuple(found["warnings"]), "kept": True})
+    return replace(row, file=file)
+
+
+def table_kind(path: Path) -> Literal["csv", "jsonl"]:
+    """What a table is written as, by its name. Raises `SettingsError` for any other."""
+    match path.suffix.lower():
+        case ".csv":
+            return "csv"
+        case ".jsonl":
+            return "jsonl"
+    raise SettingsError(f"the table {path} must end in .csv or .jsonl: name it so")
+
+
+def write_table(path: Path, rows: Iterable[FileRow]) -> None:
+    """Write the rows, whole or not at all. Raises `SettingsError` if that cannot be."""
+    kind = table_kind(path)
+    try:
+        with (
+            written_whole(path) as made,
+            made.open("w", encoding="utf-8", errors="replace", newline="") as file,
+        ):
+            if kind == "jsonl":
+                file.writelines(json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in rows)
+            else:
+                file.write("\ufeff")  # without it, spreadsheets take UTF-8 for something else
+                csv.writer(file).writerows(_cells(rows))
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+_COLUMNS = (
+    "file", "problem", "status", "answer", "sources", "error", "warnings", "calls", "prompt_tokens",
+    "cached_tokens", "completion_tokens", "cost", "seconds",
+)  # fmt: skip
+
+
+def _cells(rows: Iterable[FileRow]) -> Iterator[list[object]]:
+    yield list(_COLUMNS)
+    for row in rows:
+        texts = {
+            "sources": "\n".join(map(_place, row.statements)),
+            "warnings": "\n".join(row.warnings),
+        }
+        yield [_harmless(texts.get(name, getattr(row, name, None))) for name in _COLUMNS]
+
+
+def _place(statement: Statement) -> str:
+    """A statement's source on one line."""
+    if (found := statement.source) is None:
+        return f"nothing in the file says: {statement.text}"
+    page = "" if found.page is None else f"page {found.page}, "
+    return f"{page}characters {found.start} to {found.end}: {found.excerpt!r}"
+
+
+def _harmless(cell: object) -> object:
+    """A cell that no spreadsheet takes for a formula: an apostrophe says that it is text."""
+    return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell

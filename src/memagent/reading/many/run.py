@@ -1,0 +1,265 @@
+"""Ask a question of each of many files: side by side, only what is new or changed, whatever fails.
+
+An answer is on the disk as soon as it is there; reads that were cut off go on from their journals. A file
+that cannot be read is a row with its error. Leaves out: what answers would be together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+import resource
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from memagent.concurrency import side_by_side
+from memagent.documents.opening import text_document
+from memagent.engines import open_engine
+from memagent.engines.cluster import connect
+from memagent.engines.endpoint import UnreachableError
+from memagent.engines.limit import Spending
+from memagent.errors import DocumentError, SettingsError, SpendingLimitError, without_secrets
+from memagent.reading.many.files import FoundFile, Look, find, look
+from memagent.reading.many.one_file import OneFile, ReadFile, read_file
+from memagent.reading.many.record import Record, Seen, key_of
+from memagent.reading.many.rows import FileRow, Status, table_kind, write_table
+from memagent.reading.read import Read
+from memagent.settings import Settings
+from memagent.types import Engine, Usage
+
+_STOPS = (SpendingLimitError.__name__, UnreachableError.__name__)
+"""What ends a run: no other file would fare better."""
+
+_OTHER_FILES, _FILES_A_READ = 64, 4
+"""Open files that are not a read's, and those that one read may have at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """Questions to each of many files.
+
+    `paths` are files, folders and patterns. `out` is the table (.csv or .jsonl), written when the run ends,
+    however it ends; beside it, in a hidden folder, stands the record that the next run goes on from. Without
+    `out` nothing is kept. Journals are dropped once they have led to an answer, or go to `journals` and stay.
+    `verify` has all files read through that look unchanged by their size and times. `max_tokens` and
+    `max_cost` end the run before it costs more. `ray` is the address of a Ray cluster to spread the files
+    over, each machine of which sees them. `on_begin` is called with the number of rows to come.
+    """
+
+    problems: tuple[str, ...]
+    paths: tuple[str, ...]
+    settings: Settings = field(default_factory=Settings)
+    out: Path | None = None
+    journals: Path | None = None
+    follow_links: bool = False
+    verify: bool = False
+    max_tokens: int | None = None
+    max_cost: float | None = None
+    ray: str | None = None
+    on_begin: Callable[[int], None] = lambda _rows: None
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the record is."""
+        return self.out.with_name(f".{self.out.name}.memagent") if self.out else None
+
+    @property
+    def spending(self) -> Spending:
+        """What the run may cost. Raises `SettingsError` for a limit that cannot be kept."""
+        if self.ray and not (self.max_tokens is None and self.max_cost is None):
+            raise SettingsError("a limit of tokens or cost is for one machine: leave out --ray, or the limit")
+        return Spending(self.settings.read, self.max_tokens, self.max_cost)
+
+
+async def read_each(survey: Survey, engine: Engine | None = None) -> AsyncGenerator[FileRow, None]:
+    """Ask each file, and yield the row of each question to each file as soon as it is known.
+
+    Without an `engine` the one that the settings ask for is opened, and closed at the end. Raises
+    `SettingsError` and `DocumentError` for what concerns no file alone, before the first call; and
+    `SettingsError` later if the record cannot be written.
+    """
+    spending = survey.spending
+    files = await asyncio.to_thread(found_files, survey)
+    async with nullcontext(engine) if engine else open_engine(survey.settings.engine) as opened:
+        identities = await identities_of(survey, opened)
+        with await asyncio.to_thread(Record, survey.folder) as record:
+            run = _Run(survey, files, record, identities)
+            survey.on_begin(len(run.items))
+            try:
+                async with (
+                    _readers(survey, spending.limited(opened)) as readers,
+                    aclosing(run.rows(*readers)) as rows,
+                ):
+                    async for row in rows:
+                        yield row
+            finally:
+                if survey.out:
+                    await asyncio.to_thread(write_table, survey.out, run.table())
+
+
+@asynccontextmanager
+async def _readers(survey: Survey, engine: Engine) -> AsyncIterator[tuple[ReadFile, int]]:
+    """What reads a file, here or on the machines of a cluster, and how many may be read at a time."""
+    if survey.ray is None:
+        yield partial(read_file, engine), min(engine.model.calls, room_for_reads())
+        return
+    async with connect(survey.ray, survey.settings.engine, read_file).deal(engine.model.calls) as dealer:
+        yield dealer, dealer.size
+
+
+def found_files(survey: Survey) -> list[FoundFile]:
+    """The files to ask. Blocks. Raises `DocumentError`, and `SettingsError` for a table that is not ours."""
+    out, folder = survey.out, survey.folder
+    if out and folder:
+        table_kind(out)
+        if out.exists() and not folder.exists():
+            raise SettingsError(f"{out} is not a table of memagent: name another, it would be overwritten")
+    if not survey.problems or len(set(survey.problems)) < len(survey.problems):
+        raise SettingsError("which question? name each one once")
+    return find(survey.paths, survey.follow_links, [it for it in (out, survey.journals) if it])
+
+
+async def identities_of(survey: Survey, engine: Engine) -> dict[str, Mapping[str, Any]]:
+    """What the answers to each question depend on but the file. Raises `SettingsError` as a read would."""
+    settings, nothing = survey.settings.read, text_document("")
+    return {
+        problem: {**await Read(problem, nothing, engine, settings).identity(), "cite": settings.cite}
+        for problem in survey.problems
+    }
+
+
+class _Run:
+    """One run over the files."""
+
+    def __init__(
+        self,
+        survey: Survey,
+        files: list[FoundFile],
+        record: Record,
+        identities: Mapping[str, Mapping[str, Any]],
+    ) -> None:
+        self.survey, self.record, self.identities = survey, record, identities
+        self.items = [(file, problem) for file in files for problem in survey.problems]
+        self.stopped = ""
+        """Why no more is read."""
+        self._known: dict[tuple[str, str], str | FileRow] = {}  # keys of answers, or else the rows
+
+    async def rows(self, read: ReadFile, at_once: int) -> AsyncGenerator[FileRow, None]:
+        """The rows as they are known; `read` does what has to be read."""
+        await asyncio.to_thread(self._drop_journals)
+        row_of = partial(self._row, read)
+        async with aclosing(side_by_side(row_of, self.items, at_once, ordered=False)) as rows:
+            async for row in rows:
+                yield row
+
+    def table(self) -> Iterator[FileRow]:
+        """All rows in the files' order. What this run did not come to is there if it looks unchanged."""
+        for file, problem in self.items:
+            known = self._known.get((file.name, problem)) or self._unchanged(file, problem)
+            yield self._answer(known, file) if isinstance(known, str) else known
+
+    def _unchanged(self, file: FoundFile, problem: str) -> str | FileRow:
+        """What is on record of a file that has its size and times, or that it was not read."""
+        with suppress(OSError):
+            seen = self.record.seen.get(file.name)
+            if seen and seen.is_same(Seen.of(file.path)):
+                if seen.error:
+                    return _without_answer(file, problem, "no text", seen.error)
+                if (key := key_of(seen.content, self.identities[problem])) in self.record:
+                    return key
+        return _without_answer(file, problem, "not read", self.stopped or "the run was stopped")
+
+    async def _row(self, read: ReadFile, item: tuple[FoundFile, str]) -> FileRow:
+        file, problem = item
+        if file.refusal:
+            return self._note(_without_answer(file, problem, "left out", file.refusal))
+        identity, verify = self.identities[problem], self.survey.verify
+        try:
+            found = await asyncio.to_thread(look, file, identity, self.record, verify)
+        except DocumentError as error:
+            return self._note(_failed(file, problem, error))
+        if found.document is None:
+            await asyncio.to_thread(self.record.see, file.name, found.seen)
+            if found.error:
+                return self._note(_without_answer(file, problem, "no text", found.error))
+            self._known[file.name, problem] = found.key
+            return await asyncio.to_thread(self._answer, found.key, file)
+        if self.stopped:
+            return self._note(_without_answer(file, problem, "not read", self.stopped))
+        trace = self._trace(file, found.key)
+        row = await read(OneFile(found.document, problem, self.survey.settings.read, trace))
+        return await self._taken(row, file, found, trace)
+
+    async def _taken(self, row: FileRow, file: FoundFile, found: Look, trace: Path | None) -> FileRow:
+        """The row of a file that was read now, put on record."""
+        problem = row.problem
+        if row.cause in _STOPS:
+            self.stopped = self.stopped or f"the run was stopped: {row.error}"
+        if row.cause == SpendingLimitError.__name__:
+            return self._note(_without_answer(file, problem, "not read", self.stopped))
+        if row.status == "no text":
+            seen = replace(found.seen, content="", error=row.error or "")
+            await asyncio.to_thread(self.record.see, file.name, seen)
+        elif row.status == "answered":
+            row = row if self.survey.journals else replace(row, trace=None)
+            await asyncio.to_thread(self.record.add, found.key, row, found.seen)
+        if row.status != "failed" and trace and not self.survey.journals:
+            await asyncio.to_thread(trace.unlink, missing_ok=True)
+        if row.status != "answered":
+            return self._note(row)
+        self._known[file.name, problem] = found.key
+        return row
+
+    def _answer(self, key: str, file: FoundFile) -> FileRow:
+        row = self.record.row(key, file.name)
+        usage = Usage(row.prompt_tokens, row.completion_tokens, row.cached_tokens)
+        return replace(row, cost=self.survey.settings.read.cost(usage))
+
+    def _note(self, row: FileRow) -> FileRow:
+        self._known[row.file, row.problem] = row
+        return row
+
+    def _trace(self, file: FoundFile, key: str) -> Path | None:
+        """Where the journal of a read goes; copies of a file, read side by side, have their own."""
+        folder = self.survey.journals or (self.survey.folder and self.survey.folder / "journals")
+        if folder is None:
+            return None
+        label = re.sub(r"[^A-Za-z0-9.]+", "-", file.name)[-80:].strip("-.")
+        whole = hashlib.sha256(f"{key} {file.name}".encode("utf-8", "backslashreplace")).hexdigest()
+        return folder.absolute() / f"{label}-{whole[:16]}.jsonl"
+
+    def _drop_journals(self) -> None:
+        """Drop journals whose answers are on record: a crash came between the two."""
+        if self.survey.journals or not (folder := self.survey.folder):
+            return
+        left = {path.name for path in (folder / "journals").glob("*.jsonl")}
+        if not left:
+            return
+        for file, problem in self.items:
+            known = self.record.seen.get(file.name)
+            if known and known.content:
+                key = key_of(known.content, self.identities[problem])
+                if key in self.record and (trace := self._trace(file, key)) and trace.name in left:
+                    trace.unlink(missing_ok=True)
+
+
+def room_for_reads() -> int:
+    """How many reads may be under way without running out of open files."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed == resource.RLIM_INFINITY:
+        return 10_000
+    return max(1, (allowed - _OTHER_FILES) // _FILES_A_READ)
+
+
+def _without_answer(file: FoundFile, problem: str, status: Status, error: str) -> FileRow:
+    return FileRow(file=file.name, problem=problem, status=status, error=error)
+
+
+def _failed(file: FoundFile, problem: str, error: DocumentError) -> FileRow:
+    row = _without_answer(file, problem, "failed", without_secrets(str(error)))
+    return replace(row, cause=type(error).__name__)
