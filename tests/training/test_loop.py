@@ -29,6 +29,7 @@ from memagent.training.settings import LossSettings  # noqa: E402
 from memagent.types import Completion, Conversation, Example, Group, Trajectory  # noqa: E402
 
 PATIENCE_SECONDS = 300.0
+COPYING = ("copying.steps=2", "copying.sequences=4", "copying.repeat_tokens=16")
 IMITATED = 64  # examples, at which reinforcement does not begin again
 TOLD = {
     "reward", "reward_std", "groups", "groups_dropped", "rounds", "failed", "conversations", "memory_tokens",
@@ -166,7 +167,7 @@ def test_the_optimizer_of_the_warm_start_ends_with_it(folder: Path) -> None:
     path = checkpoint.newest(folder / "warm")
     assert path is not None and path.name == "step-000004.pt"
     state = checkpoint.load(path)
-    assert state["position"] == {"warm_steps": 4, "step": 0, "example": IMITATED}
+    assert state["position"] == {"copying_steps": 0, "warm_steps": 4, "step": 0, "example": IMITATED}
     assert state["optimizer"] is None
 
 
@@ -177,12 +178,44 @@ def test_no_checkpoint_has_the_whole_warm_start_and_its_optimizer(
     seen, save = [], checkpoint.save
 
     def watched(run: Path, step: int, state: dict[str, object], keep: int) -> Path:
-        seen.append((state["position"]["warm_steps"], state["optimizer"] is not None))  # type: ignore[index]
+        position = state["position"]
+        steps = position["copying_steps"], position["warm_steps"]  # type: ignore[index]
+        seen.append((*steps, state["optimizer"] is not None))
         return save(run, step, state, keep)
 
     monkeypatch.setattr(checkpoint, "save", watched)
-    train(settings(folder), folder / "watched", sft=True)
-    assert seen == [(1, True), (2, True), (3, True), (4, False)]
+    train(settings(folder, *COPYING, "warm_start.steps=2"), folder / "watched", sft=True)
+    assert seen == [(1, 0, True), (2, 0, False), (2, 1, True), (2, 2, False)]
+
+
+@pytest.mark.parametrize("kept", [1, 2, 3])
+def test_a_run_that_copies_first_resumes_in_any_stage(kept: int, folder: Path) -> None:
+    wanted = settings(folder, *COPYING, "warm_start.steps=2", "steps=0", "keep=9")
+    run, whole = folder / f"copied-{kept}", folder / "copied"
+    if not whole.exists():
+        train(wanted, whole)
+        assert [(line["stage"], line["step"]) for line in lines(whole)][:4] == [
+            ("copying", 1), ("copying", 2), ("warm_start", 1), ("warm_start", 2)
+        ]  # fmt: skip
+    shutil.copytree(whole, run)
+    for path in sorted((run / "checkpoints").glob("step-*.pt"))[kept:]:
+        path.unlink()
+    told = train(wanted, run, resume=True)
+    same(run, whole)
+    begun = [("copying", 2, 2), ("warm_start", 1, 2), ("warm_start", 2, 2)]
+    assert told.stages[:-1] == (begun[:2] if kept == 1 else [begun[kept - 1]])
+
+
+def test_imitation_may_have_examples_of_its_own(folder: Path, tmp_path: Path) -> None:
+    """Reinforcement then begins with its first example."""
+    symbols = PRESET.parent / "tiny" / "symbols.py"
+    run = tmp_path / "run"
+    train(settings(folder, f'warm_start.examples=["{symbols}:held_out"]'), run, sft=True)
+    path = checkpoint.newest(run)
+    assert path is not None and checkpoint.load(path)["position"]["example"] == 0
+    other = tmp_path / "other"
+    train(settings(folder), other, sft=True)
+    assert lines(run) != lines(other)
 
 
 def test_a_warm_start_alone_is_the_beginning_of_a_run(folder: Path, whole: Path) -> None:

@@ -69,7 +69,7 @@ TRAINING: Mapping[str, Measure] = {
     "update_tokens_per_second": Measure("update", "tokens/s"),
     "memory_mib": Measure("peak memory", "MiB"),
 }
-WARM_START: Mapping[str, Measure] = {
+IMITATION: Mapping[str, Measure] = {
     name: TRAINING[name]
     for name in (
         "tokens", "sequence_tokens", "loss", "gradient_norm", "learning_rate", "updates_skipped",
@@ -84,7 +84,8 @@ EVALUATION: Mapping[str, Measure] = {
     "count": Measure("examples", "count"),
 }
 STAGES: Mapping[str, Mapping[str, Measure]] = {
-    "warm_start": WARM_START,
+    "copying": IMITATION,
+    "warm_start": IMITATION,
     "training": TRAINING,
     "evaluation": EVALUATION,
 }

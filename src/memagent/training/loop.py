@@ -1,4 +1,4 @@
-"""Train as a file of settings says: a warm start by imitation, then reinforcement.
+"""Train as a file of settings says: copying and a warm start by imitation, then reinforcement.
 
 A run is decided by its settings. What is drawn depends on the seed and the position in the data alone, so a
 run that was killed and resumed has the metrics of one that was not.
@@ -20,7 +20,7 @@ from memagent.reading.budgets import given_budgets
 from memagent.reading.workflows import chosen_workflow
 from memagent.training import checkpoint
 from memagent.training.data import load_data
-from memagent.training.imitation.warm_start import warm_start
+from memagent.training.imitation.warm_start import imitate
 from memagent.training.metrics import open_metrics
 from memagent.training.optimization.policy import Policy, load_policy
 from memagent.training.ranks import Ranks
@@ -31,8 +31,8 @@ from memagent.training.settings import TrainingSettings, restored
 from memagent.types import Trained
 
 _MAY_CHANGE = frozenset({
-    "steps", "warm_start.steps", "checkpoint_every", "keep",
-    "optimizer.learning_rate", "warm_start.learning_rate",
+    "steps", "copying.steps", "warm_start.steps", "checkpoint_every", "keep",
+    "optimizer.learning_rate", "copying.learning_rate", "warm_start.learning_rate",
 })  # fmt: skip
 
 
@@ -48,7 +48,7 @@ async def train(
     Raises `SettingsError` for settings that cannot be used or are not those of the run that is resumed,
     `EngineError` if a server fails for good, `TrainingError` if training cannot go on.
     """
-    if only_warm_start and not settings.warm_start.steps:
+    if only_warm_start and not (settings.warm_start.steps or settings.copying.steps):
         raise SettingsError("there is no warm start: set warm_start.steps")
     path = checkpoint.newest(folder) if resume else None
     state = checkpoint.load(path) if path else None
@@ -71,7 +71,7 @@ async def train(
             if state:
                 policy.load_weights(state["weights"])
                 run.position, run.optimizer = TrainingPosition(**state["position"]), state["optimizer"]
-            await warm_start(run)
+            await imitate(run)
             if not only_warm_start:
                 await reinforce(run, server)
         finally:

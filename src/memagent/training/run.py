@@ -30,8 +30,9 @@ class TrainingObserver(Protocol):
 
 @dataclass(slots=True)
 class TrainingPosition:
-    """How far a run has come: the steps of its two stages, and the next example in the data."""
+    """How far a run has come: the steps of its stages, and the next example in the data."""
 
+    copying_steps: int = 0
     warm_steps: int = 0
     step: int = 0
     example: int = 0
@@ -80,6 +81,7 @@ class RunState:
                 "optimizer": learner.state() if learner else None,
                 "metrics": self.metrics.position(),
             }
-            steps = self.position.warm_steps + self.position.step
+            at = self.position
+            steps = at.copying_steps + at.warm_steps + at.step
             checkpoint.save(self.folder, steps, state, self.settings.keep)
         self.ranks.wait()

@@ -115,28 +115,50 @@ class OptimizerSettings(StrictModel):
     layout: Literal["shared", "packed", "padded"] = "shared"
 
 
-class WarmStartSettings(StrictModel):
+class StageSettings(StrictModel):
+    """Steps before reinforcement, of `sequences` each.
+
+    Over the last `decay_steps` the learning rate falls to zero.
+    """
+
+    steps: Count = 0
+    sequences: Positive = 8
+    learning_rate: Rate = 2e-5
+    warmup_steps: Count = 10
+    decay_steps: Count = 0
+
+
+class CopyingSettings(StageSettings):
+    """Next-token prediction before the warm start, for models that start from random weights.
+
+    All tokens of the warm start's conversations count. A share of `repeats` of the sequences is random
+    instead, `repeat_tokens` long, and repeats itself.
+    """
+
+    sequences: Positive = 32
+    learning_rate: Rate = 1e-3
+    repeats: Share = 0.4
+    repeat_tokens: Annotated[int, Field(ge=8)] = 128
+
+
+class WarmStartSettings(StageSettings):
     """Imitation before reinforcement. `trajectories` is a file of `memagent train collect`, or "oracle".
 
-    "oracle" writes the trajectories from the solutions of `[data]`'s examples, `count` of them; a function
+    "oracle" writes the trajectories from the solutions of `count` examples, those of `[data]` if none are
+    named in `examples`; a function
     (`file.py:function`) from an example to a `Trajectory` does as well. For a share `mistakes` of the chunks
     without evidence the oracle notes something anyway. That note is not imitated, but how the oracle
     continues from it is, so that the model learns to drop what it should not have noted.
 
     Each step draws `sequences`, up to `neighbours` at a time whose prompts begin alike: where several
-    questions are asked of one document, layout "shared" then computes a chunk once for them. Over the last
-    `decay_steps` the learning rate falls to zero.
+    questions are asked of one document, layout "shared" then computes a chunk once for them.
     """
 
     trajectories: str = "oracle"
+    examples: Names = ()
     count: Positive = 256
     mistakes: Share = 0.0
-    steps: Count = 0
-    sequences: Positive = 8
     neighbours: Positive = 1
-    learning_rate: Rate = 2e-5
-    warmup_steps: Count = 10
-    decay_steps: Count = 0
 
 
 class EvaluationSettings(StrictModel):
@@ -175,6 +197,7 @@ class TrainingSettings(StrictModel):
     rollout: RolloutSettings = RolloutSettings()
     loss: LossSettings = LossSettings()
     optimizer: OptimizerSettings = OptimizerSettings()
+    copying: CopyingSettings = CopyingSettings()
     warm_start: WarmStartSettings = WarmStartSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
 
@@ -208,7 +231,8 @@ def _located(settings: TrainingSettings, folder: Path) -> TrainingSettings:
 
     paths = {
         "policy": ("model", "adapter"), "engine": ("model", "adapter", "tokenizer"), "read": ("templates",),
-        "data": ("examples", "reward"), "evaluation": ("examples",), "warm_start": ("trajectories",),
+        "data": ("examples", "reward"), "evaluation": ("examples",),
+        "warm_start": ("trajectories", "examples"),
     }  # fmt: skip
     parts: dict[str, StrictModel] = {}
     for part, names in paths.items():

@@ -5,45 +5,65 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from memagent.engines.torch.engine import chat_ids
 from memagent.engines.torch.prefixes import shared_beginnings
 from memagent.errors import SettingsError
-from memagent.training.data import Data
+from memagent.training.data import Data, load_data
+from memagent.training.imitation.copying import draw_copies
 from memagent.training.imitation.oracle import solve
 from memagent.training.imitation.trajectories import read_trajectories
 from memagent.training.rewards import load_function
 from memagent.training.run import RunState
-from memagent.training.settings import TrainingSettings, WarmStartSettings
+from memagent.training.settings import StageSettings, TrainingSettings, WarmStartSettings
 from memagent.types import Conversation, Example, Model, TrainingSequence, Trajectory
 
+_COUNTERS = {"copying": "copying_steps", "warm_start": "warm_steps"}
 
-async def warm_start(run: RunState) -> None:
-    """Imitate until `warm_start.steps` are taken; nothing where they were, or reinforcement has begun."""
-    wanted, position, seed = run.settings.warm_start, run.position, run.settings.seed
-    if position.step or position.warm_steps == wanted.steps:
+
+async def imitate(run: RunState) -> None:
+    """Copy, then imitate, until the steps of both stages are taken; nothing where reinforcement has begun."""
+    copying, wanted, position = run.settings.copying, run.settings.warm_start, run.position
+    if position.step or (position.copying_steps >= copying.steps and position.warm_steps >= wanted.steps):
         return
-    learner = run.learner()
     pool = await load_imitations(run.settings, run.data, run.policy.tokenizer, run.engine.model)
-    run.observer.begin(position.warm_steps + 1, wanted.steps, "warm_start")
-    while position.warm_steps < wanted.steps:
-        await asyncio.sleep(0)  # an interrupt takes effect between steps
-        drawn = draw(pool, wanted, random.Random(f"{seed}/warm start/{position.warm_steps}"))
-        sums = learner.imitate(run.ranks.share(drawn), learning_rate(wanted, position.warm_steps))
-        position.warm_steps += 1
-        run.report("warm_start", position.warm_steps, run.means(sums))
-        if position.warm_steps % run.settings.checkpoint_every == 0 and position.warm_steps < wanted.steps:
-            run.save(learner)
-    # Reinforcement begins with an optimizer of its own, and with examples behind those that were imitated.
-    position.example = 0 if is_file(wanted.trajectories) else wanted.count
+    vocabulary = run.policy.network.config.get_text_config().vocab_size
+    if position.copying_steps < copying.steps:
+        await _take(run, "copying", copying, lambda source: draw_copies(pool, copying, vocabulary, source))
+        run.save(None)  # the next stage begins with an optimizer of its own
+    if position.warm_steps < wanted.steps:
+        await _take(run, "warm_start", wanted, lambda source: draw(pool, wanted, source))
+    # Reinforcement begins with its own optimizer too, and behind the examples that were imitated.
+    position.example = 0 if is_file(wanted.trajectories) or wanted.examples else wanted.count
     run.save(None)
 
 
-def learning_rate(settings: WarmStartSettings, step: int) -> float:
+async def _take(
+    run: RunState,
+    stage: Literal["copying", "warm_start"],
+    wanted: StageSettings,
+    drawn: Callable[[random.Random], list[TrainingSequence]],
+) -> None:
+    """The steps of a stage that are left, each on what is `drawn` with the randomness of its number."""
+    counter, seed = _COUNTERS[stage], run.settings.seed
+    taken: int = getattr(run.position, counter)
+    learner = run.learner()
+    run.observer.begin(taken + 1, wanted.steps, stage)
+    for step in range(taken, wanted.steps):
+        await asyncio.sleep(0)  # an interrupt takes effect between steps
+        sequences = drawn(random.Random(f"{seed}/{stage.replace('_', ' ')}/{step}"))
+        sums = learner.imitate(run.ranks.share(sequences), learning_rate(wanted, step))
+        setattr(run.position, counter, step + 1)
+        run.report(stage, step + 1, run.means(sums))
+        if (step + 1) % run.settings.checkpoint_every == 0 and step + 1 < wanted.steps:
+            run.save(learner)
+
+
+def learning_rate(settings: StageSettings, step: int) -> float:
     """The rate of the step after `step` others: a linear warm-up, and a linear decay to zero at the end."""
     rising = min(1.0, (step + 1) / max(settings.warmup_steps, 1))
     falling = min(1.0, (settings.steps - step) / max(settings.decay_steps, 1))
@@ -106,6 +126,8 @@ async def _trajectories(settings: TrainingSettings, data: Data, model: Model) ->
     place = wanted.trajectories
     if is_file(place):
         return [replace(it, error=None) for it in read_trajectories(Path(place))][: wanted.count]
+    if wanted.examples:
+        data = load_data(wanted.examples, settings.seed, model.count_tokens)
     examples = [data.at(position) for position in range(wanted.count)]
     if place == "oracle":
         found: list[Trajectory] = []
