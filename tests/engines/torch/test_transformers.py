@@ -43,12 +43,9 @@ from memagent import (  # noqa: E402
     open_engine,
     text_document,
 )
+from memagent.engines.torch.calls import next_batch  # noqa: E402
 from memagent.engines.torch.decoding import DecodingRow, Draws, nucleus, sample  # noqa: E402
-from memagent.engines.torch.engine import (  # noqa: E402
-    TransformersEngine,
-    _next_batch,
-    open_transformers,
-)
+from memagent.engines.torch.engine import TransformersEngine, open_transformers  # noqa: E402
 from memagent.settings import EngineSettings, load_settings  # noqa: E402
 
 SPECIALS = ("<|pad|>", "<|start|>", "<|end|>")
@@ -374,7 +371,7 @@ class Gate:
         self.rows: list[int] = []
         self.entered = threading.Semaphore(0)
         self.open = threading.Semaphore(0)
-        model.register_forward_pre_hook(self._enter, with_kwargs=True)
+        self.hook = model.register_forward_pre_hook(self._enter, with_kwargs=True)
 
     def _enter(self, _module: Any, _args: Any, kwargs: Any) -> None:
         self.rows.append(kwargs["input_ids"].shape[0])
@@ -449,6 +446,71 @@ def test_calls_that_come_during_a_batch_make_the_next_one(engine: TransformersEn
     assert gate.rows == [1, 3]
 
 
+def later(
+    engine: TransformersEngine, model: Any, first: Sequence[tuple[str, Sampling]], steps: int,
+    others: Sequence[tuple[str, Sampling]],
+) -> tuple[list[Completion], list[str], list[int]]:  # fmt: skip
+    """Completions of calls, of which the `others` come after so many forward passes.
+
+    Also tells the texts in the order in which they came back, and how many rows each forward pass had.
+    """
+    gate, back = Gate(model), list[str]()
+
+    async def one(text: str, sampling: Sampling) -> Completion:
+        completion = await engine.complete(chat(text), sampling)
+        back.append(text)
+        return completion
+
+    async def run() -> list[Completion]:
+        calls = [asyncio.create_task(one(*call)) for call in first]
+        for _ in range(steps - 1):
+            await gate.wait()
+            gate.open.release()
+        await gate.wait()
+        calls += [asyncio.create_task(one(*call)) for call in others]
+        await asyncio.sleep(0)
+        gate.open.release(1000)
+        return await asyncio.gather(*calls)
+
+    made = in_time(run())
+    gate.hook.remove()
+    return made, back, gate.rows
+
+
+LONG = ("the cat sat on the mat", Sampling(14, temperature=1.0, seed=5))
+
+
+@pytest.mark.parametrize("text", ["a", *TEXTS[2:]])
+@pytest.mark.parametrize("steps", [2, 5])
+def test_a_call_that_comes_during_a_batch_joins_it_and_changes_nothing(
+    engine: TransformersEngine, model: Any, text: str, steps: int
+) -> None:
+    """Whether its prompt is shorter or longer than what the others have by then."""
+    calls = [LONG, (text, Sampling(6, temperature=0.9, seed=3)), ("why?", GREEDY)]
+    alone = [complete(engine, [text], sampling)[0] for text, sampling in calls]
+    together, _, rows = later(engine, model, calls[:1], steps, calls[1:])
+    assert [it.completion_ids for it in together] == [it.completion_ids for it in alone]
+    for one, other in zip(together, alone, strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+    assert rows[:steps] == [1] * steps and max(rows) >= 2
+
+
+def test_an_answer_does_not_wait_for_the_rest_of_its_batch(engine: TransformersEngine, model: Any) -> None:
+    _, back, _ = later(engine, model, [LONG, ("why?", Sampling(2))], 1, [])
+    assert back == ["why?", LONG[0]]
+    _, back, rows = later(engine, model, [LONG], 2, [("a", Sampling(1)), ("b", Sampling(2))])
+    assert back == ["a", "b", LONG[0]] and rows[:5] == [1, 1, 2, 2, 1]
+
+
+def test_a_batch_takes_in_no_more_than_it_has_room_for(model: Any, tokenizer: Any) -> None:
+    engine = TransformersEngine(model, tokenizer, most_rows=2)
+    texts = [(text, Sampling(3)) for text in ("b", "c", "d")]
+    alone = [complete(engine, [text], sampling)[0] for text, sampling in (LONG, *texts)]
+    together, _, rows = later(engine, model, [LONG], 2, texts)
+    assert [it.completion_ids for it in together] == [it.completion_ids for it in alone]
+    assert max(rows) == 2
+
+
 def test_calls_just_answered_may_take_a_moment_to_ask_again(engine: TransformersEngine, model: Any) -> None:
     shapes = watch(model)
 
@@ -519,6 +581,12 @@ def test_a_batch_starts_once_all_announced_callers_wait(engine: TransformersEngi
     assert max(rows for rows, _ in shapes) == 3
 
 
+def test_nobody_joins_the_batch_of_announced_callers(engine: TransformersEngine, model: Any) -> None:
+    with engine.caller():
+        _, back, rows = later(engine, model, [LONG], 2, [("a", Sampling(1))])
+    assert back == [LONG[0], "a"] and rows == [1] * 15
+
+
 def test_a_caller_that_leaves_is_not_waited_for(engine: TransformersEngine, model: Any) -> None:
     shapes = watch(model)
 
@@ -560,17 +628,17 @@ def test_a_batch_is_led_by_the_oldest_call_and_has_prompts_of_like_length() -> N
             return DecodingRow([1] * tokens, GREEDY, future())
 
         rows = [row(tokens) for tokens in (6000, 900, 5000, 3000, 2999, 8000, 10)]
-        batch, rest = _next_batch(rows, 16)
+        batch, rest = next_batch(rows, 16)
         assert [len(it.prompt_ids) for it in batch] == [6000, 5000, 3000, 8000]
         assert [len(it.prompt_ids) for it in rest] == [900, 2999, 10]
-        assert [len(it.prompt_ids) for it in _next_batch(rows, 2)[0]] == [6000, 5000]
+        assert [len(it.prompt_ids) for it in next_batch(rows, 2)[0]] == [6000, 5000]
         rows[0].finished.cancel()
-        assert [len(it.prompt_ids) for it in _next_batch(rows, 16)[0]] == [900]
+        assert [len(it.prompt_ids) for it in next_batch(rows, 16)[0]] == [900]
         short = [row(tokens) for tokens in (5, 512, 513)]
-        assert [len(it.prompt_ids) for it in _next_batch(short, 16)[0]] == [5, 512]
+        assert [len(it.prompt_ids) for it in next_batch(short, 16)[0]] == [5, 512]
         for it in rows:
             it.finished.cancel()
-        assert _next_batch(rows, 16) == ([], [])
+        assert next_batch(rows, 16) == ([], [])
 
     asyncio.run(run())
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.nn.functional import pad
 from transformers import Cache
 from transformers.cache_utils import DynamicLayer
 
@@ -20,6 +21,32 @@ def make_room(cache: Cache, rows: torch.Tensor, tokens: int) -> None:
             cache.layers[place] = _RoomyLayer(layer.keys, layer.values, rows, tokens)
         else:
             layer.reorder_cache(rows)  # type: ignore[arg-type, unused-ignore]
+
+
+def can_join(cache: Cache) -> bool:
+    """Whether rows of another batch can be put below those of this cache: not where layers keep states."""
+    return all(isinstance(layer, _RoomyLayer) for layer in cache.layers)
+
+
+def join(cache: Cache, filled: int, other: Cache, others_filled: int, tokens: int) -> None:
+    """Put the rows of `other` below those of `cache`, all ending in one place, with room for `tokens` more.
+
+    Of each, so many of the last tokens are kept as are `filled`. Raises `TypeError` for other layers.
+    """
+    for place, (layer, added) in enumerate(zip(cache.layers, other.layers, strict=True)):
+        if not (isinstance(layer, _RoomyLayer) and isinstance(added, _RoomyLayer)):
+            raise TypeError(f"{type(layer).__name__} cannot take in more rows")
+        keys, values = (
+            _aligned(one[:, :, -filled:], two[:, :, -others_filled:])
+            for one, two in ((layer.keys, added.keys), (layer.values, added.values))
+        )
+        cache.layers[place] = _RoomyLayer(keys, values, torch.arange(len(keys), device=keys.device), tokens)
+
+
+def _aligned(one: torch.Tensor, two: torch.Tensor) -> torch.Tensor:
+    """The rows of both, padded on the left: with zeros, since a mask does not hide what is not a number."""
+    width = max(one.shape[2], two.shape[2])
+    return torch.cat([pad(part, (0, 0, width - part.shape[2], 0)) for part in (one, two)])
 
 
 class _RoomyLayer(DynamicLayer):  # type: ignore[misc, no-untyped-call, unused-ignore]

@@ -1,7 +1,7 @@
 """Sample the rest of several prompts as one batch; what they begin with is computed once.
 
-Kept for each row: the token ids as sampled, and their log-probabilities. Left out: joining a batch
-that already runs.
+Kept for each row: the token ids as sampled, and their log-probabilities. Calls that come while a batch runs
+may join it, where the model's cache lets them.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
+from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
-from memagent.engines.torch.cache import make_room
+from memagent.engines.torch.cache import can_join, join, make_room
 from memagent.engines.torch.prefixes import shared_beginnings
 from memagent.types import Sampling
 
@@ -62,44 +63,108 @@ class Draws(NamedTuple):
             uniforms=uniforms.to(device),
         )
 
+    def left_after(self, steps: int) -> Draws:
+        """The draws of the tokens after so many."""
+        return self._replace(uniforms=self.uniforms[:, steps:])
+
+    def above(self, other: Draws) -> Draws:
+        """These rows and, below them, those of another batch."""
+        width = max(self.uniforms.shape[1], other.uniforms.shape[1])
+        wide = (
+            it._replace(uniforms=pad(it.uniforms, (0, width - it.uniforms.shape[1]))) for it in (self, other)
+        )
+        return Draws(*map(torch.cat, zip(*wide, strict=True)))
+
 
 def decode(
     model: PreTrainedModel,
     rows: Sequence[DecodingRow],
     stop_ids: frozenset[int],
     half_precision: bool = False,
+    door: Door | None = None,
 ) -> None:
-    """Sample all rows to their ends, as one batch. Runs in a thread."""
+    """Sample all rows to their ends, as one batch; others join it through the `door`. Runs in a thread."""
     was_training = model.training
     model.train(False)  # training mode may drop units out, and has no cache under gradient checkpointing
     precision = torch.autocast(model.device.type, torch.bfloat16, enabled=half_precision)
     try:
         with torch.no_grad(), precision:  # inference_mode could leave tensors that refuse training
-            _decode_batch(model, rows, stop_ids)
+            _decode_batch(model, rows, stop_ids, door)
     finally:
         model.train(was_training)
 
 
-def _decode_batch(model: PreTrainedModel, rows: Sequence[DecodingRow], stop_ids: frozenset[int]) -> None:
-    draws = Draws.of([row.sampling for row in rows], model.device)
-    steps = draws.uniforms.shape[1]
-    logits, mask, cache = _read_prompts(model, rows, steps)
-    width = mask.shape[1]
-    mask = torch.cat([mask, mask.new_ones(len(rows), steps)], dim=1)  # those to come included
-    for step in range(steps):
-        token_ids, logprobs = sample(logits, draws, step)
-        _append(rows, token_ids.tolist(), logprobs.tolist())
-        live = [index for index, row in enumerate(rows) if not _ended(row, stop_ids)]
+def _decode_batch(
+    model: PreTrainedModel, rows: Sequence[DecodingRow], stop_ids: frozenset[int], door: Door | None
+) -> None:
+    batch = _Batch(model, rows)
+    door = door if can_join(batch.cache) else None
+    while True:
+        token_ids, logprobs = sample(batch.logits, batch.draws, batch.step)
+        _append(batch.rows, token_ids.tolist(), logprobs.tolist())
+        live = [index for index, row in enumerate(batch.rows) if not _ended(row, stop_ids)]
+        if door:
+            stay = set(live)
+            door.leave([row for index, row in enumerate(batch.rows) if index not in stay])
         if not live:
             return
-        if len(live) < len(rows):
-            order = _closed_up(live)
-            kept = torch.tensor(order, device=model.device)
-            cache.reorder_cache(kept)  # the one selection of rows that every kind of cache has
-            token_ids, mask = token_ids[kept], mask[kept]
-            draws = Draws(*(part[kept] for part in draws))
-            rows = [rows[index] for index in order]
-        logits, cache = _forward(model, token_ids[:, None], mask[:, : width + step + 1], cache)
+        if len(live) < len(batch.rows):
+            token_ids = batch.keep(_closed_up(live), token_ids)
+        batch.forward(model, token_ids)
+        if door and (more := door.join(len(live))):
+            batch.join(_Batch(model, more))
+
+
+class Door(Protocol):
+    """Where the rows of a batch that runs come and go. It is asked in the batch's thread."""
+
+    def leave(self, rows: Sequence[DecodingRow]) -> None:
+        """These have ended."""
+
+    def join(self, live: int) -> Sequence[DecodingRow]:
+        """The rows that are to join a batch of so many."""
+
+
+class _Batch:
+    """Rows that are decoded together, at a moment when the logits of their next tokens are known.
+
+    `mask` `(sequences, tokens)` tells which places of the cache are a row's own; `step` is the column of the
+    draws that is next.
+    """
+
+    def __init__(self, model: PreTrainedModel, rows: Sequence[DecodingRow]) -> None:
+        self.rows = list(rows)
+        self.draws = Draws.of([row.sampling for row in rows], model.device)
+        self.step = 0
+        self.logits, self.mask, self.cache = _read_prompts(model, rows, self.draws.uniforms.shape[1])
+
+    def keep(self, order: list[int], token_ids: torch.Tensor) -> torch.Tensor:
+        """Keep the rows of these indices alone, in this order; returns the tokens of those rows."""
+        kept = torch.tensor(order, device=token_ids.device)
+        self.cache.reorder_cache(kept)  # the one selection of rows that every kind of cache has
+        self.mask = self.mask[kept]
+        self.draws = Draws(*(part[kept] for part in self.draws))
+        self.rows = [self.rows[index] for index in order]
+        return token_ids[kept]
+
+    def forward(self, model: PreTrainedModel, token_ids: torch.Tensor) -> None:
+        """Read the tokens that were sampled `(sequences,)`."""
+        self.mask = torch.cat([self.mask, self.mask.new_ones(len(self.rows), 1)], dim=1)
+        self.logits, self.cache = _forward(model, token_ids[:, None], self.mask, self.cache)
+        self.step += 1
+
+    def join(self, other: _Batch) -> None:
+        """Take in the rows of another batch, which is at its first token."""
+        self.draws = self.draws.left_after(self.step).above(other.draws)
+        self.step = 0
+        widths = [int(mask.any(0).flip(0).nonzero().max()) + 1 for mask in (self.mask, other.mask)]
+        join(self.cache, widths[0], other.cache, widths[1], self.draws.uniforms.shape[1])
+        self.mask = torch.cat([
+            pad(mask[:, -width:], (max(widths) - width, 0))
+            for mask, width in zip((self.mask, other.mask), widths, strict=True)
+        ])  # fmt: skip
+        self.logits = torch.cat([self.logits, other.logits])
+        self.rows += other.rows
 
 
 def _forward(

@@ -1,7 +1,7 @@
 """A Hugging Face model in this process: concurrent calls are decoded together, as one batch.
 
-It keeps what training needs: the token ids and the log-probability of each sampled token. Left out: joining
-a batch that already runs; a server (vLLM, SGLang) behind the OpenAI engine does that.
+It keeps what training needs: the token ids and the log-probability of each sampled token. Calls that come
+while a batch runs join it, except where callers have announced themselves, as in training.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -31,6 +31,7 @@ try:
         PreTrainedTokenizerBase,
     )
 
+    from memagent.engines.torch.calls import Calls, fail, finish
     from memagent.engines.torch.decoding import DecodingRow, decode
     from memagent.engines.torch.lora import with_adapter
 except ImportError as error:
@@ -39,7 +40,6 @@ except ImportError as error:
     ) from error
 
 _MOST_ROWS = 16
-_SHORT_PROMPT_TOKENS = 512
 _GATHER_SECONDS = 0.005
 
 
@@ -84,8 +84,7 @@ class TransformersEngine:
         self._half_precision = half_precision
         self._callers = 0
         self._changed = asyncio.Event()
-        self._waiting: list[DecodingRow] = []
-        self._running: list[DecodingRow] = []
+        self._calls = Calls(most_rows)
         self._worker: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -106,7 +105,7 @@ class TransformersEngine:
             raise EngineError("the engine is closed: open a new one")
         prompt_ids = self._prompt_ids(messages, sampling)
         row = DecodingRow(prompt_ids, sampling, asyncio.get_running_loop().create_future())
-        self._waiting.append(row)
+        self._calls.add(row)
         self._changed.set()
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work())
@@ -179,40 +178,39 @@ class TransformersEngine:
         So an idle engine holds no task, and can be used from one event loop after another.
         """
         try:
-            while self._waiting:
+            while self._calls.waiting:
                 await self._gather()
-                self._running, self._waiting = _next_batch(self._waiting, self._most_rows)
-                if self._running:
+                if self._calls.begin():
                     await self._run()
         finally:
             self._give_up()
 
     async def _gather(self) -> None:
         """Wait while more calls come in: those just answered mostly have a next one to make."""
-        while 0 < len(self._waiting) < self._callers:
+        while 0 < self._calls.waiting < self._callers:
             self._changed = asyncio.Event()  # a used one belongs to the event loop that waited for it
             await self._changed.wait()
-        seen = len(self._waiting) if self._callers else 0
-        while seen < len(self._waiting) < self._most_rows:
-            seen = len(self._waiting)
+        seen = self._calls.waiting if self._callers else 0
+        while seen < self._calls.waiting < self._most_rows:
+            seen = self._calls.waiting
             await asyncio.sleep(_GATHER_SECONDS)
 
     async def _run(self) -> None:
-        rows = self._running
+        # Announced callers get the same batches each time, and so the same rounding: nobody comes or goes.
+        calls, door = self._calls, None if self._callers else self._calls
+        rows, stop_ids = calls.running, self._stop_ids()
         try:
-            await asyncio.to_thread(decode, self._network, rows, self._stop_ids(), self._half_precision)
+            await asyncio.to_thread(decode, self._network, rows, stop_ids, self._half_precision, door)
         except Exception as error:  # noqa: BLE001 - the boundary: it fails the calls of this batch, no more
             traceback.clear_frames(error.__traceback__)  # they hold the tensors of the failed batch
-            what = f"{self.model.name} failed on a batch of {len(rows)} ({type(error).__name__}: {error})"
-            _fail(rows, f"{what}: if memory ran out, lower --concurrency", error)
-        for row in rows:
-            if not row.finished.done():
-                row.finished.set_result(None)
+            count = len(calls.running)  # with those that have joined
+            what = f"{self.model.name} failed on a batch of {count} ({type(error).__name__}: {error})"
+            fail(calls.running, f"{what}: if memory ran out, lower --concurrency", error)
+        finish(calls.running)
 
     def _give_up(self) -> None:
         """Fail every call; a batch that runs ends with its next token, as nobody waits for it."""
-        _fail([*self._waiting, *self._running], "the engine was closed before the call was done")
-        self._waiting = []
+        self._calls.give_up("the engine was closed before the call was done")
 
 
 async def open_transformers(settings: EngineSettings) -> TransformersEngine:
@@ -286,26 +284,3 @@ def load_model(name: str, dtype: torch.dtype, random_weights: bool = False) -> t
 def _window(model: PreTrainedModel) -> int:
     known: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     return min(known or DEFAULT_WINDOW_TOKENS, DEFAULT_WINDOW_TOKENS)
-
-
-def _next_batch(
-    waiting: Sequence[DecodingRow], most_rows: int
-) -> tuple[list[DecodingRow], list[DecodingRow]]:
-    """The call that waits longest with those of about its length, and the rest; no cancelled ones.
-
-    Rows are padded to the longest prompt of their batch, so that a far shorter one would cost as much.
-    """
-    rows = [row for row in waiting if not row.finished.done()]
-    lengths = [sorted((len(row.prompt_ids), len(rows[0].prompt_ids))) for row in rows]
-    alike = [row for row, (short, long) in zip(rows, lengths, strict=True)
-             if long <= max(2 * short, _SHORT_PROMPT_TOKENS)]  # fmt: skip
-    batch = alike[:most_rows]
-    return batch, [row for row in rows if row not in batch]
-
-
-def _fail(rows: Iterable[DecodingRow], reason: str, cause: BaseException | None = None) -> None:
-    for row in rows:
-        if not row.finished.done():
-            failure = EngineError(reason)
-            failure.__cause__ = cause
-            row.finished.set_exception(failure)
