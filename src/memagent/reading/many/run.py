@@ -29,7 +29,7 @@ from memagent.reading.many.one_file import OneFile, ReadFile, read_file
 from memagent.reading.many.record import Record, Seen, key_of
 from memagent.reading.many.rows import FileRow, Status, table_kind, write_table
 from memagent.reading.read import Read
-from memagent.settings import Settings
+from memagent.settings import Settings, load_settings
 from memagent.types import Engine, Usage
 
 _STOPS = (SpendingLimitError.__name__, UnreachableError.__name__)
@@ -53,7 +53,7 @@ class Survey:
 
     problems: tuple[str, ...]
     paths: tuple[str, ...]
-    settings: Settings = field(default_factory=Settings)
+    settings: Settings = field(default_factory=load_settings)
     out: Path | None = None
     journals: Path | None = None
     follow_links: bool = False
