@@ -177,14 +177,14 @@ def test_a_forecast_counts_all_that_can_be_asked(reader: str) -> None:
     engine = ScriptedEngine(lambda messages: reply(messages), window_tokens=2000)
     settings = SETTINGS.changed(workflow=reader, memory_tokens=60)
     document = text_document(story(900))
-    foreseen = asyncio.run(forecast(PROBLEM, document, engine.model, settings))
+    most, usual = asyncio.run(forecast(PROBLEM, document, engine.model, settings))
     made = read(reader, story(900), engine)
-    assert foreseen.most.calls == len(made)
-    assert foreseen.most.completion_tokens >= sum(it.completion.usage.completion_tokens for it in made)
+    assert most.calls == len(made)
+    assert most.completion_tokens >= sum(it.completion.usage.completion_tokens for it in made)
     asked = sum("<written-" in it.messages[-1].content for it in made)
-    assert foreseen.usual.calls == len(made) - asked
+    assert usual.calls == len(made) - asked
     empty_at_first = {"gated": 1, "refine": 1, "heads": settings.heads}  # where there is nothing to lose
-    assert asked == (foreseen.most.chunks - empty_at_first[reader] if reader in empty_at_first else 0)
+    assert asked == (most.chunks - empty_at_first[reader] if reader in empty_at_first else 0)
 
 
 @pytest.mark.parametrize(("place", "found"), [(0.05, True), (0.5, False), (0.97, True)])

@@ -28,8 +28,8 @@ async def dry_run(
     characters = await asyncio.to_thread(_characters, blocks)
     async with open_engine(settings.engine) as engine:
         model = engine.model
-        found = await forecast(max(questions, key=len), document, model, settings.read)
-    many, most = len(questions), found.most
+        most, usual = await forecast(max(questions, key=len), document, model, settings.read)
+    many = len(questions)
     plan = {
         "files": [{"name": name, "characters": count} for name, count in characters.items()],
         "model": model.name,
@@ -39,7 +39,7 @@ async def dry_run(
         "chunks": most.chunks,
         "document_tokens": most.document_tokens,
         **_cost(most, many),
-        "usual": _cost(found.usual, many),
+        "usual": _cost(usual, many),
         "estimated": model.tokenizer == ESTIMATE,
     }
     if as_json:

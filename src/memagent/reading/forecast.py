@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from string import ascii_lowercase
 
 from memagent.documents.opening import Document
@@ -34,19 +33,13 @@ class _CountingEngine:
         """Nothing is held."""
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """What a read comes to with memory and replies that fill their budgets.
+async def forecast(
+    problem: str, document: Document, model: Model, settings: ReadSettings
+) -> tuple[Progress, Progress]:
+    """What the read comes to with memory and replies that fill their budgets: at the very most, and as a rule.
 
-    `most` counts a question about each reply that may be none, `usual` counts none of these.
-    """
-
-    most: Progress
-    usual: Progress
-
-
-async def forecast(problem: str, document: Document, model: Model, settings: ReadSettings) -> Forecast:
-    """What the read comes to. Calls that fail, and those that an endpoint refuses as too long, do not count.
+    The first counts a question about each reply that may be none, the second no such question. Calls that
+    fail, and those that an endpoint refuses as too long, are in neither.
 
     Raises what the read raises before its first call: `SettingsError` and `DocumentError`.
     """
@@ -57,7 +50,7 @@ async def forecast(problem: str, document: Document, model: Model, settings: Rea
         if not (before and conversation.span and _place(conversation) == _place(before)):
             usual.conversation(conversation, 0, 0.0)
         before = conversation
-    return Forecast(read.progress, usual.progress)
+    return read.progress, usual.progress
 
 
 def _place(update: Conversation) -> tuple[int | None, tuple[int, int] | None]:
