@@ -36,7 +36,7 @@ class _CountingEngine:
 async def forecast(
     problem: str, document: Document, model: Model, settings: ReadSettings
 ) -> tuple[Progress, Progress]:
-    """What the read comes to with memory and replies that fill their budgets: at the very most, and as a rule.
+    """What the read comes to with full memory and replies: at the very most, and as a rule.
 
     The first counts a question about each reply that may be none, the second no such question. Calls that
     fail, and those that an endpoint refuses as too long, are in neither.
