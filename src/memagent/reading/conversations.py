@@ -13,6 +13,7 @@ from memagent.documents.tokens import shorten
 from memagent.errors import ContextOverflowError, EmptyAnswerError, EngineError, ProblemTooLongError
 from memagent.prompts import Prompts
 from memagent.reading.budgets import LEAST_CHUNK_TOKENS, Budgets
+from memagent.reading.passes import Passes
 from memagent.reading.replies import ReplyReader, Verdict, settle, without_thought
 from memagent.settings import DEFAULT_WINDOW_TOKENS, ReadSettings
 from memagent.types import Chunk, Completion, Conversation, Engine, Message, Model, Sampling
@@ -37,6 +38,7 @@ class Reading:
     engine: Engine
     prompts: Prompts
     budgets: Budgets
+    passes: Passes
     settings: ReadSettings = field(default_factory=ReadSettings)
     answers: bool = True
 
