@@ -14,7 +14,7 @@ PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 
 # A question on a story of an hour's reading, to the default reader.
 demo: .venv/model
-	$(BIN)/memagent ask "Who was the maid of the Countess?" examples/blue_carbuncle.txt
+	$(BIN)/memagent ask "Who was the maid of the Countess?" examples/blue_carbuncle.txt --no-discover
 
 test: lint
 	$(BIN)/python -m pytest $(PARALLEL)
@@ -69,7 +69,7 @@ clean:
 	@touch $@
 
 .venv/dev: .venv/model
-	$(BIN)/python $(PIP) --editable ".[dev,eval,formats,tokenizers,report,serve]"
+	$(BIN)/python $(PIP) --editable ".[dev,eval,formats,tokenizers,hub,report,serve]"
 	@touch $@
 
 .venv-train/dev: pyproject.toml constraints.txt | .venv-train/bin/python

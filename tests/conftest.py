@@ -39,11 +39,12 @@ def interruptible() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home with no settings and no journals, for this process and those it starts."""
+    """A home with no settings, journals and servers, for this process and those it starts."""
     home = tmp_path_factory.mktemp("home")
     for name in ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
         monkeypatch.setenv(name, str(home))
     for name in list(os.environ):
         if name.startswith(("MEMAGENT_", "OPENAI_")):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("MEMAGENT_DISCOVER", "false")  # whatever runs on this machine
     return home

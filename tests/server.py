@@ -191,7 +191,7 @@ class Server:
     `window` is the longest prompt taken, in characters; a longer one is refused in the words of
     `wording`. `listed` is what /v1/models tells, or None to have no such page; it is out of order
     for the first `list_failures` that ask. `completion` makes the whole completion of a call's body, with
-    token ids for instance, in place of `reply`; `pages` answers what is posted to other paths, and
+    token ids for instance, in place of `reply`; `pages` answers what is asked at other paths, and
     `model_page`, where it is set, takes the place of /v1/models.
     """
 
@@ -281,10 +281,10 @@ class Server:
         """The reply to a request: a fault, a refusal, or (status 200) a completion."""
         if request.method == "GET" and self.model_page:
             return self.model_page
-        if request.method == "GET":
-            return self._models(request, attempt)
         if page := self.pages.get(request.path):
             return page(request.body)
+        if request.method == "GET":
+            return self._models(request, attempt)
         if not request.path.partition("?")[0].endswith("/v1/chat/completions"):
             return refusal(404, f"no page {request.path}")
         fault = self.faults(request.digest, attempt)

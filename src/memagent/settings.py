@@ -63,7 +63,9 @@ class EngineSettings(StrictModel):
         default="auto", description="what runs the model"
     )
     model: str | None = Field(
-        default=None, description="a .gguf file, a Hugging Face folder or id, or a model's name at --base-url"
+        default=None,
+        description="a .gguf file, hf:ORG/REPO[:QUANT], a Hugging Face folder or id, or a model's name "
+        "at a server",
     )
     adapter: str | None = Field(
         default=None,
@@ -87,6 +89,9 @@ class EngineSettings(StrictModel):
     timeout_seconds: float = Field(default=600.0, gt=0, description="how long a call may take")
     connect_seconds: float = Field(default=10.0, gt=0, description="how long connecting may take")
     retries: int = Field(default=6, ge=0, description="how often a failed call is tried again")
+    discover: bool = Field(
+        default=True, description="whether ask and serve look for a model server on this machine"
+    )
 
     @field_validator("base_url")
     @classmethod
@@ -126,10 +131,6 @@ class ReadSettings(StrictModel):
     )
     max_calls: Positive | None = Field(default=None, description="stop with an error after so many calls")
     heads: Positive = Field(default=4, description="how many memories heads keeps, each of memory_tokens")
-    rounds: Positive = Field(default=3, description="how often parallel reads the document at most")
-    shards: Positive | None = Field(
-        default=None, description="how many parts tree reads side by side (as many as the engine takes calls)"
-    )
     passages: Positive = Field(default=16, description="how many passages rag shows the model")
     passage_tokens: Positive = Field(default=256, description="the size of each of them")
     cite: bool = Field(default=False, description="tell for each statement where the document says it")

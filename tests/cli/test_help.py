@@ -7,7 +7,7 @@ import pytest
 from memagent.cli import main
 from memagent.settings import OWNERS
 
-COMMANDS = ["ask", "show", "data", "data make", "data filter", "eval", "train", "report", "doctor"]
+COMMANDS = ["ask", "show", "data", "data make", "data filter", "eval", "train", "report", "models", "doctor"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -32,6 +32,7 @@ _COMMANDS = {
     "eval": "evaluate",
     "train": "train",
     "report": "report",
+    "models": "models",
     "doctor": "doctor",
 }
 """Each command with its module, which is loaded only when it is used."""

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from memagent.cli.dry_run import dry_run as forecast_all
 from memagent.cli.each import ask_each, each_flags
+from memagent.cli.finding import with_found_model
 from memagent.cli.flags import PATH, Command, quiet_and_verbose, with_settings
 from memagent.cli.messages import exit_code, print_error, say, say_json, warn
 from memagent.cli.progress import ReadDisplay
@@ -89,6 +90,8 @@ def command(
     asked_for = [*question, *_lines(questions)]
     asked_for, paths = _questions_and_paths(asked_for, words)
     if each.pop("each"):
+        if not each["ray"]:  # the machines of a cluster have servers and caches of their own
+            settings = with_found_model(settings, console, quiet)
         return ask_each(
             console,
             quiet,
@@ -106,6 +109,7 @@ def command(
     spending = Spending(settings.read, each["max_tokens"], each["max_cost"])
     document = open_document(*paths, follow_links=follow_links)
     _say_left_out(document.skipped, console)
+    settings = with_found_model(settings, console, quiet)
     if dry_run:
         left_out = asyncio.run(forecast_all(asked_for, document, settings, as_json))
         _say_left_out(left_out, console)

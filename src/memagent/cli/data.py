@@ -149,7 +149,12 @@ def _origin(corpus: str | None) -> str:
 @click.option("--count", type=int, metavar="N", help="stop when so many are kept (all)")
 @click.option("--scorer", type=click.Choice(list(SCORERS)), default="substring_match", metavar="NAME",
               help=f"what counts as answered (substring_match): {', '.join(SCORERS)}")  # fmt: skip
-@with_settings("engine", "read", only=("answer_tokens", "temperature", "top_p", "seed", "max_calls"))
+@with_settings(
+    "engine",
+    "read",
+    only=("answer_tokens", "temperature", "top_p", "seed", "max_calls"),
+    leave_out=("discover",),
+)
 @click.pass_obj
 def filter_known(
     console: Console,

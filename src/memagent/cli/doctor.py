@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import platform
 import struct
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +18,9 @@ from memagent.cli.messages import say
 from memagent.documents.tokens import estimate_tokens
 from memagent.engines import choose, open_engine
 from memagent.engines.adapters import adapter_of, trained_with
+from memagent.engines.discovery import chosen, look_around, wanted
 from memagent.engines.gguf_header import trained_window
+from memagent.engines.llamacpp import hub
 from memagent.engines.llamacpp.embedded import default_model
 from memagent.engines.openai import OpenAIEngine
 from memagent.errors import MemAgentError, SettingsError, extra_hint, without_secrets
@@ -31,6 +33,7 @@ _PACKAGES = {
     "[formats]": ("mammoth", "openpyxl", "python-pptx", "striprtf"),
     "[tokenizers]": ("tokenizers",),
     "[eval]": ("bm25s", "wonderwords"),
+    "[hub]": ("huggingface_hub",),
     "[serve]": ("fastapi", "prometheus-client", "python-multipart", "uvicorn"),
     "[train]": ("torch", "transformers", "accelerate", "peft"),
     "[report]": ("matplotlib",),
@@ -72,6 +75,7 @@ def _installed() -> list[str]:
 
 async def _findings(settings: Settings) -> list[str]:
     """What a read would use. Raises `MemAgentError` if none could start."""
+    servers, settings = await _with_servers(settings)
     choice = choose(settings.engine)
     adapter = adapter_of(settings.engine, choice.engine)
     lines = [f"engine: {choice.engine}, because {choice.why}"]
@@ -96,11 +100,29 @@ async def _findings(settings: Settings) -> list[str]:
     counted = "estimated" if model.tokenizer == ESTIMATE else "counted by its own tokenizer"
     told = ", ".join(f"{part.removesuffix('_tokens')} {tokens}" for part, tokens in asdict(budgets).items())
     return [
+        *servers,
         *lines,
         f"window: {window}; tokens are {counted}",
         f"workflow: {name}",
         f"budgets in tokens: {told}",
     ]
+
+
+async def _with_servers(settings: Settings) -> tuple[list[str], Settings]:
+    """The model servers on this machine, and the settings with the one that `ask` would take."""
+    engine = settings.engine
+    if not engine.discover:
+        return [], settings
+    search = await look_around()
+    told = [f"{it.place.name} at {it.place.base_url} ({', '.join(it.models)})" for it in search.servers]
+    told += [f"{it.base_url} did not answer in time" for it in search.silent]
+    lines = [f"servers on this machine: {'; '.join(told) or 'none found'}"]
+    if wanted(engine) and (found := chosen(search, engine.model)):
+        server, model = found
+        window = engine.window_tokens or server.windows.get(model)
+        url = server.place.base_url
+        engine = engine.changed(base_url=url, model=model, api_key=None, window_tokens=window)
+    return lines, replace(settings, engine=engine)
 
 
 def _local_model(engine: str, settings: Settings, trained: Trained) -> Model:
@@ -110,6 +132,11 @@ def _local_model(engine: str, settings: Settings, trained: Trained) -> Model:
         raise SettingsError(f"{asked.model} needs torch and transformers: {extra_hint('train')}")
     name, most = asked.model or str(default_model()), DEFAULT_WINDOW_TOKENS
     if engine == "llamacpp":
+        if name.startswith(hub.PREFIX):
+            path = hub.cached(name, nearest=True)
+            if path is None:
+                raise SettingsError(f"{name} is not in the cache yet: ask fetches it")
+            name = str(path)
         if not Path(name).is_file():
             raise SettingsError(f"there is no file {name}")
         try:

@@ -57,7 +57,7 @@ from memagent.tasks.scoring import SCORERS
 @click.option("--traces", is_flag=True, help="keep each attempt's journal in DIR/traces")
 @click.option("--ray", metavar="ADDRESS", help='spread over a Ray cluster: its address, or "auto"')
 @quiet_and_verbose
-@with_settings("engine", "read", leave_out=("workflow", "cite"))
+@with_settings("engine", "read", leave_out=("workflow", "cite", "discover"))
 @click.pass_obj
 def command(
     console: Console,

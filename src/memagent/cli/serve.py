@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
+from memagent.cli.finding import with_found_model
 from memagent.cli.flags import PATH, Command, quiet_and_verbose, with_settings
 from memagent.cli.messages import tell
 from memagent.engines import open_engine
@@ -65,6 +66,7 @@ def command(
     from memagent.server.limits import Keys, Limits, read_keys
     from memagent.server.listening import listen
 
+    settings = with_found_model(settings, console, quiet)
     known = read_keys(keys) if keys else Keys()
     limits = Limits(
         body_bytes=body_mib * _MIB,

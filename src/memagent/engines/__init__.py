@@ -36,6 +36,8 @@ def choose(settings: EngineSettings) -> Choice:
         return Choice("openai", f"the endpoint {without_secrets(settings.base_url)} is set")
     if model is None:
         return Choice("llamacpp", "no model and no endpoint are set: the embedded model")
+    if model.startswith("hf:"):
+        return Choice("llamacpp", f"{model} is a GGUF of the Hugging Face hub")
     if model.endswith(".gguf"):
         return Choice("llamacpp", f"{model} is a GGUF file")
     if (Path(model) / "config.json").is_file():
@@ -46,8 +48,8 @@ def choose(settings: EngineSettings) -> Choice:
         return Choice("openai", "an API key is set and the model is not a local file")
     raise SettingsError(
         f"the model {model!r} is not a .gguf file and not a Hugging Face folder: for OpenAI's models set "
-        "OPENAI_API_KEY, for another endpoint --base-url; --engine transformers loads a model of the Hugging "
-        "Face hub"
+        "OPENAI_API_KEY, for another endpoint --base-url; hf:ORG/REPO fetches a GGUF, --engine transformers "
+        "loads a model of the Hugging Face hub; memagent models lists what is at hand"
     )
 
 

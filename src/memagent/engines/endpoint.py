@@ -11,8 +11,9 @@ import posixpath
 import ssl
 from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Any
 
 import httpx2
@@ -214,6 +215,14 @@ class Endpoint:
         else:
             reason = f"{self.url} cannot be reached ({brief(_named(causes[-1]))}): check --base-url"
         return TransientError(reason, unreachable=True)
+
+
+def is_loopback(url: str | None) -> bool:
+    """Whether an address is this machine's own: no proxy can reach it, and none shall see what goes there."""
+    host = _address(url).host if url else ""
+    with suppress(ValueError):
+        return ip_address(host).is_loopback
+    return host == "localhost" or host.endswith(".localhost")
 
 
 def _address(url: str) -> httpx2.URL:

@@ -26,6 +26,7 @@ ROWS_FILE = "rows.jsonl"
 _INCIDENTAL = ("command", "python", "attempts")
 _INCIDENTAL_SETTINGS = (
     "engine", "base_url", "concurrency", "connect_seconds", "timeout_seconds", "retries", "threads",
+    "discover",
 )  # fmt: skip
 
 Key = tuple[str, int | None, int | None, int, str, int]

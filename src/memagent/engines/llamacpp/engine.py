@@ -21,7 +21,7 @@ from typing import Any
 from memagent.engines.adapters import adapter_of, misfit, name_with, trained_with
 from memagent.engines.forwarding import Forwarded
 from memagent.engines.gguf_header import trained_window
-from memagent.engines.llamacpp import embedded
+from memagent.engines.llamacpp import embedded, hub
 from memagent.engines.llamacpp.loopback import Loopback
 from memagent.engines.openai import Connection, OpenAIEngine
 from memagent.errors import EngineError, SettingsError
@@ -236,6 +236,8 @@ def _file(model: str | None) -> Path:
     """The GGUF file that is meant. Raises `SettingsError` if there is none."""
     if model is None:
         return embedded.default_model()
+    if model.startswith(hub.PREFIX):
+        return hub.fetched(model)
     path = Path(model).expanduser()
     if not path.is_file():
         raise SettingsError(f"there is no file {path}: name a .gguf file with --model")

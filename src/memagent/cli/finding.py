@@ -1,0 +1,47 @@
+"""Which model is meant where the settings leave it open: a server of this machine, or a file of the hub."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from rich.console import Console
+
+from memagent.cli.messages import tell, warn
+from memagent.engines.discovery import Search, chosen, look_around, settings_for, wanted
+from memagent.engines.llamacpp import hub
+from memagent.settings import Settings
+
+
+def with_found_model(settings: Settings, console: Console, quiet: bool = False) -> Settings:
+    """The settings, with the model that was found; says on stderr which one that is.
+
+    Raises `SettingsError` or `EngineError` for a model of the hub that cannot be fetched.
+    """
+    engine = settings.engine
+    if engine.model and engine.model.startswith(hub.PREFIX) and not engine.base_url:
+        path = hub.fetched(engine.model, bars=not quiet)
+        tell(console, f"the model is {path.name} of {engine.model}")
+        return replace(settings, engine=engine.changed(model=str(path)))
+    if not wanted(engine):
+        return settings
+    search = asyncio.run(look_around())
+    warn_of_silent(search, console)
+    if (found := chosen(search, engine.model)) is None:
+        if engine.model is None:
+            tell(console, "there is no model server on this machine: the embedded model reads")
+        return settings
+    server, model = found
+    others = "" if len(server.models) == 1 or engine.model else f" (one of {len(server.models)})"
+    tell(
+        console,
+        f"the model is {model}{others} of {server.place.name} at {server.place.base_url}; "
+        "--model names another, --no-discover turns this off",
+    )
+    return replace(settings, engine=asyncio.run(settings_for(server, model, engine)))
+
+
+def warn_of_silent(search: Search, console: Console) -> None:
+    """Say where something listens that did not answer in time."""
+    for place in search.silent:
+        warn(console, f"something listens at {place.base_url} but did not answer: not used ({place.name}?)")

@@ -1,0 +1,83 @@
+"""`memagent models`: the models that are at hand, and what is worth fetching."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import click
+from rich.console import Console
+
+from memagent.cli.finding import warn_of_silent
+from memagent.cli.messages import say, say_json
+from memagent.engines.discovery import Search, look_around
+from memagent.engines.llamacpp.embedded import installed_model
+from memagent.engines.llamacpp.hub import CachedModel, cached_models, memory_bytes
+from memagent.settings import load_settings
+
+_GIB = 2**30
+_AS_OF = "November 2026"
+_WORTH = {
+    "hf:bartowski/Llama-3.2-1B-Instruct-GGUF": 807_694_464,
+    "hf:bartowski/Llama-3.2-3B-Instruct-GGUF": 2_019_377_696,
+    "hf:bartowski/Qwen2.5-7B-Instruct-GGUF": 4_683_074_240,
+    "hf:bartowski/Qwen2.5-14B-Instruct-GGUF": 8_988_110_976,
+    "hf:bartowski/Qwen2.5-32B-Instruct-GGUF": 19_851_336_576,
+}
+"""Well-known models that follow instructions, with the bytes of their Q4_K_M."""
+
+_BESIDE_BYTES = 2 * _GIB  # what a window of 8K and everything else takes
+_SHARE = 0.75  # of the memory: the rest is for other programs
+
+
+@click.command(short_help="List the models at hand, and what is worth fetching.")
+@click.option("--json", "as_json", is_flag=True, help="print a JSON object")
+@click.pass_obj
+def command(console: Console, as_json: bool) -> int:
+    """List the models at hand: the embedded one, those of this machine's servers, GGUFs of the hub's cache.
+
+    Then what is worth fetching for this machine's memory: a suggestion of November 2026, not a measurement.
+    """
+    search = asyncio.run(look_around()) if load_settings().engine.discover else Search()
+    warn_of_silent(search, console)
+    cache, memory = cached_models(), memory_bytes()
+    worth = worth_fetching(memory, {it.name.rpartition(":")[0] for it in cache})
+    if as_json:
+        say_json(
+            {
+                "embedded": installed_model() is not None,
+                "servers": [
+                    {"name": it.place.name, "base_url": it.place.base_url, "models": it.models}
+                    for it in search.servers
+                ],
+                "cache": [{**asdict(it), "path": str(it.path)} for it in cache],
+                "memory_bytes": memory,
+                "worth_fetching": worth,
+            }
+        )
+        return 0
+    say("\n".join(_lines(search, cache, memory, worth)))
+    return 0
+
+
+def worth_fetching(memory: int | None, there: set[str]) -> list[str]:
+    """The models that fit into so many bytes of memory and are not there, the largest first."""
+    room = (memory or 0) * _SHARE - _BESIDE_BYTES
+    return [name for name, size in reversed(_WORTH.items()) if size <= room and name not in there]
+
+
+def _lines(search: Search, cache: list[CachedModel], memory: int | None, worth: list[str]) -> Iterator[str]:
+    yield "embedded: SmolLM2-135M-Instruct, small and weak" + (
+        "" if installed_model() else " (not installed)"
+    )
+    for server in search.servers:
+        yield f"{server.place.name} at {server.place.base_url}: {', '.join(server.models)}"
+    if not search.servers:
+        yield "servers on this machine: none found"
+    for it in cache:
+        yield f"in the hub's cache: {it.name}, {it.size_bytes / _GIB:.1f} GiB"
+    if worth:
+        told = "unknown memory" if memory is None else f"{memory / _GIB:.0f} GiB of memory"
+        yield f"worth fetching with {told} (a suggestion of {_AS_OF}):"
+        yield from (f"  --model {name}  {_WORTH[name] / _GIB:.1f} GiB" for name in worth)

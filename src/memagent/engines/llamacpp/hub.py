@@ -1,0 +1,230 @@
+"""GGUF models of the Hugging Face hub: found, fetched into the hub's own cache, and found there again.
+
+`hf:ORG/REPO` is the repository's Q4_K_M, or the quantisation nearest to it; `hf:ORG/REPO:QUANT` another. What
+is in the cache is used as it is, without asking the hub. Needs the extra `hub`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from memagent.errors import EngineError, SettingsError, extra_hint, reason
+
+_log = logging.getLogger("memagent")
+
+PREFIX = "hf:"
+DEFAULT_QUANT = "Q4_K_M"
+_LIST_SECONDS = 30.0
+
+_NAME = re.compile(r"hf:(?P<repo>[\w.-]+/[\w.-]+)(?::(?P<quant>[\w.-]+))?\Z", re.ASCII)
+_QUANT = re.compile(
+    r"(?i)(?:\A|[-_./])((?:UD-)?(?:I?Q\d(?:_[0-9A-Z]+)*|BF16|F16|F32|FP16|TQ\d_\d|MXFP4(?:_MOE)?))(?=[-_./]|\Z)"
+)
+_PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf\Z")
+_NO_MODEL = re.compile(r"(?i)(?:\A|/)mmproj|imatrix|(?:\A|[-_.])lora(?:[-_.]|\Z)")
+_BITS = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class HubModel:
+    """One quantisation of a repository: its files, the first of which is loaded and leads to the others."""
+
+    quant: str
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CachedModel:
+    """A GGUF that is in the hub's cache, by the name that loads it."""
+
+    name: str
+    path: Path
+    size_bytes: int
+
+
+def fetched(name: str, bars: bool = True) -> Path:
+    """The file of a model named `hf:...`, fetched now unless it is in the cache. Blocks.
+
+    With `bars`, stderr shows how far it is. A hub that cannot be reached is done without, where any
+    quantisation of the model is in the cache and none is named. Raises `SettingsError` for what is not there
+    or not allowed, `EngineError` for a hub that fails.
+    """
+    repo, quant = _parsed(name)
+    if path := cached(name):
+        return path
+    hub = _hub()
+    if not bars:
+        hub.utils.disable_progress_bars()
+    try:
+        found = models_in(it.rfilename for it in hub.HfApi().model_info(repo, timeout=_LIST_SECONDS).siblings)
+        model = _pick(found, quant, repo)
+        paths = [Path(hub.hf_hub_download(repo, file)) for file in model.files]
+    except (SettingsError, EngineError):
+        raise
+    except Exception as error:  # of the library, of HTTP, of the system
+        failure = _failure(error, repo, hub)
+        if isinstance(failure, EngineError) and quant is None and (path := cached(name, nearest=True)):
+            _log.warning("%s; %s is used, which is in the cache", failure, path.name)
+            return path
+        raise failure from error
+    return paths[0]
+
+
+def cached(name: str, nearest: bool = False) -> Path | None:
+    """The file of a model in the hub's cache, whole; None if it is not there.
+
+    With `nearest`, or where the hub must not be asked, any quantisation will do if none is named.
+    """
+    repo, quant = _parsed(name)
+    hub = _hub()
+    folder = _snapshot(hub, repo)
+    if folder is None:
+        return None
+    found = models_in(path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf") if path.exists())
+    whole = {label: it for label, it in found.items() if _is_whole(it)}
+    wanted = quant or DEFAULT_QUANT
+    if (
+        (model := _named(whole, wanted)) is None
+        and quant is None
+        and whole
+        and (nearest or hub.constants.HF_HUB_OFFLINE)
+    ):
+        model = _nearest(whole)
+    return folder / model.files[0] if model else None
+
+
+def models_in(files: Iterable[str]) -> dict[str, HubModel]:
+    """The models among the files of a repository, by their quantisation; parts of one are in order."""
+    groups: dict[str, list[str]] = {}
+    for file in sorted(files):
+        if file.endswith(".gguf") and not _NO_MODEL.search(file):
+            groups.setdefault(_PART.sub(".gguf", file), []).append(file)
+    found: dict[str, HubModel] = {}
+    for whole, parts in groups.items():
+        labels = _QUANT.findall(whole.removesuffix(".gguf"))
+        label = labels[-1].upper() if labels else Path(whole).stem
+        if label in found:  # several models in one repository: each by its file's name
+            label = Path(whole).stem
+        found[label] = HubModel(label, tuple(parts))
+    return found
+
+
+def cached_models() -> list[CachedModel]:
+    """The GGUF models in the hub's cache; none without the extra `hub`."""
+    try:
+        hub = _hub()
+    except SettingsError:
+        return []
+    found = []
+    for folder in sorted(Path(hub.constants.HF_HUB_CACHE).glob("models--*--*")):
+        repo = folder.name.removeprefix("models--").replace("--", "/", 1)
+        snapshot = _snapshot(hub, repo)
+        if snapshot is None:
+            continue
+        files = (it.relative_to(snapshot).as_posix() for it in snapshot.rglob("*.gguf") if it.exists())
+        for label, model in models_in(files).items():
+            if _is_whole(model):
+                size = sum((snapshot / file).stat().st_size for file in model.files)
+                found.append(CachedModel(f"{PREFIX}{repo}:{label}", snapshot / model.files[0], size))
+    return found
+
+
+def _snapshot(hub: Any, repo: str) -> Path | None:
+    """The folder of the newest snapshot of a repository in the cache."""
+    folder = Path(hub.constants.HF_HUB_CACHE) / f"models--{repo.replace('/', '--')}"
+    try:
+        commit = (folder / "refs" / "main").read_text("ascii").strip()
+    except (OSError, UnicodeError):
+        return None
+    snapshot = folder / "snapshots" / commit
+    return snapshot if snapshot.is_dir() else None
+
+
+def _is_whole(model: HubModel) -> bool:
+    """Whether no part is missing."""
+    last = _PART.search(model.files[-1])
+    return last is None or len(model.files) == int(last[2])
+
+
+def _parsed(name: str) -> tuple[str, str | None]:
+    found = _NAME.match(name)
+    if found is None:
+        raise SettingsError(f"{name!r} is no model of the hub: write it as hf:ORG/REPO or hf:ORG/REPO:QUANT")
+    return found["repo"], found["quant"]
+
+
+def _pick(found: Mapping[str, HubModel], quant: str | None, repo: str) -> HubModel:
+    if not found:
+        raise SettingsError(f"{repo} has no GGUF file: look for a repository whose name ends in GGUF")
+    if quant is None:
+        return _nearest(found)
+    if model := _named(found, quant):
+        return model
+    raise SettingsError(f"{repo} has no {quant}: it has {', '.join(found)}")
+
+
+def _named(found: Mapping[str, HubModel], quant: str) -> HubModel | None:
+    return next((it for label, it in found.items() if label.lower() == quant.lower()), None)
+
+
+def _nearest(found: Mapping[str, HubModel]) -> HubModel:
+    """Q4_K_M, or what is nearest to it: as many bits, then more rather than fewer, K before others."""
+
+    def distance(label: str) -> tuple[float, bool, str]:
+        digits = _BITS.search(label)
+        bits = int(digits[0]) if digits else 99
+        return (abs(bits - 4) + 0.5 * (bits < 4), "_K" not in label, label)
+
+    return found.get(DEFAULT_QUANT) or found[min(found, key=distance)]
+
+
+def _failure(error: Exception, repo: str, hub: Any) -> SettingsError | EngineError:
+    """What a failure of the library means."""
+    errors = hub.errors
+    where = f"{hub.constants.ENDPOINT}/{repo}"
+    if isinstance(error, errors.GatedRepoError):
+        return SettingsError(
+            f"{repo} is gated: accept its terms at {where}, then set HF_TOKEN to a token of your account"
+        )
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return SettingsError(
+            f"there is no {where}; if it is private, set HF_TOKEN to a token that may read it"
+        )
+    if isinstance(error, errors.OfflineModeIsEnabled | errors.LocalEntryNotFoundError):
+        return SettingsError(f"{repo} is not in the cache, and the hub is not asked: unset HF_HUB_OFFLINE")
+    if isinstance(error, OSError) and error.errno and not isinstance(error, ConnectionError):
+        return SettingsError(f"{repo} cannot be stored in {hub.constants.HF_HUB_CACHE}: {reason(error)}")
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return EngineError(
+        f"{where} cannot be fetched ({lines[0][:200]}): the same command continues where it ended"
+    )
+
+
+def _hub() -> Any:
+    """The library, which reads its settings from the environment when it is loaded."""
+    try:
+        for part in ("constants", "errors", "utils"):
+            importlib.import_module(f"huggingface_hub.{part}")
+        return importlib.import_module("huggingface_hub")
+    except ImportError as error:
+        raise SettingsError(f"--model hf:... needs a package: {extra_hint('hub')}") from error
+
+
+def memory_bytes() -> int | None:
+    """The memory of this machine, or of the container that this process is in; None where it is not told."""
+    try:
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text("ascii").strip()
+    except OSError:
+        return total
+    return min(total, int(limit)) if limit.isdigit() else total

@@ -1,0 +1,121 @@
+"""With nothing said, `ask` and `serve` use a model server of this machine, and say so; `models` lists all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from memagent.cli import main
+from memagent.cli.models import worth_fetching
+from memagent.engines import discovery
+from memagent.engines.discovery import Place
+from server import Server
+
+Serve = Callable[..., Server]
+
+
+@pytest.fixture
+def found(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Server:
+    """A server with two models where vLLM usually listens; nothing listens at the other places."""
+    listed = [{"id": name, "object": "model", "max_model_len": 8192} for name in ("reader-7b", "other-3b")]
+    server = serve(listed=listed)
+    port = int(server.base_url.rpartition(":")[2].removesuffix("/v1"))
+    monkeypatch.setattr(discovery, "PLACES", (Place("Ollama", 9), Place("vLLM", port)))
+    monkeypatch.setattr(discovery, "SECONDS", 20.0)
+    monkeypatch.delenv("MEMAGENT_DISCOVER")
+    return server
+
+
+@pytest.fixture
+def story(tmp_path: Path) -> str:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "story.txt").write_text("FACT-1: lamp", "utf-8")
+    return str(tmp_path / "docs" / "story.txt")
+
+
+def asked_models(server: Server) -> set[str]:
+    return {body["model"] for body in server.asked}
+
+
+def test_ask_uses_what_it_finds_and_says_so(
+    found: Server, story: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "top-secret")
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    assert main(["ask", "Which facts?", story, "--quiet"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("FACT-1: lamp")
+    assert f"the model is reader-7b (one of 2) of vLLM at {found.base_url}" in err and "--no-discover" in err
+    assert asked_models(found) == {"reader-7b"}
+    assert not any("authorization" in request.headers for request in found.requests)
+
+
+def test_each_uses_what_it_finds(found: Server, story: str, tmp_path: Path) -> None:
+    out = str(tmp_path / "table.csv")
+    assert main(["ask", "--each", "Which facts?", str(Path(story).parent), "--out", out]) == 0
+    assert asked_models(found) == {"reader-7b"}
+
+
+def test_a_named_model_is_looked_for_by_its_name(
+    found: Server, story: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ask", "Which facts?", story, "--model", "other-3b"]) == 0
+    assert asked_models(found) == {"other-3b"} and "the model is other-3b of vLLM" in capsys.readouterr().err
+    assert main(["ask", "Which facts?", story, "--model", "nobody-has-it"]) == 2
+    assert "memagent models lists what is at hand" in capsys.readouterr().err
+    assert main(["ask", "Which facts?", story, "--model", "gone.gguf"]) == 2
+    assert "gone.gguf" in capsys.readouterr().err and asked_models(found) == {"other-3b"}
+
+
+def test_what_is_said_wins(found: Server, serve: Serve, story: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = serve()
+    assert main(["ask", "Which facts?", story, "--base-url", mine.base_url]) == 0
+    monkeypatch.setenv("OPENAI_BASE_URL", mine.base_url)
+    assert main(["ask", "Which facts?", story]) == 0
+    assert len(mine.asked) == 4 and found.requests == []
+
+
+def test_it_can_be_turned_off(
+    found: Server, story: str, nobody: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memagent.engines.llamacpp.embedded.installed_model", lambda: None)
+    assert main(["ask", "Which facts?", story, "--no-discover"]) == 2  # the embedded model, taken away
+    monkeypatch.setenv("MEMAGENT_DISCOVER", "false")
+    assert main(["ask", "Which facts?", story]) == 2
+    assert found.requests == []
+
+
+def test_doctor_lists_what_it_finds(found: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert f"servers on this machine: vLLM at {found.base_url} (reader-7b, other-3b)" in out
+    assert "model: reader-7b at" in out and "window: 8192" in out
+    assert found.asked == []
+    assert main(["doctor", "--no-discover", "--base-url", found.base_url, "--model", "reader-7b"]) == 0
+    assert "servers on this machine" not in capsys.readouterr().out
+
+
+def test_models_lists_what_is_at_hand(found: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models"]) == 0
+    out = capsys.readouterr().out
+    assert "embedded: SmolLM2" in out and f"vLLM at {found.base_url}: reader-7b, other-3b" in out
+    assert main(["models", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["servers"] == [
+        {"name": "vLLM", "base_url": found.base_url, "models": ["reader-7b", "other-3b"]}
+    ]
+    assert told["cache"] == []
+
+
+def test_what_is_worth_fetching_fits_the_memory() -> None:
+    gib = 2**30
+    assert worth_fetching(None, set()) == worth_fetching(2 * gib, set()) == []
+    assert [name.split("/")[1] for name in worth_fetching(8 * gib, set())] == [
+        "Llama-3.2-3B-Instruct-GGUF",
+        "Llama-3.2-1B-Instruct-GGUF",
+    ]
+    most = worth_fetching(64 * gib, set())
+    assert len(most) == 5 and worth_fetching(64 * gib, {most[0]}) == most[1:]

@@ -1,0 +1,202 @@
+"""Model servers on this machine are found, within half a second, and nothing else is taken for one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from memagent.engines import discovery
+from memagent.engines.discovery import FoundServer, Place, Search, chosen, look_around, settings_for, wanted
+from memagent.errors import SettingsError
+from memagent.settings import EngineSettings
+from server import Fault, Server
+
+Serve = Callable[..., Server]
+GENEROUS = 20.0  # on a busy machine; what hangs is given less
+
+
+def model(name: str, **fields: Any) -> dict[str, Any]:
+    return {"id": name, "object": "model", **fields}
+
+
+def place(server: Server, name: str = "vLLM") -> Place:
+    return Place(name, int(server.base_url.rpartition(":")[2].removesuffix("/v1")))
+
+
+def search(*places: Place, seconds: float = GENEROUS) -> Search:
+    return asyncio.run(look_around(places, seconds))
+
+
+def models(found: Search) -> list[tuple[str, tuple[str, ...]]]:
+    return [(server.place.name, server.models) for server in found.servers]
+
+
+def ollama(serve: Serve, able: Mapping[str, list[str] | None], context: int | None = 4096) -> Server:
+    """A server that answers Ollama's own pages, too: what each model is able to, and what is running."""
+
+    def show(body: dict[str, Any]) -> Fault:
+        told = able[body["model"]]
+        return Fault(body=json.dumps({"details": {}} | ({} if told is None else {"capabilities": told})))
+
+    def running(body: dict[str, Any]) -> Fault:
+        loaded = [it.body["model"] for it in server.requests if it.path == "/api/generate"]
+        told = {} if context is None else {"context_length": context}
+        return Fault(body=json.dumps({"models": [{"name": name, "model": name, **told} for name in loaded]}))
+
+    server = serve(
+        listed=[model(name) for name in able],
+        pages={
+            "/api/show": show,
+            "/api/generate": lambda body: Fault(body=json.dumps({"done": body["model"] != "broken"})),
+            "/api/ps": running,
+        },
+    )
+    return server
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    """Something that takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening
+
+
+def test_servers_are_found_in_the_order_of_the_places(serve: Serve) -> None:
+    first = serve(listed=[model("reader-7b", max_model_len=8192), model("adapter", parent="reader-7b")])
+    second = ollama(serve, {"qwen2.5:7b": ["completion", "tools"]})
+    found = search(place(second, "Ollama"), Place("nothing", 9), place(first))
+    assert models(found) == [("Ollama", ("qwen2.5:7b",)), ("vLLM", ("reader-7b",))]
+    assert found.servers[1].windows == {"reader-7b": 8192} and found.silent == ()
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        Fault(headers={"Content-Type": "text/html"}, body="<html><title>Jenkins</title></html>"),
+        Fault(body="[]"),
+        Fault(body='"models"'),
+        Fault(body='{"data": [{"id": "a", "object": "model"}]}'),
+        Fault(body='{"object": "list", "data": {"id": "a"}}'),
+        Fault(body='{"object": "list", "data": []}'),
+        Fault(body='{"object": "list", "data": [{"id": "a"}, {"id": 1, "object": "model"}, 7]}'),
+        Fault(body='{"object": "list", "data": [{"id": "a\\u001b[2J", "object": "model"}]}'),
+        Fault(status=401, body='{"object": "list", "data": [{"id": "a", "object": "model"}]}'),
+        Fault(status=302, headers={"Location": "https://example.invalid/v1/models"}),
+        Fault(status=302, headers={"Location": "/v1/models"}),
+        Fault(body="[" * 100_000),
+        Fault(body=b"\xff\xfe\x00"),
+        Fault(body='{"object": "list", "data": [' + '{"id": "a", "object": "model"}, ' * 50_000 + "]}"),
+        Fault(cut="before"),
+        Fault(cut="middle", body='{"object": "list", "data": [{"id": "a", "object": "model"}]}'),
+    ],
+)  # fmt: skip
+def test_another_web_server_is_none(serve: Serve, page: Fault) -> None:
+    server = serve()
+    server.model_page = page
+    assert search(place(server)) == Search()
+
+
+def test_one_that_hangs_keeps_nobody_waiting(serve: Serve, listener: socket.socket) -> None:
+    hanging = Place("llama.cpp", listener.getsockname()[1])
+    server = serve(listed=[model("reader-7b")])
+    found = search(hanging, place(server), seconds=1.5)
+    assert models(found) == [("vLLM", ("reader-7b",))] and found.silent == (hanging,)
+    assert discovery.SECONDS == 0.5
+
+
+def test_one_that_answers_late_is_not_waited_for(serve: Serve) -> None:
+    server = serve()
+    server.model_page = Fault(delay_seconds=60.0, body="{}")
+    began = time.monotonic()
+    assert search(place(server), seconds=0.3).silent == (place(server),)
+    assert time.monotonic() - began < 30.0
+
+
+def test_proxies_are_not_asked(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "ALL_PROXY", "http_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    server = serve(listed=[model("reader-7b")])
+    assert models(search(place(server))) == [("vLLM", ("reader-7b",))]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["nomic-embed-text:latest", "all-minilm:l6-v2", "mxbai-embed-large", "bge-m3:latest", "BAAI/bge-large-en",
+     "intfloat/e5-base", "text-embedding-nomic-embed-text-v1.5", "Qwen/Qwen3-Embedding-0.6B",
+     "Qwen/Qwen3-Reranker-4B", "whisper-large", "openai/clip-vit"],
+)  # fmt: skip
+def test_a_model_that_cannot_chat_is_not_taken(serve: Serve, name: str) -> None:
+    assert search(place(serve(listed=[model(name)]))) == Search()
+    assert search(place(ollama(serve, {name: None}), "Ollama")) == Search()
+
+
+@pytest.mark.parametrize("name", ["bertha-7b", "gemma3:4b", "clippy:7b", "mistral-small3.2", "gpt-oss:20b"])
+def test_a_name_that_only_looks_so_is_taken(serve: Serve, name: str) -> None:
+    assert models(search(place(serve(listed=[model(name)])))) == [("vLLM", (name,))]
+
+
+def test_what_the_server_says_goes_before_the_name(serve: Serve) -> None:
+    server = ollama(serve, {"my-notes": ["embedding"], "embedded-chat": ["completion"]})
+    assert models(search(place(server, "Ollama"))) == [("Ollama", ("embedded-chat",))]
+    listed = {"data": [{"id": "a", "type": "embeddings"}, {"id": "b", "type": "vlm"}, {"type": 3}, 9]}
+    studio = serve(
+        listed=[model("a"), model("b")],
+        pages={"/api/v0/models": lambda body: Fault(body=json.dumps(listed))},
+    )
+    assert models(search(place(studio, "LM Studio"))) == [("LM Studio", ("b",))]
+
+
+def settled(server: Server, kind: str, name: str, **fields: Any) -> EngineSettings:
+    (found,) = search(place(server, kind)).servers
+    return asyncio.run(settings_for(found, name, EngineSettings(**fields)))
+
+
+def test_a_key_is_not_sent_to_a_server_that_was_found(serve: Serve) -> None:
+    server = serve(listed=[model("reader-7b", max_model_len=8192)])
+    made = settled(server, "vLLM", "reader-7b", api_key="top-secret", retries=2)
+    assert (made.api_key, made.base_url, made.model) == (None, server.base_url, "reader-7b")
+    assert made.window_tokens == 8192 and made.retries == 2
+    assert not any("authorization" in it.headers for it in server.requests)
+
+
+@pytest.mark.parametrize(("told", "window"), [(4096, 4096), (32768, 32768), (None, 2048)])
+def test_ollama_is_asked_for_the_window_that_it_cuts_at(serve: Serve, told: int | None, window: int) -> None:
+    server = ollama(serve, {"qwen2.5:7b": ["completion"]}, context=told)
+    assert settled(server, "Ollama", "qwen2.5:7b").window_tokens == window
+    assert settled(server, "Ollama", "qwen2.5:7b", window_tokens=999).window_tokens == 999
+
+
+def test_a_model_that_ollama_cannot_load_is_told(serve: Serve) -> None:
+    with pytest.raises(SettingsError, match="ollama run broken"):
+        settled(ollama(serve, {"broken": ["completion"]}), "Ollama", "broken")
+
+
+def test_what_is_looked_for() -> None:
+    assert wanted(EngineSettings()) and wanted(EngineSettings(model="qwen2.5:7b"))
+    for given in (
+        {"discover": False}, {"engine": "llamacpp"}, {"base_url": "http://a/v1"}, {"model": "a.gguf"},
+        {"adapter": "a"}, {"model": "./folder"}, {"model": "hf:o/r"}, {"model": "gpt-4o", "api_key": "sk"},
+    ):  # fmt: skip
+        assert not wanted(EngineSettings(**given))  # type: ignore[arg-type]
+
+
+def test_the_first_server_with_the_model_is_chosen() -> None:
+    first, second = Place("Ollama", 1), Place("vLLM", 2)
+    found = Search(
+        (FoundServer(first, ("a:latest", "b:7b"), {}), FoundServer(second, ("c", "b:7b"), {})),
+    )
+    taken = {name: chosen(found, name) for name in (None, "a", "b:7b", "c", "d")}
+    assert {name: it and (it[0].place.name, it[1]) for name, it in taken.items()} == {
+        None: ("Ollama", "a:latest"),
+        "a": ("Ollama", "a:latest"),
+        "b:7b": ("Ollama", "b:7b"),
+        "c": ("vLLM", "c"),
+        "d": None,
+    }
+    assert chosen(Search(), None) is None
