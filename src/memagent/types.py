@@ -114,7 +114,8 @@ class Conversation:
     """One independent prompt and its completion: an update of the memory, or the final answer.
 
     `memory` is the memory after it. An update also tells which part of the document it read
-    (`span`, character offsets) and whether the model said that it now knows `enough`.
+    (`span`, character offsets), whether the model said that it now knows `enough`, and how many passages
+    of its reply were `refused`, because the document does not hold them.
     """
 
     kind: Literal["update", "answer"]
@@ -125,6 +126,7 @@ class Conversation:
     span: tuple[int, int] | None = None
     source: str | None = None
     enough: bool = False
+    refused: int = 0
     seconds: float = 0.0
 
 

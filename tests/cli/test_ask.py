@@ -19,7 +19,7 @@ from server import Server, facts_document, lasting_fault, refusal
 FIELDS = [
     "answer", "memory", "problem", "workflow", "model", "chunks", "document_tokens", "calls", "cut",
     "prompt_tokens", "cached_tokens", "completion_tokens", "cost", "seconds", "trace",
-    "stopped_early", "sources", "statements",
+    "stopped_early", "sources", "statements", "refused",
 ]  # fmt: skip
 
 
@@ -385,6 +385,26 @@ def test_a_dry_run_counts_all_questions(
     one = json.loads(capsys.readouterr().out)
     assert main([*arguments, "-q", "what?", "-q", "who?"]) == 0
     assert json.loads(capsys.readouterr().out)["calls"] == 2 * one["calls"]
+
+
+def test_evidence_shows_its_sources_and_tells_what_was_refused(
+    serve: Callable[..., Server], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    story = tmp_path / "story.txt"
+    story.write_text("It rained. The black hat was lost in Vienna.", "utf-8")
+    server = serve(
+        lambda messages: (
+            "ADD The black hat was lost in Vienna.\nADD The hat was red."
+            if "<chunk" in messages[-1]["content"]
+            else "The black hat [E1]."
+        )
+    )
+    arguments = ["ask", "Which hat?", str(story), "--base-url", server.base_url, "--workflow", "evidence"]
+    assert main(arguments) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("The black hat.\n\n- The black hat.\n")
+    assert "characters 11 to 44: 'The black hat was lost in Vienna.'" in out
+    assert "1 passages of replies were refused" in err
 
 
 def test_cite_tells_where_each_statement_stands(

@@ -19,7 +19,7 @@ FACTS = ("A hat was lost.", "The goose held a stone.")
 STORY = "A hat was lost.\n\n" + "Nothing was said. " * 40 + "\n\nThe goose held a stone.\n"
 
 
-def record(folder: Path, *names: str) -> Path:
+def record(folder: Path, *names: str, workflow: str = "gated") -> Path:
     """The journal of a read of files with the same story, which keeps both of its facts."""
     for name in names:
         (folder / name).write_text(STORY, "utf-8")
@@ -33,9 +33,11 @@ def record(folder: Path, *names: str) -> Path:
             it for it in ("A hat was lost.", "The goose held a stone.") if it in shown and it not in memory
         ]
         memory.extend(fresh)
+        if workflow == "evidence":
+            return "\n".join(f"ADD {it}" for it in fresh) or "UNCHANGED"
         return "MEMORY\n" + " ".join(memory) if fresh else "UNCHANGED"
 
-    settings = memagent.Settings(read=memagent.ReadSettings(workflow="gated", chunk_tokens=60))
+    settings = memagent.Settings(read=memagent.ReadSettings(workflow=workflow, chunk_tokens=60))
     trace = folder / "trace.jsonl"
     files = [folder / name for name in names]
     memagent.read("What?", files, engine=memagent.ScriptedEngine(reply), trace=trace, settings=settings)
@@ -65,6 +67,16 @@ def test_the_page_holds_the_journal_the_text_and_the_sources(
     at, length = source["at"], len(source["excerpt"])
     assert text[at : at + length] == source["excerpt"] == "The goose held a stone."
     assert STORY[source["start"] : source["end"]] == source["excerpt"]
+
+
+def test_the_sources_of_excerpts_are_those_of_the_memory(tmp_path: Path) -> None:
+    trace, out = record(tmp_path, "a.txt", workflow="evidence"), tmp_path / "page.html"
+    assert main(["view", str(trace), "--out", str(out)]) == 0
+    lines = [json.loads(line) for line in held(out, "embedded-journal").splitlines()]
+    supported, bare = lines[-1]["statements"]
+    source = supported["source"]
+    assert bare["source"] is None and source["excerpt"] == "The goose held a stone."
+    assert STORY[source["at"] :].startswith(source["excerpt"])
 
 
 def test_without_its_text_a_page_has_places_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -296,7 +296,7 @@ def test_traces_are_journals_that_a_killed_run_continues(serve: Serve, tmp_path:
     expected = without_times(tmp_path / "out")
     (tmp_path / "out" / "rows.jsonl").write_bytes(b"")
     half = next(path for path in journals if "gated" in path.name)
-    half.write_bytes(half.read_bytes()[:-400])
+    half.write_bytes(half.read_bytes()[:-450])
     server = serve(find_code)
     run(tmp_path / "out", server, plan, traces=True, resume=True)
     assert without_times(tmp_path / "out") == expected

@@ -241,6 +241,8 @@ async def _answer(
             asked.passes.append(read.found)
     if cut := read.progress.cut:
         warn(console, f"{cut} of {read.progress.calls} replies were cut at their token budget")
+    if refused := read.progress.refused:
+        warn(console, f"{refused} passages of replies were refused: the document does not hold them")
     return question, read.result
 
 

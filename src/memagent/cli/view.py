@@ -21,7 +21,8 @@ from memagent.documents.chunking import split
 from memagent.documents.tokens import estimate_tokens
 from memagent.errors import DocumentError, JournalError, SettingsError
 from memagent.reading.journal import read_journal
-from memagent.reading.sources import Provenance, Source, Statement, located, statements_of
+from memagent.reading.sources import Provenance, Source, Sources, Statement, located, statements_of
+from memagent.reading.workflows import WORKFLOWS
 from memagent.server.page import bound_page
 from memagent.storage import written_whole
 from memagent.types import Completion, Conversation
@@ -155,8 +156,11 @@ def _offsets(text: DocumentText) -> dict[str, int]:
 
 def _statements(path: Path, text: DocumentText, answer: str) -> tuple[Statement, ...]:
     """As a read with `cite` finds them, but only what the last memory holds is looked for."""
-    provenance = Provenance()
     header = next(read_journal(path))
+    workflow = WORKFLOWS.get(header["workflow"])
+    if workflow and workflow.provenance:
+        return _told_by_memory(path, workflow.provenance(), answer)
+    provenance = Provenance()
     if header["workflow"] != "map_reduce":  # whose notes are no memory
         for line, brought in _bringing(path):
             start, end = line["span"]
@@ -167,6 +171,14 @@ def _statements(path: Path, text: DocumentText, answer: str) -> tuple[Statement,
     bare = [Statement(it, None) for it in statements_of(answer)]
     chunk_tokens = header["budgets"]["chunk_tokens"]
     return located(bare, split(text.document, chunk_tokens, estimate_tokens))
+
+
+def _told_by_memory(path: Path, provenance: Sources, answer: str) -> tuple[Statement, ...]:
+    """The statements of an answer from a memory that tells its places itself."""
+    for line in read_journal(path):
+        if line["type"] == "conversation" and line["span"] is not None:
+            provenance.update(_conversation(line, line["memory"]))
+    return provenance.answer(answer)
 
 
 def _bringing(path: Path) -> Iterator[tuple[dict[str, Any], list[str]]]:

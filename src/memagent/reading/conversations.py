@@ -109,6 +109,8 @@ class Reading:
             seconds=time.perf_counter() - started,
         )
         verdict = read_reply(completion.text, memory, self.prompts)
+        if not isinstance(verdict, Verdict):
+            verdict = await verdict
         if verdict.action == "ask":
             return [update, await self._asked(update, verdict)]
         return [await self._after(update, verdict, completion)]
@@ -132,7 +134,7 @@ class Reading:
         after = verdict.memory_after(update.memory)
         if after != update.memory:
             after = await self._within_budget(after, written)
-        return replace(update, memory=after, enough=verdict.enough)
+        return replace(update, memory=after, enough=verdict.enough, refused=verdict.refused)
 
     def _fits_memory(self, text: str) -> bool:
         return self.model.count_tokens(text) <= self.budgets.memory_tokens

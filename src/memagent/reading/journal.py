@@ -154,6 +154,7 @@ class Journal:
                 "usage": asdict(conversation.completion.usage),
                 "memory": conversation.memory,
                 "enough": conversation.enough,
+                "refused": conversation.refused,
                 "seconds": round(conversation.seconds, 3),
             },
             sync=False,  # it follows from the reply, which is on the disk

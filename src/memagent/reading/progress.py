@@ -13,11 +13,12 @@ from memagent.types import Conversation
 class Progress:
     """What a read has come to so far.
 
-    `chunks` and `document_tokens` count what was cut from the document; `fraction` is about how much of
-    it that is, from 0 to 1, or None if it cannot be known. `calls` counts conversations, `recalled` those of
-    them that a resumed journal had, `cut` replies that ended at their token budget. Token counts are the
-    engine's. `cost` is None without prices. `seconds` is the time since this process began the read.
-    `statements` are those of the memory with their sources, if the settings ask for them.
+    `chunks` and `document_tokens` count what was cut from the document; `fraction` is about how much of it
+    that is, from 0 to 1, or None if it cannot be known. `calls` counts conversations, `recalled` those of
+    them that a resumed journal had, `cut` replies that ended at their token budget, `refused` passages of
+    replies that the document does not hold. Token counts are the engine's. `cost` is None without prices.
+    `seconds` is the time since this process began the read. `statements` are those of the memory with their
+    sources, if the settings ask for them.
     """
 
     chunks: int = 0
@@ -26,6 +27,7 @@ class Progress:
     calls: int = 0
     recalled: int = 0
     cut: int = 0
+    refused: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
@@ -81,6 +83,7 @@ class Meter:
             calls=now.calls + 1,
             recalled=recalled,
             cut=now.cut + (conversation.completion.finish_reason == "length"),
+            refused=now.refused + conversation.refused,
             prompt_tokens=now.prompt_tokens + usage.prompt_tokens,
             cached_tokens=now.cached_tokens + usage.cached_tokens,
             completion_tokens=now.completion_tokens + usage.completion_tokens,

@@ -27,7 +27,7 @@ from memagent.reading.conversations import Reading
 from memagent.reading.journal import Journal
 from memagent.reading.progress import Meter, Progress
 from memagent.reading.replies import without_thought
-from memagent.reading.sources import Provenance, Statement, located
+from memagent.reading.sources import Provenance, Sources, Statement, located
 from memagent.reading.workflows import WORKFLOWS, chosen_workflow
 from memagent.settings import ReadSettings
 from memagent.types import Chunk, Conversation, Engine
@@ -39,9 +39,10 @@ class Result:
 
     `chunks` and `document_tokens` count what was read, which is less than the document if `stopped_early`;
     `calls` counts conversations, those of a resumed journal included; `cut` those whose reply ended at its
-    token budget; `seconds` is the time since this process began the read; `cost` is None without prices.
-    `sources` names the files that were read; `statements` are those of the answer, with the place that each
-    comes from, if the settings ask for them (`cite`).
+    token budget, `refused` passages that replies claim and the document does not hold; `seconds` is the time
+    since this process began the read; `cost` is None without prices. `sources` names the files that were
+    read; `statements` are those of the answer, with the place that each comes from, if the settings ask for
+    them (`cite`).
     """
 
     answer: str
@@ -62,6 +63,7 @@ class Result:
     stopped_early: bool
     sources: tuple[str, ...]
     statements: tuple[Statement, ...] = ()
+    refused: int = 0
 
 
 class Read:
@@ -109,7 +111,9 @@ class Read:
         self.answer = ""
         self.statements: tuple[Statement, ...] = ()
         self.stopped_early = False
-        self._provenance = Provenance() if self.settings.cite else None
+        self._provenance = self._workflow.provenance() if self._workflow.provenance else None
+        if self.settings.cite and self._provenance is None:
+            self._provenance = Provenance()
         self._traces = [trace] if isinstance(trace, Path) else list(trace or ())
         self._resume, self._memory, self._asks, self._answers = resume, memory, asks, answers
         self._journal: Journal | None = None
@@ -172,6 +176,7 @@ class Read:
                     yield conversation
             if self._provenance:
                 self.statements = await asyncio.to_thread(self._cited, self._provenance, reading)
+                self.answer = self._provenance.bare(self.answer)
             if journal and self._answers:
                 await journal.finish(self.answer)
         finally:
@@ -213,6 +218,7 @@ class Read:
             document_tokens=now.document_tokens,
             calls=now.calls,
             cut=now.cut,
+            refused=now.refused,
             prompt_tokens=now.prompt_tokens,
             cached_tokens=now.cached_tokens,
             completion_tokens=now.completion_tokens,
@@ -275,8 +281,10 @@ class Read:
         seconds = time.perf_counter() - self._started
         self._meter.conversation(conversation, recalled, seconds, statements)
 
-    def _cited(self, provenance: Provenance, reading: Reading) -> tuple[Statement, ...]:
+    def _cited(self, provenance: Sources, reading: Reading) -> tuple[Statement, ...]:
         """The statements of the answer with their sources, from the memory or else the whole document."""
+        if not self.settings.cite:  # a memory with places of its own
+            return provenance.answer(self.answer)
         chunks = split(self.document.blocks(), reading.budgets.chunk_tokens, estimate_tokens)
         return located(provenance.answer(self.answer), chunks)
 

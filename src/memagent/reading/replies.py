@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -32,20 +32,23 @@ _WORD = re.compile(rf"[{_CHINESE}](?=([{_CHINESE}]?))|[^\W_{_CHINESE}]+")
 class Verdict:
     """What a reply does: `keep` the memory, `replace` it by `text`, or neither is sure: `ask`.
 
-    `text` is the memory that the reply would be. `enough` is whether the model said that no more is needed.
+    `text` is the memory that the reply would be. `enough` is whether the model said that no more is needed,
+    `refused` how many passages of it were not taken.
     """
 
     action: Literal["keep", "replace", "ask"]
     text: str = ""
     enough: bool = False
+    refused: int = 0
 
     def memory_after(self, memory: str) -> str:
         """The memory after the update, if nobody is asked: an unexplained reply counts as the new one."""
         return memory if self.action == "keep" else self.text
 
 
-ReplyReader = Callable[[str, str, Prompts], Verdict]
-"""From a reply as the model wrote it, the memory before it and the prompts to the verdict."""
+ReplyReader = Callable[[str, str, Prompts], Verdict | Awaitable[Verdict]]
+"""From a reply as the model wrote it, the memory before it and the prompts to the verdict; awaited if that
+takes time."""
 
 
 def without_thought(reply: str) -> str:

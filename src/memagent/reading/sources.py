@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from memagent.reading.wording import UNSPACED, is_telling, place_of, says
 from memagent.types import Chunk, Conversation
@@ -46,6 +47,31 @@ class Statement:
 
     text: str
     source: Source | None
+
+
+class Sources(Protocol):
+    """Follows a memory while a document is read, and knows where its statements come from."""
+
+    def chunk(self, chunk: Chunk) -> None:
+        """A chunk is about to be read."""
+        ...
+
+    def update(self, conversation: Conversation) -> None:
+        """The memory was written. May block."""
+        ...
+
+    @property
+    def memory(self) -> tuple[Statement, ...]:
+        """The statements of the memory as it is now."""
+        ...
+
+    def answer(self, answer: str) -> tuple[Statement, ...]:
+        """The statements of an answer, with the sources of what the memory says of them. May block."""
+        ...
+
+    def bare(self, answer: str) -> str:
+        """The answer without the marks that name its sources."""
+        ...
 
 
 class Provenance:
@@ -88,6 +114,10 @@ class Provenance:
             source = self._statements.get(text) or self._supporting(text)
             found.append(Statement(text, source))
         return tuple(found)
+
+    def bare(self, answer: str) -> str:
+        """The answer, which has no marks."""
+        return answer
 
     def _supporting(self, statement: str) -> Source | None:
         """The first source of the memory that says a statement of the answer."""

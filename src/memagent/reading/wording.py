@@ -94,7 +94,7 @@ def says(text: str, statement: str) -> bool:
 
 def place_of(statement: str, text: str) -> tuple[int, int] | None:
     """The span of a statement's words in a text, the first if there are several; None if there is none."""
-    wanted, found = _words_of(statement), _words_of(text)
+    wanted, found = _words_of(statement), _words_of_text(text)
     count = len(wanted.words)
     if not count or any(word not in found.places for word in wanted.words):
         return None
@@ -118,6 +118,11 @@ def is_telling(statement: str) -> bool:
 
 
 @lru_cache(maxsize=8)
+def _words_of_text(text: str) -> _Words:
+    """The words of a text in which several statements are looked for."""
+    return _words_of(text)
+
+
 def _words_of(text: str) -> _Words:
     made, end, before, last = _Words(), 0, "", ""
     for found in _TOKEN.finditer(text):

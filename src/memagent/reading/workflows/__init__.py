@@ -7,7 +7,7 @@ through the protocol only, may hold conversations side by side, and yields each 
 from __future__ import annotations
 
 import difflib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -16,7 +16,8 @@ from memagent.errors import SettingsError
 from memagent.prompts import GATED, OVERWRITE, Prompts, load_prompts, prompts_from
 from memagent.reading.budgets import Budgets, fitted_budgets
 from memagent.reading.conversations import Reading
-from memagent.reading.workflows import heads, map_reduce, refine, whole
+from memagent.reading.sources import Sources
+from memagent.reading.workflows import evidence, heads, map_reduce, refine, whole
 from memagent.reading.workflows.gated import gated
 from memagent.reading.workflows.overwrite import overwrite
 from memagent.settings import ReadSettings
@@ -41,7 +42,8 @@ class Workflow:
 
     `templates` says whether a user's own prompts may take their place; `keeps_memory` whether all that it
     knows is in its memory, so that another read may start from it and the answer be left out; `heeds` names
-    the settings that no other workflow has a use for.
+    the settings that no other workflow has a use for. `provenance` makes what follows the sources of a memory
+    that tells them itself.
     """
 
     run: Run
@@ -49,6 +51,7 @@ class Workflow:
     templates: bool = False
     keeps_memory: bool = False
     heeds: tuple[str, ...] = ()
+    provenance: Callable[[], Sources] | None = None
 
     def budgets(self, settings: ReadSettings, model: Model) -> Budgets:
         """The budgets of a read, fitted to the model's window. May block: it counts tokens.
@@ -62,6 +65,9 @@ WORKFLOWS = {
     "overwrite": Workflow(overwrite, OVERWRITE, templates=True, keeps_memory=True),
     "gated": Workflow(gated, GATED, templates=True, keeps_memory=True),
     "heads": Workflow(heads.heads, heads.PROMPTS, keeps_memory=True, heeds=("heads",)),
+    "evidence": Workflow(
+        evidence.evidence, evidence.PROMPTS, keeps_memory=True, provenance=evidence.Citations
+    ),
     "full": Workflow(whole.full, whole.PROMPTS),
     "truncate": Workflow(whole.truncate, whole.PROMPTS),
     "rag": Workflow(whole.rag, whole.PROMPTS),

@@ -1,0 +1,201 @@
+"""A memory of verbatim excerpts: its text, from which it can be rebuilt, and what a reply may change of it.
+
+The text is written here and never by a model. Each excerpt has a line under the line of its file, such as
+`E1 "words" (page 3, 120-180, promoted)`; line breaks in it are escaped, so that no document can add a line. A
+reply names excerpts by number and passages by their words; what the chunk does not hold is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from memagent.errors import SettingsError
+from memagent.prompts import ENOUGH, MEMORY, UNCHANGED
+from memagent.reading.sources import Source, source_at
+from memagent.reading.wording import is_telling, place_of
+from memagent.types import Chunk
+
+ADD, DROP, PROMOTE = "ADD", "DROP", "PROMOTE"
+
+_LINE = re.compile(r'E\d+ "(.*)" \((?:page (\d+), )?(\d+)-(\d+)(, promoted)?\)')
+_FILE = re.compile(r'file "(.*)"')
+_ESCAPES = {"\\": r"\\", "\n": r"\n", "\r": r"\r"}
+_ESCAPED = re.compile(r"\\([\\nr])")
+_COMMAND = re.compile(
+    rf"[\s\-*•>`#]*(?:\d+[.)]\s*)?({ADD}|{DROP}|{PROMOTE})\b[\s*`]*:?[\s*`]*(.*)", re.IGNORECASE
+)
+_NUMBERS = re.compile(r"(?:[\s,;&\[\]]|and\b|E?\d++)++[.`*]*", re.IGNORECASE)
+_QUOTED = re.compile(r"[\"“„«](.+)[\"”“»]", re.DOTALL)
+_OPEN, _CLOSED = re.compile(r"\s*[\"“„«]"), re.compile(r"[\"”“»][.`*\s]*\Z")
+_SHOWN = re.compile(r"\A\W*E\d+[.:)\]\s]*")
+_BEFORE, _BEHIND = (
+    re.compile(r"(?:\b(?:the|an?)\s+)?[\"“„«'‘(\[]*\Z", re.IGNORECASE),
+    re.compile(r"[.!?…;。！？]*[\"”»'’)\]」』]*"),
+)
+
+_MOST_TRIES = 64  # to find where a passage of several lines ends
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """A passage of a document, word for word, with its place; a promoted one is given up last."""
+
+    source: Source
+    promoted: bool = False
+
+
+def memory_of(excerpts: Iterable[Excerpt]) -> str:
+    """The memory that holds these excerpts, numbered from 1."""
+    lines, file = list[str](), None
+    for number, it in enumerate(excerpts, 1):
+        source = it.source
+        if source.file != file:
+            file = source.file
+            lines.append(f'file "{_escaped(file)}"')
+        page = "" if source.page is None else f"page {source.page}, "
+        promoted = ", promoted" if it.promoted else ""
+        lines.append(f'E{number} "{_escaped(source.excerpt)}" ({page}{source.start}-{source.end}{promoted})')
+    return "\n".join(lines)
+
+
+def excerpts_of(memory: str) -> list[Excerpt]:
+    """The excerpts that a memory holds. Raises `SettingsError` for a text that is no such memory."""
+    found, file = list[Excerpt](), None
+    for line in memory.split("\n") if memory else ():
+        if heading := _FILE.fullmatch(line):
+            file = _unescaped(heading[1])
+        elif file is not None and (it := _LINE.fullmatch(line)):
+            page = None if it[2] is None else int(it[2])
+            source = Source(file, page, int(it[3]), int(it[4]), _unescaped(it[1]))
+            found.append(Excerpt(source, it[5] is not None))
+        else:
+            raise SettingsError(
+                f"the memory to start from is not one of excerpts, its line {line[:60]!r} is none: "
+                "begin without it, or read with the workflow that wrote it"
+            )
+    return found
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"[\\\n\r]", lambda it: _ESCAPES[it.group()], text)
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPED.sub(lambda it: {"\\": "\\", "n": "\n", "r": "\r"}[it[1]], text)
+
+
+def edited(excerpts: Sequence[Excerpt], reply: str, chunk: Chunk) -> tuple[list[Excerpt], int]:
+    """The excerpts as a reply to a chunk leaves them, and how many passages of it were refused.
+
+    What it gives up or promotes it names by the numbers of `memory_of`. A passage is kept if the chunk holds
+    its words (`memagent.reading.wording`), and then as it stands there.
+    """
+    commands = _commands(reply.split("\n"), chunk)
+    named = {word: _numbers(texts) for word, texts in _by_word(commands).items() if word != ADD}
+    dropped, promoted = named.get(DROP, set()), named.get(PROMOTE, set())
+    kept = [
+        replace(it, promoted=it.promoted or number in promoted)
+        for number, it in enumerate(excerpts, 1)
+        if number not in dropped
+    ]
+    refused = 0
+    for word, text in commands:
+        if word == ADD and not any(_same(it.source.excerpt, text) for it in kept):
+            source = quoted(text, chunk)
+            refused += source is None
+            kept = _with(kept, source) if source else kept
+    return kept, refused
+
+
+def fitted(excerpts: Sequence[Excerpt], fits: Callable[[str], bool]) -> list[Excerpt]:
+    """The excerpts that a memory has room for: the oldest go first, promoted ones after all others."""
+    kept = list(excerpts)
+    while kept and not fits(memory_of(kept)):
+        kept.remove(next((it for it in kept if not it.promoted), kept[0]))
+    return kept
+
+
+def quoted(text: str, chunk: Chunk) -> Source | None:
+    """The passage of a chunk that a text quotes, in the chunk's own characters; None if there is none."""
+    inside = _QUOTED.search(text)
+    first, _, _ = text.partition("\n")
+    for words in dict.fromkeys((text, inside[1] if inside else text, first)):
+        if is_telling(words) and (place := place_of(words, chunk.text)):
+            return source_at(chunk, *(chunk.start + it for it in _rounded(chunk.text, *place)))
+    return None
+
+
+def _rounded(text: str, start: int, end: int) -> tuple[int, int]:
+    """A place with the article and the quotation mark before it, and the punctuation behind it."""
+    before, behind = _BEFORE.search(text, max(start - 8, 0), start), _BEHIND.match(text, end)
+    return before.start() if before else start, behind.end() if behind else end
+
+
+def _commands(lines: Sequence[str], chunk: Chunk) -> list[tuple[str, str]]:
+    """What a reply says to do, each a word with its text; lines that say nothing of the kind are passages.
+
+    A passage may go over several lines, those that look like commands too if the chunk holds them so.
+    """
+    found, place = list[tuple[str, str]](), 0
+    marked = any(_COMMAND.fullmatch(line) for line in lines)
+    while place < len(lines):
+        command = _COMMAND.fullmatch(lines[place])
+        word, text = (command[1].upper(), command[2]) if command else (ADD, _SHOWN.sub("", lines[place]))
+        place += 1
+        if not command and marked:
+            continue
+        if word == ADD and _says_nothing(text):
+            continue
+        if word == ADD and command:
+            text, place = _whole(text, lines, place, chunk)
+        found.append((word, text))
+    return found
+
+
+def _whole(text: str, lines: Sequence[str], place: int, chunk: Chunk) -> tuple[str, int]:
+    """The text of a passage with the lines from `place` on that belong to it, and where the next one is."""
+    if _OPEN.match(text):
+        closed = [it for it in range(place, len(lines)) if _CLOSED.search(lines[it])]
+        for last in closed[: -_MOST_TRIES - 1 : -1]:
+            whole = "\n".join([text, *lines[place : last + 1]])
+            if place_of(whole, chunk.text):
+                return whole, last + 1
+    end = next((it for it in range(place, len(lines)) if _COMMAND.fullmatch(lines[it])), len(lines))
+    return "\n".join([text, *lines[place:end]]).rstrip(), end
+
+
+def _says_nothing(line: str) -> bool:
+    words = re.findall(r"\w+", line.upper())
+    return not words or words in ([UNCHANGED], [MEMORY], [ENOUGH], ["NONE"])
+
+
+def _by_word(commands: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    found = dict[str, list[str]]()
+    for word, text in commands:
+        found.setdefault(word, []).append(text)
+    return found
+
+
+def _numbers(texts: Iterable[str]) -> set[int]:
+    """The numbers that stand alone in these texts; a text that says more is none."""
+    return {int(it) for text in texts if _NUMBERS.fullmatch(text) for it in re.findall(r"\d{1,9}", text)}
+
+
+def _with(excerpts: Sequence[Excerpt], source: Source) -> list[Excerpt]:
+    """The excerpts with one more, unless they say it already; it takes the place of those within it."""
+    if any(_holds(it.source, source) or _same(it.source.excerpt, source.excerpt) for it in excerpts):
+        return list(excerpts)
+    within = [it for it in excerpts if _holds(source, it.source)]
+    others = [it for it in excerpts if it not in within]
+    return [*others, Excerpt(source, any(it.promoted for it in within))]
+
+
+def _holds(one: Source, other: Source) -> bool:
+    return one.file == other.file and one.start <= other.start and other.end <= one.end
+
+
+def _same(one: str, other: str) -> bool:
+    first, second = (re.sub(r"\W+", " ", it).strip().casefold() for it in (one, other))
+    return first == second

@@ -1,0 +1,145 @@
+"""A memory of verbatim excerpts with their places, each checked against the chunk before it may stay.
+
+At each chunk the model says what to keep of it, and which excerpts to promote or to give up; it writes none
+of the memory itself, so that nothing in it is invented, bent or forged. The answer names the excerpts that it
+rests on, and so has its sources without a search. Memories of evidence copied from the text are an idea of
+others (COEM; EMBER, arXiv 2606.05894); the form here is our own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass, field
+
+from memagent.prompts import SECTIONS, UNCHANGED, Prompts
+from memagent.reading.conversations import Reading
+from memagent.reading.excerpts import ADD, DROP, PROMOTE, Excerpt, edited, excerpts_of, fitted, memory_of
+from memagent.reading.replies import Verdict, without_thought
+from memagent.reading.sources import Statement, statements_of
+from memagent.reading.wording import says
+from memagent.types import Chunk, Conversation
+
+PROMPTS = Prompts(
+    update=f"""\
+You read a long document piece by piece. Of what you have read, only excerpts remain, copied from it word \
+for word: they are your memory.
+
+If the chunk gives nothing that helps to solve the problem, reply with the one word {UNCHANGED}. Otherwise \
+reply with lines of these kinds, and nothing else:
+
+{ADD} "..." keeps a passage of the chunk: copy it word for word, a sentence or two, on one line.
+{PROMOTE} E1 marks excerpt E1 as needed most, so that it is given up last when room is short.
+{DROP} E1 gives up excerpt E1, because it turned out to be of no use.
+"""
+    + SECTIONS
+    + f"{UNCHANGED}, or lines that begin with {ADD}, {PROMOTE} or {DROP}:\n",
+    answer="""\
+You have read a long document piece by piece. All that remains of it are excerpts, copied from it word for \
+word. Answer the problem from them, in as few words as it needs and in their words. Behind each sentence put \
+the number of the excerpt that says it in square brackets, such as [E1]. If the excerpts do not hold the \
+answer, say so.
+
+<problem-{mark}>
+{problem}
+</problem-{mark}>
+
+<memory-{mark}>
+{memory}
+</memory-{mark}>
+
+The answer:
+""",
+    empty_memory="(none)",
+    workflow="evidence",
+    replies="marked",
+)
+"""The excerpts stand in the memory's place."""
+
+_MARK = r"\[E\d{1,9}(?:, ?E\d{1,9})*\]"
+_MARKS = re.compile(rf"\s*{_MARK}(?:\s*{_MARK})*")
+_MISPLACED = re.compile(rf"([.!?…。！？]+[\"”’»)]*)(\s*{_MARK}(?:\s*{_MARK})*)")
+
+
+async def evidence(
+    reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
+) -> AsyncGenerator[Conversation, None]:
+    """Read all chunks, keeping excerpts of them, then answer from the excerpts alone.
+
+    Raises `SettingsError` for a memory that holds anything else.
+    """
+    excerpts_of(memory)
+
+    def fits(text: str) -> bool:
+        return reading.model.count_tokens(text) <= reading.budgets.memory_tokens
+
+    async for chunk in chunks:
+
+        async def read_reply(reply: str, memory: str, prompts: Prompts, chunk: Chunk = chunk) -> Verdict:
+            text = prompts.restore(without_thought(reply))
+            return await asyncio.to_thread(_verdict, text, memory, chunk)
+
+        def _verdict(reply: str, memory: str, chunk: Chunk) -> Verdict:
+            excerpts, refused = edited(excerpts_of(memory), reply, chunk)
+            return Verdict("replace", memory_of(fitted(excerpts, fits)), refused=refused)
+
+        async for update in reading.update(chunk, memory, read_reply):
+            memory = update.memory
+            yield update
+    if reading.answers:
+        yield await reading.answer(memory, memory)
+
+
+@dataclass(slots=True)
+class Citations:
+    """The sources of a memory of excerpts, which it holds itself, and of an answer that names them."""
+
+    _excerpts: list[Excerpt] = field(default_factory=list)
+
+    def chunk(self, chunk: Chunk) -> None:
+        """A chunk is about to be read; the memory tells its places itself."""
+
+    def update(self, conversation: Conversation) -> None:
+        """The memory was written."""
+        self._excerpts = excerpts_of(conversation.memory)
+
+    @property
+    def memory(self) -> tuple[Statement, ...]:
+        """The excerpts of the memory as it is now."""
+        return tuple(Statement(it.source.excerpt, it.source) for it in self._excerpts)
+
+    def answer(self, answer: str) -> tuple[Statement, ...]:
+        """The statements of an answer, each with the excerpt that says it, those that it names first."""
+        told = dict[str, Statement]()
+        for text in statements_of(_MISPLACED.sub(r"\2\1", answer)):
+            named = [place for mark in _MARKS.findall(text) for place in self._places(mark) or ()]
+            said = self._without_marks(text)
+            places = dict.fromkeys([*named, *range(len(self._excerpts))])
+            sources = (self._excerpts[place].source for place in places)
+            source = next((it for it in sources if says(it.excerpt, said)), None)
+            if said:
+                told.setdefault(said, Statement(said, source))
+        return tuple(told.values()) or self._named(answer)
+
+    def bare(self, answer: str) -> str:
+        """The answer without the numbers of excerpts; what they stand for if it is nothing else."""
+        bare = self._without_marks(answer)
+        if re.search(r"\w", bare):
+            return bare
+        return "\n".join(it.text for it in self._named(answer)) or answer
+
+    def _named(self, answer: str) -> tuple[Statement, ...]:
+        """The excerpts that an answer names, as statements."""
+        places = [place for mark in _MARKS.findall(answer) for place in self._places(mark) or ()]
+        sources = (self._excerpts[place].source for place in dict.fromkeys(places))
+        return tuple(Statement(it.excerpt, it) for it in sources)
+
+    def _without_marks(self, text: str) -> str:
+        return _MARKS.sub(lambda it: it.group() if self._places(it.group()) is None else "", text).strip()
+
+    def _places(self, marks: str) -> list[int] | None:
+        """The excerpts that marks name; None if one is not there, or the marks are the document's own."""
+        places = [int(it) - 1 for it in re.findall(r"\d+", marks)]
+        own = any(marks.strip() in it.source.excerpt for it in self._excerpts)
+        return None if own or not all(0 <= it < len(self._excerpts) for it in places) else places
