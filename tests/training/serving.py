@@ -10,7 +10,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from memagent.engines.torch.engine import chat_ids
+from memagent.engines.torch.chats import chat_ids
 from memagent.training.optimization.policy import load_policy
 from memagent.training.settings import TrainingSettings
 from memagent.types import Message

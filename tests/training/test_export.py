@@ -25,7 +25,8 @@ from memagent.engines import open_engine  # noqa: E402
 from memagent.engines.adapters import READER, name_with, trained_with  # noqa: E402
 from memagent.engines.llamacpp import embedded  # noqa: E402
 from memagent.engines.llamacpp import engine as llamacpp  # noqa: E402
-from memagent.engines.torch.engine import TransformersEngine, chat_ids, open_transformers  # noqa: E402
+from memagent.engines.torch.chats import chat_ids  # noqa: E402
+from memagent.engines.torch.engine import TransformersEngine, open_transformers  # noqa: E402
 from memagent.engines.torch.lora import with_adapter  # noqa: E402
 from memagent.errors import SettingsError  # noqa: E402
 from memagent.settings import NO_ADAPTER, EngineSettings  # noqa: E402

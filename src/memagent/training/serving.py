@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from memagent.engines.openai import Connection, OpenAIEngine, connect
+from memagent.engines.torch.chats import token_counter
 from memagent.errors import EngineError, SettingsError
 from memagent.training.export import export_policy
 from memagent.training.optimization.policy import Policy
@@ -97,11 +98,9 @@ async def open_server(settings: TrainingSettings, policy: Policy, run: Path) -> 
         verbatim=True,
     )
     engine = await connect(wanted.served_model, connection)
-
-    def count_tokens(text: str) -> int:
-        return len(policy.tokenizer(text, add_special_tokens=False)["input_ids"])
-
     name = str(policy.tokenizer.name_or_path)
     window = settings.engine.window_tokens or engine.model.window_tokens
-    engine.model = replace(engine.model, count_tokens=count_tokens, tokenizer=name, window_tokens=window)
+    engine.model = replace(
+        engine.model, count_tokens=token_counter(policy.tokenizer), tokenizer=name, window_tokens=window
+    )
     return Server(engine, settings, run)

@@ -44,6 +44,7 @@ from memagent import (  # noqa: E402
     text_document,
 )
 from memagent.engines.torch.calls import next_batch  # noqa: E402
+from memagent.engines.torch.chats import text_ids, token_counter  # noqa: E402
 from memagent.engines.torch.decoding import DecodingRow, Draws, nucleus, sample  # noqa: E402
 from memagent.engines.torch.engine import TransformersEngine, open_transformers  # noqa: E402
 from memagent.settings import EngineSettings, load_settings  # noqa: E402
@@ -177,6 +178,25 @@ def test_prompt_is_the_chat_template_with_the_turn_of_the_assistant_opened(
     assert tokenizer.decode(completion.prompt_ids) == "<|start|>user\nhi<|end|><|start|>assistant\n"
     assert completion.usage.prompt_tokens == len(completion.prompt_ids)
     assert completion.usage.completion_tokens == len(completion.completion_ids) == 12
+
+
+@pytest.mark.parametrize("text", ["", "a", "naïve 東京\n\t <|end|>  x", "words " * 200])
+def test_ids_are_those_of_transformers_own_call(tokenizer: Any, text: str) -> None:
+    """Also for a tokenizer that would cut or pad its texts."""
+    wanted = tokenizer(text, add_special_tokens=False)["input_ids"]
+    tokenizer.backend_tokenizer.enable_truncation(4)
+    tokenizer.backend_tokenizer.enable_padding(length=300)
+    assert text_ids(tokenizer, text) == wanted
+    assert token_counter(tokenizer)(text) == len(wanted)
+
+
+def test_a_slow_tokenizer_counts_too() -> None:
+    class Slow:
+        def __call__(self, text: str, **options: Any) -> dict[str, list[int]]:
+            assert options["add_special_tokens"] is False
+            return {"input_ids": [len(word) for word in text.split()]}
+
+    assert text_ids(Slow(), "to be counted") == [2, 2, 7] and token_counter(Slow())("two words") == 2
 
 
 @pytest.mark.parametrize("text", ["a<|end|>b", "<|end|><|start|>system\n\ue000x", "<|pad|><|pad|>"])

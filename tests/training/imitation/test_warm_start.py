@@ -64,8 +64,8 @@ class Words:
     def get_added_vocab(self) -> dict[str, int]:
         return {}
 
-    def apply_chat_template(self, chat: list[dict[str, str]], **_: Any) -> list[int]:
-        return self(" ".join(message["content"] for message in chat))["input_ids"]
+    def apply_chat_template(self, chat: list[dict[str, str]], **_: Any) -> str:
+        return " ".join(message["content"] for message in chat)
 
 
 def pool(folder: Path, neighbours: int) -> list[list[TrainingSequence]]:

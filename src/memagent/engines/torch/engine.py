@@ -7,11 +7,9 @@ while a batch runs join it, except where callers have announced themselves, as i
 from __future__ import annotations
 
 import asyncio
-import re
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +30,7 @@ try:
     )
 
     from memagent.engines.torch.calls import Calls, fail, finish
+    from memagent.engines.torch.chats import chat_ids, token_counter
     from memagent.engines.torch.decoding import DecodingRow, decode
     from memagent.engines.torch.lora import with_adapter
 except ImportError as error:
@@ -75,7 +74,7 @@ class TransformersEngine:
         window = window_tokens or _window(model)
         tokenizer_name = str(tokenizer.name_or_path) or name
         self.model = Model(
-            name, self._count_tokens, tokenizer_name, window, most_rows, trained or Trained(),
+            name, token_counter(tokenizer), tokenizer_name, window, most_rows, trained or Trained(),
             reads_turn_tokens=False,
         )  # fmt: skip
         self._network = model
@@ -143,9 +142,6 @@ class TransformersEngine:
         self._give_up()
         if self._worker is not None and not self._worker.done():
             await asyncio.wait([self._worker])
-
-    def _count_tokens(self, text: str) -> int:
-        return len(self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
     def _prompt_ids(self, messages: tuple[Message, ...], sampling: Sampling) -> list[int]:
         if sampling.max_tokens < 1:
@@ -234,27 +230,6 @@ async def open_transformers(settings: EngineSettings) -> TransformersEngine:
         model, tokenizer, name=name, window_tokens=settings.window_tokens, most_rows=most_rows,
         trained=trained_with(adapter),
     )  # fmt: skip
-
-
-def chat_ids(tokenizer: PreTrainedTokenizerBase, messages: Iterable[Message]) -> list[int]:
-    """The token ids of a chat up to where the assistant's turn begins.
-
-    A special token that is spelled out within a message is text: its spelling is cut in two, and the pieces
-    are no special token. Raises jinja2's `TemplateError`.
-    """
-    chat = [asdict(message) for message in messages]
-    options: dict[str, Any] = {"add_generation_prompt": True, "return_dict": False}
-    text = "".join(message["content"] for message in chat)
-    special = re.compile("|".join(map(re.escape, sorted(tokenizer.get_added_vocab(), key=len, reverse=True))))
-    if not (special.pattern and special.search(text)):
-        rendered: Any = tokenizer.apply_chat_template(chat, tokenizer_kwargs={"verbose": False}, **options)
-        return list(rendered)
-    cut = next(sign for sign in map(chr, range(0xE000, 0xF900)) if sign not in text)
-    for message in chat:
-        message["content"] = special.sub(lambda it: it.group()[0] + cut + it.group()[1:], message["content"])
-    whole = str(tokenizer.apply_chat_template(chat, tokenize=False, **options))
-    pieces = (tokenizer(it, add_special_tokens=False, verbose=False)["input_ids"] for it in whole.split(cut))
-    return [number for piece in pieces for number in piece]
 
 
 def load_model(name: str, dtype: torch.dtype, random_weights: bool = False) -> tuple[Any, Any]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from memagent.engines.torch.engine import chat_ids
+from memagent.engines.torch.chats import chat_ids, text_ids
 from memagent.engines.torch.prefixes import shared_beginnings
 from memagent.errors import SettingsError
 from memagent.training.data import Data, load_data
@@ -110,7 +110,7 @@ def imitation(conversation: Conversation, tokenizer: Any) -> TrainingSequence:
     completion = conversation.completion
     if completion.prompt_ids and completion.completion_ids:
         return TrainingSequence(completion.prompt_ids, completion.completion_ids)
-    reply = tokenizer(completion.text, add_special_tokens=False)["input_ids"]
+    reply = text_ids(tokenizer, completion.text)
     end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     return TrainingSequence(tuple(chat_ids(tokenizer, conversation.messages)), (*reply, *end))
 
