@@ -41,7 +41,7 @@ def interruptible() -> Iterator[None]:
 def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home with no settings, journals and servers, for this process and those it starts."""
     home = tmp_path_factory.mktemp("home")
-    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
+    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
         monkeypatch.setenv(name, str(home))
     for name in list(os.environ):
         if name.startswith(("MEMAGENT_", "OPENAI_")):

@@ -76,6 +76,9 @@ def test_commands_run(line: str, workplace: Path) -> None:
     if "blue.jsonl" in line and any(word in line for word in ("--resume", " show ", " view ")):
         before = 'memagent ask "Who owns the blue stone at the end?" examples/*.txt --trace blue.jsonl'
         subprocess.run(before, shell=True, capture_output=True, check=True)
+    if "memagent notes" in line and " new " not in line:
+        for before in ("new office --about all", "add office examples/office/2026-11-02.md"):
+            subprocess.run(f"memagent notes {before}", shell=True, capture_output=True, check=True)
     done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
@@ -118,14 +121,14 @@ def said_commands() -> Iterator[object]:
 def test_commands_and_their_flags_exist(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     if words[0] == "train" and words[1] not in _VERBS:
         words = ["train", "run", *words[1:]]
-    main([*words[: 2 if words[0] in ("data", "train") else 1], "--help"])
+    main([*words[: 2 if words[0] in ("data", "train", "notes") else 1], "--help"])
     known = re.findall(r"--[a-z0-9-]+", capsys.readouterr().out)
     assert {word for word in words if word.startswith("--")} - {*known} == set()
 
 
 def test_every_command_is_on_the_page_of_commands(capsys: pytest.CaptureFixture[str]) -> None:
     page = (ROOT / "docs" / "cli.md").read_text("utf-8")
-    for group in ([], ["data"], ["train"]):
+    for group in ([], ["data"], ["notes"], ["train"]):
         main([*group, "--help"])
         for name in re.findall(r"^  ([a-z]+)  ", capsys.readouterr().out.partition("Commands:")[2], re.M):
             assert f"`{' '.join([*group, name])}" in page

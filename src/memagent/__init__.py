@@ -22,6 +22,7 @@ from memagent.errors import (
     SettingsError,
     SpendingLimitError,
 )
+from memagent.notebooks import Notebook, Notebooks
 from memagent.prompts import Prompts, load_prompts
 from memagent.reading.calls import aread, read
 from memagent.reading.many.rows import FileRow
@@ -57,6 +58,8 @@ __all__ = [
     "MemAgentError",
     "Message",
     "Model",
+    "Notebook",
+    "Notebooks",
     "ProblemTooLongError",
     "Progress",
     "Prompts",

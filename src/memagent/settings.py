@@ -318,6 +318,13 @@ def user_config_path() -> Path:
     return folder("memagent", appauthor=False) / "config.toml"
 
 
+def user_data_path() -> Path:
+    """Where what the user would miss is kept: notebooks."""
+    from platformdirs import user_data_path as folder
+
+    return folder("memagent", appauthor=False)
+
+
 def user_cache_path() -> Path:
     """Where converted models and journals are kept."""
     from platformdirs import user_cache_path as folder

@@ -58,11 +58,12 @@ class Noter:
         self.model = Model("noter", estimate_tokens, "pieces", calls=CALLS)
         self.paid: Counter[str] = Counter()
         self.in_flight: Counter[str] = Counter()
-        self.most, self.source = most, random.Random(seed)
+        self.most, self.source, self.hangs = most, random.Random(seed), asyncio.Event()
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         prompt = messages[-1].content
         if self.most is not None and self.paid.total() >= self.most:
+            self.hangs.set()
             await asyncio.sleep(3600)  # until it is killed
         self.in_flight[prompt] += 1
         for _ in range(self.source.randrange(6)):
@@ -168,7 +169,9 @@ class Resuming(RuleBasedStateMachine):
         async def both() -> None:
             first, second = Noter(most=0), Noter()
             reading = asyncio.ensure_future(finished(self.trace, first))
-            await asyncio.sleep(0.02)
+            hangs = asyncio.ensure_future(first.hangs.wait())
+            await asyncio.wait({reading, hangs}, return_when=asyncio.FIRST_COMPLETED)
+            hangs.cancel()
             if not reading.done():
                 with pytest.raises(JournalError, match="in use"):
                     await finished(self.trace, second)

@@ -27,6 +27,7 @@ _COMMANDS = {
     "ask": "ask",
     "show": "show",
     "view": "view",
+    "notes": "notes",
     "serve": "serve",
     "data": "data",
     "eval": "evaluate",
@@ -78,8 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             return _run(words, console)
         except KeyboardInterrupt:
-            again = ": run the same command with --resume to continue" if _resumable(words) else ""
-            warn(console, f"interrupted{again}")
+            warn(console, f"interrupted{_how_to_continue(words)}")
             return 128 + (received[0] if received else signal.SIGINT)
 
 
@@ -121,8 +121,13 @@ def _unwritten(error: OutputError, console: Console) -> int:
     return USAGE
 
 
-def _resumable(words: list[str]) -> bool:
-    return bool(words) and words[0] in ("ask", "eval", "train") and "--dry-run" not in words
+def _how_to_continue(words: list[str]) -> str:
+    """What is said of a command that was interrupted, if it can be continued."""
+    if words[:2] == ["notes", "add"]:
+        return ": run the same command again to continue"
+    if words and words[0] in ("ask", "eval", "train") and "--dry-run" not in words:
+        return ": run the same command with --resume to continue"
+    return ""
 
 
 @contextmanager

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
-import json
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.text import Text
 
 from memagent.cli.flags import PATH
 from memagent.cli.journals import DocumentText, document_text, newest_journal
-from memagent.cli.messages import harmless, say, warn
+from memagent.cli.memories import say_changes, say_styled
+from memagent.cli.messages import warn
 from memagent.reading.journal import read_journal
-
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
 @click.command(short_help="Show how the memory of a read grew.")
@@ -43,13 +38,13 @@ def command(console: Console, trace: Path | None, chunks: bool) -> int:
                 _print_header(line)
                 texts = document_text(line, console) if chunks else None
             case "overflow":
-                _print("a chunk did not fit the model's window and was split", "yellow")
+                say_styled("a chunk did not fit the model's window and was split", "yellow")
             case "conversation":
                 _print_step(line, memory, texts)
                 memory = line["memory"]
             case "answer":
                 answered = True
-                _print(f"answer: {line['answer']}", "bold")
+                say_styled(f"answer: {line['answer']}", "bold")
     if not lines:
         warn(console, f"{path} is empty")
     elif not answered:
@@ -57,57 +52,30 @@ def command(console: Console, trace: Path | None, chunks: bool) -> int:
     return 0
 
 
-def _print(text: str, style: str = "") -> None:
-    """Print a line to stdout, in colour on a terminal."""
-    out = Console(soft_wrap=True, highlight=False)
-    if not out.is_terminal:
-        say(text)
-        return
-    with out.capture() as captured:
-        out.print(Text(harmless(text), style=style))
-    say(captured.get().removesuffix("\n"))
-
-
 def _print_header(line: Mapping[str, Any]) -> None:
-    _print(f"problem: {line['problem']}", "bold")
+    say_styled(f"problem: {line['problem']}", "bold")
     budgets = ", ".join(f"{name} {value}" for name, value in line["budgets"].items())
-    _print(f"document: {', '.join(line['document']['sources'])}")
-    _print(f"{line['model']}, {line['workflow']}, {budgets}\n", "dim")
+    say_styled(f"document: {', '.join(line['document']['sources'])}")
+    say_styled(f"{line['model']}, {line['workflow']}, {budgets}\n", "dim")
 
 
 def _print_step(line: Mapping[str, Any], before: str, texts: DocumentText | None) -> None:
     usage, cut = line["usage"], ", cut" if line["finish_reason"] == "length" else ""
     cost = f"{usage['prompt_tokens']:,} + {usage['completion_tokens']:,} tokens{cut}, {line['seconds']:.1f} s"
     if line["kind"] == "answer":
-        _print(f"answering: {cost}", "dim")
+        say_styled(f"answering: {cost}", "dim")
         return
     if line["span"] is None:
-        _print(f"no chunk: {cost}", "cyan")
+        say_styled(f"no chunk: {cost}", "cyan")
     else:
         start, end = line["span"]
-        _print(f"chunk {line['chunk_index'] + 1} [{start:,}, {end:,}) of {line['source']}: {cost}", "cyan")
+        place = f"chunk {line['chunk_index'] + 1} [{start:,}, {end:,}) of {line['source']}"
+        say_styled(f"{place}: {cost}", "cyan")
         if texts is not None:
-            _print(
+            say_styled(
                 "".join(f"  | {part}\n" for part in texts.at(start, end).text.splitlines()).removesuffix("\n")
             )
-    changed = False
-    for mark, sentence in _changes(before, line["memory"]):
-        changed = True
-        _print(f"  {mark} {sentence}", "green" if mark == "+" else "red")
-    if not changed:
-        _print("  unchanged", "dim")
+    if not say_changes(before, line["memory"], "  "):
+        say_styled("  unchanged", "dim")
     if line["enough"]:
-        _print("  enough is known", "yellow")
-
-
-def _changes(before: str, after: str) -> Iterator[tuple[str, str]]:
-    """The sentences that were removed and added, in order."""
-    old, new = _sentences(before), _sentences(after)
-    for tag, i, j, k, m in difflib.SequenceMatcher(a=old, b=new, autojunk=False).get_opcodes():
-        if tag != "equal":
-            yield from (("-", sentence) for sentence in old[i:j])
-            yield from (("+", sentence) for sentence in new[k:m])
-
-
-def _sentences(text: str) -> list[str]:
-    return [json.dumps(part, ensure_ascii=False)[1:-1] for part in _SENTENCE_END.split(text) if part.strip()]
+        say_styled("  enough is known", "yellow")

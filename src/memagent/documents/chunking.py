@@ -64,10 +64,10 @@ class _Piece:
 
 def _pieces(blocks: Pass, chunk_tokens: int, count_tokens: TokenCounter) -> Iterator[_Piece]:
     """Each source cut on its own."""
-    several = len(blocks.document.sources) > 1
+    titled = blocks.document.titled or len(blocks.document.sources) > 1
     end = 0
     for source, own in groupby(blocks, key=lambda block: block.source):
-        head = f"[file: {source.title}]\n" if several else ""
+        head = f"[file: {source.title}]\n" if titled else ""
         if head and count_tokens(head) * 2 > chunk_tokens:  # it would leave no room for the text
             head = ""
         offset, pages = end, list[tuple[int, int | None]]()

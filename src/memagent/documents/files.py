@@ -9,7 +9,7 @@ import hashlib
 import os
 import zlib
 from array import array
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -54,6 +54,7 @@ class DocumentFile:
 
     `name` is the path as it was given, `title` what the model is shown of it. `named` tells that the user
     named it, or a pattern for it, rather than a directory it is in. `gzipped` bytes are unpacked first.
+    `size_bytes` are read from byte `start` on, which is 0 but for plain text whose beginning is known.
     """
 
     name: str
@@ -64,6 +65,7 @@ class DocumentFile:
     named: bool = True
     gzipped: bool = False
     title: str = ""
+    start: int = 0
 
 
 class Print(NamedTuple):
@@ -128,6 +130,22 @@ def take_print(source: DocumentFile) -> Print:
     return Print(digest.digest(), blocks)
 
 
+def prefix_digests(source: DocumentFile, ends: Collection[int]) -> dict[int, str]:
+    """SHA-256, in hex, of the bytes up to each of some places; places behind the end have none. Blocks.
+
+    Raises `DocumentError` if the file cannot be read, or is shorter than it was.
+    """
+    digest, place, found = hashlib.sha256(), 0, dict[int, str]()
+    for block in _raw(source):
+        for end in sorted(end for end in ends if place < end <= place + len(block)):
+            part = digest.copy()
+            part.update(block[: end - place])
+            found[end] = part.hexdigest()
+        digest.update(block)
+        place += len(block)
+    return found
+
+
 def checked_bytes(source: DocumentFile, taken: Print) -> Iterator[bytes]:
     """The bytes of a file in blocks, none of which is another than when the print was taken.
 
@@ -183,7 +201,7 @@ def _raw(source: DocumentFile) -> Iterator[bytes]:
     for place in range(0, source.size_bytes, BLOCK_BYTES):
         size = min(BLOCK_BYTES, source.size_bytes - place)
         try:
-            block = bytes_at(source.origin, place, size)
+            block = bytes_at(source.origin, source.start + place, size)
         except OSError as error:
             raise unreadable(source.name, error) from error
         if len(block) < size:

@@ -53,11 +53,13 @@ class Block(NamedTuple):
 class Document:
     """Several sources read as one text, in order; `skipped` says which files were left out, and why.
 
+    The model is shown the title of each source if there are several, or if the document is `titled`.
     Any number of passes may go over it at the same time, in any threads.
     """
 
     sources: tuple[DocumentFile, ...]
     skipped: tuple[str, ...] = ()
+    titled: bool = False
     _prints: dict[int, Print] = field(default_factory=dict, init=False, repr=False)
     _printing: Lock = field(default_factory=Lock, init=False, repr=False)
     _converting: Lock = field(default_factory=Lock, init=False, repr=False)

@@ -1,0 +1,48 @@
+"""How a memory changed, sentence by sentence, in colour on a terminal."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.text import Text
+
+from memagent.cli.messages import harmless, say
+
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
+_STYLES = {"+": "green", "-": "red"}
+
+
+def say_styled(text: str, style: str = "") -> None:
+    """Print a line to stdout, in colour on a terminal."""
+    out = Console(soft_wrap=True, highlight=False)
+    if not out.is_terminal:
+        say(text)
+        return
+    with out.capture() as captured:
+        out.print(Text(harmless(text), style=style))
+    say(captured.get().removesuffix("\n"))
+
+
+def say_changes(before: str, after: str, indent: str = "") -> bool:
+    """Print the sentences that were removed (-) and added (+), in order; whether there are any."""
+    changed = False
+    for mark, sentence in _changes(before, after):
+        changed = True
+        say_styled(f"{indent}{mark} {sentence}", _STYLES[mark])
+    return changed
+
+
+def _changes(before: str, after: str) -> Iterator[tuple[str, str]]:
+    old, new = _sentences(before), _sentences(after)
+    for tag, i, j, k, m in difflib.SequenceMatcher(a=old, b=new, autojunk=False).get_opcodes():
+        if tag != "equal":
+            yield from (("-", sentence) for sentence in old[i:j])
+            yield from (("+", sentence) for sentence in new[k:m])
+
+
+def _sentences(text: str) -> list[str]:
+    return [json.dumps(part, ensure_ascii=False)[1:-1] for part in _SENTENCE_END.split(text) if part.strip()]

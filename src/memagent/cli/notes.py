@@ -1,0 +1,322 @@
+"""`memagent notes`: memories that live on, fed by a note a day or a growing folder."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+
+from memagent.cli.flags import PATH, Command, quiet_and_verbose, with_settings
+from memagent.cli.memories import say_changes, say_styled
+from memagent.cli.messages import say, say_json, tell, warn
+from memagent.cli.progress import ReadDisplay
+from memagent.documents.opening import Document, open_document
+from memagent.engines import open_engine
+from memagent.errors import EngineError, SettingsError
+from memagent.notebooks import Addition, Notebook, Notebooks, Version, note_document
+from memagent.settings import Settings
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_NOT_FOR_NOTES = ("early_exit", "cite", "passages", "passage_tokens")
+_MOST_NAMED = 3
+
+
+@click.group(short_help="Keep a memory that lives on: add to it, ask it, undo.")
+def command() -> None:
+    """Keep notebooks: memories that live on, and are fed with a note a day or a growing folder."""
+
+
+def _of_notebooks(function: Function) -> Function:
+    """Give a command --notebooks; its function gets `notebooks`."""
+
+    @functools.wraps(function)
+    def command(*arguments: Any, notebooks: Path | None, **values: Any) -> Any:
+        return function(*arguments, notebooks=Notebooks(notebooks), **values)
+
+    text = "where notebooks are kept (in the user's data folder)"
+    return click.option("--notebooks", type=PATH, metavar="FOLDER", help=text)(command)  # type: ignore[return-value]
+
+
+_AS_JSON = click.option("--json", "as_json", is_flag=True, help="print JSON")
+_NAME = click.argument("name", metavar="NAME")
+
+
+@command.command(short_help="Make a notebook with a standing instruction.")
+@_NAME
+@click.option("--about", required=True, metavar="TEXT", help="what is to be kept of what the notebook reads")
+@_of_notebooks
+@click.pass_obj
+def new(console: Console, /, name: str, about: str, notebooks: Notebooks) -> int:
+    """Make a notebook with a standing instruction, such as "who decided what, and when"."""
+    made = Notebook.new(name, about, notebooks)
+    say(f"{made.entry.name}: made")
+    tell(console, f"add to it with memagent notes add {_quoted(made.entry.name)} PATH...")
+    return 0
+
+
+@command.command(name="list")
+@_AS_JSON
+@_of_notebooks
+@click.pass_obj
+def list_notebooks(console: Console, /, as_json: bool, notebooks: Notebooks) -> int:
+    """List the notebooks, with what each is about."""
+    entries = notebooks.entries()
+    for entry in entries:
+        if as_json:
+            say_json({name: value for name, value in asdict(entry).items() if name != "id"})
+        else:
+            say(f"{entry.name}: version {entry.current}, about {_on_one_line(entry.about)!r}")
+    if not entries:
+        tell(console, 'there is no notebook yet: memagent notes new NAME --about "what to keep"')
+    return 0
+
+
+@command.command(cls=Command, short_help="Read what is new into a notebook.")
+@_NAME
+@click.argument("paths", nargs=-1, metavar="PATH...")
+@click.option("--text", metavar="TEXT", help="a note, instead of paths")
+@click.option("--follow-links", is_flag=True, help="also read what a folder only links to")
+@_AS_JSON
+@_of_notebooks
+@quiet_and_verbose
+@with_settings("engine", "read", leave_out=(*_NOT_FOR_NOTES, "answer_tokens"))
+@click.pass_obj
+def add(
+    console: Console,
+    /,
+    name: str,
+    paths: tuple[str, ...],
+    text: str | None,
+    follow_links: bool,
+    as_json: bool,
+    notebooks: Notebooks,
+    quiet: bool,
+    settings: Settings,
+) -> int:
+    """Read what is new of files, folders and patterns, or of - for standard input, into a notebook.
+
+    What it has read before is passed over; of a text file that only grew, the new end is read. A command
+    that was interrupted continues when it is run again.
+    """
+    notebook = Notebook(name, notebooks)
+    document = _document(paths, text, follow_links)
+    for file in document.skipped:
+        warn(console, f"left out: {file}")
+    with ReadDisplay(console, quiet, [name]) as display:
+        addition = asyncio.run(_add(notebook, document, settings, display, console))
+    for file in addition.skipped[len(document.skipped) :]:
+        warn(console, f"left out: {file}")
+    if cut := sum(version.cut for version in addition.versions):
+        warn(console, f"{cut} replies were cut at their token budget")
+    for version in addition.versions:
+        if as_json:
+            say_json(asdict(version))
+        else:
+            say(f"{name}: version {_told(version)}")
+    if addition.known and not quiet:
+        tell(console, f"read before: {_named(addition.known)}")
+    if not addition.versions and not as_json:
+        say(f"{name}: nothing new")
+    return 0
+
+
+def _document(paths: Sequence[str], text: str | None, follow_links: bool) -> Document:
+    if (text is None) == (not paths):
+        raise SettingsError("what is to be read? name files or folders, - for standard input, or --text")
+    if text is None:
+        return open_document(*paths, follow_links=follow_links)
+    return note_document(text)
+
+
+async def _add(
+    notebook: Notebook, document: Document, settings: Settings, display: ReadDisplay, console: Console
+) -> Addition:
+    waiting = "another process is changing the notebook: waiting for it"
+    async with open_engine(settings.engine) as engine:
+        addition = notebook.add(document, engine, settings.read, waiting=lambda: tell(console, waiting))
+        begun = None
+        try:
+            async with aclosing(aiter(addition)) as conversations:
+                async for conversation in conversations:
+                    if addition.read and addition.read is not begun:
+                        begun = addition.read
+                        display.begin(1, begun)
+                    display.show(1, conversation)
+        except EngineError as error:
+            kept = "what was read is kept: run the same command again to continue"
+            raise type(error)(f"{error}\n{kept}") from error
+    return addition
+
+
+@command.command(cls=Command, short_help="Ask a notebook: one call, from its memory alone.")
+@_NAME
+@click.argument("question", metavar="QUESTION")
+@click.option("--version", type=click.IntRange(1), metavar="N", help="an earlier version (the current one)")
+@_AS_JSON
+@_of_notebooks
+@quiet_and_verbose
+@with_settings("engine", "read", leave_out=(*_NOT_FOR_NOTES, "chunk_tokens", "max_calls"))
+@click.pass_obj
+def ask(
+    console: Console,
+    /,
+    name: str,
+    question: str,
+    version: int | None,
+    as_json: bool,
+    notebooks: Notebooks,
+    quiet: bool,
+    settings: Settings,
+) -> int:
+    """Answer a question from a notebook's memory alone."""
+    notebook = Notebook(name, notebooks)
+
+    async def asked() -> int:
+        async with open_engine(settings.engine) as engine:
+            found = await notebook.ask(question, engine, settings.read, version)
+        told = found.remembered
+        if as_json:
+            of = {"notebook": found.notebook, "version": found.version, "question": question}
+            say_json(of | asdict(told))
+            return 0
+        say(told.answer)
+        if not quiet:
+            cost = "" if told.cost is None else f", cost {told.cost:.4g}"
+            tokens = f"{told.prompt_tokens:,} tokens in, {told.completion_tokens:,} out{cost}"
+            tell(console, f"from version {found.version}; {tokens}")
+        return 0
+
+    return asyncio.run(asked())
+
+
+@command.command(short_help="Print a notebook's memory.")
+@_NAME
+@click.option("--version", type=click.IntRange(0), metavar="N", help="an earlier version (the current one)")
+@_AS_JSON
+@_of_notebooks
+@click.pass_obj
+def show(console: Console, /, name: str, version: int | None, as_json: bool, notebooks: Notebooks) -> int:
+    """Print a notebook's memory; with --json all that is known of the version."""
+    notebook = Notebook(name, notebooks)
+    found, entry = notebook.version(version), notebook.entry
+    if as_json:
+        say_json({"notebook": entry.name, "about": entry.about, **asdict(found)})
+    elif found.memory:
+        say(found.memory)
+    else:
+        tell(console, f"the memory of version {found.number} is empty")
+    return 0
+
+
+@command.command(short_help="List the versions of a notebook.")
+@_NAME
+@_AS_JSON
+@_of_notebooks
+@click.pass_obj
+def log(console: Console, /, name: str, as_json: bool, notebooks: Notebooks) -> int:
+    """List the versions of a notebook: what was read for each, when, with which model, for how much."""
+    notebook = Notebook(name, notebooks)
+    entry, versions = notebook.entry, notebook.versions()
+    kept = {version.number for version in notebook.lineage()}
+    if as_json:
+        for version in versions:
+            say_json({**asdict(version), "undone": version.number not in kept})
+        return 0
+    say_styled(f"about: {_on_one_line(entry.about)}", "bold")
+    for version in versions:
+        undone = version.number not in kept
+        mark = " (undone)" if undone else " (current)" if version.number == entry.current else ""
+        say_styled(f"{_told(version)}{mark}", "dim" if undone else "")
+        for line in _read_for(version):
+            say_styled(f"   {line}", "dim")
+    if not versions:
+        tell(console, "nothing was read yet")
+    return 0
+
+
+@command.command(short_help="Show what a version changed.")
+@_NAME
+@click.argument("first", metavar="[A]", type=click.IntRange(0), required=False)
+@click.argument("second", metavar="[B]", type=click.IntRange(0), required=False)
+@_of_notebooks
+@click.pass_obj
+def diff(console: Console, /, name: str, first: int | None, second: int | None, notebooks: Notebooks) -> int:
+    """Print what version B added to the memory of A (+) and removed from it (-).
+
+    Without B it is the current version, without A the one before that.
+    """
+    notebook = Notebook(name, notebooks)
+    after = notebook.version(second)
+    before = notebook.version(after.parent if first is None else first)
+    if not say_changes(before.memory, after.memory):
+        tell(console, f"versions {before.number} and {after.number} have the same memory")
+    return 0
+
+
+@command.command(short_help="Go back to the version before.")
+@_NAME
+@_of_notebooks
+def undo(name: str, notebooks: Notebooks) -> int:
+    """Go back to the version before; what was read since counts as new again."""
+    notebook = Notebook(name, notebooks)
+    before = notebook.version()
+    now = notebook.undo()
+    say(f"{notebook.entry.name}: back from version {before.number} to {now.number}")
+    return 0
+
+
+@command.command()
+@_NAME
+@click.option("--yes", is_flag=True, help="do not ask whether that is meant")
+@_of_notebooks
+def delete(name: str, yes: bool, notebooks: Notebooks) -> int:
+    """Delete a notebook with all its versions."""
+    notebook = Notebook(name, notebooks)
+    entry, count = notebook.entry, len(notebook.versions())
+    if not yes and not click.confirm(f"delete {entry.name!r} and its {count} versions?", err=True):
+        return 1
+    notebook.delete()
+    say(f"{entry.name}: deleted")
+    return 0
+
+
+def _told(version: Version) -> str:
+    """A version on one line."""
+    when = datetime.fromtimestamp(version.created, UTC).astimezone()
+    cost = "" if version.cost is None else f", cost {version.cost:.4g}"
+    files = len(version.portions)
+    return (
+        f"{version.number}, {when:%Y-%m-%d %H:%M}, from {version.parent}: "
+        f"{files} {'file' if files == 1 else 'files'}, {version.document_tokens:,} tokens; {version.model}, "
+        f"{version.prompt_tokens:,} tokens in, {version.completion_tokens:,} out{cost}"
+    )
+
+
+def _read_for(version: Version) -> Iterator[str]:
+    """The files that were read for a version, the first of them."""
+    for portion in version.portions[:_MOST_NAMED]:
+        yield f"{portion.name}, from byte {portion.start:,}" if portion.start else portion.name
+    if (more := len(version.portions) - _MOST_NAMED) > 0:
+        yield f"and {more:,} more"
+
+
+def _named(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _on_one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"' if " " in name else name

@@ -1,0 +1,7 @@
+"""Notebooks: memories that live on between documents, with all their versions."""
+
+from memagent.notebooks.library import Notebooks, Version
+from memagent.notebooks.news import note_document
+from memagent.notebooks.notebook import Addition, Notebook, NotebookAnswer
+
+__all__ = ["Addition", "Notebook", "NotebookAnswer", "Notebooks", "Version", "note_document"]

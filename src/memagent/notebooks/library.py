@@ -1,0 +1,273 @@
+"""Where notebooks are kept: a table of their versions in SQLite, and the journals of what is being read.
+
+A version is never changed. Each knows the one that it came from, and the notebook which of them it is at.
+Names are keys of the table, never of a file. Everything here blocks.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import sqlite3
+import time
+import unicodedata
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import portalocker
+
+from memagent.errors import SettingsError
+from memagent.notebooks.news import Portion
+from memagent.settings import user_data_path
+
+FORMAT = 1
+_SCHEMA = f"""
+BEGIN IMMEDIATE;
+CREATE TABLE IF NOT EXISTS notebooks (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT UNIQUE NOT NULL, about TEXT NOT NULL,
+    created REAL NOT NULL, current INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE TABLE IF NOT EXISTS versions (
+    notebook INTEGER NOT NULL, number INTEGER NOT NULL, record TEXT NOT NULL, PRIMARY KEY (notebook, number)
+) STRICT;
+CREATE TABLE IF NOT EXISTS unfinished (
+    notebook INTEGER PRIMARY KEY, base INTEGER NOT NULL, portions TEXT NOT NULL
+) STRICT;
+PRAGMA user_version = {FORMAT};
+COMMIT;
+"""
+_NAME = re.compile(r"\w[\w .-]{0,63}")
+_BUSY_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """A notebook's memory at one time, and the read that led to it; version 0 is the empty one.
+
+    `parent` is the version that it came from, `portions` what was read for it, `created` seconds since 1970.
+    `memory_tokens` is the budget that the memory was written under; the other counts are as in `Result`.
+    """
+
+    number: int
+    parent: int
+    created: float
+    memory: str = ""
+    portions: tuple[Portion, ...] = ()
+    model: str = ""
+    workflow: str = ""
+    memory_tokens: int = 0
+    chunks: int = 0
+    document_tokens: int = 0
+    calls: int = 0
+    cut: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A notebook as it stands in the table: `about` is its instruction, `current` the version it is at."""
+
+    id: int
+    name: str
+    about: str
+    created: float
+    current: int
+
+
+class Notebooks:
+    """The notebooks of a folder: by default the user's own.
+
+    Raises `SettingsError` if the folder cannot be used.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder or user_data_path() / "notebooks"
+        self._file = self.folder / "notebooks.sqlite"
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.close(os.open(self._file, os.O_RDWR | os.O_CREAT, 0o600))
+        except OSError as error:
+            raise SettingsError(f"{self.folder} cannot be used: {error.strerror or error}") from error
+        with self._connected() as db:
+            (found,) = db.execute("PRAGMA user_version").fetchone()
+            if found > FORMAT:
+                raise SettingsError(f"{self._file} has format {found}, not {FORMAT}: update memagent")
+            if found < FORMAT:
+                with self._opened("lock") as lock:  # of two that make it at once, one waits
+                    portalocker.lock(lock, portalocker.LOCK_EX)
+                    db.execute("PRAGMA journal_mode=WAL")
+                    db.executescript(_SCHEMA)
+
+    @contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        """A connection of its own for each use, so that any thread and process may come."""
+        try:
+            with closing(sqlite3.connect(self._file, _BUSY_SECONDS, isolation_level=None)) as db:
+                db.row_factory = sqlite3.Row
+                db.execute("PRAGMA synchronous=FULL")
+                yield db
+        except sqlite3.DatabaseError as error:
+            raise SettingsError(f"{self._file} cannot be used: {error}") from error
+
+    @contextmanager
+    def _changing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction: all of it, or nothing."""
+        with self._connected() as db:
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                yield db
+            except BaseException:
+                db.execute("ROLLBACK")
+                raise
+            db.execute("COMMIT")
+
+    def entries(self) -> list[Entry]:
+        """All notebooks, by name."""
+        with self._connected() as db:
+            return [_entry(row) for row in db.execute("SELECT * FROM notebooks ORDER BY name")]
+
+    def add(self, name: str, about: str) -> Entry:
+        """Make a notebook. Raises `SettingsError` for a name that is taken, or is none."""
+        name = checked_name(name)
+        about = about.encode("utf-8", "replace").decode().strip()
+        if not about:
+            raise SettingsError('what is the notebook about? --about "what to keep of what it reads"')
+        with self._changing() as db:
+            if db.execute("SELECT 1 FROM notebooks WHERE name = ?", (name,)).fetchone():
+                raise SettingsError(f"there is a notebook {name!r} already: take another name")
+            db.execute(
+                "INSERT INTO notebooks (name, about, created) VALUES (?, ?, ?)", (name, about, time.time())
+            )
+        return self.entry(name)
+
+    def entry(self, name: str) -> Entry:
+        """The notebook of a name. Raises `SettingsError` if there is none."""
+        name = checked_name(name)
+        with self._connected() as db:
+            row = db.execute("SELECT * FROM notebooks WHERE name = ?", (name,)).fetchone()
+            if row:
+                return _entry(row)
+            known = [row["name"] for row in db.execute("SELECT name FROM notebooks")]
+        near = "".join(f", did you mean {it!r}?" for it in difflib.get_close_matches(name, known, n=1))
+        raise SettingsError(f"there is no notebook {name!r}{near or ': make it with memagent notes new'}")
+
+    def entry_of(self, id: int) -> Entry:
+        """A notebook as it is now. Raises `SettingsError` if it was deleted."""
+        with self._connected() as db:
+            row = db.execute("SELECT * FROM notebooks WHERE id = ?", (id,)).fetchone()
+        if row is None:
+            raise SettingsError("the notebook was deleted meanwhile: make it anew with memagent notes new")
+        return _entry(row)
+
+    def versions(self, id: int) -> list[Version]:
+        """All versions of a notebook but 0, in order, those that were undone too."""
+        with self._connected() as db:
+            rows = db.execute("SELECT record FROM versions WHERE notebook = ? ORDER BY number", (id,))
+            return [_version(row["record"]) for row in rows]
+
+    def version(self, id: int, number: int) -> Version | None:
+        """A version, if there is one of this number."""
+        if number == 0:
+            return Version(number=0, parent=0, created=0.0)
+        with self._connected() as db:
+            query = "SELECT record FROM versions WHERE notebook = ? AND number = ?"
+            row = db.execute(query, (id, number)).fetchone()
+            return _version(row["record"]) if row else None
+
+    def commit(self, id: int, values: Mapping[str, Any], base: int) -> Version:
+        """Put a version behind `base`, which the notebook must be at."""
+        with self._changing() as db:
+            row = db.execute("SELECT current FROM notebooks WHERE id = ?", (id,)).fetchone()
+            if row is None or row["current"] != base:
+                raise SettingsError("the notebook was changed or deleted meanwhile: add again")
+            query = "SELECT coalesce(max(number), 0) AS last FROM versions WHERE notebook = ?"
+            number = db.execute(query, (id,)).fetchone()["last"] + 1
+            version = Version(number=number, parent=base, created=time.time(), **values)
+            db.execute("INSERT INTO versions VALUES (?, ?, ?)", (id, number, json.dumps(asdict(version))))
+            db.execute("UPDATE notebooks SET current = ? WHERE id = ?", (number, id))
+            db.execute("DELETE FROM unfinished WHERE notebook = ?", (id,))
+        self._drop_journals(id)
+        return version
+
+    def go_to(self, id: int, number: int) -> None:
+        """Have a notebook be at one of its versions."""
+        with self._changing() as db:
+            db.execute("UPDATE notebooks SET current = ? WHERE id = ?", (number, id))
+            db.execute("DELETE FROM unfinished WHERE notebook = ?", (id,))
+        self._drop_journals(id)
+
+    def delete(self, id: int) -> None:
+        """Delete a notebook with its versions."""
+        with self._changing() as db:
+            db.execute("DELETE FROM versions WHERE notebook = ?", (id,))
+            db.execute("DELETE FROM unfinished WHERE notebook = ?", (id,))
+            db.execute("DELETE FROM notebooks WHERE id = ?", (id,))
+        self._drop_journals(id)
+        self._lock_file(id).unlink(missing_ok=True)
+
+    def begin(self, id: int, base: int, portions: tuple[Portion, ...]) -> None:
+        """Note what is about to be read, so that a crash leaves it known."""
+        told = json.dumps([asdict(portion) for portion in portions])
+        with self._changing() as db:
+            db.execute("INSERT OR REPLACE INTO unfinished VALUES (?, ?, ?)", (id, base, told))
+
+    def unfinished(self, id: int, base: int) -> tuple[Portion, ...]:
+        """What was being read behind a version when a process ended; nothing if none did."""
+        with self._connected() as db:
+            query = "SELECT portions FROM unfinished WHERE notebook = ? AND base = ?"
+            row = db.execute(query, (id, base)).fetchone()
+        return tuple(Portion(**it) for it in json.loads(row["portions"])) if row else ()
+
+    def journals(self, id: int, base: int) -> list[Path]:
+        """The journals of reads behind a version, newest first, and last one that is not there yet."""
+        found = sorted(self.folder.glob(f"{id}-{base}-*.jsonl"), reverse=True)
+        return [*found, self.folder / f"{id}-{base}-{time.time_ns()}.jsonl"]
+
+    def claim(self, id: int) -> IO[str] | None:
+        """The right to change a notebook, until it is closed; None while another has it."""
+        file = self._opened(self._lock_file(id).name)
+        try:
+            portalocker.lock(file, portalocker.LOCK_EX | portalocker.LOCK_NB)
+        except (portalocker.LockException, OSError):
+            file.close()
+            return None
+        return file
+
+    def _opened(self, name: str) -> IO[str]:
+        """A file of the folder that is locked and never written."""
+        return os.fdopen(os.open(self.folder / name, os.O_RDWR | os.O_CREAT, 0o600), "r+")
+
+    def _lock_file(self, id: int) -> Path:
+        return self.folder / f"{id}.lock"
+
+    def _drop_journals(self, id: int) -> None:
+        for path in self.folder.glob(f"{id}-*.jsonl"):
+            with suppress(OSError):
+                path.unlink()
+
+
+def checked_name(name: str) -> str:
+    """The name of a notebook, in the form it is kept in. Raises `SettingsError` for what can be none."""
+    name = unicodedata.normalize("NFC", name).strip()
+    if not _NAME.fullmatch(name):
+        raise SettingsError(
+            f"{name!r} is no name for a notebook: use up to 64 letters, digits, spaces, dots, - and _"
+        )
+    return name
+
+
+def _entry(row: sqlite3.Row) -> Entry:
+    return Entry(**dict(row))
+
+
+def _version(record: str) -> Version:
+    values = json.loads(record)
+    return Version(**{**values, "portions": tuple(Portion(**it) for it in values["portions"])})

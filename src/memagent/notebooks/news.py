@@ -1,0 +1,129 @@
+"""What of a document a notebook has not read yet, told by the bytes. Everything here blocks.
+
+A file whose bytes were read before is passed over, wherever it is now. A file of plain text in UTF-8 that has
+only grown since is read from the line at which it grew. Any other change makes it a new file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from memagent.documents.files import DocumentFile, bytes_at, prefix_digests
+from memagent.documents.opening import Document, text_document
+from memagent.errors import SettingsError
+
+_UTF8 = ("utf-8", "utf-8-sig")
+_LONGEST_LINE_BYTES = 64 * 1024
+_BLOCK_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """The bytes of a file that were read together, from `start` to `end`.
+
+    `sha256`, in hex, is that of all bytes before `end`. `path` is empty for a text that is no file.
+    """
+
+    name: str
+    path: str
+    sha256: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What is to be read: a document, with a portion for each of its sources; `known` names what is not."""
+
+    document: Document
+    portions: tuple[Portion, ...]
+    known: tuple[str, ...] = ()
+
+
+def news_of(document: Document, read: Iterable[Portion]) -> News:
+    """What of a document is not among what was read. Raises `DocumentError`."""
+    seen: set[str] = set()
+    by_path: defaultdict[str, list[Portion]] = defaultdict(list)
+    for portion in read:
+        seen.add(portion.sha256)
+        by_path[portion.path].append(portion)
+    sources: list[DocumentFile] = []
+    fresh: list[Portion] = []
+    known: list[str] = []
+    for source in document.sources:
+        path, whole = _path_of(source), source.size_bytes
+        earlier = [it for it in by_path[path] if path and it.end < whole]
+        digests = prefix_digests(source, {whole, *(it.end for it in earlier)})
+        grown = [it.end for it in earlier if digests.get(it.end) == it.sha256]
+        start = _line_start(source, max(grown)) if grown else 0
+        if digests[whole] in seen or (grown and _is_blank(source, max(grown))):
+            known.append(source.name)
+            continue
+        seen.add(digests[whole])
+        sources.append(_slice(source, start, whole))
+        fresh.append(Portion(source.name, path, digests[whole], start, whole))
+    return News(_titled(document, sources), tuple(fresh), tuple(known))
+
+
+def same_again(document: Document, portions: Sequence[Portion]) -> News | None:
+    """These very portions, if the document still has all of them. Raises `DocumentError`."""
+    by_path: defaultdict[str, list[DocumentFile]] = defaultdict(list)
+    for source in document.sources:
+        by_path[_path_of(source)].append(source)
+    sources: list[DocumentFile] = []
+    for portion in portions:
+        for source in by_path[portion.path]:
+            if prefix_digests(source, {portion.end}).get(portion.end) == portion.sha256:
+                sources.append(_slice(source, portion.start, portion.end))
+                break
+        else:
+            return None
+    return News(_titled(document, sources), tuple(portions))
+
+
+def note_document(text: str) -> Document:
+    """A note as a document, which shows the model its date. Raises `SettingsError` for an empty one."""
+    if not text.strip():
+        raise SettingsError("the note is empty: write something into it")
+    note = text_document(text, f"note of {datetime.now().astimezone():%Y-%m-%d}")
+    return Document(note.sources, titled=True)
+
+
+def _titled(document: Document, sources: Sequence[DocumentFile]) -> Document:
+    """A document of some sources, which shows the model the names of files even if it is only one."""
+    return Document(tuple(sources), document.skipped, document.titled or any(map(_path_of, sources)))
+
+
+def _path_of(source: DocumentFile) -> str:
+    return os.path.realpath(source.origin) if isinstance(source.origin, Path) else ""
+
+
+def _slice(source: DocumentFile, start: int, end: int) -> DocumentFile:
+    if (start, end) == (0, source.size_bytes):
+        return source
+    rest = replace(source, start=start, size_bytes=end - start)
+    if not start:
+        return rest
+    return replace(rest, title=f"{source.title} (continued)", named=False)  # nothing new in it is no error
+
+
+def _line_start(source: DocumentFile, place: int) -> int:
+    """Where the line begins that a place is in; 0, which is all of the file, if that cannot be told."""
+    if source.format not in ("text", "jsonl") or source.gzipped or source.encoding not in _UTF8:
+        return 0
+    before = bytes_at(source.origin, max(0, place - _LONGEST_LINE_BYTES), min(place, _LONGEST_LINE_BYTES))
+    end = before.rfind(b"\n")
+    return place - len(before) + end + 1 if end >= 0 else 0
+
+
+def _is_blank(source: DocumentFile, place: int) -> bool:
+    """Whether nothing but white space stands behind a place."""
+    for start in range(place, source.size_bytes, _BLOCK_BYTES):
+        if bytes_at(source.origin, start, min(_BLOCK_BYTES, source.size_bytes - start)).strip():
+            return False
+    return True

@@ -1,0 +1,268 @@
+"""A memory that lives on: read into, asked, looked back at and undone.
+
+One process at a time changes a notebook; any number ask it meanwhile. A version appears once all of its read
+is done, in one transaction. A read that was cut off is continued by the next one of the same files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+
+from memagent.documents.files import UnusableError
+from memagent.documents.opening import Document
+from memagent.errors import SettingsError
+from memagent.notebooks.library import Entry, Notebooks, Version
+from memagent.notebooks.news import News, Portion, news_of, same_again
+from memagent.reading.progress import Progress
+from memagent.reading.read import Read
+from memagent.reading.remembered import Remembered, answer_from, check_memory
+from memagent.settings import ReadSettings
+from memagent.types import Conversation, Engine
+
+_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class NotebookAnswer:
+    """What a notebook was asked, of which version, and the answer with what it cost."""
+
+    notebook: str
+    version: int
+    question: str
+    remembered: Remembered
+
+
+class Notebook:
+    """One notebook, by its name. Everything but `add` and `ask` blocks.
+
+    Raises `SettingsError` if there is none of the name; `Notebook.new` makes one.
+    """
+
+    def __init__(self, name: str, notebooks: Notebooks | None = None) -> None:
+        self._notebooks = notebooks or Notebooks()
+        self._id = self._notebooks.entry(name).id
+
+    @classmethod
+    def new(cls, name: str, about: str, notebooks: Notebooks | None = None) -> Self:
+        """Make a notebook that keeps what a standing instruction asks for. Raises `SettingsError`."""
+        notebooks = notebooks or Notebooks()
+        return cls(notebooks.add(name, about).name, notebooks)
+
+    @property
+    def entry(self) -> Entry:
+        """Its name, its instruction and the number of the version it is at."""
+        return self._notebooks.entry_of(self._id)
+
+    def version(self, number: int | None = None) -> Version:
+        """A version, by default the one it is at. Raises `SettingsError` if there is none of this number."""
+        entry = self.entry
+        number = entry.current if number is None else number
+        if (version := self._notebooks.version(self._id, number)) is None:
+            raise SettingsError(
+                f"the notebook {entry.name!r} has no version {number}: see memagent notes log"
+            )
+        return version
+
+    def versions(self) -> list[Version]:
+        """All versions but the empty one, in order, those that were undone too."""
+        return self._notebooks.versions(self._id)
+
+    def lineage(self) -> list[Version]:
+        """The versions that led to the one it is at, in order."""
+        return _lineage(self.versions(), self.entry.current)
+
+    def undo(self) -> Version:
+        """Go back to the version before, which it returns; what was read since counts as new again.
+
+        Raises `SettingsError` if there is none, or while another process changes the notebook.
+        """
+        with self._claimed():
+            now = self.version()
+            if not now.number:
+                raise SettingsError(f"the notebook {self.entry.name!r} is empty: there is nothing to undo")
+            self._notebooks.go_to(self._id, now.parent)
+            return self.version()
+
+    def delete(self) -> None:
+        """Delete it with all its versions. Raises `SettingsError` while another process changes it."""
+        with self._claimed():
+            self._notebooks.delete(self._id)
+
+    def add(
+        self,
+        document: Document,
+        engine: Engine,
+        settings: ReadSettings | None = None,
+        *,
+        waiting: Callable[[], None] | None = None,
+    ) -> Addition:
+        """Read what is new of a document into the notebook: iterate what it returns.
+
+        While another process changes the notebook, `waiting` is called once, and it waits; without
+        `waiting` that is an error.
+        """
+        return Addition(self, document, engine, settings or ReadSettings(), waiting)
+
+    async def ask(
+        self, question: str, engine: Engine, settings: ReadSettings | None = None, version: int | None = None
+    ) -> NotebookAnswer:
+        """Answer a question from the memory of a version, by default the current one: one call.
+
+        Raises `SettingsError` for an empty memory or question, and for an unknown version; `EngineError`.
+        """
+        found, entry = await asyncio.to_thread(lambda: (self.version(version), self.entry))
+        if not found.memory.strip():
+            why = "nothing was read yet" if not found.number else "nothing of what was read was to be kept"
+            raise SettingsError(f"the notebook {entry.name!r} is empty, {why}: add to it, then ask")
+        remembered = await answer_from(found.memory, question, engine, settings, found.memory_tokens)
+        return NotebookAnswer(entry.name, found.number, question, remembered)
+
+    @contextmanager
+    def _claimed(self) -> Iterator[None]:
+        """The right to change the notebook. Raises `SettingsError` while another has it."""
+        claim = self._notebooks.claim(self._id)
+        if claim is None:
+            raise SettingsError(f"another process is changing {self.entry.name!r}: wait for it, or stop it")
+        with claim:
+            yield
+
+    @asynccontextmanager
+    async def _claimed_in_turn(self, waiting: Callable[[], None] | None) -> AsyncIterator[None]:
+        """As `_claimed`, but if it is told of `waiting`, it waits."""
+        claim = await asyncio.to_thread(self._notebooks.claim, self._id)
+        if claim is None and waiting:
+            waiting()
+            while claim is None:
+                await asyncio.sleep(_POLL_SECONDS)
+                claim = await asyncio.to_thread(self._notebooks.claim, self._id)
+        if claim is None:
+            name = (await asyncio.to_thread(lambda: self.entry)).name
+            raise SettingsError(f"another process is adding to {name!r}: wait for it, or stop it")
+        try:
+            yield
+        finally:
+            claim.close()
+
+
+class Addition:
+    """What is new of a document, on its way into a notebook. Iterate it once, for the conversations.
+
+    `versions` are those that it made: none if nothing was new, and two if it also finished a read that was
+    cut off before. `known` names the files that had been read, `skipped` says what was left out and why.
+    Raises `SettingsError`, `DocumentError` or `EngineError`; what was read by then is kept for the next
+    addition of the same files.
+    """
+
+    def __init__(
+        self,
+        notebook: Notebook,
+        document: Document,
+        engine: Engine,
+        settings: ReadSettings,
+        waiting: Callable[[], None] | None,
+    ) -> None:
+        self.read: Read | None = None
+        """What is being read now."""
+        self.versions: tuple[Version, ...] = ()
+        self.known: tuple[str, ...] = ()
+        self.skipped = document.skipped
+        self._notebook, self._notebooks, self._id = notebook, notebook._notebooks, notebook._id
+        self._document, self._engine, self._waiting = document, engine, waiting
+        # All is read to its end: what counts as read must have been.
+        self._settings = settings.changed(early_exit=False, cite=False)
+
+    @property
+    def progress(self) -> Progress:
+        """How far the read has come that is under way."""
+        return self.read.progress if self.read else Progress()
+
+    async def __aiter__(self) -> AsyncGenerator[Conversation, None]:
+        """The conversations, each as soon as it is finished."""
+        async with self._notebook._claimed_in_turn(self._waiting):
+            more = True
+            while more:
+                base, news, more = await asyncio.to_thread(self._next)
+                if news is None:
+                    return
+                async with aclosing(self._take(base, news)) as conversations:
+                    async for conversation in conversations:
+                        yield conversation
+
+    def _next(self) -> tuple[Version, News | None, bool]:
+        """What is to be read behind which version, and whether there may be more: first what was cut off."""
+        entry = self._notebook.entry
+        lineage = _lineage(self._notebook.versions(), entry.current)
+        base = lineage[-1] if lineage else Version(number=0, parent=0, created=entry.created)
+        begun = self._notebooks.unfinished(self._id, base.number)
+        if begun and (news := same_again(self._document, begun)):
+            return base, news, True
+        news = news_of(self._document, _portions(lineage))
+        self.known = tuple(name for name in news.known if name not in self._read_names())
+        if not news.portions:
+            return base, None, False
+        self._notebooks.begin(self._id, base.number, news.portions)
+        return base, news, False
+
+    def _read_names(self) -> set[str]:
+        return {portion.name for version in self.versions for portion in version.portions}
+
+    async def _take(self, base: Version, news: News) -> AsyncGenerator[Conversation, None]:
+        """Read some news, and make a version of it."""
+        about = (await asyncio.to_thread(lambda: self._notebook.entry)).about
+        traces = await asyncio.to_thread(self._notebooks.journals, self._id, base.number)
+        read = self.read = Read(
+            about,
+            news.document,
+            self._engine,
+            self._settings,
+            trace=traces,
+            resume=True,
+            memory=base.memory,
+            answers=False,
+        )
+        budget_tokens = (await asyncio.to_thread(lambda: read.budgets)).memory_tokens
+        if budget_tokens < base.memory_tokens:
+            tokens = await asyncio.to_thread(self._engine.model.count_tokens, base.memory)
+            check_memory(tokens, budget_tokens)
+        try:
+            async with aclosing(aiter(read)) as conversations:
+                async for conversation in conversations:
+                    yield conversation
+        except UnusableError:
+            if any(source.named for source in news.document.sources):
+                raise
+            await asyncio.to_thread(self._notebooks.begin, self._id, base.number, ())
+            self.skipped = tuple(dict.fromkeys((*self.skipped, *read.found.skipped)))
+            return
+        self.skipped = tuple(dict.fromkeys((*self.skipped, *read.found.skipped)))
+        portions = tuple(it for it in news.portions if it.name in read.found.replaced)
+        values = _told(read) | {"portions": portions, "memory_tokens": budget_tokens}
+        made = await asyncio.to_thread(self._notebooks.commit, self._id, values, base.number)
+        self.versions += (made,)
+
+
+def _told(read: Read) -> dict[str, Any]:
+    """What a version tells of its read."""
+    result = read.result
+    names = (
+        "memory", "model", "workflow", "chunks", "document_tokens", "calls", "cut", "prompt_tokens",
+        "cached_tokens", "completion_tokens", "cost",
+    )  # fmt: skip
+    return {name: getattr(result, name) for name in names}
+
+
+def _lineage(versions: Sequence[Version], current: int) -> list[Version]:
+    by_number = {version.number: version for version in versions}
+    found: list[Version] = []
+    while current:
+        found.append(by_number[current])
+        current = found[-1].parent
+    return found[::-1]
+
+
+def _portions(lineage: Sequence[Version]) -> list[Portion]:
+    return [portion for version in lineage for portion in version.portions]

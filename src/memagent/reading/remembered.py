@@ -1,0 +1,81 @@
+"""Answer from a memory that an earlier read has kept: one call, no document."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from dataclasses import dataclass
+
+from memagent.errors import SettingsError
+from memagent.reading.budgets import fitted_budgets
+from memagent.reading.conversations import Reading
+from memagent.reading.progress import Meter
+from memagent.reading.replies import without_thought
+from memagent.reading.workflows import chosen_workflow
+from memagent.settings import ReadSettings
+from memagent.types import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """An answer from a memory. Token counts are the engine's; `cost` is None without prices."""
+
+    answer: str
+    model: str
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    cost: float | None
+    seconds: float
+
+
+async def answer_from(
+    memory: str, problem: str, engine: Engine, settings: ReadSettings | None = None, memory_tokens: int = 0
+) -> Remembered:
+    """Answer a problem from a memory alone, as the workflow answers at its end.
+
+    Args:
+        memory: the memory; it must not be empty.
+        problem: the question.
+        engine: what completes the chat; it stays open.
+        settings: how to read: workflow, templates, budgets and sampling are heeded.
+        memory_tokens: the budget that the memory was written under, if it is known.
+
+    Raises `SettingsError` for an empty problem or memory and for what does not fit its budget; `EngineError`.
+    """
+    settings = settings or ReadSettings()
+    if not problem.strip():
+        raise SettingsError("the problem is empty: ask a question")
+    if not memory.strip():
+        raise SettingsError("the memory is empty: there is nothing to answer from")
+    model = engine.model
+    _, workflow = chosen_workflow(settings, model.trained)
+    mark = hashlib.sha256(memory.encode("utf-8", "replace")).hexdigest()
+    prompts = workflow.prompts.for_document(mark, guards_turns=model.reads_turn_tokens)
+    budgets = await asyncio.to_thread(fitted_budgets, settings, model, prompts)
+    reading = Reading(problem, engine, prompts, budgets, settings)
+    await reading.check_problem()
+    if budgets.memory_tokens < memory_tokens:
+        check_memory(await reading.count_tokens(memory), budgets.memory_tokens)
+    conversation = await reading.answer(memory, memory)
+    meter = Meter(settings)
+    meter.conversation(conversation, 0, conversation.seconds)
+    now = meter.progress
+    return Remembered(
+        answer=prompts.restore(without_thought(conversation.completion.text)),
+        model=model.name,
+        prompt_tokens=now.prompt_tokens,
+        cached_tokens=now.cached_tokens,
+        completion_tokens=now.completion_tokens,
+        cost=now.cost,
+        seconds=round(conversation.seconds, 3),
+    )
+
+
+def check_memory(tokens: int, budget_tokens: int) -> None:
+    """Raise `SettingsError` for a memory, written under a larger budget, that is over the one in force."""
+    if tokens > budget_tokens:
+        raise SettingsError(
+            f"the memory has {tokens} tokens, its budget is now {budget_tokens}: raise --memory-tokens, or "
+            "use a model with a larger window"
+        )

@@ -1,0 +1,225 @@
+"""`memagent notes`, as it is used: by a terminal, killed, and by two at once."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memagent.cli import main
+from memagent.notebooks import Notebook
+from memagent.settings import user_data_path
+from server import Server, facts_document, lasting_fault, refusal
+
+PATIENCE_SECONDS = 60.0
+PARAGRAPHS = 48
+BUDGETS = ("--chunk-tokens", "75", "--memory-tokens", "500")
+
+Notes = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def notes(
+    serve: Callable[..., Server],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Notes:
+    """Run a command of `memagent notes` in a folder, with a reader of facts: code, stdout, stderr."""
+    monkeypatch.setenv("OPENAI_BASE_URL", serve().base_url)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main(["notes", *words])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def facts(text: str) -> list[str]:
+    return [line for line in text.replace("; ", "\n").splitlines() if line.startswith("FACT")]
+
+
+def test_a_notebook_from_its_making_to_its_end(notes: Notes, tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    folder.mkdir()
+    (folder / "1.txt").write_text("FACT-1: one\n")
+    assert notes("new", "Tagebuch März", "--about", "all facts")[0] == 0
+    code, out, err = notes("add", "Tagebuch März", "log", *BUDGETS)
+    assert (code, "version 1" in out, "1 file" in out) == (0, True, True), err
+    (folder / "1.txt").write_text("FACT-1: one\nFACT-2: two\n")
+    (folder / "2.txt.gz").write_bytes(gzip.compress(b"FACT-3: three\n"))
+    code, out, _ = notes("add", "Tagebuch März", "log", "--quiet")
+    assert (code, "version 2" in out, "2 files" in out) == (0, True, True)
+    assert notes("add", "Tagebuch März", "log", "log/1.txt")[1] == "Tagebuch März: nothing new\n"
+    assert notes("add", "Tagebuch März", "--text", "FACT-4: four")[0] == 0
+
+    code, out, err = notes("ask", "Tagebuch März", "Which facts?")
+    assert facts(out) == ["FACT-1: one", "FACT-2: two", "FACT-3: three", "FACT-4: four"]
+    assert "from version 3" in err
+    assert facts(notes("ask", "Tagebuch März", "Which facts?", "--version", "1")[1]) == ["FACT-1: one"]
+    assert facts(notes("show", "Tagebuch März", "--version", "2")[1]) == facts(out)[:3]
+    log = notes("log", "Tagebuch März")[1]
+    assert log.index("log/1.txt, from byte 12") < log.index("log/2.txt.gz") < log.index("note of 20")
+    changes = notes("diff", "Tagebuch März")[1].splitlines()
+    assert "+ FACT-4: four" in changes and "- FACT-1: one" not in changes
+    assert "+ FACT-1: one" in notes("diff", "Tagebuch März", "0", "1")[1]
+    assert "- FACT-1: one" in notes("diff", "Tagebuch März", "1", "0")[1]
+
+    assert "back from version 3 to 2" in notes("undo", "Tagebuch März")[1]
+    versions = [json.loads(line) for line in notes("log", "Tagebuch März", "--json")[1].splitlines()]
+    assert [it["undone"] for it in versions] == [False, False, True]
+    assert versions[1]["calls"] == 1 and versions[1]["prompt_tokens"] > 0 and versions[1]["model"]
+    assert notes("list")[1] == "Tagebuch März: version 2, about 'all facts'\n"
+    assert notes("delete", "Tagebuch März", "--yes")[0] == 0
+    assert notes("list")[1] == ""
+
+
+def test_what_is_kept_is_for_its_user_alone(notes: Notes, tmp_path: Path) -> None:
+    notes("new", "a", "--about", "b", "--notebooks", "kept")
+    assert notes("list")[1] == "" and "a: version 0" in notes("list", "--notebooks", "kept")[1]
+    notes("new", "a", "--about", "b")
+    notes("add", "a", "--text", "FACT-1: one")
+    folder = user_data_path() / "notebooks"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("new", "../../etc/passwd", "--about", "x"), "is no name for a notebook"),
+        (("new", "..", "--about", "x"), "is no name for a notebook"),
+        (("new", "a\nb", "--about", "x"), "is no name for a notebook"),
+        (("new", "", "--about", "x"), "is no name for a notebook"),
+        (("new", "diary", "--about", "x"), "there is a notebook 'diary' already: take another name"),
+        (("new", "b", "--about", " "), "--about"),
+        (("add", "dairy", "--text", "x"), "did you mean 'diary'?"),
+        (("add", "diary"), "what is to be read?"),
+        (("add", "diary", "--text", " "), "the note is empty"),
+        (("add", "diary", "x.txt", "--text", "x"), "what is to be read?"),
+        (
+            ("add", "diary", "--text", "x", "--workflow", "rag"),
+            "keeps no memory that lives on: use overwrite",
+        ),
+        (("ask", "diary", "Who?"), "nothing was read yet: add to it, then ask"),
+        (("show", "diary", "--version", "7"), "has no version 7"),
+        (("undo", "diary"), "there is nothing to undo"),
+    ],
+)
+def test_what_cannot_be_done_is_said(notes: Notes, words: tuple[str, ...], said: str) -> None:
+    notes("new", "diary", "--about", "all facts")
+    code, out, err = notes(*words)
+    assert (code, out, said in " ".join(err.split())) == (2, "", True), err
+
+
+def test_a_folder_with_nothing_that_can_be_read_is_no_error_later(notes: Notes, tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    folder.mkdir()
+    (folder / "1.txt").write_text("FACT-1: one\n")
+    (folder / "2.txt").write_text(" \n\n")
+    (folder / "3.bin").write_bytes(bytes(range(256)) * 4)
+    notes("new", "diary", "--about", "all facts")
+    for expected in ("version 1", "nothing new", "nothing new"):
+        code, out, err = notes("add", "diary", "log")
+        assert (code, expected in out) == (0, True)
+        assert "2.txt has no text" in err and "3.bin is a binary file" in err
+    code, _, err = notes("add", "diary", "log/2.txt")
+    assert code == 4 and "2.txt has no text" in err
+
+
+def test_a_memory_over_a_smaller_budget_is_not_cut_in_silence(notes: Notes) -> None:
+    notes("new", "diary", "--about", "all facts")
+    notes("add", "diary", "--text", " ".join(f"FACT-{n}: value" for n in range(30)))
+    for words in (("add", "diary", "--text", "FACT-99: more"), ("ask", "diary", "Which?")):
+        code, out, err = notes(*words, "--memory-tokens", "40")
+        assert (code, out) == (2, "") and "its budget is now 40: raise --memory-tokens" in " ".join(
+            err.split()
+        )
+    assert notes("add", "diary", "--text", "FACT-99: more")[0] == 0
+
+
+def test_a_damaged_or_newer_file_is_said_to_be_one(notes: Notes) -> None:
+    notes("new", "diary", "--about", "all facts")
+    file = user_data_path() / "notebooks" / "notebooks.sqlite"
+    with sqlite3.connect(file) as db:
+        db.execute("PRAGMA user_version = 99")
+    db.close()
+    assert "has format 99" in notes("list")[2]
+    file.write_bytes(b"not a database, not even a little one" * 99)
+    code, _, err = notes("list")
+    assert code == 2 and "notebooks.sqlite cannot be used" in " ".join(err.split())
+
+
+def test_what_the_model_fails_at_is_kept_for_the_next_time(
+    notes: Notes, serve: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "facts.txt").write_text(facts_document(12, words=30))
+    notes("new", "diary", "--about", "all facts")
+    whole = serve()
+    failing = serve(faults=lasting_fault(refusal(400, "no more"), spared=4))
+    monkeypatch.setenv("OPENAI_BASE_URL", failing.base_url)
+    code, out, err = notes("add", "diary", "facts.txt", *BUDGETS)
+    assert (code, out) == (3, "") and "run the same command again to continue" in " ".join(err.split())
+    assert notes("log", "diary")[1] == "about: all facts\n"
+    monkeypatch.setenv("OPENAI_BASE_URL", whole.base_url)
+    code, out, _ = notes("add", "diary", "facts.txt", *BUDGETS)
+    version = Notebook("diary").version()
+    assert code == 0 and len(whole.paid) == version.calls - 4
+    assert len(facts(version.memory)) == 8
+
+
+def start(words: list[str], server: Server) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "memagent", "notes", *words, "--base-url", server.base_url]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(happened: Callable[[], Any], process: subprocess.Popen[str]) -> None:
+    patience = time.monotonic() + PATIENCE_SECONDS
+    while not happened() and process.poll() is None:
+        assert time.monotonic() < patience
+        time.sleep(0.005)
+
+
+def test_an_addition_that_is_killed_and_two_at_once(
+    notes: Notes, serve: Callable[..., Server], tmp_path: Path
+) -> None:
+    """Killed with signal 9 twice, then two processes add at once: each word of it is paid once."""
+    (tmp_path / "facts.txt").write_text(facts_document(PARAGRAPHS, words=30))
+    notes("new", "diary", "--about", "all facts")
+    server = serve(latency_seconds=0.03)
+    words = ["add", "diary", "facts.txt", *BUDGETS]
+    for kills in range(1, 3):
+        process, paid = start(words, server), len(server.paid)
+        wait_for(lambda paid=paid: len(server.paid) >= paid + 3, process)
+        process.kill()
+        _, err = process.communicate()
+        assert process.returncode == -signal.SIGKILL, err
+        assert server.paid_twice <= kills
+        assert Notebook("diary").version().number == 0
+    (tmp_path / "more.txt").write_text("FACT-99: more\n")
+    first = start(words, server)
+    wait_for(lambda: Notebook("diary")._notebooks.claim(1) is None, first)
+    second = start(["add", "diary", "more.txt", *BUDGETS], server)
+    for process in (first, second):
+        _, err = process.communicate(timeout=PATIENCE_SECONDS)
+        assert process.returncode == 0, err
+    assert server.paid_twice <= 2
+    versions = Notebook("diary").versions()
+    assert len(versions) == 2
+    numbers = [int(fact.split(":")[0][5:]) for fact in facts(versions[-1].memory)]
+    assert sorted(numbers) == [*(n for n in range(PARAGRAPHS) if n % 3), 99]
+    assert [
+        path.suffix for path in (user_data_path() / "notebooks").iterdir() if path.suffix == ".jsonl"
+    ] == []
