@@ -22,7 +22,6 @@ from memagent.errors import (
     SettingsError,
     SpendingLimitError,
 )
-from memagent.notebooks import Notebook, Notebooks
 from memagent.prompts import Prompts, load_prompts
 from memagent.reading.calls import aread, read
 from memagent.reading.many.rows import FileRow
@@ -58,8 +57,6 @@ __all__ = [
     "MemAgentError",
     "Message",
     "Model",
-    "Notebook",
-    "Notebooks",
     "ProblemTooLongError",
     "Progress",
     "Prompts",
