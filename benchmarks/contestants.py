@@ -102,16 +102,8 @@ def langchain(base_url: str) -> Contestant:
     """LangChain's refine chain for questions, as documented."""
     from langchain_classic.chains.question_answering import load_qa_chain
     from langchain_core.documents import Document
-    from langchain_openai import ChatOpenAI
 
-    llm = ChatOpenAI(
-        model="zero",
-        base_url=base_url,
-        api_key="none",
-        max_retries=0,
-        temperature=0,
-        max_completion_tokens=ANSWER_TOKENS,
-    )
+    llm = langchain_model(base_url, max_retries=0)
     with warnings.catch_warnings(action="ignore"):
         chain = load_qa_chain(llm, chain_type="refine")
 
@@ -126,24 +118,44 @@ def langchain(base_url: str) -> Contestant:
 def llamaindex(base_url: str) -> Contestant:
     """LlamaIndex's refine response synthesizer, as documented."""
     from llama_index.core.response_synthesizers import ResponseMode, get_response_synthesizer
-    from llama_index.llms.openai_like import OpenAILike
 
-    llm = OpenAILike(
-        model="zero",
-        api_base=base_url,
-        api_key="none",
-        max_retries=0,
-        temperature=0,
-        max_tokens=ANSWER_TOKENS,
-        is_chat_model=True,
-        context_window=32768,
-    )
+    llm = llamaindex_model(base_url, window_tokens=32768, max_retries=0)
     synthesizer = get_response_synthesizer(llm=llm, response_mode=ResponseMode.REFINE)
 
     async def read(job: Job) -> None:
         assert await synthesizer.aget_response(PROBLEM, job.chunks)
 
     return _concurrently(read)
+
+
+def langchain_model(base_url: str, **settings: Any) -> Any:
+    """LangChain's client of an endpoint; what `settings` leave out is as its authors set it."""
+    from langchain_openai import ChatOpenAI
+
+    return ChatOpenAI(
+        model="zero",
+        base_url=base_url,
+        api_key="none",
+        temperature=0,
+        max_completion_tokens=ANSWER_TOKENS,
+        **settings,
+    )
+
+
+def llamaindex_model(base_url: str, window_tokens: int, **settings: Any) -> Any:
+    """LlamaIndex's client of an endpoint; what `settings` leave out is as its authors set it."""
+    from llama_index.llms.openai_like import OpenAILike
+
+    return OpenAILike(
+        model="zero",
+        api_base=base_url,
+        api_key="none",
+        temperature=0,
+        max_tokens=ANSWER_TOKENS,
+        is_chat_model=True,
+        context_window=window_tokens,
+        **settings,
+    )
 
 
 CONTESTANTS: dict[str, Callable[[str], Contestant]] = {

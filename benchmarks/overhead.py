@@ -11,10 +11,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import subprocess
 import sys
 import tempfile
-import venv
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -27,7 +25,7 @@ import contestants
 import measure
 import parts
 import zero_server
-from platformdirs import user_cache_path
+from environments import Process, environment
 
 from memagent import Read, open_document
 from memagent.documents.tokens import estimate_tokens
@@ -38,11 +36,7 @@ from memagent.types import Model
 _CHUNK_BYTES = 20_000  # what 5000 tokens of four bytes are
 _CHUNKS = {1: 256, 16: 32, 256: 8}  # of the document, by concurrent reads: the runs stay short
 _OURS = ("bare", "memagent", "memagent+journal")
-_PEERS = {
-    "openai": ["openai>=2.8"],
-    "langchain": ["langchain-classic>=1.0", "langchain-openai>=1.0"],
-    "llamaindex": ["llama-index-core>=0.14", "llama-index-llms-openai-like>=0.5"],
-}
+_PEERS = ("openai", "langchain", "llamaindex")
 
 
 @dataclass(frozen=True)
@@ -66,41 +60,19 @@ class Timing:
         return self.processor_seconds / self.calls * 1000
 
 
-class Worker:
+class Worker(Process):
     """A contestant in a process of its own."""
 
     def __init__(self, name: str, python: Path, port: int) -> None:
+        super().__init__(python, Path(contestants.__file__), name, str(port))
         self.name = name
         self.port = port
-        self._process = subprocess.Popen(
-            [python, Path(contestants.__file__), name, str(port)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.versions: dict[str, str] = json.loads(self._answer())
 
     def run(self, reads: int, document: Path, requests: Path) -> Timing:
         """Let it read a document so many times at once."""
         before = zero_server.completions(self.port)
-        job = {"reads": reads, "document": str(document), "requests": str(requests)}
-        assert self._process.stdin
-        print(json.dumps(job), file=self._process.stdin, flush=True)
-        took = json.loads(self._answer())
+        took = self.ask({"reads": reads, "document": str(document), "requests": str(requests)})
         return Timing(self.name, reads, zero_server.completions(self.port) - before, **took)
-
-    def close(self) -> None:
-        """End the process."""
-        assert self._process.stdin
-        self._process.stdin.close()
-        self._process.wait()
-
-    def _answer(self) -> str:
-        assert self._process.stdout
-        line = self._process.stdout.readline()
-        if not line:
-            sys.exit(f"{self.name} ended with status {self._process.wait()}")
-        return line
 
 
 class _Noting(OpenAIEngine):
@@ -124,17 +96,6 @@ async def note_requests(document: Path, port: int) -> list[dict[str, Any]]:
         pass
     await engine.aclose()
     return engine.bodies
-
-
-def environment(peer: str) -> Path:
-    """The Python of a peer's environment, made if it is not there."""
-    folder = user_cache_path("memagent-benchmarks", appauthor=False) / peer
-    python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
-    if not python.exists():
-        print(f"making {folder}", file=sys.stderr)
-        venv.create(folder, with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *_PEERS[peer]], check=True)
-    return python
 
 
 @dataclass

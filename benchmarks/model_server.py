@@ -1,0 +1,289 @@
+"""A chat-completions endpoint that takes the time of a 7B model on one GPU, and reads as `finder.py` does.
+
+Each first part of a path, `/NAME/v1/chat/completions`, is a GPU of its own, so that readers that run at the
+same time do not wait for each other. A GPU works in steps, as servers with continuous batching do: a step
+takes in waiting prompts, first come first served, up to 8192 tokens, and writes one token of every reply that
+has begun. It lasts as long as its tokens take to compute, but no less than reading the weights does, and
+a little for each reply's cache. A call that is made to fail does so at once, with status 500.
+
+The figures are those of Qwen2.5-7B in bfloat16 on an H100. To read 15.2 GB of weights takes 4.5 ms at 3.35
+TB/s, and 15.2 GFLOP a token allow 65,000 tokens/s at the dense peak of 989 TFLOPS. No server comes near
+either: 8 ms a step and 25,000 prompt tokens/s (38% of the peak) are assumed. GPUStack measured 32,000
+tokens/s in all with vLLM for a 9B model on an H100 at long prompts (docs.gpustack.ai, Qwen3.5-9B).
+The prefix cache holds blocks of 16 tokens and forgets the least recently used; 57 KB a token leave room for
+800,000. A token is four characters, as in cl100k for the documents of `ledgers.py`.
+
+Leaves out: streaming, sampling. What is posted to `/NAME/reset` begins anew; `/NAME/record` tells all calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+sys.path.append(str(Path(__file__).parent.parent / "tests"))
+
+from finder import reply_to
+
+from server import FaultPlan, no_faults, seeded_faults
+
+STEP_SECONDS = 0.008
+PROMPT_TOKENS_PER_SECOND = 25_000
+REPLY_SECONDS = 0.0001  # of a step, to read the cache of a reply that is being written
+STEP_TOKENS = 8192
+WINDOW_TOKENS = 8192
+CACHE_TOKENS = 800_000
+CHARACTERS_PER_TOKEN = 4
+BLOCK_CHARACTERS = 16 * CHARACTERS_PER_TOKEN
+
+
+@dataclass
+class Call:
+    """One request: when it came and ended, in seconds of the server's clock, and what it cost."""
+
+    digest: str
+    began: float
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+    ended: float = 0.0
+    status: int = 200
+
+
+@dataclass
+class _Work:
+    """A call that waits or is being computed."""
+
+    call: Call
+    blocks: list[str]
+    done: asyncio.Event
+    left_to_read: int = -1
+    left_to_write: int = 0
+
+
+@dataclass
+class Gpu:
+    """A simulated GPU: what waits for it, its prefix cache and its record.
+
+    `busy_seconds` is the time of all steps, `late_seconds` how far the clock of this machine was behind, at
+    worst: what a busy machine adds to a figure.
+    """
+
+    faults: FaultPlan = no_faults
+    calls: list[Call] = field(default_factory=list)
+    busy_seconds: float = 0.0
+    late_seconds: float = 0.0
+    _asked: Counter[str] = field(default_factory=Counter)
+    _works: list[_Work] = field(default_factory=list)
+    _cache: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    _worker: asyncio.Task[None] | None = None
+
+    async def complete(self, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+        """The status of a call and what is sent."""
+        prompt = "\n".join(_text(message["content"]) for message in body["messages"])
+        digest = hashlib.sha256(prompt.encode()).hexdigest()[:16]
+        call = Call(digest, time.monotonic(), len(prompt) // CHARACTERS_PER_TOKEN, 0)
+        self.calls.append(call)
+        attempt = self._asked[digest]
+        self._asked[digest] += 1
+        limit = int(body.get("max_completion_tokens") or body.get("max_tokens") or 512)
+        if self.faults(digest, attempt):
+            return self._refused(call, 500, "the engine failed")
+        if call.prompt_tokens + limit > WINDOW_TOKENS:
+            told = f"the prompt has {call.prompt_tokens} tokens and {limit} are asked for"
+            words = f"This model's maximum context length is {WINDOW_TOKENS} tokens: {told}"
+            return self._refused(call, 400, words, "context_length_exceeded")
+        reply = reply_to(prompt)
+        text = reply[: limit * CHARACTERS_PER_TOKEN]
+        call.completion_tokens = -(-len(text) // CHARACTERS_PER_TOKEN)
+        work = _Work(call, _blocks(prompt), asyncio.Event(), left_to_write=call.completion_tokens)
+        self._works.append(work)
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._run())
+        await work.done.wait()
+        call.ended = time.monotonic()
+        return 200, _completion(call, text, "length" if len(text) < len(reply) else "stop")
+
+    def _refused(self, call: Call, status: int, message: str, code: str = "") -> tuple[int, dict[str, Any]]:
+        call.ended, call.status = time.monotonic(), status
+        return status, {"error": {"message": message, "type": "server_error", "param": None, "code": code}}
+
+    async def _run(self) -> None:
+        """Step by step, as long as there is work. Steps that the machine delays are caught up with."""
+        clock = time.monotonic()
+        while self._works:
+            seconds, finished = self._step()
+            self.busy_seconds += seconds
+            clock += seconds
+            ahead = clock - time.monotonic()
+            self.late_seconds = max(self.late_seconds, -ahead)
+            await asyncio.sleep(max(0.0, ahead))
+            for work in finished:
+                work.done.set()
+
+    def _step(self) -> tuple[float, list[_Work]]:
+        """One step: how long it takes, and what is finished after it."""
+        room, read, writing = STEP_TOKENS, 0, 0
+        for work in self._works:
+            if work.left_to_read < 0 and room:
+                work.left_to_read = self._uncached(work)
+            if work.left_to_read > 0 and room:
+                taken = min(room, work.left_to_read)
+                work.left_to_read -= taken
+                room -= taken
+                read += taken
+                if not work.left_to_read:
+                    self._remember(work.blocks)
+            if work.left_to_read == 0:  # the last part of a prompt gives the first token
+                work.left_to_write -= 1
+                writing += 1
+        finished = [work for work in self._works if work.left_to_read == 0 and work.left_to_write <= 0]
+        self._works = [work for work in self._works if work not in finished]
+        compute = (read + writing) / PROMPT_TOKENS_PER_SECOND
+        return max(STEP_SECONDS, compute) + writing * REPLY_SECONDS, finished
+
+    def _uncached(self, work: _Work) -> int:
+        """The tokens of the prompt that have to be computed: one at least."""
+        known = next((place for place, it in enumerate(work.blocks) if it not in self._cache), None)
+        count = len(work.blocks) if known is None else known
+        tokens = count * BLOCK_CHARACTERS // CHARACTERS_PER_TOKEN
+        work.call.cached_tokens = max(0, min(tokens, work.call.prompt_tokens - 1))
+        return max(1, work.call.prompt_tokens - work.call.cached_tokens)
+
+    def _remember(self, blocks: Sequence[str]) -> None:
+        for block in reversed(blocks):  # so that the end of a prompt is forgotten before its beginning
+            self._cache[block] = None
+            self._cache.move_to_end(block)
+        while len(self._cache) * BLOCK_CHARACTERS // CHARACTERS_PER_TOKEN > CACHE_TOKENS:
+            self._cache.popitem(last=False)
+
+    def record(self) -> dict[str, Any]:
+        """All that was done since the last reset."""
+        return {
+            "calls": [asdict(call) for call in self.calls],
+            "busy_seconds": self.busy_seconds,
+            "late_seconds": self.late_seconds,
+        }
+
+
+def _text(content: Any) -> str:
+    """The text of a message: a string, or parts."""
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content or ())
+
+
+def _blocks(prompt: str) -> list[str]:
+    """A name for each full block of a prompt, which depends on all that precedes it."""
+    names, digest = [], hashlib.sha256()
+    for start in range(0, len(prompt) - BLOCK_CHARACTERS + 1, BLOCK_CHARACTERS):
+        digest.update(prompt[start : start + BLOCK_CHARACTERS].encode())
+        names.append(digest.hexdigest()[:24])
+    return names
+
+
+def _completion(call: Call, text: str, finish_reason: str) -> dict[str, Any]:
+    return {
+        "id": f"chatcmpl-{call.digest}",
+        "object": "chat.completion",
+        "created": 1_700_000_000,
+        "model": "simulated-7b",
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": text},
+                "finish_reason": finish_reason,
+                "logprobs": None,
+            }
+        ],
+        "usage": {
+            "prompt_tokens": call.prompt_tokens,
+            "completion_tokens": call.completion_tokens,
+            "total_tokens": call.prompt_tokens + call.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": call.cached_tokens},
+        },
+    }
+
+
+class Server:
+    """All GPUs, and the HTTP between them and the readers."""
+
+    def __init__(self) -> None:
+        self._gpus: dict[str, Gpu] = {}
+
+    async def connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one client until it goes away; one that was killed is no news."""
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+                length = re.search(r"\r\ncontent-length: *(\d+)", head, re.IGNORECASE)
+                body = await reader.readexactly(int(length[1])) if length else b""
+                status, reply = await self._answer(head.split(" ")[1], json.loads(body or "{}"))
+                content = json.dumps(reply).encode()
+                line = f"HTTP/1.1 {status} {'OK' if status == 200 else 'Error'}\r\n"
+                kind = f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+                writer.write((line + kind).encode() + content)
+                await writer.drain()
+        writer.close()
+
+    async def _answer(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        _, name, *rest = path.split("/")
+        if rest == ["reset"]:
+            rate, seed = body.get("faults", 0.0), body.get("seed", 0)
+            self._gpus[name] = Gpu(seeded_faults(rate, seed, ["internal error"]))
+            return 200, {}
+        gpu = self._gpus.setdefault(name, Gpu())
+        if rest == ["record"]:
+            return 200, gpu.record()
+        if rest[-1:] == ["models"]:
+            listed = {"id": "simulated-7b", "object": "model", "max_model_len": WINDOW_TOKENS}
+            return 200, {"object": "list", "data": [listed]}
+        if rest[-2:] == ["chat", "completions"]:
+            return await gpu.complete(body)
+        return 404, {"error": {"message": f"no page {path}"}}
+
+
+async def _serve() -> None:
+    server = await asyncio.start_server(Server().connect, "127.0.0.1", 0, limit=2**20)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+
+@contextmanager
+def serving() -> Iterator[int]:
+    """Start the server in a process of its own; gives its port."""
+    process = subprocess.Popen([sys.executable, __file__], stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    try:
+        yield int(process.stdout.readline())
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def reset(port: int, name: str, faults: float = 0.0, seed: int = 0) -> None:
+    """Begin anew with a GPU: empty cache, empty record, and so many calls that fail."""
+    body = json.dumps({"faults": faults, "seed": seed}).encode()
+    urlopen(Request(f"http://127.0.0.1:{port}/{name}/reset", body)).close()
+
+
+def record(port: int, name: str) -> tuple[list[Call], float, float]:
+    """The calls of a GPU, the seconds that it was busy, and how late it was at worst."""
+    with urlopen(f"http://127.0.0.1:{port}/{name}/record") as reply:
+        told = json.load(reply)
+    return [Call(**call) for call in told["calls"]], told["busy_seconds"], told["late_seconds"]
+
+
+if __name__ == "__main__":
+    with suppress(KeyboardInterrupt):
+        asyncio.run(_serve())

@@ -1,0 +1,150 @@
+"""What `compare.py` measures of a reader, and the tables of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, linear_regression
+
+from model_server import Call
+
+NOT_COMPARABLE = {
+    "RLM (`rlms`)": "it needs a model that writes code",
+    "PageIndex (`pageindex`)": "it needs a model that writes outlines as JSON and calls tools",
+}
+"""Peers that a model which only finds statements cannot serve: nothing is invented in their place."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One read (or several at once): what the reader says of it, and what the server counted.
+
+    `score` is the mean share of the answers that were found; `silent` counts reads that ended without an
+    error. `critical_path` is the longest chain of calls of which each began after the one before had ended.
+    """
+
+    kind: str
+    chunks: int
+    score: float
+    silent: int
+    errors: list[str]
+    seconds: float
+    calls: int
+    failed_calls: int
+    critical_path: int
+    computed_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    busy_seconds: float
+    late_seconds: float
+
+
+@dataclass
+class Result:
+    """All that was measured of one contestant."""
+
+    name: str
+    ours: bool
+    versions: dict[str, str]
+    clean: list[Outcome] = field(default_factory=list)
+    failing: list[Outcome] = field(default_factory=list)
+    killed: Outcome | None = None
+    paid_again: int = 0
+    scaling: list[Outcome] = field(default_factory=list)
+    at_once: Outcome | None = None
+
+    @property
+    def exponent(self) -> float | None:
+        """Of the seconds by the chunks: the slope in a plot of their logarithms."""
+        if len(self.scaling) < 2:
+            return None
+        chunks = [math.log(it.chunks) for it in self.scaling]
+        return linear_regression(chunks, [math.log(it.seconds) for it in self.scaling]).slope
+
+    @property
+    def silently_wrong(self) -> int:
+        """Reads with failing calls that ended without an error and with a lower score than without them."""
+        pairs = zip(self.clean, self.failing, strict=True)
+        return sum(bool(after.silent) and after.score < before.score for before, after in pairs)
+
+    def score(self, kind: str = "") -> float:
+        """The mean score of the reads without failures, of one kind of problem or of all."""
+        return fmean(it.score for it in self.clean if kind in ("", it.kind))
+
+    def mean(self, name: str) -> float:
+        """The mean of a figure of the reads without failures."""
+        return fmean(getattr(it, name) for it in self.clean)
+
+
+def longest_chain(calls: Iterable[Call]) -> int:
+    """The most calls of which none overlaps another: what had to wait, if nothing waits without need."""
+    length, last = 0, -math.inf
+    for call in sorted(calls, key=lambda it: it.ended):
+        if call.began >= last:
+            length, last = length + 1, call.ended
+    return length
+
+
+def rows(results: Sequence[Result]) -> Iterable[Sequence[object]]:
+    """The table: means over all reads of a contestant."""
+    for it in results:
+        scores = (f"{it.score('values'):.2f}", f"{it.score('hops'):.2f}")
+        counts = (f"{it.mean(name):,.0f}" for name in _COUNTED)
+        failing = f"{fmean(outcome.score for outcome in it.failing):.2f}"
+        seconds = f"{fmean(outcome.seconds for outcome in it.failing):.1f}"
+        wrong, failed = it.silently_wrong, sum(bool(outcome.errors) for outcome in it.failing)
+        ends = (f"{wrong} / {failed} of {len(it.failing)}", f"{it.paid_again} of {it.clean[0].calls}")
+        yield (
+            it.name,
+            *scores,
+            f"{it.mean('seconds'):.1f}",
+            f"{it.mean('busy_seconds'):.1f}",
+            *counts,
+            failing,
+            seconds,
+            *ends,
+        )
+    for name, reason in NOT_COMPARABLE.items():
+        yield f"{name}: not comparable on a scripted endpoint, {reason}", *["-"] * (len(HEAD) - 1)
+
+
+_COUNTED = ("calls", "critical_path", "computed_tokens", "cached_tokens", "completion_tokens")
+HEAD = (
+    "reader",
+    "values",
+    "two hops",
+    "seconds",
+    "of the GPU",
+    "calls",
+    "critical path",
+    "prompt tokens computed",
+    "cached",
+    "written",
+    "10% fail: score",
+    "seconds",
+    "silently wrong / failed",
+    "kill -9: paid again",
+)
+
+
+def scaling_rows(results: Sequence[Result]) -> Iterable[Sequence[object]]:
+    """Our workflows: seconds by chunks, the exponent, and how busy sixteen reads keep a GPU."""
+    for it in results:
+        if it.exponent is not None and it.at_once:
+            seconds = (f"{outcome.seconds:.1f}" for outcome in it.scaling)
+            used = it.at_once.busy_seconds / it.at_once.seconds
+            yield it.name, *seconds, f"{it.exponent:.3f}", f"{used:.3f}"
+
+
+def goals(results: Sequence[Result]) -> Iterable[Sequence[object]]:
+    """For each peer the fastest of ours with no lower score on either kind of problem."""
+    ours = [it for it in results if it.ours]
+    for peer in (it for it in results if not it.ours):
+        kinds = ("values", "hops")
+        as_good = [it for it in ours if all(it.score(kind) >= peer.score(kind) for kind in kinds)]
+        if best := min(as_good, key=lambda it: it.mean("seconds"), default=None):
+            share = best.mean("seconds") / peer.mean("seconds")
+            yield peer.name, best.name, f"{share:.2f}", "yes" if share <= 1 / 3 else "no"
+        else:
+            yield peer.name, "-", "", "no"

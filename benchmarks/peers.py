@@ -1,0 +1,219 @@
+"""The readers that `compare.py` compares: one process each, in the environment that it needs.
+
+Started as `python peers.py NAME BASE_URL [SETTINGS]`. Tells its packages' versions, then takes jobs as JSON
+lines on standard input, and answers each with its seconds and its answers, or with what it failed of.
+Libraries are used as their documentation shows, with their own retries; all but ours, which cut the file
+themselves, get the very chunks that we make of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import contestants
+from measure import installed
+
+_PASSAGE_CHARACTERS, _PASSAGES = 1024, 16
+
+
+@dataclass(frozen=True)
+class Task:
+    """One read: a file, the chunks that it was cut into, what is asked, and where a journal may stand."""
+
+    document: Path
+    chunks: list[str]
+    problem: str
+    trace: Path
+
+    @classmethod
+    def load(cls, document: str, chunks: str, problem: str, trace: str) -> Task:
+        """A task as a job describes it; `chunks` names a JSON file."""
+        return cls(Path(document), json.loads(Path(chunks).read_text("utf-8")), problem, Path(trace))
+
+
+Reader = Callable[[Task], Awaitable[str]]
+
+
+def ours(base_url: str, settings: str) -> Reader:
+    """memagent: from the file on disk to the answer, with a journal. `settings` are those of reading."""
+    from memagent import Read, open_document
+    from memagent.documents.tokens import estimate_tokens
+    from memagent.engines.openai import Connection, OpenAIEngine
+    from memagent.settings import ReadSettings
+    from memagent.types import Model
+
+    calls = 16
+    model = Model("simulated-7b", estimate_tokens, window_tokens=8192, calls=calls)
+    engine: OpenAIEngine | None = None
+
+    async def read(task: Task) -> str:
+        nonlocal engine
+        engine = engine or OpenAIEngine(model, Connection(base_url, concurrency=calls))
+        document, how = open_document(task.document), ReadSettings(**json.loads(settings))
+        reading = Read(task.problem, document, engine, how, trace=task.trace, resume=task.trace.exists())
+        async for _ in reading:
+            pass
+        return reading.answer
+
+    return read
+
+
+def langchain(base_url: str, kind: str) -> Reader:
+    """LangChain's chains for questions, `refine` or `map_reduce`. Its own tokenizer would be downloaded."""
+    from langchain_classic.chains.question_answering import load_qa_chain
+    from langchain_core.documents import Document
+
+    def ids(text: str) -> list[int]:
+        return [0] * (len(text) // 4)
+
+    llm = contestants.langchain_model(base_url, custom_get_token_ids=ids)
+    with warnings.catch_warnings(action="ignore"):
+        chain = load_qa_chain(llm, chain_type=kind)
+
+    async def read(task: Task) -> str:
+        documents = [Document(chunk) for chunk in task.chunks]
+        reply = await chain.ainvoke({"input_documents": documents, "question": task.problem})
+        return str(reply["output_text"])
+
+    return read
+
+
+def llamaindex(base_url: str, mode: str) -> Reader:
+    """LlamaIndex's response synthesizers, `refine` or `tree_summarize`."""
+    from llama_index.core.response_synthesizers import ResponseMode, get_response_synthesizer
+
+    llm = contestants.llamaindex_model(
+        base_url, window_tokens=8000
+    )  # leaves no room itself for counts that differ
+    synthesizer = get_response_synthesizer(llm=llm, response_mode=ResponseMode(mode), use_async=True)
+
+    async def read(task: Task) -> str:
+        return str(await synthesizer.aget_response(task.problem, task.chunks))
+
+    return read
+
+
+def published(base_url: str, _: str) -> Reader:
+    """The loop of MemAgent (arXiv 2507.02259), after its description; the prompts are ours.
+
+    The memory is whatever the model replies. As in the authors' script, a call that fails is not tried again,
+    and its reply is the empty text.
+    """
+    complete = _client(base_url, max_retries=0)
+
+    async def ask(prompt: str) -> str:
+        import openai
+
+        try:
+            return await complete(prompt)
+        except openai.OpenAIError:
+            return ""
+
+    async def read(task: Task) -> str:
+        memory = "No previous memory."
+        question = f"<problem>\n{task.problem}\n</problem>\n"
+        for chunk in task.chunks:
+            memory = await ask(
+                "You get a question, the memory of what was read before, and the next section of an article. "
+                "Update the memory with what the section says for the question, and keep what matters of "
+                f"the memory.\n\n{question}<memory>\n{memory}\n</memory>\n<section>\n{chunk}\n</section>\n\n"
+                "The updated memory:"
+            )
+        return await ask(
+            "Answer the question from the memory of what was read.\n\n"
+            f"{question}<memory>\n{memory}\n</memory>\n\nYour answer:"
+        )
+
+    return read
+
+
+def plain_rag(base_url: str, _: str) -> Reader:
+    """Sixteen passages of 256 tokens that BM25 ranks best (`bm25s` and its defaults), in one prompt."""
+    import bm25s  # type: ignore[import-untyped]
+
+    complete = _client(base_url)
+
+    async def read(task: Task) -> str:
+        text = "".join(task.chunks)
+        starts = range(0, len(text), _PASSAGE_CHARACTERS)
+        passages = [text[start : start + _PASSAGE_CHARACTERS] for start in starts]
+        index = bm25s.BM25(corpus=passages)
+        index.index(bm25s.tokenize(passages, show_progress=False), show_progress=False)
+        asked = bm25s.tokenize(task.problem, show_progress=False)
+        found, _ = index.retrieve(asked, k=min(_PASSAGES, len(passages)), show_progress=False)
+        context = "\n\n".join(found[0])
+        return await complete(f"Context:\n{context}\n\nQuestion: {task.problem}\nAnswer from the context:")
+
+    return read
+
+
+def _client(base_url: str, **settings: Any) -> Callable[[str], Awaitable[str]]:
+    """The official client, with its own retries unless `settings` say otherwise."""
+    import openai
+
+    client = openai.AsyncOpenAI(base_url=base_url, api_key="none", timeout=600, **settings)
+
+    async def complete(prompt: str) -> str:
+        reply = await client.chat.completions.create(
+            model="zero",
+            messages=[{"role": "user", "content": prompt}],
+            temperature=0,
+            max_tokens=contestants.ANSWER_TOKENS,
+        )
+        return reply.choices[0].message.content or ""
+
+    return complete
+
+
+READERS: dict[str, Callable[[str, str], Reader]] = {
+    "ours": ours,
+    "langchain": langchain,
+    "llamaindex": llamaindex,
+    "published": published,
+    "plain_rag": plain_rag,
+}
+
+
+async def _attempt(reader: Reader, task: Task) -> tuple[str, str]:
+    """The answer, and the kind of error if there is none."""
+    try:
+        return await reader(task), ""
+    except Exception as error:  # noqa: BLE001 - whatever a library raises is its failure, which is told
+        return "", f"{type(error).__name__}: {error}"[:200]
+
+
+async def _attempts(reader: Reader, tasks: list[Task]) -> dict[str, Any]:
+    started = time.perf_counter()
+    ended = await asyncio.gather(*(_attempt(reader, task) for task in tasks))
+    seconds = time.perf_counter() - started
+    return {
+        "seconds": seconds,
+        "answers": [answer for answer, _ in ended],
+        "errors": [error for _, error in ended],
+    }
+
+
+def main(name: str, base_url: str, settings: str) -> None:
+    """Take jobs until standard input ends. What libraries print goes to standard error."""
+    told = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    reader = READERS[name](base_url, settings)
+    versions = {package: installed(package) for package in (*contestants.PACKAGES, "bm25s")}
+    print(json.dumps({package: it for package, it in versions.items() if it != "-"}), file=told, flush=True)
+    with asyncio.Runner() as runner:
+        for line in sys.stdin:
+            tasks = [Task.load(**task) for task in json.loads(line)["tasks"]]
+            print(json.dumps(runner.run(_attempts(reader, tasks))), file=told, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
