@@ -31,10 +31,13 @@ from environments import Process, environment
 from ledgers import Ledger
 from outcomes import Outcome, Result, longest_chain
 
+from memagent.engines.adapters import adapter_of, trained_with
 from memagent.reading.workflows import WORKFLOWS
+from memagent.settings import EngineSettings
 from memagent.tasks.scoring import score_reply
 
-_WITHOUT_A_LIMIT = {name for name in WORKFLOWS if name not in ("full", "truncate")}
+_FOR_SHORT_DOCUMENTS = ("full", "truncate")
+_TASKS = ("niah_single_1", "niah_multikey_1")  # of RULER, for the embedded model
 _FAILURES = 0.1
 _READS = 16  # at once, for the utilisation
 
@@ -87,12 +90,17 @@ class Bench:
         self._process.close()
 
     def warm_up(self, document: Ledger) -> None:
-        """Read a short document, so that all is imported and connected."""
+        """Read a document, so that all is imported and connected."""
         self._read([document])
 
-    def compare(self, documents: Sequence[Ledger]) -> None:
-        """Read each document as it is, then with failing calls, then one with a kill on half of the way."""
+    def read_all(self, documents: Sequence[Ledger]) -> None:
+        """Read each document as it is."""
         self.result.clean = [self._read([it]) for it in documents]
+        self._note("read")
+
+    def compare(self, documents: Sequence[Ledger]) -> None:
+        """Read each document as it is and with failing calls, and one with a kill on half of the way."""
+        self.read_all(documents)
         self.result.failing = [
             self._read([it], _FAILURES, seed) for seed, it in enumerate(documents, start=1)
         ]
@@ -160,17 +168,15 @@ class Bench:
         )
 
 
-def contestants_of(names: Sequence[str]) -> list[Contestant]:
+def contestants_of(names: Sequence[str], embedded: bool) -> list[Contestant]:
     """Peers and our workflows, all of them or those that are named."""
     ours = [
-        Contestant(f"memagent {name}", "ours", json.dumps({"workflow": name}))
+        Contestant(f"memagent {name}", "ours", json.dumps({"workflow": name, "embedded": embedded}))
         for name in WORKFLOWS
-        if name in _WITHOUT_A_LIMIT
+        if name not in _FOR_SHORT_DOCUMENTS
     ]
     everyone = [*PEERS, *ours]
-    return [
-        it for it in everyone if not names or it.name in names or it.name.removeprefix("memagent ") in names
-    ]
+    return [it for it in everyone if not names or it.name.removeprefix("memagent ") in names]
 
 
 def run(args: argparse.Namespace, folder: Path, port: int) -> list[Result]:
@@ -182,7 +188,7 @@ def run(args: argparse.Namespace, folder: Path, port: int) -> list[Result]:
     lengths = [write("hops", chunks, 0) for chunks in args.scaling]
     crowd = [write("hops", max(2, args.chunks // 3), seed) for seed in range(1, _READS + 1)]
     with ExitStack() as stack:
-        benches = [Bench(it, folder, port) for it in contestants_of(args.only)]
+        benches = [Bench(it, folder, port) for it in contestants_of(args.only, embedded=False)]
         for bench in benches:
             stack.callback(bench.close)
         with ThreadPoolExecutor(len(benches)) as pool:
@@ -194,26 +200,48 @@ def run(args: argparse.Namespace, folder: Path, port: int) -> list[Result]:
         return [bench.result for bench in benches]
 
 
+def run_embedded(args: argparse.Namespace, folder: Path, port: int) -> list[Result]:
+    """Let the contestants read RULER's examples with the embedded model, one after the other."""
+    trained = trained_with(adapter_of(EngineSettings(), "llamacpp"))
+    chunk_tokens = trained.budgets.get("chunk_tokens", ledgers.CHUNK_TOKENS)
+    write = partial(ledgers.write_example, folder, tokens=args.tokens, chunk_tokens=chunk_tokens)
+    documents = [write(task, number=number) for number in range(args.documents) for task in _TASKS]
+    results = []
+    for contestant in contestants_of(args.only, embedded=True):
+        bench = Bench(contestant, folder, port)
+        bench.read_all(documents)
+        bench.close()
+        results.append(bench.result)
+    return results
+
+
 def main() -> None:
     """Compare, print, write, draw."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--documents", type=int, default=2, help="of each kind")
     parser.add_argument("--chunks", type=int, default=24, help="of each document, 5000 tokens each")
     parser.add_argument("--scaling", type=int, nargs="+", default=[32, 64, 128, 256], help="chunks")
+    parser.add_argument("--embedded", action="store_true", help="the embedded model, with RULER's examples")
+    parser.add_argument("--tokens", type=int, default=4096, help="of each of RULER's examples")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="some of the readers")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw a picture (needs the extra report)")
     measure.add_json_flag(parser)
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name, model_server.serving() as port:
-        results = run(args, Path(name), port)
-    print(measure.table(outcomes.HEAD, outcomes.rows(results)), end="\n\n")
-    head = ("chunks", *(str(it) for it in args.scaling), "exponent", "busy with 16 reads")
-    print(measure.table(head, outcomes.scaling_rows(results)), end="\n\n")
+    if not contestants_of(args.only, args.embedded):
+        parser.error(f"no reader has such a name: {', '.join(it.name for it in contestants_of([], False))}")
+    compare = run_embedded if args.embedded else run
+    with tempfile.TemporaryDirectory() as name, model_server.serving(args.embedded) as port:
+        results = compare(args, Path(name), port)
+    print(measure.table(outcomes.head(results), outcomes.rows(results)), end="\n\n")
+    if not args.embedded:
+        head = ("chunks", *map(str, args.scaling), "exponent", "busy with 16 reads")
+        print(measure.table(head, outcomes.scaling_rows(results)), end="\n\n")
     print(
         measure.table(("peer", "ours, as good or better", "of its time", "a third"), outcomes.goals(results))
     )
     late = max(outcome.late_seconds for it in results for outcome in (*it.clean, *it.failing))
-    print(f"\nAt worst the simulated GPU was {late:.2f} s behind its clock.")
+    if not args.embedded:
+        print(f"\nAt worst the simulated GPU was {late:.2f} s behind its clock.")
     record = measure.provenance()
     record["results"] = [asdict(it) | {"exponent": it.exponent} for it in results]
     measure.write_json(args.json, record)

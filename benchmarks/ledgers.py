@@ -17,6 +17,7 @@ import measure
 
 from memagent.documents.chunking import cut
 from memagent.documents.tokens import estimate_tokens
+from memagent.tasks import Recipe, examples
 
 CHUNK_TOKENS = 5000
 VALUES = 16
@@ -72,10 +73,24 @@ def write_ledger(folder: Path, kind: str, chunks: int, seed: int) -> Ledger:
     planted += [(chance.random(), _distractor(chance, names)) for _ in range(_DISTRACTORS * chunks)]
     document = folder / f"{kind}-{chunks}-{seed}.txt"
     document.write_text(_text(planted, chunks * _CHUNK_BYTES, seed), "utf-8")
-    pieces = [piece for piece, _ in cut([document.read_text("utf-8")], CHUNK_TOKENS, estimate_tokens)]
-    chunked = document.with_suffix(".json")
-    chunked.write_text(json.dumps(pieces), "utf-8")
-    return Ledger(kind, problem, answers, document, chunked, len(pieces))
+    return _chunked(kind, problem, answers, document)
+
+
+def write_example(folder: Path, task: str, tokens: int, chunk_tokens: int, number: int) -> Ledger:
+    """Write one of RULER's examples of that length, cut into chunks of that size."""
+    example = next(examples(task, Recipe(length_tokens=tokens), 1, number))
+    document = folder / f"{example.id.replace('/', '-')}.txt"
+    document.write_text(example.document, "utf-8")
+    return _chunked(task, example.problem, example.answers, document, chunk_tokens)
+
+
+def _chunked(
+    kind: str, problem: str, answers: tuple[str, ...], document: Path, chunk_tokens: int = CHUNK_TOKENS
+) -> Ledger:
+    pieces = [piece for piece, _ in cut([document.read_text("utf-8")], chunk_tokens, estimate_tokens)]
+    chunks = document.with_suffix(".json")
+    chunks.write_text(json.dumps(pieces), "utf-8")
+    return Ledger(kind, problem, answers, document, chunks, len(pieces))
 
 
 def _distractor(chance: random.Random, names: list[str]) -> str:

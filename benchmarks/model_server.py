@@ -13,7 +13,9 @@ tokens/s in all with vLLM for a 9B model on an H100 at long prompts (docs.gpusta
 The prefix cache holds blocks of 16 tokens and forgets the least recently used; 57 KB a token leave room for
 800,000. A token is four characters, as in cl100k for the documents of `ledgers.py`.
 
-Leaves out: streaming, sampling. What is posted to `/NAME/reset` begins anew; `/NAME/record` tells all calls.
+With `embedded` it is memagent's own embedded model instead, which all share; it answers as it will and takes
+the time that it takes. What is posted to `/NAME/reset` begins anew, `/NAME/record` tells all calls. Leaves
+out: streaming, sampling.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import sys
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,9 @@ sys.path.append(str(Path(__file__).parent.parent / "tests"))
 
 from finder import reply_to
 
+from memagent.engines import open_engine
+from memagent.errors import ContextOverflowError, EngineError
+from memagent.types import Engine, Message, Sampling
 from server import FaultPlan, no_faults, seeded_faults
 
 STEP_SECONDS = 0.008
@@ -82,6 +87,7 @@ class Gpu:
     """
 
     faults: FaultPlan = no_faults
+    engine: Engine | None = None
     calls: list[Call] = field(default_factory=list)
     busy_seconds: float = 0.0
     late_seconds: float = 0.0
@@ -101,6 +107,8 @@ class Gpu:
         limit = int(body.get("max_completion_tokens") or body.get("max_tokens") or 512)
         if self.faults(digest, attempt):
             return self._refused(call, 500, "the engine failed")
+        if self.engine:
+            return await self._engine_reply(self.engine, call, body["messages"], limit)
         if call.prompt_tokens + limit > WINDOW_TOKENS:
             told = f"the prompt has {call.prompt_tokens} tokens and {limit} are asked for"
             words = f"This model's maximum context length is {WINDOW_TOKENS} tokens: {told}"
@@ -115,6 +123,24 @@ class Gpu:
         await work.done.wait()
         call.ended = time.monotonic()
         return 200, _completion(call, text, "length" if len(text) < len(reply) else "stop")
+
+    async def _engine_reply(
+        self, engine: Engine, call: Call, messages: Sequence[Mapping[str, Any]], limit: int
+    ) -> tuple[int, dict[str, Any]]:
+        """The reply of a real model, with its own counts."""
+        chat = tuple(Message(it["role"], _text(it["content"])) for it in messages)
+        began = time.monotonic()
+        try:
+            made = await engine.complete(chat, Sampling(limit))
+        except ContextOverflowError as error:
+            return self._refused(call, 400, str(error), "context_length_exceeded")
+        except EngineError as error:
+            return self._refused(call, 500, str(error))
+        call.ended = time.monotonic()
+        self.busy_seconds += call.ended - began
+        call.prompt_tokens, call.completion_tokens = made.usage.prompt_tokens, made.usage.completion_tokens
+        call.cached_tokens = made.usage.cached_tokens
+        return 200, _completion(call, made.text, made.finish_reason)
 
     def _refused(self, call: Call, status: int, message: str, code: str = "") -> tuple[int, dict[str, Any]]:
         call.ended, call.status = time.monotonic(), status
@@ -218,7 +244,8 @@ def _completion(call: Call, text: str, finish_reason: str) -> dict[str, Any]:
 class Server:
     """All GPUs, and the HTTP between them and the readers."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: Engine | None = None) -> None:
+        self._engine = engine
         self._gpus: dict[str, Gpu] = {}
 
     async def connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -240,9 +267,9 @@ class Server:
         _, name, *rest = path.split("/")
         if rest == ["reset"]:
             rate, seed = body.get("faults", 0.0), body.get("seed", 0)
-            self._gpus[name] = Gpu(seeded_faults(rate, seed, ["internal error"]))
+            self._gpus[name] = Gpu(seeded_faults(rate, seed, ["internal error"]), self._engine)
             return 200, {}
-        gpu = self._gpus.setdefault(name, Gpu())
+        gpu = self._gpus.setdefault(name, Gpu(engine=self._engine))
         if rest == ["record"]:
             return 200, gpu.record()
         if rest[-1:] == ["models"]:
@@ -253,16 +280,18 @@ class Server:
         return 404, {"error": {"message": f"no page {path}"}}
 
 
-async def _serve() -> None:
-    server = await asyncio.start_server(Server().connect, "127.0.0.1", 0, limit=2**20)
-    print(server.sockets[0].getsockname()[1], flush=True)
-    await server.serve_forever()
+async def _serve(embedded: bool) -> None:
+    async with open_engine() if embedded else nullcontext() as engine:
+        server = await asyncio.start_server(Server(engine).connect, "127.0.0.1", 0, limit=2**20)
+        print(server.sockets[0].getsockname()[1], flush=True)
+        await server.serve_forever()
 
 
 @contextmanager
-def serving() -> Iterator[int]:
+def serving(embedded: bool = False) -> Iterator[int]:
     """Start the server in a process of its own; gives its port."""
-    process = subprocess.Popen([sys.executable, __file__], stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, __file__, *(["embedded"] if embedded else [])]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout
     try:
         yield int(process.stdout.readline())
@@ -286,4 +315,4 @@ def record(port: int, name: str) -> tuple[list[Call], float, float]:
 
 if __name__ == "__main__":
     with suppress(KeyboardInterrupt):
-        asyncio.run(_serve())
+        asyncio.run(_serve(sys.argv[1:] == ["embedded"]))

@@ -68,9 +68,14 @@ class Result:
         pairs = zip(self.clean, self.failing, strict=True)
         return sum(bool(after.silent) and after.score < before.score for before, after in pairs)
 
-    def score(self, kind: str = "") -> float:
-        """The mean score of the reads without failures, of one kind of problem or of all."""
-        return fmean(it.score for it in self.clean if kind in ("", it.kind))
+    def score(self, kind: str) -> float:
+        """The mean score of the reads without failures, of one kind of problem."""
+        return fmean(it.score for it in self.clean if it.kind == kind)
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of problems that were read."""
+        return list(dict.fromkeys(it.kind for it in self.clean))
 
     def mean(self, name: str) -> float:
         """The mean of a figure of the reads without failures."""
@@ -86,46 +91,37 @@ def longest_chain(calls: Iterable[Call]) -> int:
     return length
 
 
-def rows(results: Sequence[Result]) -> Iterable[Sequence[object]]:
-    """The table: means over all reads of a contestant."""
-    for it in results:
-        scores = (f"{it.score('values'):.2f}", f"{it.score('hops'):.2f}")
-        counts = (f"{it.mean(name):,.0f}" for name in _COUNTED)
-        failing = f"{fmean(outcome.score for outcome in it.failing):.2f}"
-        seconds = f"{fmean(outcome.seconds for outcome in it.failing):.1f}"
-        wrong, failed = it.silently_wrong, sum(bool(outcome.errors) for outcome in it.failing)
-        ends = (f"{wrong} / {failed} of {len(it.failing)}", f"{it.paid_again} of {it.clean[0].calls}")
-        yield (
-            it.name,
-            *scores,
-            f"{it.mean('seconds'):.1f}",
-            f"{it.mean('busy_seconds'):.1f}",
-            *counts,
-            failing,
-            seconds,
-            *ends,
-        )
-    for name, reason in NOT_COMPARABLE.items():
-        yield f"{name}: not comparable on a scripted endpoint, {reason}", *["-"] * (len(HEAD) - 1)
-
-
 _COUNTED = ("calls", "critical_path", "computed_tokens", "cached_tokens", "completion_tokens")
-HEAD = (
-    "reader",
-    "values",
-    "two hops",
-    "seconds",
-    "of the GPU",
-    "calls",
-    "critical path",
-    "prompt tokens computed",
-    "cached",
-    "written",
-    "10% fail: score",
-    "seconds",
-    "silently wrong / failed",
-    "kill -9: paid again",
-)
+_COSTS = ("seconds", "of the GPU", "calls", "critical path", "prompt tokens computed", "cached", "written")
+_TROUBLE = ("10% fail: score", "seconds", "silently wrong / failed", "kill -9: paid again")
+
+
+def head(results: Sequence[Result]) -> list[str]:
+    """Above `rows`."""
+    return ["reader", *results[0].kinds, *_COSTS, *_TROUBLE]
+
+
+def rows(results: Sequence[Result]) -> Iterable[Sequence[object]]:
+    """A row for each contestant: means over all its reads; on the simulated model also who is left out."""
+    for it in results:
+        scores = (f"{it.score(kind):.2f}" for kind in it.kinds)
+        seconds = (f"{it.mean(name):.1f}" for name in ("seconds", "busy_seconds"))
+        yield it.name, *scores, *seconds, *(f"{it.mean(name):,.0f}" for name in _COUNTED), *_in_trouble(it)
+    for name, reason in NOT_COMPARABLE.items() if results[0].failing else ():
+        yield f"{name}: not comparable on a scripted endpoint, {reason}", *["-"] * (len(head(results)) - 1)
+
+
+def _in_trouble(it: Result) -> Sequence[str]:
+    """What failing calls cost, and a kill."""
+    if not (it.failing and it.killed):
+        return ["-"] * len(_TROUBLE)
+    failed = sum(bool(outcome.errors) for outcome in it.failing)
+    return (
+        f"{fmean(outcome.score for outcome in it.failing):.2f}",
+        f"{fmean(outcome.seconds for outcome in it.failing):.1f}",
+        f"{it.silently_wrong} / {failed} of {len(it.failing)}",
+        f"{it.paid_again} of {it.clean[0].calls}",
+    )
 
 
 def scaling_rows(results: Sequence[Result]) -> Iterable[Sequence[object]]:
@@ -141,8 +137,7 @@ def goals(results: Sequence[Result]) -> Iterable[Sequence[object]]:
     """For each peer the fastest of ours with no lower score on either kind of problem."""
     ours = [it for it in results if it.ours]
     for peer in (it for it in results if not it.ours):
-        kinds = ("values", "hops")
-        as_good = [it for it in ours if all(it.score(kind) >= peer.score(kind) for kind in kinds)]
+        as_good = [it for it in ours if all(it.score(kind) >= peer.score(kind) for kind in peer.kinds)]
         if best := min(as_good, key=lambda it: it.mean("seconds"), default=None):
             share = best.mean("seconds") / peer.mean("seconds")
             yield peer.name, best.name, f"{share:.2f}", "yes" if share <= 1 / 3 else "no"

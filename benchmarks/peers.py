@@ -44,21 +44,28 @@ Reader = Callable[[Task], Awaitable[str]]
 
 
 def ours(base_url: str, settings: str) -> Reader:
-    """memagent: from the file on disk to the answer, with a journal. `settings` are those of reading."""
+    """memagent: from the file on disk to the answer, with a journal.
+
+    `settings` are those of reading, or with `embedded` what the embedded reader was trained with as well.
+    """
     from memagent import Read, open_document
     from memagent.documents.tokens import estimate_tokens
+    from memagent.engines.adapters import adapter_of, trained_with
     from memagent.engines.openai import Connection, OpenAIEngine
-    from memagent.settings import ReadSettings
-    from memagent.types import Model
+    from memagent.settings import EngineSettings, ReadSettings
+    from memagent.types import Model, Trained
 
-    calls = 16
-    model = Model("simulated-7b", estimate_tokens, window_tokens=8192, calls=calls)
+    told = json.loads(settings)
+    embedded = told.pop("embedded", False)
+    trained = trained_with(adapter_of(EngineSettings(), "llamacpp")) if embedded else Trained()
+    calls = 1 if embedded else 16
+    model = Model("simulated-7b", estimate_tokens, window_tokens=8192, calls=calls, trained=trained)
     engine: OpenAIEngine | None = None
 
     async def read(task: Task) -> str:
         nonlocal engine
         engine = engine or OpenAIEngine(model, Connection(base_url, concurrency=calls))
-        document, how = open_document(task.document), ReadSettings(**json.loads(settings))
+        document, how = open_document(task.document), ReadSettings(**told)
         reading = Read(task.problem, document, engine, how, trace=task.trace, resume=task.trace.exists())
         async for _ in reading:
             pass
