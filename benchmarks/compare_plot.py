@@ -27,29 +27,22 @@ def draw(results: Sequence[dict[str, Any]], file: Path) -> None:
 
 
 def _draw_scores(panel: Axes, results: Sequence[dict[str, Any]]) -> None:
-    """Each reader at its mean seconds and its mean score; those of equal score stand apart by a little."""
-    for number, it in enumerate(results):
+    """A bar for each reader, the fastest on top, with its score for each kind of problem."""
+    kinds = list(dict.fromkeys(outcome["kind"] for outcome in results[0]["clean"]))
+    ranked = sorted(results, key=lambda it: -fmean(outcome["seconds"] for outcome in it["clean"]))
+    for place, it in enumerate(ranked):
         seconds = fmean(outcome["seconds"] for outcome in it["clean"])
-        score = fmean(outcome["score"] for outcome in it["clean"])
-        colour, marker = ("#0072B2", "o") if it["ours"] else ("#D55E00", "s")
-        panel.plot([seconds], [score], marker, color=colour)
-        up = number % 2 == 0
+        scores = (fmean(out["score"] for out in it["clean"] if out["kind"] == kind) for kind in kinds)
+        panel.barh(place, seconds, color="#0072B2" if it["ours"] else "#E69F00")
+        told = " / ".join(f"{score:.2f}" for score in scores)
         panel.annotate(
-            it["name"].removeprefix("memagent "),
-            (seconds, score),
-            textcoords="offset points",
-            xytext=(0, 8 if up else -8),
-            rotation=35 if up else -35,
-            ha="left",
-            va="bottom" if up else "top",
-            fontsize=9,
-            color=colour,
+            told, (seconds, place), textcoords="offset points", xytext=(6, 0), va="center", fontsize=10
         )
-    panel.set_xscale("log")
-    panel.set_ylim(-0.15, 1.35)
+    panel.set_yticks(range(len(ranked)), [it["name"] for it in ranked])
+    panel.margins(x=0.3)
+    panel.grid(visible=False, axis="y")
     panel.set_xlabel("seconds a read")
-    panel.set_ylabel("score")
-    panel.set_title("Blue: memagent's workflows; orange: others")
+    panel.set_title(f"Time, and score for {' / '.join(kinds)}")
 
 
 def _draw_lengths(panel: Axes, results: Sequence[dict[str, Any]]) -> None:
@@ -60,6 +53,10 @@ def _draw_lengths(panel: Axes, results: Sequence[dict[str, Any]]) -> None:
         panel.plot(chunks, seconds, label=label, **drawing.style(number))
     panel.set_xscale("log")
     panel.set_yscale("log")
+    if results:
+        chunks = [outcome["chunks"] for outcome in results[0]["scaling"]]
+        panel.set_xticks(chunks, [str(count) for count in chunks])
+        panel.set_xticks([], minor=True)
     panel.set_xlabel("chunks of 5000 tokens")
     panel.set_ylabel("seconds a read")
     panel.set_title("Time by length (exponent)")

@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 import re
 import subprocess
 import sys
@@ -94,6 +95,7 @@ class Gpu:
     _asked: Counter[str] = field(default_factory=Counter)
     _works: list[_Work] = field(default_factory=list)
     _cache: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    _arrived: asyncio.Event = field(default_factory=asyncio.Event)
     _worker: asyncio.Task[None] | None = None
 
     async def complete(self, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -118,6 +120,7 @@ class Gpu:
         call.completion_tokens = -(-len(text) // CHARACTERS_PER_TOKEN)
         work = _Work(call, _blocks(prompt), asyncio.Event(), left_to_write=call.completion_tokens)
         self._works.append(work)
+        self._arrived.set()
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._run())
         await work.done.wait()
@@ -150,18 +153,34 @@ class Gpu:
         """Step by step, as long as there is work. Steps that the machine delays are caught up with."""
         clock = time.monotonic()
         while self._works:
-            seconds, finished = self._step()
-            self.busy_seconds += seconds
-            clock += seconds
-            ahead = clock - time.monotonic()
-            self.late_seconds = max(self.late_seconds, -ahead)
-            await asyncio.sleep(max(0.0, ahead))
-            for work in finished:
+            self._arrived.clear()
+            read = self._take_in()
+            writing = [work for work in self._works if work.left_to_read == 0]
+            step = max(STEP_SECONDS, (read + len(writing)) / PROMPT_TOKENS_PER_SECOND)
+            step += len(writing) * REPLY_SECONDS
+            steps = 1 if read else min(work.left_to_write for work in writing)
+            if steps > 1:  # all alike until a reply is finished, or another prompt arrives
+                steps = min(steps, await self._steps_until_arrival(clock, step, steps))
+            self.busy_seconds += steps * step
+            clock += steps * step
+            self.late_seconds = max(self.late_seconds, time.monotonic() - clock)
+            await asyncio.sleep(clock - time.monotonic())
+            for work in writing:
+                work.left_to_write -= steps
+            for work in [work for work in writing if work.left_to_write <= 0]:
+                self._works.remove(work)
                 work.done.set()
 
-    def _step(self) -> tuple[float, list[_Work]]:
-        """One step: how long it takes, and what is finished after it."""
-        room, read, writing = STEP_TOKENS, 0, 0
+    async def _steps_until_arrival(self, clock: float, step: float, steps: int) -> int:
+        """How many of so many steps have begun when a prompt arrives."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._arrived.wait(), clock + steps * step - time.monotonic())
+            return max(1, math.ceil((time.monotonic() - clock) / step))
+        return steps
+
+    def _take_in(self) -> int:
+        """What a step takes in of the waiting prompts, in tokens; the last part of one gives one."""
+        room = STEP_TOKENS
         for work in self._works:
             if work.left_to_read < 0 and room:
                 work.left_to_read = self._uncached(work)
@@ -169,16 +188,9 @@ class Gpu:
                 taken = min(room, work.left_to_read)
                 work.left_to_read -= taken
                 room -= taken
-                read += taken
                 if not work.left_to_read:
                     self._remember(work.blocks)
-            if work.left_to_read == 0:  # the last part of a prompt gives the first token
-                work.left_to_write -= 1
-                writing += 1
-        finished = [work for work in self._works if work.left_to_read == 0 and work.left_to_write <= 0]
-        self._works = [work for work in self._works if work not in finished]
-        compute = (read + writing) / PROMPT_TOKENS_PER_SECOND
-        return max(STEP_SECONDS, compute) + writing * REPLY_SECONDS, finished
+        return STEP_TOKENS - room
 
     def _uncached(self, work: _Work) -> int:
         """The tokens of the prompt that have to be computed: one at least."""
