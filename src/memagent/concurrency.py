@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Sequence,
+)
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -57,6 +65,34 @@ async def side_by_side(
             task.cancel()
         await asyncio.gather(*begun, return_exceptions=True)
         await source.aclose()
+
+
+async def interleaved(sources: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerator[Item, None]:
+    """The items of all generators, one of each in turn until all have ended; each is at work on its next one.
+
+    An error is raised in its turn; what still runs is cancelled, as it is when this generator is closed.
+    """
+    running = {place: asyncio.ensure_future(_next(source)) for place, source in enumerate(sources)}
+    try:
+        while running:
+            for place in list(running):
+                try:
+                    item = await running[place]
+                except StopAsyncIteration:
+                    del running[place]
+                else:
+                    running[place] = asyncio.ensure_future(_next(sources[place]))
+                    yield item
+    finally:
+        for task in running.values():
+            task.cancel()
+        await asyncio.gather(*running.values(), return_exceptions=True)
+        for source in sources:
+            await source.aclose()
+
+
+async def _next(source: AsyncGenerator[Item, None]) -> Item:
+    return await anext(source)
 
 
 async def _started(work: Callable[[Item], Awaitable[Result]], item: Item) -> Result:

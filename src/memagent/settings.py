@@ -131,6 +131,10 @@ class ReadSettings(StrictModel):
     )
     max_calls: Positive | None = Field(default=None, description="stop with an error after so many calls")
     heads: Positive = Field(default=4, description="how many memories heads keeps, each of memory_tokens")
+    rounds: Positive = Field(default=3, description="how often parallel reads the document at most")
+    shards: Positive | None = Field(
+        default=None, description="how many parts tree reads side by side (as many as the engine takes calls)"
+    )
     passages: Positive = Field(default=16, description="how many passages rag shows the model")
     passage_tokens: Positive = Field(default=256, description="the size of each of them")
     cite: bool = Field(default=False, description="tell for each statement where the document says it")

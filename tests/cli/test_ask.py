@@ -372,9 +372,13 @@ def test_a_dry_run_asks_no_model(
 
     assert main([*arguments, "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
-    for name in ("chunks", "document_tokens", "calls", "workflow", "model"):
+    for name in ("chunks", "document_tokens", "workflow", "model"):
         assert plan[name] == result[name]
-    assert 0.8 < plan["prompt_tokens"] / result["prompt_tokens"] < 1.5
+    assert plan["usual"]["calls"] == result["calls"]
+    assert plan["calls"] == 2 * result["chunks"], "each reply over a memory may be asked about"
+    assert 0.8 < plan["usual"]["prompt_tokens"] / result["prompt_tokens"] < 1.5
+    assert f"as a rule, at most: {result['calls']} calls, " in told
+    assert f"at the very most, with a question about each reply: {plan['calls']} calls, " in told
 
 
 def test_a_dry_run_counts_all_questions(

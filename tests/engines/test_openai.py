@@ -241,6 +241,26 @@ def test_a_prompt_over_the_window_is_an_overflow(wording: str, serve: Serve) -> 
     assert ask(server, (Message("user", "x" * 100),)).text.startswith("You said: x")
 
 
+@pytest.mark.parametrize(
+    ("words", "told", "whole"),
+    [(4000, 2048, False), (4000, 3999, True), (4000, 5200, True), (4000, 0, True), (70, 1, True)],
+)
+def test_a_prompt_that_the_server_silently_cut_is_an_overflow(
+    words: int, told: int, whole: bool, serve: Serve
+) -> None:
+    def cuts(completion: dict[str, Any]) -> None:
+        completion["usage"]["prompt_tokens"] = told
+
+    server = serve(echo, lasting_fault(Fault(spoil=cuts)))
+    prompt = (Message("user", "Every word counts. " * (words // 3)),)
+    if whole:
+        assert ask(server, prompt).usage.prompt_tokens == told
+        return
+    with pytest.raises(ContextOverflowError, match="read 2,048 tokens of a prompt that has at least 3,999"):
+        ask(server, prompt)
+    assert len(server.asked) == 1
+
+
 OVERFLOWS = {
     "vllm 0.15": "This model's maximum context length is 2048 tokens. However, your request has 9000 input "
     "tokens. Please reduce the length of the input messages. (parameter=input_tokens, value=9000)",

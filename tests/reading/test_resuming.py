@@ -1,4 +1,4 @@
-"""Resuming, as "Resume Means Resume" (arXiv 2608.03836) asks of it, for a workflow that reads side by side.
+"""Resuming, as "Resume Means Resume" (arXiv 2608.03836) asks of it, for what reads side by side.
 
 The six properties, over random starts, kills, resumes, cancellations and a second process: a resumed read
 continues the prefix on record; every reply is paid for exactly once, but for those in flight; forks of a
@@ -43,12 +43,14 @@ from memagent.reading.workflows import WORKFLOWS, Workflow
 from memagent.types import Model
 
 CALLS = 4
+IN_FLIGHT = CALLS + 1  # chunks, and a merge of notes beside them
 DOCUMENT = (
     "\n\n".join(f"Paragraph {number} tells of number {number * 7}." for number in range(24))
     + "\n\n"
     + ("The same words again.\n\n" * 12)
 )
-SETTINGS = ReadSettings(workflow="map_reduce", chunk_tokens=16, memory_tokens=16, answer_tokens=64)
+SETTINGS = ReadSettings(chunk_tokens=16, memory_tokens=16, answer_tokens=64, rounds=2)
+SIDE_BY_SIDE = ("map_reduce", "parallel", "tree")
 
 
 class Noter:
@@ -75,16 +77,17 @@ class Noter:
     async def aclose(self) -> None: ...
 
 
-async def finished(trace: Path, engine: Noter) -> tuple[str, list[tuple[int | None, str]]]:
+async def finished(trace: Path, engine: Noter, workflow: str) -> tuple[str, list[tuple[int | None, str]]]:
     """The answer of a read that is begun or continued to its end, and what its conversations came to."""
-    read = Read("What is told?", text_document(DOCUMENT), engine, SETTINGS, trace=trace, resume=True)
+    settings = SETTINGS.changed(workflow=workflow)
+    read = Read("What is told?", text_document(DOCUMENT), engine, settings, trace=trace, resume=True)
     made = [(it.chunk_index, it.memory) async for it in read]
     return read.answer, made
 
 
-async def killed(trace: Path, engine: Noter) -> None:
+async def killed(trace: Path, engine: Noter, workflow: str) -> None:
     """A read that stops dead once its engine hangs: no more is written than what was there."""
-    reading = asyncio.ensure_future(finished(trace, engine))
+    reading = asyncio.ensure_future(finished(trace, engine, workflow))
     while not reading.done():
         await asyncio.sleep(0.001)
         if engine.most is not None and engine.paid.total() >= engine.most:
@@ -93,10 +96,12 @@ async def killed(trace: Path, engine: Noter) -> None:
     await asyncio.gather(reading, return_exceptions=True)
 
 
-EXPECTED = asyncio.run(finished(Path(tempfile.mkdtemp()) / "whole.jsonl", Noter()))
-WHOLE = Noter()
-asyncio.run(finished(Path(tempfile.mkdtemp()) / "whole.jsonl", WHOLE))
-PROMPTS = WHOLE.paid
+WHOLE = {name: Noter() for name in SIDE_BY_SIDE}
+EXPECTED = {
+    name: asyncio.run(finished(Path(tempfile.mkdtemp()) / "whole.jsonl", engine, name))
+    for name, engine in WHOLE.items()
+}
+PROMPTS = {name: engine.paid.total() for name, engine in WHOLE.items()}
 
 
 def replies(trace: Path) -> int:
@@ -105,6 +110,8 @@ def replies(trace: Path) -> int:
 
 class Resuming(RuleBasedStateMachine):
     """A journal that is begun, killed, torn, forked, resumed, and claimed by another process."""
+
+    workflow = "map_reduce"
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,22 +129,22 @@ class Resuming(RuleBasedStateMachine):
         self.paid += engine.paid
         now = replies(self.trace)
         missing = self.recorded + engine.paid.total() - now
-        assert 0 <= missing <= CALLS
+        assert 0 <= missing <= IN_FLIGHT
         self.lost["in flight"] += missing
         self.recorded = now
 
     @rule(calls=st.integers(0, 30), seed=st.integers(0, 99))
     def kill(self, calls: int, seed: int) -> None:
         engine = Noter(seed, most=calls)
-        asyncio.run(killed(self.trace, engine))
+        asyncio.run(killed(self.trace, engine, self.workflow))
         self.account(engine)
 
     @rule(seed=st.integers(0, 99))
     def finish(self, seed: int) -> None:
         engine = Noter(seed)
         before = self.recorded
-        assert asyncio.run(finished(self.trace, engine)) == EXPECTED
-        assert engine.paid.total() == PROMPTS.total() - before, "what is on record is not asked again"
+        assert asyncio.run(finished(self.trace, engine, self.workflow)) == EXPECTED[self.workflow]
+        assert engine.paid.total() == PROMPTS[self.workflow] - before, "what is on record is not asked again"
         self.account(engine)
 
     @precondition(lambda self: self.recorded)
@@ -158,8 +165,8 @@ class Resuming(RuleBasedStateMachine):
             copy = self.folder / f"fork-{number}.jsonl"
             shutil.copy(self.trace, copy)
             engine = Noter(seed)
-            assert asyncio.run(finished(copy, engine)) == EXPECTED
-            assert engine.paid.total() == PROMPTS.total() - self.recorded
+            assert asyncio.run(finished(copy, engine, self.workflow)) == EXPECTED[self.workflow]
+            assert engine.paid.total() == PROMPTS[self.workflow] - self.recorded
 
     @precondition(lambda self: self.recorded)
     @rule()
@@ -168,13 +175,13 @@ class Resuming(RuleBasedStateMachine):
 
         async def both() -> None:
             first, second = Noter(most=0), Noter()
-            reading = asyncio.ensure_future(finished(self.trace, first))
+            reading = asyncio.ensure_future(finished(self.trace, first, self.workflow))
             hangs = asyncio.ensure_future(first.hangs.wait())
             await asyncio.wait({reading, hangs}, return_when=asyncio.FIRST_COMPLETED)
             hangs.cancel()
             if not reading.done():
                 with pytest.raises(JournalError, match="in use"):
-                    await finished(self.trace, second)
+                    await finished(self.trace, second, self.workflow)
                 assert not second.paid
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
@@ -186,11 +193,23 @@ class Resuming(RuleBasedStateMachine):
         if self.trace.exists() and self.trace.stat().st_size:
             lines = list(read_journal(self.trace))
             assert all(line["type"] in ("header", "reply", "conversation", "answer") for line in lines)
-        assert self.paid.total() <= PROMPTS.total() + self.lost.total()
+        assert self.paid.total() <= PROMPTS[self.workflow] + self.lost.total()
+
+
+class ResumingParallel(Resuming):
+    workflow = "parallel"
+
+
+class ResumingTree(Resuming):
+    workflow = "tree"
 
 
 TestResuming = Resuming.TestCase
 TestResuming.settings = hypothesis_settings(max_examples=25, stateful_step_count=12, deadline=None)
+TestResumingParallel = ResumingParallel.TestCase
+TestResumingParallel.settings = hypothesis_settings(max_examples=6, stateful_step_count=8, deadline=None)
+TestResumingTree = ResumingTree.TestCase
+TestResumingTree.settings = hypothesis_settings(max_examples=6, stateful_step_count=8, deadline=None)
 
 
 PROCESS = """
@@ -208,17 +227,20 @@ class Slow(Noter):
             file.write("x")
         return made
 
-print(asyncio.run(finished(Path({trace!r}), Slow()))[0])
+print(asyncio.run(finished(Path({trace!r}), Slow(), {workflow!r}))[0])
 """
 
 
-def test_a_side_by_side_read_killed_at_twenty_moments_ends_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("workflow", "moments"), [("map_reduce", 20), ("parallel", 5), ("tree", 4)])
+def test_a_side_by_side_read_killed_at_many_moments_ends_the_same(
+    tmp_path: Path, workflow: str, moments: int
+) -> None:
     """`kill -9` of the process, wherever it is; then again, until it gets through."""
     trace, paid = tmp_path / "read.jsonl", tmp_path / "paid"
     path = [str(Path(__file__).parent), *sys.path]
-    code = PROCESS.format(path=path, paid=str(paid), trace=str(trace))
+    code = PROCESS.format(path=path, paid=str(paid), trace=str(trace), workflow=workflow)
     source, kills = random.Random(7), 0
-    for _ in range(20):
+    for _ in range(moments):
         running = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL)
         before = replies(trace)
         for _ in range(3000):  # until it has begun to read, and a moment longer
@@ -229,11 +251,11 @@ def test_a_side_by_side_read_killed_at_twenty_moments_ends_the_same(tmp_path: Pa
         kills += running.poll() is None
         running.kill()
         running.wait()
-    assert kills >= 8
+    assert kills >= moments // 4
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ended.stdout.strip() == EXPECTED[0]
-    assert asyncio.run(finished(trace, Noter(most=0))) == EXPECTED, "all is on record"
-    assert paid.stat().st_size <= PROMPTS.total() + CALLS * kills, "paid twice: those in flight at most"
+    assert ended.stdout.strip() == EXPECTED[workflow][0]
+    assert asyncio.run(finished(trace, Noter(most=0), workflow)) == EXPECTED[workflow], "all is on record"
+    assert paid.stat().st_size <= PROMPTS[workflow] + IN_FLIGHT * kills, "paid twice: those in flight at most"
 
 
 def test_an_own_workflow_that_reads_side_by_side_resumes(tmp_path: Path, monkeypatch: Any) -> None:

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from memagent import (
     text_document,
 )
 from memagent.engines.scripted import count_words
+from memagent.reading.forecast import forecast
 from memagent.reading.retrieval import best_passages
 from memagent.reading.workflows import WORKFLOWS, chosen_workflow
 from memagent.reading.workflows.whole import LEFT_OUT, head_and_tail
@@ -134,12 +136,55 @@ def test_full_leaves_it_to_the_model_where_tokens_are_estimated() -> None:
 
 
 def test_full_does_not_ask_what_surely_cannot_fit_where_tokens_are_estimated() -> None:
-    engine = ScriptedEngine(["an answer"], window_tokens=500)
+    engine = ScriptedEngine(lambda messages: "an answer", window_tokens=500)
     engine.model = replace(engine.model, tokenizer=ESTIMATE)
-    with pytest.raises(ContextOverflowError, match="the model's window 500"):
-        read("full", "a word " * 1200, engine)
+    for surely_too_long in ("a word " * 251, "\u6797" * 1600, "-" * 9000):
+        with pytest.raises(ContextOverflowError, match=r"at least 5\d\d tokens, the model's window 500"):
+            read("full", surely_too_long, engine)
     assert engine.prompts == []
-    assert read("full", "a word " * 300, engine)
+    assert read("full", "a word " * 200, engine)
+    assert read("full", "unbelievably " * 400, engine), "it may fit"
+
+
+class Narrow(FactsEngine):
+    """A model that refuses a question about a reply, whose prompt is longer than that of the update."""
+
+    async def complete(self, messages: Any, sampling: Any) -> Any:
+        if "<written-" in messages[-1].content:
+            raise ContextOverflowError("the window has 200 tokens")
+        return await super().complete(messages, sampling)
+
+
+@pytest.mark.parametrize("reader", ["gated", "refine"])
+def test_a_question_about_a_reply_that_does_not_fit_keeps_memory_and_reply(reader: str) -> None:
+    replies = iter(["MEMORY\nThe red door is locked.", "Rain falls on grey hills."] + ["UNCHANGED"] * 99)
+    engine = Narrow(lambda messages: next(replies) if "<chunk-" in messages[-1]["content"] else "red")
+    conversations = read(reader, story(400), engine)
+    memories = [it.memory for it in conversations if it.kind == "update"]
+    assert memories[:2] == ["The red door is locked.", "The red door is locked.\nRain falls on grey hills."]
+    assert {it.span for it in conversations[1:2]} == {conversations[1].span} != {conversations[0].span}
+    assert memories[-1] == memories[1]
+
+
+@EVERY
+def test_a_forecast_counts_all_that_can_be_asked(reader: str) -> None:
+    """A model that never uses a marker, and never says the same twice, is asked about each reply."""
+    numbers = count()
+
+    def reply(messages: Any) -> str:
+        return "".join(f" {next(numbers)}" for _ in range(70))
+
+    engine = ScriptedEngine(lambda messages: reply(messages), window_tokens=2000)
+    settings = SETTINGS.changed(workflow=reader, memory_tokens=60)
+    document = text_document(story(900))
+    most, usual = asyncio.run(forecast(PROBLEM, document, engine.model, settings))
+    made = read(reader, story(900), engine)
+    assert most.calls == len(made)
+    assert most.completion_tokens >= sum(it.completion.usage.completion_tokens for it in made)
+    asked = sum("<written-" in it.messages[-1].content for it in made)
+    assert usual.calls == len(made) - asked
+    empty_at_first = {"gated": 1, "refine": 1, "heads": settings.heads}  # where there is nothing to lose
+    assert asked == (most.chunks - empty_at_first[reader] if reader in empty_at_first else 0)
 
 
 @pytest.mark.parametrize(("place", "found"), [(0.05, True), (0.5, False), (0.97, True)])

@@ -106,7 +106,7 @@ class ReadDisplay:
     def _bar(self, number: int, progress: Progress, width: int) -> list[RenderableType]:
         label = self._label(number, width // 4)
         cells = 20 if width >= _WIDE else 10
-        bar = ProgressBar(total=1.0, completed=progress.fraction or 0.0, width=cells)
+        bar = ProgressBar(total=1.0, completed=progress.fraction_of_pass or 0.0, width=cells)
         room = width - cells - 1 - (len(label) + 1 if label else 0)
         told = Text(fitted(progress, room), no_wrap=True, overflow="ellipsis")
         return [Text(label), bar, told] if label else [bar, told]
@@ -150,6 +150,8 @@ def _line(progress: Progress, conversation: Conversation, before: str) -> str:
 
 def _place(progress: Progress) -> str:
     of = progress.chunks_in_all
+    if progress.passes > 1:
+        return f"pass {progress.passes}, chunk {progress.reread} of {progress.to_reread}"
     if not of:
         return f"chunk {progress.chunks}"
     return f"chunk {progress.chunks} of {'' if progress.fraction == 1 else '~'}{of}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from math import ceil
 from pathlib import Path
 
@@ -20,6 +21,7 @@ _WEIGHTS = (
     (bytes(range(0xE0, 0xF0)), 1.0),  # ideographs, Hangul, Indic
     (bytes(range(0xF0, 0xF5)), 2.0),  # emoji
 )
+_IDEOGRAPHS = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 
 
 def estimate_tokens(text: str) -> int:
@@ -34,6 +36,15 @@ def estimate_tokens(text: str) -> int:
         tokens += (len(rest) - len(left)) * weight
         rest = left
     return ceil(tokens)
+
+
+def fewest_tokens(text: str) -> int:
+    """A number of tokens that a text has at the least, whatever tokenizer counts them.
+
+    None in common use makes one token of two words, of more than 16 characters on average, or of more than
+    three ideographs.
+    """
+    return max(len(text.split()) + len(_IDEOGRAPHS.findall(text)) // 3, len(text) // 16)
 
 
 def load_tokenizer(path: str | Path) -> TokenCounter:

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from memagent.documents.tokens import estimate_tokens, load_tokenizer
+from memagent.documents.tokens import estimate_tokens, fewest_tokens, load_tokenizer
 from memagent.engines.adapters import adapter_of
 from memagent.engines.endpoint import (
     CONCURRENCY,
@@ -29,7 +29,7 @@ from memagent.engines.forwarding import Forwarded, RefusedError
 from memagent.engines.models import read_models, window_of
 from memagent.engines.refusals import HttpReply, Refusal, TransientError, error_of, read_refusal
 from memagent.engines.replies import parse_json, read_completion
-from memagent.errors import EngineError
+from memagent.errors import ContextOverflowError, EngineError
 from memagent.settings import EngineSettings
 from memagent.types import ESTIMATE, Completion, Message, Model, Sampling, TokenCounter
 
@@ -45,6 +45,8 @@ _BETWEEN_WARNINGS_SECONDS = 30.0
 # A token of a reply is some 4 bytes, 12 if it is escaped; a thought may come beside it, twice.
 _REPLY_BYTES, _BYTES_PER_TOKEN = 256 * 1024, 256
 _RECORDED_BYTES_PER_TOKEN = 1024
+# Less than this share of a prompt's words, and so many tokens less, and the server has not read all of it.
+_LEAST_SHARE_READ, _LEAST_DROPPED_TOKENS = 0.9, 64
 _PAGE_BYTES, _PAGE_TRIES, _LIST_SECONDS = 16 * 2**20, 3, 10.0
 
 _T = TypeVar("_T")
@@ -151,7 +153,9 @@ class OpenAIEngine:
         sent = parse_json(self._accepted(reply), self.endpoint.url)
         if isinstance(sent, dict) and sent.get("error") and not sent.get("choices"):
             raise self._error(reply)
-        return read_completion(sent, sampling, verbatim=self.connection.verbatim)
+        completion = read_completion(sent, sampling, verbatim=self.connection.verbatim)
+        await asyncio.to_thread(_check_read_whole, messages, completion)
+        return completion
 
     def _accepted(self, reply: HttpReply) -> HttpReply:
         """The reply, if it is no refusal; otherwise raises what that means."""
@@ -279,6 +283,21 @@ async def _model(name: str | None, engine: OpenAIEngine) -> Model:
         raise EngineError(f"name a model with --model: {listed}")
     name = name or whole[0]
     return replace(engine.model, name=name, window_tokens=window_of(models.get(name, {})))
+
+
+def _check_read_whole(messages: tuple[Message, ...], completion: Completion) -> None:
+    """Raise `ContextOverflowError` if the server's own count shows that it dropped a part of the prompt.
+
+    Some do so without a word (Ollama, where a prompt is longer than its `num_ctx`).
+    """
+    read = completion.usage.prompt_tokens
+    fewest = sum(fewest_tokens(message.content) for message in messages)
+    if 0 < read < fewest * _LEAST_SHARE_READ - _LEAST_DROPPED_TOKENS:
+        raise ContextOverflowError(
+            f"the endpoint read {read:,} tokens of a prompt that has at least {fewest:,}, and dropped the "
+            "rest without a word: give its model a larger window (num_ctx, for Ollama), or lower "
+            "--chunk-tokens"
+        )
 
 
 def backoff_seconds(attempt: int, retry_after_seconds: float | None = None) -> float:

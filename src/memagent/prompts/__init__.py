@@ -1,6 +1,16 @@
 """Every prompt, once; and how untrusted text is put into one."""
 
-from memagent.prompts.ours import ANSWER, CLOSING, GATED, NO_UPDATE, OPENING, OVERWRITE, READER, SECTIONS
+from memagent.prompts.ours import (
+    ANSWER,
+    CLOSING,
+    GATED,
+    MERGE,
+    NO_UPDATE,
+    OPENING,
+    OVERWRITE,
+    READER,
+    SECTIONS,
+)
 from memagent.prompts.templates import ENOUGH, MEMORY, UNCHANGED, Prompts, load_prompts, prompts_from
 
 __all__ = [
@@ -9,6 +19,7 @@ __all__ = [
     "ENOUGH",
     "GATED",
     "MEMORY",
+    "MERGE",
     "NO_UPDATE",
     "OPENING",
     "OVERWRITE",

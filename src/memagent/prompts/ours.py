@@ -47,6 +47,30 @@ from the memory, in as few words as it needs. If the memory does not hold the an
 The answer:
 """
 
+MERGE = f"""\
+Notes were taken on a long document, piece by piece. Bring what they add into the memory.
+
+If the notes give nothing that the memory lacks, reply with the one word {UNCHANGED}. Otherwise write \
+the word {MEMORY} on the first line, alone, and below it the memory anew, so that the problem can later be \
+solved from it without the document: keep what it already holds for that, add what the notes give, say \
+nothing twice, and copy names, numbers and quotations exactly.
+
+<notes-{{mark}}>
+{{chunk}}
+</notes-{{mark}}>
+
+<problem-{{mark}}>
+{{problem}}
+</problem-{{mark}}>
+
+<memory-{{mark}}>
+{{memory}}
+</memory-{{mark}}>
+
+{UNCHANGED}, or {MEMORY} and the new memory:
+"""
+"""How notes are brought into a memory, in workflows that gather them."""
+
 NO_UPDATE = "{problem}{chunk}{memory}"
 """The update of workflows that have none."""
 

@@ -34,12 +34,15 @@ _SLOT = re.compile(r"\{\{|\}\}|\{(\w+)\}")
 _TAG = re.compile(r"</?\s*([^\W\d_][\w.:-]*)(?:\s[^<>]*)?>")
 _NEEDED = {
     "update": {"problem", "chunk", "memory"},
+    "merge": {"problem", "chunk", "memory"},
     "answer": {"problem", "memory"},
     "check": {"problem", "memory", "reply"},
 }
 _MARK = "mark"
 _MARK_CHARACTERS = 4
 _NOT_IN_FILES = ("mark", "guards_turns")
+_OPTIONAL = ("merge",)
+"""Templates that only some workflows have."""
 
 CHECK = f"""\
 A reader goes through a long document piece by piece and keeps a memory, so that a problem can later be \
@@ -72,7 +75,8 @@ class Prompts:
     `update` is asked at each chunk, `answer` at the end; `system`, if not empty, precedes both.
     `empty_memory` stands in the memory's place before anything was kept. `workflow` names the workflow
     that they are for, if they are for one. With `asks`, `check` is asked about a reply that may not be a
-    memory; a model that was trained on these templates needs no such question.
+    memory; a model that was trained on these templates needs no such question. `merge` is for workflows that
+    gather notes: they stand in the chunk's slot.
 
     `mark` and `guards_turns` belong to a read: see `for_document`.
     """
@@ -85,11 +89,14 @@ class Prompts:
     replies: Replies = "unmarked"
     asks: bool = True
     check: str = CHECK
+    merge: str = ""
     mark: str = "0" * _MARK_CHARACTERS
     guards_turns: bool = True
 
     def __post_init__(self) -> None:
         for name, needed in _NEEDED.items():
+            if name in _OPTIONAL and not getattr(self, name):
+                continue
             found = {slot for slot in _SLOT.findall(getattr(self, name)) if slot}
             if missing := needed - found:
                 raise SettingsError(f"the {name} template lacks {_braced(missing)}")
@@ -116,18 +123,22 @@ class Prompts:
     @property
     def fingerprint(self) -> str:
         """A digest of all templates (16 hex digits)."""
-        table = {name: getattr(self, name) for name in _keys()}
+        table = {name: text for name in _keys() if (text := getattr(self, name)) or name not in _OPTIONAL}
         return hashlib.sha256(json.dumps(table).encode()).hexdigest()[:16]
 
     @property
     def bare_text(self) -> str:
-        """The longer of the two prompts with its slots empty, for counting the fixed tokens."""
-        longer = max(self._marked(self.update), self._marked(self.answer), key=len)
-        return self.system + _SLOT.sub("", longer) + self.empty_memory
+        """The longest of the prompts with its slots empty, for counting the fixed tokens."""
+        longest = max(map(self._marked, (self.update, self.answer, self.merge)), key=len)
+        return self.system + _SLOT.sub("", longest) + self.empty_memory
 
     def for_update(self, problem: str, chunk: str, memory: str) -> tuple[Message, ...]:
         """The conversation that reads a chunk."""
         return self._fill(self.update, {"problem": problem, "chunk": chunk, "memory": memory})
+
+    def for_merge(self, problem: str, notes: str, memory: str) -> tuple[Message, ...]:
+        """The conversation that brings notes into the memory."""
+        return self._fill(self.merge, {"problem": problem, "chunk": notes, "memory": memory})
 
     def for_answer(self, problem: str, memory: str) -> tuple[Message, ...]:
         """The conversation that answers from the memory."""
@@ -148,7 +159,7 @@ class Prompts:
     @cached_property
     def tags(self) -> frozenset[str]:
         """The names of the tags in the templates."""
-        text = "".join(map(self._marked, (self.system, self.update, self.answer, self.check)))
+        text = "".join(map(self._marked, (self.system, self.update, self.answer, self.check, self.merge)))
         return frozenset(name.lower() for name in _TAG.findall(text))
 
     @cached_property

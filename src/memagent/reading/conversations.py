@@ -13,6 +13,7 @@ from memagent.documents.tokens import shorten
 from memagent.errors import ContextOverflowError, EmptyAnswerError, EngineError, ProblemTooLongError
 from memagent.prompts import Prompts
 from memagent.reading.budgets import LEAST_CHUNK_TOKENS, Budgets
+from memagent.reading.passes import Passes
 from memagent.reading.replies import ReplyReader, Verdict, settle, without_thought
 from memagent.settings import DEFAULT_WINDOW_TOKENS, ReadSettings
 from memagent.types import Chunk, Completion, Conversation, Engine, Message, Model, Sampling
@@ -37,6 +38,7 @@ class Reading:
     engine: Engine
     prompts: Prompts
     budgets: Budgets
+    passes: Passes
     settings: ReadSettings = field(default_factory=ReadSettings)
     answers: bool = True
 
@@ -112,22 +114,31 @@ class Reading:
         if not isinstance(verdict, Verdict):
             verdict = await verdict
         if verdict.action == "ask":
-            return [update, await self._asked(update, verdict)]
+            return await self._asked(update, verdict)
         return [await self._after(update, verdict, completion)]
 
     def _update_prompt(self, chunk: str, memory: str) -> tuple[Message, ...]:
         return self.prompts.for_update(self.problem, chunk, memory)
 
-    async def _asked(self, update: Conversation, verdict: Verdict) -> Conversation:
-        """The conversation that asks what the reply to an update was, with the memory that comes of it."""
+    async def _asked(self, update: Conversation, verdict: Verdict) -> list[Conversation]:
+        """The update, and the conversation that asks what its reply was, with the memory that comes of it.
+
+        Where that question does not fit the window, nobody is asked, and memory and reply are both kept.
+        """
         messages = self.prompts.for_check(self.problem, update.memory, verdict.text)
         started = time.perf_counter()
-        completion = await self._complete(messages, self.budgets.memory_tokens)
-        settled = await asyncio.to_thread(settle, verdict, completion.text, update.memory, self._fits_memory)
-        asked = replace(
-            update, messages=messages, completion=completion, seconds=time.perf_counter() - started
-        )
-        return await self._after(asked, settled, update.completion)
+        said = ""
+        made = [update]
+        try:
+            completion = await self._complete(messages, self.budgets.memory_tokens)
+        except ContextOverflowError:
+            pass
+        else:
+            seconds, said = time.perf_counter() - started, completion.text
+            made.append(replace(update, messages=messages, completion=completion, seconds=seconds))
+        settled = await asyncio.to_thread(settle, verdict, said, update.memory, self._fits_memory)
+        made[-1] = await self._after(made[-1], settled, update.completion)
+        return made
 
     async def _after(self, update: Conversation, verdict: Verdict, written: Completion) -> Conversation:
         """The update with the memory that the verdict on what was `written` leads to."""

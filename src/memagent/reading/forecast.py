@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from string import ascii_lowercase
 
 from memagent.documents.opening import Document
-from memagent.reading.progress import Progress
+from memagent.reading.progress import Meter, Progress
 from memagent.reading.read import Read
 from memagent.settings import ReadSettings
-from memagent.types import Completion, Message, Model, Sampling, Usage
+from memagent.types import Completion, Conversation, Message, Model, Sampling, Usage
+
+_LETTERS = [f" {letter}" for letter in ascii_lowercase]  # a token each
 
 
 class _CountingEngine:
-    """Answers every prompt with as many tokens as it may have, which is the dearest that can happen."""
+    """Answers every prompt with as many tokens as it may have, which is the dearest that can happen.
+
+    No reply has a word of what is in memory: over a memory, each is one that has to be asked about.
+    """
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -20,19 +26,32 @@ class _CountingEngine:
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         texts = [message.content for message in messages]
         prompt = await asyncio.to_thread(lambda: sum(map(self.model.count_tokens, texts)))
-        reply = " word" * sampling.max_tokens
-        return Completion(reply, usage=Usage(prompt, sampling.max_tokens))
+        unused = next((it for it in _LETTERS if not any(it * 3 in text for text in texts)), _LETTERS[0])
+        return Completion(unused * sampling.max_tokens, usage=Usage(prompt, sampling.max_tokens))
 
     async def aclose(self) -> None:
         """Nothing is held."""
 
 
-async def forecast(problem: str, document: Document, model: Model, settings: ReadSettings) -> Progress:
-    """What the read comes to at most.
+async def forecast(
+    problem: str, document: Document, model: Model, settings: ReadSettings
+) -> tuple[Progress, Progress]:
+    """What the read comes to with full memory and replies: at the very most, and as a rule.
+
+    The first counts a question about each reply that may be none, the second no such question. Calls that
+    fail, and those that an endpoint refuses as too long, are in neither.
 
     Raises what the read raises before its first call: `SettingsError` and `DocumentError`.
     """
     read = Read(problem, document, _CountingEngine(model), settings.changed(max_calls=None))
-    async for _ in read:
-        pass
-    return read.progress
+    usual = Meter(settings)
+    before: Conversation | None = None
+    async for conversation in read:
+        if not (before and conversation.span and _place(conversation) == _place(before)):
+            usual.conversation(conversation, 0, 0.0)
+        before = conversation
+    return read.progress, usual.progress
+
+
+def _place(update: Conversation) -> tuple[int | None, tuple[int, int] | None]:
+    return update.chunk_index, update.span

@@ -19,11 +19,17 @@ class Progress:
     replies that the document does not hold. Token counts are the engine's. `cost` is None without prices.
     `seconds` is the time since this process began the read. `statements` are those of the memory with their
     sources, if the settings ask for them.
+
+    Some workflows read chunks again: `passes` counts how often the document was begun, and in the last of
+    these passes `reread` of `to_reread` chunks were handed out. `seconds_left` is then what is left of it.
     """
 
     chunks: int = 0
     document_tokens: int = 0
     fraction: float | None = None
+    passes: int = 1
+    reread: int = 0
+    to_reread: int = 0
     calls: int = 0
     recalled: int = 0
     cut: int = 0
@@ -40,6 +46,13 @@ class Progress:
     done: bool = False
 
     @property
+    def fraction_of_pass(self) -> float | None:
+        """How much of the pass is behind that the read is in; None if it cannot be known."""
+        if self.passes == 1:
+            return self.fraction
+        return self.reread / self.to_reread if self.to_reread else 1.0
+
+    @property
     def chunks_in_all(self) -> int | None:
         """About how many chunks the document has."""
         return max(self.chunks, round(self.chunks / self.fraction)) if self.fraction else None
@@ -53,6 +66,8 @@ class Meter:
     progress: Progress = Progress()
     _fresh_tokens: int = 0
     _fraction_recalled: float = 0.0
+    _pass_since: float = 0.0
+    _reread_recalled: int = 0
 
     def chunk(self, tokens: int, fraction: float | None) -> None:
         """A chunk was cut; `fraction` of the document is behind it."""
@@ -60,6 +75,16 @@ class Meter:
         self.progress = replace(
             now, chunks=now.chunks + 1, document_tokens=now.document_tokens + tokens, fraction=fraction
         )
+
+    def pass_begins(self, chunks: int, seconds: float) -> None:
+        """A further pass over so many chunks begins."""
+        now = self.progress
+        self.progress = replace(now, passes=now.passes + 1, reread=0, to_reread=chunks)
+        self._pass_since, self._reread_recalled = seconds, 0
+
+    def chunk_again(self) -> None:
+        """A chunk was handed out that had been before."""
+        self.progress = replace(self.progress, reread=self.progress.reread + 1)
 
     def conversation(
         self,
@@ -71,11 +96,9 @@ class Meter:
         """A conversation was finished; so many replies came from the record so far."""
         usage, now = conversation.completion.usage, self.progress
         if recalled > now.recalled:
-            self._fraction_recalled = now.fraction or 0.0
+            self._fraction_recalled, self._reread_recalled = now.fraction or 0.0, now.reread
         else:
             self._fresh_tokens += usage.prompt_tokens + usage.completion_tokens
-        read = (now.fraction or 0.0) - self._fraction_recalled  # in this process
-        left = seconds / read * (1 - (now.fraction or 0.0)) if now.fraction and read > 0 else None
         done = conversation.kind == "answer"
         cost = self.settings.cost(usage)
         self.progress = replace(
@@ -89,9 +112,20 @@ class Meter:
             completion_tokens=now.completion_tokens + usage.completion_tokens,
             cost=None if cost is None else (now.cost or 0.0) + cost,
             seconds=seconds,
-            seconds_left=0.0 if done else left,
+            seconds_left=0.0 if done else self._seconds_left(seconds),
             tokens_per_second=self._fresh_tokens / seconds if seconds else 0.0,
             memory=conversation.memory,
             statements=statements,
             done=done,
         )
+
+    def _seconds_left(self, seconds: float) -> float | None:
+        """What this pass has left, at its rate in this process so far."""
+        now = self.progress
+        if now.passes > 1:
+            read = now.reread - self._reread_recalled
+            left = now.to_reread - now.reread
+            return (seconds - self._pass_since) / read * left if read > 0 else None
+        fraction = now.fraction or 0.0
+        share = fraction - self._fraction_recalled
+        return seconds / share * (1 - fraction) if share > 0 else None

@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from memagent import __version__
-from memagent.concurrency import in_thread
 from memagent.documents.chunking import split
 from memagent.documents.opening import Document
 from memagent.documents.tokens import estimate_tokens
 from memagent.engines.limit import CallLimit
-from memagent.errors import DocumentError, EmptyAnswerError, JournalError, SettingsError
+from memagent.errors import EmptyAnswerError, JournalError, SettingsError
 from memagent.prompts import Prompts
 from memagent.reading.budgets import Budgets
 from memagent.reading.conversations import Reading
 from memagent.reading.journal import Journal
+from memagent.reading.passes import Passes
 from memagent.reading.progress import Meter, Progress
 from memagent.reading.replies import without_thought
 from memagent.reading.sources import Provenance, Sources, Statement, located
@@ -188,19 +188,20 @@ class Read:
         """What the conversations have in common. Raises `SettingsError` for what cannot be read with."""
         budgets = await asyncio.to_thread(lambda: self.budgets)
         prompts = await asyncio.to_thread(self._prompts)
-        reading = Reading(self.problem, engine, prompts, budgets, self.settings, self._answers)
+        count_tokens = engine.model.count_tokens
+        passes = Passes(self.found, budgets.chunk_tokens, count_tokens, self._taken, self._pass_begins)
+        reading = Reading(self.problem, engine, prompts, budgets, passes, self.settings, self._answers)
         await reading.check_problem()
         return reading
 
     async def _conversations(self, reading: Reading) -> AsyncGenerator[Conversation, None]:
-        plan = in_thread(split(self.found, reading.budgets.chunk_tokens, reading.model.count_tokens))
-        chunks = self._counted(plan)
         last: Conversation | None = None
-        async with aclosing(chunks):
-            async with aclosing(self._workflow.run(reading, chunks, self._memory)) as conversations:
-                async for last in conversations:
-                    yield last
-            self.stopped_early = await anext(plan, None) is not None
+        chunks = reading.passes.first()
+        run = self._workflow.run(reading, chunks, self._memory)
+        async with aclosing(chunks), aclosing(run) as conversations:
+            async for last in conversations:
+                yield last
+        self.stopped_early = await reading.passes.left_out()
         if self._answers:
             self.answer = _answer_of(last, reading.prompts)
 
@@ -255,23 +256,22 @@ class Read:
                 errors.append(error)
         raise errors[0]
 
-    async def _counted(self, chunks: AsyncIterator[Chunk]) -> AsyncGenerator[Chunk, None]:
-        """The chunks that hold text, counted. Raises `DocumentError` if there is none."""
-        size, text = self.document.text_bytes, False
-        async for chunk in chunks:
+    def _taken(self, chunk: Chunk, again: bool) -> None:
+        """A chunk is about to be read."""
+        if again:
+            self._meter.chunk_again()
+        else:
+            size = self.document.text_bytes
             self._bytes_read += sum(
                 len(chunk.text_of(part).encode(self._encodings.get(part.source, "utf-8"), "replace"))
                 for part in chunk.parts
             )
             self._meter.chunk(chunk.tokens, min(1.0, self._bytes_read / size) if size else None)
-            text = text or bool(chunk.text.strip())
-            if text:  # blank chunks at the beginning are nobody's business
-                if self._provenance:
-                    self._provenance.chunk(chunk)
-                yield chunk
-        if not text:
-            names = ", ".join(source.name for source in self.document.sources)
-            raise DocumentError(f"{names} has no text")
+        if self._provenance:
+            self._provenance.chunk(chunk)
+
+    def _pass_begins(self, chunks: int) -> None:
+        self._meter.pass_begins(chunks, time.perf_counter() - self._started)
 
     async def _take(self, conversation: Conversation) -> None:
         recalled = self._journal.recalled if self._journal else 0
@@ -307,7 +307,7 @@ class Read:
             "workflow": self.workflow,
             "early_exit": settings.early_exit,
             "passages": {"count": settings.passages, "tokens": settings.passage_tokens},
-            **{name: getattr(settings, name) for name in self._workflow.heeds},
+            **self._workflow.own_settings(settings, model),
             "sampling": {
                 "temperature": settings.temperature,
                 "top_p": settings.top_p,

@@ -77,6 +77,12 @@ def read_gated(reply: str, memory: str, prompts: Prompts) -> Verdict:
     return replace(verdict, enough=verdict.enough and bool(verdict.memory_after(memory)))
 
 
+def read_note(reply: str, memory: str, prompts: Prompts) -> Verdict:
+    """A note on a chunk, which goes below `memory`, the notes on it so far. Never asks: it drops nothing."""
+    note = read_gated(reply, "", prompts).text
+    return Verdict("replace", f"{memory}\n{note}".strip()) if note else Verdict("keep")
+
+
 def read_check(reply: str) -> Literal["keep", "replace", "ask"]:
     """The answer to `Prompts.for_check`; `ask` if it is neither of the two words, or both."""
     words = set(re.findall(r"\w+", without_thought(reply).upper()))

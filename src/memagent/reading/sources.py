@@ -88,19 +88,20 @@ class Provenance:
 
     def update(self, conversation: Conversation) -> None:
         """The memory was written: statements that are new come from the chunk that was read."""
-        if conversation.chunk_index is None or conversation.span is None:
+        if conversation.kind == "answer":
             return
-        chunk = self._chunks.get(conversation.chunk_index)
+        index, span = conversation.chunk_index, conversation.span  # none where notes were merged
+        chunk = None if index is None else self._chunks.get(index)
         statements = {}
         for text in statements_of(conversation.memory):
             known = self._statements.get(text) or self._dropped.get(text)
-            statements[text] = known or (find(text, chunk, conversation.span) if chunk else None)
+            statements[text] = known or (find(text, chunk, span) if chunk else None)
         self._dropped |= {text: source for text, source in self._statements.items() if source}
         for oldest in list(self._dropped)[:-_MOST_DROPPED]:
             del self._dropped[oldest]
         self._statements = statements
-        if chunk and conversation.span[1] == chunk.end:
-            del self._chunks[conversation.chunk_index]
+        if chunk and span and span[1] == chunk.end:
+            self._chunks.pop(chunk.index, None)
 
     @property
     def memory(self) -> tuple[Statement, ...]:

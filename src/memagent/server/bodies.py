@@ -48,6 +48,8 @@ class ReadOptions(BaseModel):
     passages: Tokens | None = None
     passage_tokens: Tokens | None = None
     heads: Tokens | None = None
+    rounds: Tokens | None = None
+    shards: Tokens | None = None
 
     def over(self, settings: ReadSettings, **values: Any) -> ReadSettings:
         """The server's settings with these, and `values` where these say nothing. Raises `SettingsError`."""

@@ -215,6 +215,8 @@ def progress_line(progress: Progress) -> str:
     chunks = f"chunk {progress.chunks}"
     if progress.chunks_in_all:
         chunks += f" of about {progress.chunks_in_all}"
+    if progress.passes > 1:
+        chunks += f", again {progress.reread} of {progress.to_reread}"
     words = [f"Read {chunks}", f"{progress.document_tokens:,} tokens"]
     if progress.seconds_left:
         words.append(f"about {_duration(progress.seconds_left)} left")

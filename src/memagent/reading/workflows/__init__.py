@@ -17,7 +17,7 @@ from memagent.prompts import GATED, OVERWRITE, Prompts, load_prompts, prompts_fr
 from memagent.reading.budgets import Budgets, fitted_budgets
 from memagent.reading.conversations import Reading
 from memagent.reading.sources import Sources
-from memagent.reading.workflows import evidence, heads, map_reduce, refine, whole
+from memagent.reading.workflows import evidence, heads, map_reduce, parallel, refine, tree, whole
 from memagent.reading.workflows.gated import gated
 from memagent.reading.workflows.overwrite import overwrite
 from memagent.settings import ReadSettings
@@ -60,6 +60,11 @@ class Workflow:
         """
         return fitted_budgets(settings, model, self.prompts, settings.heads if "heads" in self.heeds else 1)
 
+    def own_settings(self, settings: ReadSettings, model: Model) -> dict[str, int]:
+        """The settings that only this workflow heeds, as they are in force."""
+        values = {name: getattr(settings, name) for name in self.heeds}
+        return {name: model.calls if value is None else value for name, value in values.items()}
+
 
 WORKFLOWS = {
     "overwrite": Workflow(overwrite, OVERWRITE, templates=True, keeps_memory=True),
@@ -68,6 +73,8 @@ WORKFLOWS = {
     "evidence": Workflow(
         evidence.evidence, evidence.PROMPTS, keeps_memory=True, provenance=evidence.Citations
     ),
+    "parallel": Workflow(parallel.parallel, parallel.PROMPTS, keeps_memory=True, heeds=("rounds",)),
+    "tree": Workflow(tree.tree, tree.PROMPTS, keeps_memory=True, heeds=("shards",)),
     "full": Workflow(whole.full, whole.PROMPTS),
     "truncate": Workflow(whole.truncate, whole.PROMPTS),
     "rag": Workflow(whole.rag, whole.PROMPTS),

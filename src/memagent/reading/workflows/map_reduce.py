@@ -14,7 +14,8 @@ from memagent.errors import ContextOverflowError
 from memagent.prompts import CLOSING, MEMORY, UNCHANGED, Prompts
 from memagent.reading.conversations import Reading
 from memagent.reading.replies import read_gated
-from memagent.types import Chunk, Conversation, Part, TokenCounter
+from memagent.reading.workflows.merging import BETWEEN, as_chunk, grouped
+from memagent.types import Chunk, Conversation, TokenCounter
 
 PROMPTS = Prompts(
     update=f"""\
@@ -55,8 +56,6 @@ in order.
 )
 """Notes on each chunk alone, also on notes that are too many, then an answer from them."""
 
-_BETWEEN = "\n\n"
-
 
 async def map_reduce(
     reading: Reading, chunks: AsyncIterable[Chunk], memory: str = ""
@@ -68,14 +67,14 @@ async def map_reduce(
     budgets = reading.budgets
     limit = budgets.window_tokens - budgets.problem_tokens - budgets.answer_tokens
     while True:
-        while len(notes) > 1 and await reading.count_tokens(_BETWEEN.join(notes)) > limit:
+        while len(notes) > 1 and await reading.count_tokens(BETWEEN.join(notes)) > limit:
             count = reading.model.count_tokens
-            groups = await asyncio.to_thread(_grouped, notes, budgets.chunk_tokens, count)
+            groups = await asyncio.to_thread(_note_chunks, notes, budgets.chunk_tokens, count)
             notes = []
             async for conversation in _take_notes(reading, groups, notes):
                 yield conversation
         try:
-            answer = await reading.answer(_BETWEEN.join(notes))
+            answer = await reading.answer(BETWEEN.join(notes))
         except ContextOverflowError:
             if len(notes) < 2:
                 raise
@@ -101,17 +100,6 @@ async def _take_notes(
                 yield update
 
 
-def _grouped(notes: Sequence[str], group_tokens: int, count_tokens: TokenCounter) -> list[Chunk]:
-    """Notes put together in groups of the size of a chunk, two at least, each as a chunk of its own."""
-    groups: list[Chunk] = []
-    start = 0
-    while start < len(notes):
-        end = min(start + 2, len(notes))
-        while end < len(notes) and count_tokens(_BETWEEN.join(notes[start : end + 1])) <= group_tokens:
-            end += 1
-        text = _BETWEEN.join(notes[start:end])
-        groups.append(
-            Chunk(len(groups), text, 0, len(text), count_tokens(text), (Part("notes", 0, len(text)),))
-        )
-        start = end
-    return groups
+def _note_chunks(notes: Sequence[str], group_tokens: int, count_tokens: TokenCounter) -> list[Chunk]:
+    groups = grouped(notes, group_tokens, count_tokens)
+    return [as_chunk(group, count_tokens, index) for index, group in enumerate(groups)]

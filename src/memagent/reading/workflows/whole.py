@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
 from memagent.documents.chunking import cut
+from memagent.documents.tokens import fewest_tokens
 from memagent.errors import ContextOverflowError, SettingsError
 from memagent.prompts import CLOSING, NO_UPDATE, Prompts
 from memagent.reading.conversations import Reading
@@ -47,15 +48,13 @@ async def full(
     """The whole document in one prompt. Raises `ContextOverflowError` where the window is too small."""
     document, model = await _joined(chunks, memory), reading.model
     if model.window_tokens:
-        tokens = await reading.count_tokens(document)
-        # An estimate must not refuse what might fit; but some servers silently drop what does not.
-        surely = (
-            model.tokenizer != ESTIMATE or len(document) > model.window_tokens * _MOST_CHARACTERS_PER_TOKEN
-        )
-        if tokens > model.window_tokens and surely:
+        # An estimate must not refuse what might fit.
+        fewest = model.tokenizer == ESTIMATE
+        tokens = await asyncio.to_thread(fewest_tokens if fewest else model.count_tokens, document)
+        if tokens > model.window_tokens:
             raise ContextOverflowError(
-                f"the document has {tokens:,} tokens, the model's window {model.window_tokens:,}: "
-                "read it with another --workflow"
+                f"the document has {'at least ' if fewest else ''}{tokens:,} tokens, the model's window "
+                f"{model.window_tokens:,}: read it with another --workflow"
             )
     yield await reading.answer(document)
 

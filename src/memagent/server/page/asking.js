@@ -179,6 +179,7 @@ function progressLine(progress) {
   if (progress.state) return STATES[progress.state] ?? progress.state;
   const all = progress.chunks_in_all && !progress.done ? ` of about ${shown(progress.chunks_in_all)}` : "";
   const parts = [`${counted(progress.chunks, "chunk")}${all}`];
+  if (progress.passes > 1) parts.push(`again ${shown(progress.reread)} of ${shown(progress.to_reread)}`);
   parts.push(`${shown(progress.prompt_tokens)} + ${shown(progress.completion_tokens)} tokens`);
   if (progress.cost !== null) parts.push(`cost ${shown(progress.cost, 4)}`);
   if (progress.seconds_left) parts.push(`${duration(progress.seconds_left)} left`);

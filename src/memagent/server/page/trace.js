@@ -15,6 +15,7 @@ export class Trace {
     this.totals = { prompt: 0, cached: 0, completion: 0, seconds: 0, cut: 0, changes: 0, chunks: 0 };
     this.longest = 0;
     this.inNotes = false;
+    this.chunksRead = new Set();
     this.pendingSplit = false;
   }
 
@@ -55,7 +56,7 @@ export class Trace {
     };
     this.pendingSplit = false;
     this.steps.push(step);
-    this.count(step, previous);
+    this.count(step);
   }
 
   /** Whether a conversation starts with nothing in memory. */
@@ -73,7 +74,7 @@ export class Trace {
     return line.span !== null && !this.inNotes;
   }
 
-  count(step, previous) {
+  count(step) {
     const { totals } = this;
     totals.prompt += step.usage.prompt_tokens;
     totals.cached += step.usage.cached_tokens ?? 0;
@@ -81,7 +82,7 @@ export class Trace {
     totals.seconds += step.seconds;
     totals.cut += step.cut ? 1 : 0;
     totals.changes += step.changed ? 1 : 0;
-    if (step.ofDocument && step.chunkIndex !== previous?.chunkIndex) totals.chunks += 1;
+    if (step.ofDocument) totals.chunks = this.chunksRead.add(step.chunkIndex).size;
     this.longest = Math.max(this.longest, step.added, step.removed);
   }
 

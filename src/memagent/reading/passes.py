@@ -1,0 +1,99 @@
+"""The passes of a read over its document: the first cuts it into chunks, others read the same chunks again.
+
+Memory use does not grow with the text: of each chunk an outline is kept, and its text is read anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+
+from memagent.concurrency import in_thread
+from memagent.documents.chunking import split
+from memagent.documents.opening import Pass
+from memagent.documents.outline import cut_again, outline_of
+from memagent.errors import DocumentError
+from memagent.types import Chunk, TokenCounter
+
+
+class Passes:
+    """The passes over one document. All but the first may be taken side by side.
+
+    Args:
+        found: the pass over the document's blocks that the first one takes.
+        chunk_tokens: the size of a chunk.
+        count_tokens: what tokens are counted with.
+        taken: is told of each chunk before it is handed out, and whether it was handed out before; also of
+            blank ones at the beginning, which nobody gets.
+        begun: is told how many chunks a further pass has when it begins.
+    """
+
+    def __init__(
+        self,
+        found: Pass,
+        chunk_tokens: int,
+        count_tokens: TokenCounter,
+        taken: Callable[[Chunk, bool], None],
+        begun: Callable[[int], None],
+    ) -> None:
+        self._document = found.document
+        self._plan = in_thread(split(found, chunk_tokens, count_tokens))
+        self._taken, self._begun = taken, begun
+        self._readable: list[Chunk] = []  # outlines, from the first chunk with text on
+        self._handed: set[int] = set()
+
+    async def first(self) -> AsyncGenerator[Chunk, None]:
+        """The chunks, as they are cut. Raises `DocumentError` if none of them has text."""
+        async with aclosing(self._cut()) as chunks:
+            async for chunk in chunks:
+                self._hand(chunk)
+                yield chunk
+
+    async def count(self) -> int:
+        """How many chunks there are, which the first call finds out. Raises `DocumentError` for none."""
+        async for _ in self._cut():
+            pass
+        return len(self._readable)
+
+    async def again(self, places: Sequence[int] | None = None) -> AsyncGenerator[Chunk, None]:
+        """A further pass, over all chunks or those at these places, which are in order and below `count`."""
+        count = await self.count()
+        places = range(count) if places is None else places
+        self._begun(len(places))
+        async with aclosing(self.only(places)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def only(self, places: Sequence[int]) -> AsyncGenerator[Chunk, None]:
+        """The chunks at these places, which are in order and below `count`, as a part of a pass."""
+        found = self._document.blocks()
+        try:
+            async for chunk in in_thread(cut_again(found, [self._readable[place] for place in places])):
+                self._hand(chunk)
+                yield chunk
+        finally:
+            found.close()
+
+    async def left_out(self) -> bool:
+        """Whether there are chunks that were never handed out."""
+        if len(self._handed) < len(self._readable):
+            return True
+        async with aclosing(self._cut()) as rest:
+            return await anext(rest, None) is not None
+
+    def _hand(self, chunk: Chunk) -> None:
+        self._taken(chunk, chunk.index in self._handed)
+        self._handed.add(chunk.index)
+
+    async def _cut(self) -> AsyncGenerator[Chunk, None]:
+        """Cut what is not cut yet."""
+        plan: AsyncIterator[Chunk] = self._plan
+        async for chunk in plan:
+            if self._readable or chunk.text.strip():
+                self._readable.append(outline_of(chunk))
+                yield chunk
+            else:
+                self._taken(chunk, False)
+        if not self._readable:
+            names = ", ".join(source.name for source in self._document.sources)
+            raise DocumentError(f"{names} has no text")

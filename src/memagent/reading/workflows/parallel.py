@@ -1,0 +1,83 @@
+"""All chunks side by side against one memory, in rounds, until a round finds nothing new.
+
+After PI-Mem (arXiv 2608.03048): each chunk gives a note or nothing, the notes go into the memory, and a clue
+that was found late sends the reader back to what it leads to. The form here is our own: notes stay word for
+word while there is room, and a chunk stands before the memory in its prompt, so that later rounds find it in
+a prefix cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from dataclasses import replace
+
+from memagent.concurrency import side_by_side
+from memagent.prompts import ANSWER, MEMORY, MERGE, SECTIONS, UNCHANGED, Prompts
+from memagent.reading.conversations import Reading
+from memagent.reading.replies import read_note
+from memagent.reading.workflows.merging import Gathering
+from memagent.types import Chunk, Conversation, Message
+
+PROMPTS = Prompts(
+    update=f"""\
+The chunks of a long document are read side by side, and notes on them are gathered in one memory. You \
+read one of the chunks.
+
+If the chunk gives nothing that helps to solve the problem, or nothing that the memory lacks, reply with the \
+one word {UNCHANGED}. Otherwise write the word {MEMORY} on the first line, alone, and below it a note of \
+what the chunk adds for the problem, also on what the memory names and the problem leads to; leave out what \
+the memory already holds, and copy names, numbers and quotations exactly.
+"""
+    + SECTIONS
+    + f"{UNCHANGED}, or {MEMORY} and the note:\n",
+    merge=MERGE,
+    answer=ANSWER,
+    workflow="parallel",
+    replies="marked",
+)
+"""A note on each chunk, with what all have noted so far in sight; then an answer from the memory."""
+
+
+async def parallel(
+    reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
+) -> AsyncGenerator[Conversation, None]:
+    """Read all chunks in each round with the memory of the one before, then answer from the memory alone."""
+    gathering, source = Gathering(reading, memory), chunks
+    for _ in range(reading.settings.rounds):
+        read = fresh = 0
+        async with aclosing(_round(reading, source, gathering)) as conversations:
+            async for conversation, is_new in conversations:
+                read += conversation.kind == "update" and conversation.chunk_index is not None
+                fresh += is_new
+                yield conversation
+        if not fresh or read == 1:
+            break
+        source = reading.passes.again()
+    if reading.answers:
+        yield await reading.answer(gathering.text, gathering.text)
+
+
+async def _round(
+    reading: Reading, chunks: AsyncIterator[Chunk], gathering: Gathering
+) -> AsyncGenerator[tuple[Conversation, bool], None]:
+    """The conversations of a round, each with whether it noted something new."""
+    shared = gathering.text
+
+    def prompt(shown: str, _note: str) -> tuple[Message, ...]:
+        return reading.prompts.for_update(reading.problem, shown, shared)
+
+    async def take(chunk: Chunk) -> list[Conversation]:
+        return [update async for update in reading.update(chunk, "", read_note, prompt)]
+
+    async with aclosing(side_by_side(take, chunks, reading.model.calls)) as taken:
+        async for updates in taken:
+            note = updates[-1].memory if updates else ""
+            is_new = bool(note) and not gathering.has(note)
+            if is_new:
+                async for merge in gathering.add(note):
+                    yield merge, False
+            for update in updates:
+                yield replace(update, memory=gathering.text), is_new and update is updates[-1]
+    async for merge in gathering.merge():
+        yield merge, False

@@ -1,0 +1,73 @@
+"""Parts of the document side by side, each read in order with a memory of its own, which are merged.
+
+The path of calls that wait for each other is as long as one part, and a few merges. Conversations come out
+in a fixed order, one of each part in turn, whichever is ready first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from dataclasses import replace
+
+from memagent.concurrency import interleaved
+from memagent.prompts import ANSWER, MEMORY, MERGE, OPENING, SECTIONS, UNCHANGED, Prompts
+from memagent.reading.conversations import Reading
+from memagent.reading.replies import read_gated
+from memagent.reading.workflows.merging import BETWEEN, merge_all
+from memagent.types import Chunk, Conversation
+
+PROMPTS = Prompts(
+    update=OPENING
+    + f"""\
+If the chunk gives nothing that helps to solve the problem, reply with the one word {UNCHANGED}. \
+Otherwise write the word {MEMORY} on the first line, alone, and below it the memory anew, so that the \
+problem can later be solved from it without the document: keep what it already holds for that, add what the \
+chunk gives, and copy names, numbers and quotations exactly.
+"""
+    + SECTIONS
+    + f"{UNCHANGED}, or {MEMORY} and the new memory:\n",
+    merge=MERGE,
+    answer=ANSWER,
+    workflow="tree",
+    replies="marked",
+)
+"""The memory of one part of the document stands in the memory's place."""
+
+
+async def tree(
+    reading: Reading,
+    chunks: AsyncIterator[Chunk],  # noqa: ARG001 - each part has a pass of its own
+    memory: str = "",
+) -> AsyncGenerator[Conversation, None]:
+    """Read as many parts as `shards` says, the first of them from the memory, merge, and answer."""
+    count = await reading.passes.count()
+    shards = min(reading.settings.shards or reading.model.calls, count)
+    borders = [number * count // shards for number in range(shards + 1)]
+    memories = [memory, *[""] * (shards - 1)]
+    parts = [
+        _part(reading, number, range(borders[number], borders[number + 1]), memories[number])
+        for number in range(shards)
+    ]
+    async with aclosing(interleaved(parts)) as updates:
+        async for number, update in updates:
+            memories[number] = update.memory
+            yield replace(update, memory=BETWEEN.join(filter(None, memories)))
+    memories = [it for it in memories if it]
+    async with aclosing(merge_all(reading, memories)) as merges:
+        async for merge in merges:
+            yield merge
+    if reading.answers:
+        left = "".join(memories)
+        yield await reading.answer(left, left)
+
+
+async def _part(
+    reading: Reading, number: int, places: range, memory: str
+) -> AsyncGenerator[tuple[int, Conversation], None]:
+    """The updates over one part of the document, each with the part's number."""
+    async with aclosing(reading.passes.only(places)) as chunks:
+        async for chunk in chunks:
+            async for update in reading.update(chunk, memory, read_gated):
+                memory = update.memory
+                yield number, update
