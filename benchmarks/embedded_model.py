@@ -27,7 +27,7 @@ from typing import Any
 import measure
 
 from memagent.engines.llamacpp import embedded
-from memagent.engines.llamacpp.engine import engine as llamacpp
+from memagent.engines.llamacpp import engine as llamacpp
 
 _WINDOW_TOKENS = 512  # for perplexity: each token is predicted from those before it in its window
 _DECODED_TOKENS = 64
@@ -63,7 +63,7 @@ class Client:
 def server(path: Path, window_tokens: int = 8192, threads: int = 1, **changed: Any) -> Iterator[Client]:
     """memagent's own server, some of its parameters changed."""
     xllamacpp = llamacpp.import_xllamacpp()
-    params = llamacpp.parameters(xllamacpp, llamacpp.Start(path, window_tokens, 1, threads, "key"))
+    params = llamacpp.parameters(xllamacpp, llamacpp.ServerStart(path, window_tokens, 1, threads, "key"))
     params.cpuparams.n_threads = threads  # for writing as well, which memagent does with one
     for name, value in changed.items():
         setattr(params, name, value)

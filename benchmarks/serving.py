@@ -66,7 +66,9 @@ def serve(folder: str, pipe: Any) -> None:
 
 def probe(ports: Sequence[int], stop: Any, pipe: Any) -> None:
     """Ask for /health of each server in turn, on connections that are there already."""
-    asked = [(http.client.HTTPConnection("127.0.0.1", port, timeout=60), []) for port in ports]
+    asked: list[tuple[http.client.HTTPConnection, list[float]]] = [
+        (http.client.HTTPConnection("127.0.0.1", port, timeout=60), []) for port in ports
+    ]
     while not stop.is_set():
         for connection, taken in asked:
             started = time.perf_counter()

@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable
 from statistics import median
+from typing import Literal
 
 import measure
 import torch
@@ -73,7 +74,7 @@ def group(options: argparse.Namespace) -> list[TrainingSequence]:
     ]
 
 
-def update(options: argparse.Namespace, layout: str) -> dict[str, float]:
+def update(options: argparse.Namespace, layout: Literal["shared", "packed", "padded"]) -> dict[str, float]:
     """Median seconds and tokens/s of an optimizer step."""
     clock = clock_of(options)
     policy = Policy(network(options), None, autocast=options.device != "cpu")
@@ -96,13 +97,13 @@ def rollout(options: argparse.Namespace, layout: str) -> dict[str, float]:
     """Median seconds and tokens/s (read and written) of decoding a batch."""
     clock, model = clock_of(options), network(options)
     if layout == "apart":
-        decoding.shared_beginnings = lambda prompts: [(0, [index]) for index in range(len(prompts))]
+        vars(decoding)["shared_beginnings"] = lambda prompts: [(0, [it]) for it in range(len(prompts))]
     sequences = group(options)
     seconds = []
     for _ in range(options.rounds + 1):
         loop = asyncio.new_event_loop()
         rows = [
-            decoding.Row(
+            decoding.DecodingRow(
                 list(it.prompt_ids), Sampling(options.memory // 2, 1.0, 1.0, index), loop.create_future()
             )
             for index, it in enumerate(sequences)
@@ -123,7 +124,8 @@ def in_own_process(kind: str, layout: str) -> dict[str, float]:
     """One variant, by this very script."""
     command = [sys.executable, __file__, *sys.argv[1:], "--only", f"{kind} {layout}"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return json.loads(done.stdout.splitlines()[-1])
+    measured: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return measured
 
 
 def main() -> None:

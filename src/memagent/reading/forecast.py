@@ -8,6 +8,7 @@ from string import ascii_lowercase
 from memagent.documents.opening import Document
 from memagent.reading.progress import Meter, Progress
 from memagent.reading.read import Read
+from memagent.reading.workflows import chosen_workflow
 from memagent.settings import ReadSettings
 from memagent.types import Completion, Conversation, Message, Model, Sampling, Usage
 
@@ -17,17 +18,24 @@ _LETTERS = [f" {letter}" for letter in ascii_lowercase]  # a token each
 class _CountingEngine:
     """Answers every prompt with as many tokens as it may have, which is the dearest that can happen.
 
-    No reply has a word of what is in memory: over a memory, each is one that has to be asked about.
+    No reply has a word of what is in memory: over a memory, each is one that has to be asked about. And
+    none is like another: as a note, each is new.
     """
 
     def __init__(self, model: Model) -> None:
         self.model = model
+        self._calls = 0
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         texts = [message.content for message in messages]
         prompt = await asyncio.to_thread(lambda: sum(map(self.model.count_tokens, texts)))
-        unused = next((it for it in _LETTERS if not any(it * 3 in text for text in texts)), _LETTERS[0])
-        return Completion(unused * sampling.max_tokens, usage=Usage(prompt, sampling.max_tokens))
+        lines, first = divmod(self._calls, len(_LETTERS))
+        self._calls += 1
+        letters = _LETTERS[first:] + _LETTERS[:first]
+        unused = next((it for it in letters if not any(it * 3 in text for text in texts)), letters[0])
+        place = lines % sampling.max_tokens
+        reply = unused * place + "\n" + unused * (sampling.max_tokens - place)
+        return Completion(reply, usage=Usage(prompt, sampling.max_tokens))
 
     async def aclose(self) -> None:
         """Nothing is held."""
@@ -44,10 +52,13 @@ async def forecast(
     Raises what the read raises before its first call: `SettingsError` and `DocumentError`.
     """
     read = Read(problem, document, _CountingEngine(model), settings.changed(max_calls=None))
+    check = chosen_workflow(settings, model.trained)[1].prompts.check.partition("{")[0]
     usual = Meter(settings)
     before: Conversation | None = None
     async for conversation in read:
-        if not (before and conversation.span and _place(conversation) == _place(before)):
+        told_again = before and conversation.span and _place(conversation) == _place(before)
+        merge = conversation.kind == "update" and conversation.span is None
+        if not (told_again or (merge and check and conversation.messages[-1].content.startswith(check))):
             usual.conversation(conversation, 0, 0.0)
         before = conversation
     return read.progress, usual.progress

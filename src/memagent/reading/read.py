@@ -267,7 +267,7 @@ class Read:
                 for part in chunk.parts
             )
             self._meter.chunk(chunk.tokens, min(1.0, self._bytes_read / size) if size else None)
-        if self._provenance:
+        if self._provenance and chunk.text.strip():
             self._provenance.chunk(chunk)
 
     def _pass_begins(self, chunks: int) -> None:
