@@ -33,8 +33,8 @@ class Passes:
         found: Pass,
         chunk_tokens: int,
         count_tokens: TokenCounter,
-        taken: Callable[[Chunk, bool], None],
-        begun: Callable[[int], None],
+        taken: Callable[[Chunk, bool], None] = lambda _chunk, _again: None,
+        begun: Callable[[int], None] = lambda _chunks: None,
     ) -> None:
         self._document = found.document
         self._plan = in_thread(split(found, chunk_tokens, count_tokens))

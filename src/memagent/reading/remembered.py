@@ -6,9 +6,11 @@ import asyncio
 import hashlib
 from dataclasses import dataclass
 
+from memagent.documents.opening import text_document
 from memagent.errors import SettingsError
 from memagent.reading.budgets import fitted_budgets
 from memagent.reading.conversations import Reading
+from memagent.reading.passes import Passes
 from memagent.reading.progress import Meter
 from memagent.reading.replies import without_thought
 from memagent.reading.workflows import chosen_workflow
@@ -53,7 +55,8 @@ async def answer_from(
     mark = hashlib.sha256(memory.encode("utf-8", "replace")).hexdigest()
     prompts = workflow.prompts.for_document(mark, guards_turns=model.reads_turn_tokens)
     budgets = await asyncio.to_thread(fitted_budgets, settings, model, prompts)
-    reading = Reading(problem, engine, prompts, budgets, settings)
+    nothing = Passes(text_document("").blocks(), budgets.chunk_tokens, model.count_tokens)
+    reading = Reading(problem, engine, prompts, budgets, nothing, settings)
     await reading.check_problem()
     if budgets.memory_tokens < memory_tokens:
         check_memory(await reading.count_tokens(memory), budgets.memory_tokens)
