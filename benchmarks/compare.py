@@ -234,7 +234,10 @@ def main() -> None:
         results = compare(args, Path(name), port)
     print(measure.table(outcomes.head(results), outcomes.rows(results)), end="\n\n")
     if not args.embedded:
+        for left_out, reason in outcomes.NOT_COMPARABLE.items():
+            print(f"{left_out} is not comparable on a scripted endpoint: {reason}.")
         head = ("chunks", *map(str, args.scaling), "exponent", "busy with 16 reads")
+        print()
         print(measure.table(head, outcomes.scaling_rows(results)), end="\n\n")
     print(
         measure.table(("peer", "ours, as good or better", "of its time", "a third"), outcomes.goals(results))

@@ -60,4 +60,4 @@ def _draw_lengths(panel: Axes, results: Sequence[dict[str, Any]]) -> None:
     panel.set_xlabel("chunks of 5000 tokens")
     panel.set_ylabel("seconds a read")
     panel.set_title("Time by length (exponent)")
-    panel.legend(fontsize=9)
+    panel.legend(fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
