@@ -218,7 +218,7 @@ def run_embedded(args: argparse.Namespace, folder: Path, port: int) -> list[Resu
 def main() -> None:
     """Compare, print, write, draw."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--documents", type=int, default=3, help="of each kind")
+    parser.add_argument("--documents", type=int, default=2, help="of each kind")
     parser.add_argument("--chunks", type=int, default=24, help="of each document, 5000 tokens each")
     parser.add_argument("--scaling", type=int, nargs="+", default=[64, 128, 256, 512], help="chunks")
     parser.add_argument("--embedded", action="store_true", help="the embedded model, with RULER's examples")
