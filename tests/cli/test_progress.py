@@ -7,6 +7,7 @@ import io
 import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ def test_the_time_left_is_given_up_last() -> None:
     assert fitted(UNDER_WAY, 100) == (
         "chunk 3 of ~12, 432 tokens/s, 123,456 tokens in, 7,890 out, cost 0.125, 90 s left"
     )
+    assert "chunk 3 of ~12, 38,917 tokens/s, " in fitted(replace(UNDER_WAY, tokens_per_second=38917.2), 100)
     assert fitted(UNDER_WAY, 48) == "chunk 3 of ~12, 432 tokens/s, 90 s left"
     assert fitted(UNDER_WAY, 30) == "chunk 3 of ~12, 90 s left"
     assert fitted(UNDER_WAY, 12) == fitted(UNDER_WAY, 5) == "90 s left"

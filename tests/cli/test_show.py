@@ -98,3 +98,17 @@ def test_chunks_are_shown_as_long_as_the_document_is_the_same(
     story.unlink()
     assert main(["show", "--chunks", str(trace)]) == 0
     assert "story.txt" in capsys.readouterr().err
+
+
+def test_chunks_of_a_folder_with_a_file_that_was_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, trace = tmp_path / "docs", tmp_path / "trace.jsonl"
+    folder.mkdir()
+    (folder / "a.txt").write_text("A hat was lost.")
+    (folder / "0.html").write_text("<p> </p>")
+    document = memagent.open_document(folder)
+    memagent.read("What?", document, engine=memagent.ScriptedEngine(["A hat.", "A hat."]), trace=trace)
+    assert main(["show", str(trace), "--chunks"]) == 0
+    out, err = capsys.readouterr()
+    assert "| A hat was lost." in out and "only the places" not in err

@@ -14,7 +14,7 @@ import pytest
 
 from memagent.documents.tokens import estimate_tokens
 from memagent.engines.openai import Connection, OpenAIEngine, backoff_seconds, connect
-from memagent.errors import ContextOverflowError, EngineError
+from memagent.errors import ContextOverflowError, EngineError, SettingsError
 from memagent.types import Completion, Message, Model, Sampling, Usage
 from server import (
     PASSING_FAULTS,
@@ -417,6 +417,16 @@ def test_several_models_are_listed_to_choose_from(serve: Serve) -> None:
 def test_no_model_is_served(serve: Serve) -> None:
     with pytest.raises(EngineError, match="lists none"):
         opened(serve(listed=[]))
+
+
+@pytest.mark.parametrize("name", ["nosuch.gguf", "./models/typo", "~/typo", "/models/typo"])
+@pytest.mark.parametrize("listed", [({"id": "one"},), None])
+def test_a_path_that_is_not_there_is_no_name_of_a_model(name: str, listed: Any, serve: Serve) -> None:
+    server = serve(echo, listed=listed)
+    with pytest.raises(SettingsError, match=f"there is no model at {name}, and .* does not list it"):
+        asyncio.run(connect(name, Connection(server.base_url)))
+    served = serve(echo, listed=({"id": name},))  # as llama.cpp and vLLM do
+    assert asyncio.run(connect(name, Connection(served.base_url))).model.name == name
 
 
 def test_an_endpoint_without_a_list_needs_a_name(serve: Serve) -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,9 +26,11 @@ from memagent import (
     ReadSettings,
     ScriptedEngine,
     SettingsError,
+    open_document,
     text_document,
 )
 from memagent.engines.scripted import count_words
+from memagent.prompts import mark_of
 from memagent.reading.forecast import forecast
 from memagent.reading.retrieval import best_passages
 from memagent.reading.workflows import WORKFLOWS, chosen_workflow
@@ -144,6 +147,36 @@ def test_full_does_not_ask_what_surely_cannot_fit_where_tokens_are_estimated() -
     assert engine.prompts == []
     assert read("full", "a word " * 200, engine)
     assert read("full", "unbelievably " * 400, engine), "it may fit"
+
+
+@pytest.mark.parametrize("reader", ["full", "truncate", "rag"])
+def test_what_is_shown_stands_under_the_name_of_its_file(reader: str, tmp_path: Path) -> None:
+    """Also where it is the end of a file, or from the middle of one."""
+    for number in range(3):
+        lines = [f"Line {line} of file {number} is of no use at all." for line in range(60)]
+        lines[50] = f"The secret code of lighthouse {number} is code{number}."
+        (tmp_path / f"{number}.txt").write_text("\n".join(lines))
+    document = open_document(tmp_path)
+    window = 9000 if reader == "full" else 700
+    engine = ScriptedEngine(lambda messages: "code", window_tokens=window)
+    settings = SETTINGS.changed(workflow=reader, passages=2)
+    question = "What is the code of lighthouse 1 or lighthouse 2?"
+    asyncio.run(whole_answer(Read(question, document, engine, settings)))
+    prompt = engine.prompts[0][-1].content
+    head = re.compile(rf"\[file-{mark_of(document.fingerprint)}: (.*)\]\n")
+    above = ""
+    for line in section(prompt, "document").splitlines(keepends=True):
+        if found := head.fullmatch(line):
+            above = found[1]
+        elif named := re.search(r"of file (\d)|of lighthouse (\d)", line):
+            assert above == f"{named[1] or named[2]}.txt", line
+    assert reader == "full" or LEFT_OUT in prompt
+
+
+async def whole_answer(read: Read) -> str:
+    async for _ in read:
+        pass
+    return read.answer
 
 
 class Narrow(FactsEngine):

@@ -24,6 +24,10 @@ _TYPES: dict[type, tuple[click.ParamType[Any], str]] = {
     float: (click.FLOAT, "X"),
     str: (click.STRING, "TEXT"),
 }
+_METAVARS = {
+    "templates": "FILE", "tokenizer": "FILE", "adapter": "PATH", "base_url": "URL", "api_key": "KEY",
+    "model": "NAME",
+}  # fmt: skip
 
 PATH = click.Path(path_type=Path)
 
@@ -101,6 +105,7 @@ def _option(name: str, part: str, item: FieldInfo) -> Callable[[Any], Any]:
         text = f"{text}: {', '.join(choices)}"
     else:
         options = dict(zip(("type", "metavar"), _TYPES[kind], strict=True))
+        options["metavar"] = _METAVARS.get(name, options["metavar"])
     return click.option(flag, cls=SettingOption, title=_TITLES[part], default=None, help=text, **options)
 
 

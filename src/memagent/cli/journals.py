@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,11 @@ class DocumentText:
         ]
 
 
+def as_found(document: Document) -> Document:
+    """The document with no file that was named: what has no text was left out when it was read."""
+    return Document(tuple(replace(source, named=False) for source in document.sources), document.skipped)
+
+
 def newest_journal() -> Path:
     """The newest journal in the cache. Raises `JournalError` if there is none."""
     folder = user_cache_path() / "journals"
@@ -74,7 +80,7 @@ def document_text(header: Mapping[str, Any], console: Console) -> DocumentText |
     """The text of a journal's document, if it is still there and the same; else a warning says why not."""
     recorded = header["document"]
     try:
-        document = open_document(*recorded["sources"])
+        document = as_found(open_document(*recorded["sources"]))
         if document.fingerprint == recorded["sha256"]:
             return DocumentText(document)
         warn(console, "the document has changed since: only the places of the chunks are shown")

@@ -99,12 +99,14 @@ class ReadDisplay:
             memory = harmless(self._memories[self._last][-_PANEL_CHARACTERS:]) or "(empty)"
             yield Panel(Text(memory), title=Text(f"memory{title and ': '}{title}"), border_style="cyan")
         bars = Table.grid(padding=(0, 1, 0, 0))
-        for number, read in list(self._reads.items())[:_MOST_BARS]:
-            bars.add_row(*self._bar(number, read.progress, options.max_width))
+        shown = list(self._reads.items())[:_MOST_BARS]
+        labels = [self._label(number, options.max_width // 4) for number, _ in shown]
+        widest = max(map(len, labels), default=0)
+        for label, (_, read) in zip(labels, shown, strict=True):
+            bars.add_row(*self._bar(label.ljust(widest), read.progress, options.max_width))
         yield bars
 
-    def _bar(self, number: int, progress: Progress, width: int) -> list[RenderableType]:
-        label = self._label(number, width // 4)
+    def _bar(self, label: str, progress: Progress, width: int) -> list[RenderableType]:
         cells = 20 if width >= _WIDE else 10
         bar = ProgressBar(total=1.0, completed=progress.fraction_of_pass or 0.0, width=cells)
         room = width - cells - 1 - (len(label) + 1 if label else 0)
@@ -119,7 +121,7 @@ class ReadDisplay:
 
 def fitted(progress: Progress, cells: int) -> str:
     """How far a read is, as much of it as has room: the time left is given up last."""
-    rate = f"{progress.tokens_per_second:.0f} tokens/s" if progress.tokens_per_second else ""
+    rate = f"{progress.tokens_per_second:,.0f} tokens/s" if progress.tokens_per_second else ""
     left = "" if progress.seconds_left is None or progress.done else f"{clock(progress.seconds_left)} left"
     parts = {"place": _place(progress), "rate": rate, "cost": _cost(progress), "left": left}
     for least in ("", "cost", "rate", "place"):

@@ -2,7 +2,7 @@
 
 The length of a chunk is guessed in characters from the chunks before it, moved back to the end of
 a paragraph, line, sentence or word, and then counted: about one tokenisation of the text in all.
-Small files share a chunk; each is shown under its name.
+Small files share a chunk; each is shown under its name, in a line with a mark that no text in it knows.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
 from memagent.documents.opening import Block, Document, Pass
+from memagent.prompts import mark_of
 from memagent.types import Chunk, Part, TokenCounter
 
 _FIRST_CHARACTERS_PER_TOKEN = 3.5
@@ -65,9 +66,10 @@ class _Piece:
 def _pieces(blocks: Pass, chunk_tokens: int, count_tokens: TokenCounter) -> Iterator[_Piece]:
     """Each source cut on its own."""
     titled = blocks.document.titled or len(blocks.document.sources) > 1
+    mark = mark_of(blocks.document.fingerprint) if titled else ""
     end = 0
     for source, own in groupby(blocks, key=lambda block: block.source):
-        head = f"[file: {source.title}]\n" if titled else ""
+        head = f"[file-{mark}: {source.title}]\n" if titled else ""
         if head and count_tokens(head) * 2 > chunk_tokens:  # it would leave no room for the text
             head = ""
         offset, pages = end, list[tuple[int, int | None]]()

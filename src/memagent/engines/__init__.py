@@ -58,6 +58,12 @@ def looks_like_path(model: str) -> bool:
     return model.startswith((".", "~", os.sep)) or Path(model).exists()
 
 
+def is_missing_path(model: str) -> bool:
+    """Whether a model's name is meant as a path, and nothing is there: few endpoints list such a one."""
+    meant = model.startswith((".", "~", os.sep)) or model.endswith(".gguf")
+    return meant and not Path(model).expanduser().exists()
+
+
 @asynccontextmanager
 async def open_engine(settings: EngineSettings | None = None) -> AsyncIterator[Engine]:
     """The engine that the settings ask for; it is closed at the end of the `async with`.

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from memagent.documents.tokens import estimate_tokens, fewest_tokens, load_tokenizer
+from memagent.engines import is_missing_path
 from memagent.engines.adapters import adapter_of
 from memagent.engines.endpoint import (
     CONCURRENCY,
@@ -29,7 +30,7 @@ from memagent.engines.forwarding import Forwarded, RefusedError
 from memagent.engines.models import read_models, window_of
 from memagent.engines.refusals import HttpReply, Refusal, TransientError, error_of, read_refusal
 from memagent.engines.replies import parse_json, read_completion
-from memagent.errors import ContextOverflowError, EngineError
+from memagent.errors import ContextOverflowError, EngineError, SettingsError
 from memagent.settings import EngineSettings
 from memagent.types import ESTIMATE, Completion, Message, Model, Sampling, TokenCounter
 
@@ -274,13 +275,18 @@ async def _model(name: str | None, engine: OpenAIEngine) -> Model:
     except UnreachableError:
         raise
     except EngineError:
-        if name is None:
+        if name is None or is_missing_path(name):
             raise
         return engine.model  # the list may be closed to a key that may ask for completions
     whole = [known for known, entry in models.items() if not entry.get("parent")]  # vLLM lists adapters too
     if name is None and len(whole) != 1:
         listed = ", ".join(sorted(models)) or f"{engine.endpoint.url} lists none (does it end in /v1?)"
         raise EngineError(f"name a model with --model: {listed}")
+    if name and name not in models and is_missing_path(name):
+        raise SettingsError(
+            f"there is no model at {name}, and {engine.endpoint.url} does not list it: check the path, or "
+            f"name a model with --model: {', '.join(sorted(models)) or 'it lists none'}"
+        )
     name = name or whole[0]
     return replace(engine.model, name=name, window_tokens=window_of(models.get(name, {})))
 

@@ -11,7 +11,7 @@ from memagent.prompts.ours import (
     READER,
     SECTIONS,
 )
-from memagent.prompts.templates import ENOUGH, MEMORY, UNCHANGED, Prompts, load_prompts, prompts_from
+from memagent.prompts.templates import ENOUGH, MEMORY, UNCHANGED, Prompts, load_prompts, mark_of, prompts_from
 
 __all__ = [
     "ANSWER",
@@ -28,5 +28,6 @@ __all__ = [
     "UNCHANGED",
     "Prompts",
     "load_prompts",
+    "mark_of",
     "prompts_from",
 ]

@@ -117,8 +117,7 @@ class Prompts:
         that never read text as such a token. Without `asks` no reply is asked about, as in training, which
         learns from the markers alone.
         """
-        mark = hashlib.sha256(b"mark " + fingerprint.encode()).hexdigest()[:_MARK_CHARACTERS]
-        return replace(self, mark=mark, guards_turns=guards_turns, asks=asks and self.asks)
+        return replace(self, mark=mark_of(fingerprint), guards_turns=guards_turns, asks=asks and self.asks)
 
     @property
     def fingerprint(self) -> str:
@@ -181,6 +180,11 @@ class Prompts:
 
         user = Message("user", _SLOT.sub(put, template))
         return (Message("system", self.system), user) if self.system else (user,)
+
+
+def mark_of(fingerprint: str) -> str:
+    """A few characters that follow from a document, so that no text in it knows them."""
+    return hashlib.sha256(b"mark " + fingerprint.encode()).hexdigest()[:_MARK_CHARACTERS]
 
 
 def load_prompts(path: str | Path) -> Prompts:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from itertools import accumulate
 
 from memagent.documents.chunking import cut
 from memagent.documents.tokens import fewest_tokens
@@ -36,6 +37,9 @@ PROMPTS = Prompts(
 LEFT_OUT = "\n\n[…]\n\n"
 """Stands where a part of the document was left out."""
 
+Heads = Sequence[tuple[int, str]]
+"""Where in a text the names of files stand, each with its line."""
+
 _SLACK_TOKENS = 96  # for the chat template, and for tokens that differ where texts are joined
 _MOST_CHARACTERS_PER_TOKEN = 16
 _SHRINK = 0.8
@@ -46,7 +50,7 @@ async def full(
     reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
 ) -> AsyncGenerator[Conversation, None]:
     """The whole document in one prompt. Raises `ContextOverflowError` where the window is too small."""
-    document, model = await _joined(chunks, memory), reading.model
+    (document, _), model = await _joined(chunks, memory), reading.model
     if model.window_tokens:
         # An estimate must not refuse what might fit.
         fewest = model.tokenizer == ESTIMATE
@@ -63,9 +67,9 @@ async def truncate(
     reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
 ) -> AsyncGenerator[Conversation, None]:
     """The head and the tail of the document, half each, as much as the window takes."""
-    document = await _joined(chunks, memory)
+    document, heads = await _joined(chunks, memory)
     yield await _answer_within(
-        reading, lambda room: head_and_tail(document, room, reading.model.count_tokens)
+        reading, lambda room: head_and_tail(document, room, reading.model.count_tokens, heads)
     )
 
 
@@ -73,30 +77,57 @@ async def rag(
     reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
 ) -> AsyncGenerator[Conversation, None]:
     """The passages that BM25 ranks best for the problem, in the document's order."""
-    document, settings, count = await _joined(chunks, memory), reading.settings, reading.model.count_tokens
+    document, heads = await _joined(chunks, memory)
+    settings, count = reading.settings, reading.model.count_tokens
 
-    def found() -> tuple[list[str], list[int]]:
+    def found() -> tuple[list[str], list[int], list[str]]:
         passages = [text for text, _ in cut([document], settings.passage_tokens, count)]
-        return passages, best_passages(reading.problem, passages, settings.passages)
+        starts = accumulate(map(len, passages), initial=0)
+        above = [_head_above(heads, start) for start in starts]
+        return passages, best_passages(reading.problem, passages, settings.passages), above
 
-    passages, best = await asyncio.to_thread(found)
-    yield await _answer_within(reading, lambda room: _selected(passages, best, room, count))
+    passages, best, above = await asyncio.to_thread(found)
+    yield await _answer_within(reading, lambda room: _selected(passages, best, above, room, count))
 
 
-def head_and_tail(text: str, room_tokens: int, count_tokens: TokenCounter) -> str:
-    """`text` if it has at most `room_tokens`, else its beginning and its end, about half of that each."""
+def head_and_tail(text: str, room_tokens: int, count_tokens: TokenCounter, heads: Heads = ()) -> str:
+    """`text` if it has at most `room_tokens`, else its beginning and its end, about half of that each.
+
+    The end stands under the name of its file, where that is one of the `heads`.
+    """
     if len(text) <= room_tokens * _MOST_CHARACTERS_PER_TOKEN and count_tokens(text) <= room_tokens:
         return text
     half = (room_tokens - count_tokens(LEFT_OUT)) // 2
     longest = range(1, min(len(text), half * _MOST_CHARACTERS_PER_TOKEN) + 1)
     head = bisect_right(longest, half, key=lambda length: count_tokens(text[:length]))
     tail = bisect_right(longest, half, key=lambda length: count_tokens(text[-length:]))
-    return text[:head] + LEFT_OUT + text[len(text) - tail :]
+    start = len(text) - tail
+    return text[:head] + LEFT_OUT + _head_above(heads, start) + text[start:]
 
 
-async def _joined(chunks: AsyncIterator[Chunk], memory: str) -> str:
-    """The document, behind what is remembered of others."""
-    return "".join([f"{memory}\n\n" if memory else "", *[chunk.shown async for chunk in chunks]])
+async def _joined(chunks: AsyncIterator[Chunk], memory: str) -> tuple[str, Heads]:
+    """The document, behind what is remembered of others, and where in it the names of files stand."""
+    texts = [f"{memory}\n\n" if memory else ""]
+    heads: list[tuple[int, str]] = []
+    length, source = len(texts[0]), ""
+    async for chunk in chunks:
+        for part in chunk.parts:
+            if part.head and part.source != source:  # elsewhere the file goes on
+                head, source = part.head.lstrip("\n"), part.source
+                texts.append("" if texts[-1].endswith("\n") or not length else "\n")
+                length += len(texts[-1])
+                heads.append((length, head))
+                texts.append(head)
+                length += len(head)
+            texts.append(chunk.text_of(part))
+            length += len(texts[-1])
+    return "".join(texts), heads
+
+
+def _head_above(heads: Heads, place: int) -> str:
+    """The name of the file that a place is in, unless it stands just there."""
+    above = bisect_right(heads, place, key=lambda head: head[0])
+    return heads[above - 1][1] if above and heads[above - 1][0] != place else ""
 
 
 async def _answer_within(reading: Reading, text: Callable[[int], str]) -> Conversation:
@@ -124,21 +155,26 @@ async def _room_tokens(reading: Reading) -> int:
     return room
 
 
-def _selected(passages: Sequence[str], best: Sequence[int], room_tokens: int, count: TokenCounter) -> str:
-    """As many of the best passages as there is room for, in order, with a mark where some are left out."""
+def _selected(
+    passages: Sequence[str], best: Sequence[int], above: Sequence[str], room_tokens: int, count: TokenCounter
+) -> str:
+    """As many of the best passages as there is room for, in order, with a mark where some are left out.
+
+    `above` has the names of the files that they are in.
+    """
     kept: list[int] = []
     left, mark = room_tokens, count(LEFT_OUT)
     for number in best:
-        left -= count(passages[number]) + mark
+        left -= count(above[number] + passages[number]) + mark
         if left < 0:
             break
         kept.append(number)
     if best and not kept:
-        return head_and_tail(passages[best[0]], room_tokens, count)
+        return above[best[0]] + head_and_tail(passages[best[0]], room_tokens, count)
     parts: list[str] = []
     before = -1
     for number in sorted(kept):
-        parts += [LEFT_OUT] if number != before + 1 else []
+        parts += [LEFT_OUT, above[number]] if number != before + 1 else []
         parts.append(passages[number])
         before = number
     return "".join(parts)
