@@ -131,7 +131,7 @@ class ReadSettings(StrictModel):
     )
     max_calls: Positive | None = Field(default=None, description="stop with an error after so many calls")
     heads: Positive = Field(default=4, description="how many memories heads keeps, each of memory_tokens")
-    rounds: Positive = Field(default=3, description="how often parallel reads the document at most")
+    rounds: Positive = Field(default=3, description="how many passes parallel and reread make at most")
     shards: Positive | None = Field(
         default=None, description="how many parts tree reads side by side (as many as the engine takes calls)"
     )

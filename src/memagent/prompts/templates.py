@@ -35,13 +35,15 @@ _TAG = re.compile(r"</?\s*([^\W\d_][\w.:-]*)(?:\s[^<>]*)?>")
 _NEEDED = {
     "update": {"problem", "chunk", "memory"},
     "merge": {"problem", "chunk", "memory"},
+    "gap": {"problem", "memory"},
+    "again": {"problem", "chunk", "memory", "question"},
     "answer": {"problem", "memory"},
     "check": {"problem", "memory", "reply"},
 }
 _MARK = "mark"
 _MARK_CHARACTERS = 4
 _NOT_IN_FILES = ("mark", "guards_turns")
-_OPTIONAL = ("merge",)
+_OPTIONAL = ("merge", "gap", "again")
 """Templates that only some workflows have."""
 
 CHECK = f"""\
@@ -75,8 +77,10 @@ class Prompts:
     `update` is asked at each chunk, `answer` at the end; `system`, if not empty, precedes both.
     `empty_memory` stands in the memory's place before anything was kept. `workflow` names the workflow
     that they are for, if they are for one. With `asks`, `check` is asked about a reply that may not be a
-    memory; a model that was trained on these templates needs no such question. `merge` is for workflows that
-    gather notes: they stand in the chunk's slot.
+    memory; a model that was trained on these templates needs no such question.
+
+    Some workflows have more: `merge`, for notes, which stand in the chunk's slot; `gap`, which asks what the
+    memory lacks, and `again`, the update of a chunk that is read for that question.
 
     `mark` and `guards_turns` belong to a read: see `for_document`.
     """
@@ -90,6 +94,8 @@ class Prompts:
     asks: bool = True
     check: str = CHECK
     merge: str = ""
+    gap: str = ""
+    again: str = ""
     mark: str = "0" * _MARK_CHARACTERS
     guards_turns: bool = True
 
@@ -128,7 +134,9 @@ class Prompts:
     @property
     def bare_text(self) -> str:
         """The longest of the prompts with its slots empty, for counting the fixed tokens."""
-        longest = max(map(self._marked, (self.update, self.answer, self.merge)), key=len)
+        longest = max(
+            map(self._marked, (self.update, self.answer, self.merge, self.gap, self.again)), key=len
+        )
         return self.system + _SLOT.sub("", longest) + self.empty_memory
 
     def for_update(self, problem: str, chunk: str, memory: str) -> tuple[Message, ...]:
@@ -138,6 +146,15 @@ class Prompts:
     def for_merge(self, problem: str, notes: str, memory: str) -> tuple[Message, ...]:
         """The conversation that brings notes into the memory."""
         return self._fill(self.merge, {"problem": problem, "chunk": notes, "memory": memory})
+
+    def for_gap(self, problem: str, memory: str) -> tuple[Message, ...]:
+        """The conversation that asks what the memory lacks."""
+        return self._fill(self.gap, {"problem": problem, "memory": memory})
+
+    def for_again(self, problem: str, chunk: str, memory: str, question: str) -> tuple[Message, ...]:
+        """The conversation that reads a chunk once more, for a question."""
+        values = {"problem": problem, "chunk": chunk, "memory": memory, "question": question}
+        return self._fill(self.again, values)
 
     def for_answer(self, problem: str, memory: str) -> tuple[Message, ...]:
         """The conversation that answers from the memory."""
@@ -158,7 +175,8 @@ class Prompts:
     @cached_property
     def tags(self) -> frozenset[str]:
         """The names of the tags in the templates."""
-        text = "".join(map(self._marked, (self.system, self.update, self.answer, self.check, self.merge)))
+        names = ("system", *_NEEDED)
+        text = "".join(self._marked(getattr(self, name)) for name in names)
         return frozenset(name.lower() for name in _TAG.findall(text))
 
     @cached_property

@@ -157,6 +157,13 @@ class Reading:
             return memory
         return await asyncio.to_thread(shorten, memory, self.budgets.memory_tokens, self.model.count_tokens)
 
+    async def aside(self, messages: tuple[Message, ...], memory: str, max_tokens: int) -> Conversation:
+        """A conversation that reads no chunk and leaves the memory as it is. Raises `EngineError`."""
+        started = time.perf_counter()
+        completion = await self._complete(messages, max_tokens)
+        seconds = time.perf_counter() - started
+        return Conversation("update", None, messages, completion, memory, seconds=seconds)
+
     async def answer(self, shown: str, memory: str = "") -> Conversation:
         """Answer the problem from the text that is shown, which is the memory, or stands in its place.
 

@@ -66,13 +66,16 @@ class Passes:
 
     async def only(self, places: Sequence[int]) -> AsyncGenerator[Chunk, None]:
         """The chunks at these places, which are in order and below `count`, as a part of a pass."""
-        found = self._document.blocks()
-        try:
-            async for chunk in in_thread(cut_again(found, [self._readable[place] for place in places])):
+        async with aclosing(self._at(places)) as chunks:
+            async for chunk in chunks:
                 self._hand(chunk)
                 yield chunk
-        finally:
-            found.close()
+
+    async def looked_through(self) -> AsyncGenerator[Chunk, None]:
+        """All chunks, for a look that no model takes part in: nobody is told of it."""
+        async with aclosing(self._at(range(await self.count()))) as chunks:
+            async for chunk in chunks:
+                yield chunk
 
     async def left_out(self) -> bool:
         """Whether there are chunks that were never handed out."""
@@ -80,6 +83,14 @@ class Passes:
             return True
         async with aclosing(self._cut()) as rest:
             return await anext(rest, None) is not None
+
+    async def _at(self, places: Sequence[int]) -> AsyncGenerator[Chunk, None]:
+        found = self._document.blocks()
+        try:
+            async for chunk in in_thread(cut_again(found, [self._readable[place] for place in places])):
+                yield chunk
+        finally:
+            found.close()
 
     def _hand(self, chunk: Chunk) -> None:
         self._taken(chunk, chunk.index in self._handed)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from memagent.documents.opening import text_document
 from memagent.errors import SettingsError
-from memagent.reading.budgets import fitted_budgets
 from memagent.reading.conversations import Reading
 from memagent.reading.passes import Passes
 from memagent.reading.progress import Meter
@@ -54,7 +53,7 @@ async def answer_from(
     _, workflow = chosen_workflow(settings, model.trained)
     mark = hashlib.sha256(memory.encode("utf-8", "replace")).hexdigest()
     prompts = workflow.prompts.for_document(mark, guards_turns=model.reads_turn_tokens)
-    budgets = await asyncio.to_thread(fitted_budgets, settings, model, prompts)
+    budgets = await asyncio.to_thread(workflow.budgets, settings, model)
     nothing = Passes(text_document("").blocks(), budgets.chunk_tokens, model.count_tokens)
     reading = Reading(problem, engine, prompts, budgets, nothing, settings)
     await reading.check_problem()

@@ -83,6 +83,12 @@ def read_note(reply: str, memory: str, prompts: Prompts) -> Verdict:
     return Verdict("replace", f"{memory}\n{note}".strip()) if note else Verdict("keep")
 
 
+def read_gap(reply: str, prompts: Prompts) -> str:
+    """The question that a reply to `Prompts.for_gap` asks; nothing if it says that the memory is enough."""
+    text, enough = _without_enough(_unwrapped(without_thought(reply), prompts.tags))
+    return "" if enough else prompts.restore(" ".join(text.split()))
+
+
 def read_check(reply: str) -> Literal["keep", "replace", "ask"]:
     """The answer to `Prompts.for_check`; `ask` if it is neither of the two words, or both."""
     words = set(re.findall(r"\w+", without_thought(reply).upper()))

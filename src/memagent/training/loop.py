@@ -117,7 +117,7 @@ def trained_to_read(settings: TrainingSettings) -> Trained:
     """What a policy was trained to read with, for its adapter to bring along."""
     before = _trained_before(settings)
     name, workflow = chosen_workflow(settings.read, before)
-    names = ("update", "answer", "merge", "system", "empty_memory", "replies")
+    names = ("update", "answer", "merge", "gap", "again", "system", "empty_memory", "replies")
     # A policy that was trained on templates gives what they ask for: no reply has to be asked about.
     templates = {name: getattr(workflow.prompts, name) for name in names} | {"asks": False}
     return Trained({**before.budgets, **given_budgets(settings.read)}, templates, name)

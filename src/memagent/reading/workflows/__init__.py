@@ -17,7 +17,7 @@ from memagent.prompts import GATED, OVERWRITE, Prompts, load_prompts, prompts_fr
 from memagent.reading.budgets import Budgets, fitted_budgets
 from memagent.reading.conversations import Reading
 from memagent.reading.sources import Sources
-from memagent.reading.workflows import evidence, heads, map_reduce, parallel, refine, tree, whole
+from memagent.reading.workflows import evidence, heads, map_reduce, parallel, refine, reread, tree, whole
 from memagent.reading.workflows.gated import gated
 from memagent.reading.workflows.overwrite import overwrite
 from memagent.settings import ReadSettings
@@ -75,6 +75,7 @@ WORKFLOWS = {
     ),
     "parallel": Workflow(parallel.parallel, parallel.PROMPTS, keeps_memory=True, heeds=("rounds",)),
     "tree": Workflow(tree.tree, tree.PROMPTS, keeps_memory=True, heeds=("shards",)),
+    "reread": Workflow(reread.reread, reread.PROMPTS, keeps_memory=True, heeds=("rounds",)),
     "full": Workflow(whole.full, whole.PROMPTS),
     "truncate": Workflow(whole.truncate, whole.PROMPTS),
     "rag": Workflow(whole.rag, whole.PROMPTS),

@@ -1,0 +1,59 @@
+"""Which chunks have most to do with a question: BM25 in one pass, which holds no text.
+
+Words are compared by their stems (English endings only), in scripts without spaces pairs of characters are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from collections import Counter
+from collections.abc import AsyncIterator
+
+from memagent.types import Chunk
+
+_UNSPACED = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+_WORD = re.compile(rf"[{_UNSPACED}](?=([{_UNSPACED}]?))|[^\W_{_UNSPACED}]+")
+_ENDING = re.compile(r"(?<=[a-z]{3})(?:ies|y|ing|ed|es|e|s)$")
+_SATURATION, _LENGTH_WEIGHT = 1.5, 0.75  # the usual k1 and b
+
+
+def stems(text: str) -> list[str]:
+    """The words of a text as they are compared."""
+    words = ((found.group() + (found.group(1) or "")).lower() for found in _WORD.finditer(text))
+    return [_ENDING.sub("", word) for word in words]
+
+
+async def best_places(question: str, chunks: AsyncIterator[Chunk], most: int) -> list[int]:
+    """The places, in order, of so many chunks, those with most to do with a question; of equals the first."""
+    wanted = set(stems(question))
+    lengths: list[int] = []
+    counts: list[Counter[str]] = []
+    async for chunk in chunks:
+        length, found = await asyncio.to_thread(_tally, chunk.text, wanted)
+        lengths.append(length)
+        counts.append(found)
+    scores = _scores(lengths, counts)
+    best = sorted(range(len(scores)), key=lambda place: (-scores[place], place))[:most]
+    return sorted(best)
+
+
+def _tally(text: str, wanted: set[str]) -> tuple[int, Counter[str]]:
+    words = stems(text)
+    return len(words), Counter(word for word in words if word in wanted)
+
+
+def _scores(lengths: list[int], counts: list[Counter[str]]) -> list[float]:
+    """BM25 of each chunk, from its length in words and how often it has which of the question's."""
+    mean = sum(lengths) / max(len(lengths), 1) or 1.0
+    holding = Counter(word for found in counts for word in found)
+    weights = {it: math.log(1 + (len(counts) - n + 0.5) / (n + 0.5)) for it, n in holding.items()}
+    return [
+        sum(
+            weights[word] * n * (_SATURATION + 1)
+            / (n + _SATURATION * (1 - _LENGTH_WEIGHT + _LENGTH_WEIGHT * length / mean))
+            for word, n in sorted(found.items())
+        )
+        for length, found in zip(lengths, counts, strict=True)
+    ]  # fmt: skip

@@ -1,0 +1,113 @@
+"""A pass over all chunks, then passes over the few that matter for what the memory still lacks.
+
+After MemReread (arXiv 2605.10268) and ReMemR1 (arXiv 2509.23040): a fact that could not be known to matter
+when it was read is looked up once the memory tells that it does. The form here is our own: the model names
+what is missing in one question, BM25 chooses the chunks, and they are read into the same memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+
+from memagent.documents.tokens import shorten
+from memagent.prompts import ANSWER, ENOUGH, MEMORY, OPENING, SECTIONS, UNCHANGED, Prompts
+from memagent.reading.conversations import Reading
+from memagent.reading.ranking import best_places
+from memagent.reading.replies import read_gap, read_gated
+from memagent.types import Chunk, Conversation, Message
+
+_UPDATE = f"""\
+If the chunk gives nothing that helps to solve the problem, reply with the one word {UNCHANGED}. \
+Otherwise write the word {MEMORY} on the first line, alone, and below it the memory anew, so that the \
+problem can later be solved from it without the document: keep what it already holds for that, add what the \
+chunk gives, and copy names, numbers and quotations exactly.
+"""
+
+PROMPTS = Prompts(
+    update=OPENING + _UPDATE + SECTIONS + f"{UNCHANGED}, or {MEMORY} and the new memory:\n",
+    gap=f"""\
+You have read a long document piece by piece. All that remains of it is your memory. You may look up one \
+thing in the document before you answer the problem.
+
+If the memory holds all that the problem asks for, reply with the one word {ENOUGH}. Otherwise reply with \
+one short question, and nothing else: what has to be found out first? Use the names that the memory gives.
+
+<problem-{{mark}}>
+{{problem}}
+</problem-{{mark}}>
+
+<memory-{{mark}}>
+{{memory}}
+</memory-{{mark}}>
+
+{ENOUGH}, or the question:
+""",
+    again=OPENING
+    + _UPDATE
+    + "You have read the document once. This chunk is read again for the question, which helps to solve the "
+    "problem.\n"
+    + SECTIONS
+    + f"""\
+<question-{{mark}}>
+{{question}}
+</question-{{mark}}>
+
+{UNCHANGED}, or {MEMORY} and the new memory:
+""",
+    answer=ANSWER,
+    workflow="reread",
+    replies="marked",
+)
+"""The question stands apart from the problem, which nothing in a document may change."""
+
+_MOST_CHUNKS = 8  # of a further pass; if the document has no more, all are read
+_QUESTION_TOKENS = 64
+
+
+async def reread(
+    reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
+) -> AsyncGenerator[Conversation, None]:
+    """Read all chunks, then those that matter for each question that the memory leaves open, and answer."""
+    async for chunk in chunks:
+        async for update in reading.update(chunk, memory, read_gated):
+            memory = update.memory
+            yield update
+    asked: set[str] = set()
+    for _ in range(reading.settings.rounds - 1):
+        messages = reading.prompts.for_gap(reading.problem, memory)
+        most = min(_QUESTION_TOKENS, reading.budgets.memory_tokens)
+        gap = await reading.aside(messages, memory, most)
+        yield gap
+        question = await _within_room(reading, read_gap(gap.completion.text, reading.prompts))
+        if not question or question in asked:
+            break
+        asked.add(question)
+        async for update in _read_for(reading, question, memory):
+            memory = update.memory
+            yield update
+    if reading.answers:
+        yield await reading.answer(memory, memory)
+
+
+async def _within_room(reading: Reading, question: str) -> str:
+    """The question, within what the problem leaves of its budget: the window has no more room."""
+    count_tokens = reading.model.count_tokens
+    room = reading.budgets.problem_tokens - await reading.count_tokens(reading.problem)
+    return await asyncio.to_thread(shorten, question, min(room, _QUESTION_TOKENS), count_tokens)
+
+
+async def _read_for(reading: Reading, question: str, memory: str) -> AsyncGenerator[Conversation, None]:
+    """The updates of a pass over the chunks that matter for a question."""
+    places: list[int] = list(range(await reading.passes.count()))
+    if len(places) > _MOST_CHUNKS:
+        wanted = f"{reading.problem}\n{question}"
+        places = await best_places(wanted, reading.passes.looked_through(), _MOST_CHUNKS)
+
+    def prompt(shown: str, memory: str) -> tuple[Message, ...]:
+        return reading.prompts.for_again(reading.problem, shown, memory, question)
+
+    async for chunk in reading.passes.again(places):
+        async for update in reading.update(chunk, memory, read_gated, prompt):
+            memory = update.memory
+            yield update
