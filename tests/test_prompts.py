@@ -129,7 +129,7 @@ GOOD = f"update = '{UPDATE}'\nanswer = '{ANSWER}'\n"
     [
         (
             GOOD + "sytem = 'x'",
-            "unknown key 'sytem'; known: answer, asks, check, empty_memory, merge, replies, system, update",
+            "unknown key 'sytem'; known: again, answer, asks, check, empty_memory, gap, merge, ",
         ),
         (GOOD + "system = 3", "system must be text, not int"),
         (GOOD + "asks = 'no'", "asks must be true or false, not str"),
