@@ -115,7 +115,7 @@ def test_each_statement_of_the_answer_leads_to_its_place(
     expect(unsupported).to_contain_text("Nobody was hanged.")
     expect(unsupported).to_contain_text("The text does not say so")
     supported.get_by_role("button", name="Show in the text").click()
-    expect(page.locator("#text mark")).to_have_text("The goose held a blue stone")
+    expect(page.locator("#text mark")).to_have_text("The goose held a blue stone.")
 
 
 def test_keys_slider_buttons_and_the_strip_move_through_the_steps(empty: Page, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import httpx2
 import openai
 import pytest
+from openai.types.chat import ChatCompletionMessage
 
 from memagent.engines import ScriptedEngine
 from memagent.errors import ContextOverflowError
@@ -175,15 +176,20 @@ def test_annotations_tell_where_the_answer_stands(serving: Any) -> None:
     said = {"document": text, "cite": True}
     body = {"model": "memagent", "messages": [{"role": "user", "content": QUESTION}], "memagent": said}
     with serving(ScriptedEngine(reply, window_tokens=2000)).client() as client:
-        found = client.post(URL, json=body).json()["choices"][0]["message"]["annotations"]
+        found = client.post(URL, json=body).json()["choices"][0]["message"]
         lines = client.post(URL, json=body | {"stream": True}).text.splitlines()
     deltas = [it["choices"][0]["delta"] for it in events(iter(lines))]
-    assert [it["annotations"] for it in deltas if "annotations" in it] == [found]
-    assert [it["type"] for it in found] == ["file_citation", "unsupported"]
-    cited = found[0]["file_citation"]
-    assert cited["quote"] == text[cited["start"] : cited["end"]] == "The captain is called Ahab."
-    assert cited["filename"] == "document"
-    assert (found[0]["start_index"], found[0]["end_index"]) == (0, 27)
+    told = {name: found[name] for name in ("annotations", "memagent")}
+    assert [it for it in deltas if "annotations" in it] == [told]
+    (annotation,) = told["annotations"]
+    citation = ChatCompletionMessage.model_validate(found).annotations[0].url_citation
+    assert annotation == {"type": "url_citation", "url_citation": citation.model_dump()}
+    supported, unsupported = told["memagent"]["statements"]
+    cited = supported["source"]
+    assert cited["excerpt"] == text[cited["start"] : cited["end"]] == "The captain is called Ahab."
+    assert (citation.title, citation.url) == ("document", f"document#char={cited['start']},{cited['end']}")
+    assert (citation.start_index, citation.end_index) == (0, 27)
+    assert unsupported == {"text": "He has nine legs.", "start_index": 28, "end_index": 45, "source": None}
 
 
 def test_every_setting_but_the_servers_own_can_be_said() -> None:

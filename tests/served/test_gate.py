@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from memagent.errors import SettingsError
-from memagent.server.limits import Keys, Limits, read_keys
+from memagent.server.limits import Keys, Limits, checked_origins, read_keys
 from memagent.server.listening import listen
 
 KEY = "secret-key-0123456789"
@@ -66,6 +66,71 @@ def test_a_server_without_keys_is_for_its_own_machine(serving: Any) -> None:
         listen("0.0.0.0", 0, Keys())
     with listen("0.0.0.0", 0, Keys((b"x",))) as listener:
         assert listener.proto == socket.IPPROTO_TCP  # else asyncio leaves Nagle's delay on
+
+
+def test_web_pages_of_other_places_are_let_in_if_they_are_named(
+    serving: Any, keys: Keys, tmp_path: Path
+) -> None:
+    friend, stranger = {"Origin": "http://localhost:3000"}, {"Origin": "http://evil.example"}
+    preflight = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    for name, known in (("open", Keys()), ("closed", keys)):
+        served = serving(
+            keys=known, limits=Limits(origins=("http://localhost:3000",)), folder=tmp_path / name
+        )
+        with served.client(headers={"Authorization": f"Bearer {KEY}"}) as client:
+            asked = client.options(URL, headers={**friend, **preflight, "Authorization": ""})
+            assert asked.status_code == 200
+            assert asked.headers["access-control-allow-origin"] == "http://localhost:3000"
+            assert "authorization" in asked.headers["access-control-allow-headers"].lower()
+            reply = client.post(URL, json=CHAT, headers=friend)
+            assert (reply.status_code, reply.headers["access-control-allow-origin"]) == (
+                200,
+                friend["Origin"],
+            )
+            refused = client.get("/v1/models", headers=stranger)
+            assert "access-control-allow-origin" not in refused.headers
+            assert refused.status_code == (403 if known == Keys() else 200)
+            assert client.options(URL, headers={**stranger, **preflight}).status_code == 400
+    with serving(folder=tmp_path / "plain").client() as client:
+        assert client.options(URL, headers={**friend, **preflight}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "origin", ["*", "localhost:3000", "http://a.example/path", "ftp://a.example", "null"]
+)
+def test_what_is_no_origin_is_refused(origin: str, keys: Keys) -> None:
+    with pytest.raises(SettingsError, match="--allow-origin"):
+        checked_origins([origin], Keys())
+    assert checked_origins(["*", "https://a.example:8"], keys) == ("*", "https://a.example:8")
+
+
+def test_a_reply_that_nobody_reads_is_given_up(serving: Any) -> None:
+    served = serving(limits=Limits(send_seconds=0.3))
+    with served.client() as client:
+        body = {"problem": "What?", "document": "All is well, and nothing has happened.\n" * 300_000}
+        read = client.post("/v1/reads", json=body).json()["id"]
+        host, port = served.address.removeprefix("http://").split(":")
+        with socket.socket() as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.settimeout(30)
+            connection.connect((host, int(port)))
+            connection.sendall(f"GET /v1/reads/{read}/text HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+            connection.recv(1)
+            until = time.monotonic() + 30
+            while "memagent_requests_in_flight 1.0" not in client.get("/metrics").text:
+                assert time.monotonic() < until
+            received = 0
+            while piece := _rest_of(connection):
+                received += len(piece)
+        assert received < len(body["document"])
+        client.delete(f"/v1/reads/{read}")
+
+
+def _rest_of(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(65536)
+    except ConnectionResetError:
+        return b""
 
 
 def test_too_much_is_refused_told_or_not(serving: Any) -> None:

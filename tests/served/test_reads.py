@@ -12,6 +12,7 @@ import pytest
 
 from memagent.engines import ScriptedEngine
 from memagent.errors import SettingsError
+from memagent.reading.journal import read_journal
 from memagent.server.limits import Keys, Limits
 from memagent.server.store import Store
 from memagent.types import Completion, Message, Sampling
@@ -99,6 +100,49 @@ def test_events_told_while_it_reads_are_those_of_the_record(serving: Any, facts:
     assert live[0][0] == "progress"  # it says something while there is nothing to say
     assert [it for it in live if it[0] != "progress"] == recorded
     assert [it for it in live_rest if it[0] != "progress"] == recorded[2:]
+
+
+def test_a_read_gives_its_text_and_its_journal(serving: Any, tmp_path: Path) -> None:
+    with serving().client() as client:
+        file = client.post("/v1/files", files={"file": ("b.txt", "Behind it: é 𝒳.".encode())}).json()["id"]
+        read = start(client, files=[file])
+        seen = events(client, read)
+        text = client.get(f"/v1/reads/{read}/text").text
+        journal = client.get(f"/v1/reads/{read}/journal")
+        assert client.get(f"/v1/reads/{read}").json()["workflow"] == "overwrite"
+        for name in ("text", "journal"):
+            assert client.get(f"/v1/reads/read-none/{name}").status_code == 404
+    assert text == facts_document(12) + "Behind it: é 𝒳."
+    spans = [data["span"] for name, data, _ in seen if name == "conversation" and data["span"]]
+    assert [spans[0][0], spans[-1][1]] == [0, len(text)]
+    (tmp_path / "j.jsonl").write_bytes(journal.content)
+    lines = list(read_journal(tmp_path / "j.jsonl"))
+    assert lines[-1]["type"] == "answer" and str(tmp_path) not in journal.text
+
+
+class Three(ScriptedEngine):
+    """Completes three calls, and then holds its peace."""
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        made = await super().complete(messages, sampling)
+        if len(self.prompts) > 3:
+            await asyncio.sleep(3600)
+        return made
+
+
+def test_a_read_goes_on_behind_a_clean_stop(serving: Any, facts: Any) -> None:
+    engine, again = Three(facts()._function, window_tokens=2000), facts()
+    served = serving(engine)
+    with served.client() as client:
+        read = start(client)
+        with client.stream("GET", f"/v1/reads/{read}/events") as reply:
+            assert "id: 3" in reply.iter_lines()
+    served.close()
+    with serving(again).client() as client:
+        assert events(client, read)[-1] == ("end", {"state": "done"}, None)
+        result = client.get(f"/v1/reads/{read}/result").json()
+    assert "FACT-11" in result["answer"]
+    assert len(again.prompts) == result["calls"] - 3, "what was answered is not asked again"
 
 
 def test_a_read_is_cancelled_and_resumed(serving: Any, facts: Any) -> None:

@@ -40,6 +40,9 @@ _MIB = 2**20
               help="the most that one key may have on the disk, in MiB")  # fmt: skip
 @click.option("--requests", type=click.IntRange(1), default=1000, show_default=True, metavar="N",
               help="the most requests in flight of one key")  # fmt: skip
+@click.option("--allow-origin", "origins", multiple=True, metavar="ORIGIN",
+              help="let a web page of this address use the server, such as http://localhost:3000; may be "
+              "repeated")  # fmt: skip
 @quiet_and_verbose
 @with_settings("engine", "read")
 @click.pass_obj
@@ -53,6 +56,7 @@ def command(
     upload_mib: int,
     stored_mib: int,
     requests: int,
+    origins: tuple[str, ...],
     quiet: bool,
     settings: Settings,
 ) -> int:
@@ -63,7 +67,7 @@ def command(
     for package in ("fastapi", "uvicorn", "prometheus_client", "python_multipart"):
         if find_spec(package) is None:
             raise SettingsError(f"serving needs {package}: {extra_hint('serve')}")
-    from memagent.server.limits import Keys, Limits, read_keys
+    from memagent.server.limits import Keys, Limits, checked_origins, read_keys
     from memagent.server.listening import listen
 
     settings = with_found_model(settings, console, quiet)
@@ -73,6 +77,7 @@ def command(
         upload_bytes=upload_mib * _MIB,
         stored_bytes=stored_mib * _MIB,
         requests=requests,
+        origins=checked_origins(origins, known),
     )
     folder = data or user_cache_path() / "server"
     with closing(listen(host, port, known)) as listener:

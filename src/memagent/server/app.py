@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
+from fastapi.middleware.cors import CORSMiddleware
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from memagent import __version__
@@ -63,6 +64,10 @@ def create_app(
 
     app = FastAPI(title="memagent", version=__version__, lifespan=living, docs_url=None, redoc_url=None)
     app.add_middleware(Gate, keys=keys, limits=limits, metrics=metrics)
+    if limits.origins:  # outermost: a browser asks before it sends a key
+        app.add_middleware(
+            CORSMiddleware, allow_origins=limits.origins, allow_methods=["*"], allow_headers=["*"]
+        )
     tell_errors(app)
     _add_chat(app, chats)
     _add_models(app, engine)

@@ -92,8 +92,8 @@ class Chats:
                     if conversation.kind == "update":
                         yield reply.chunk({"reasoning_content": progress_line(reading.read.progress)})
             yield reply.chunk({"content": reading.answer})
-            if found := told_sources(reading.answer, reading.read.statements):
-                yield reply.chunk({"annotations": found})
+            if reading.read.statements:
+                yield reply.chunk(told_sources(reading.answer, reading.read.statements))
             yield reply.chunk({}, reading.finish_reason)
             if wants_usage:
                 yield reply.usage(reading.usage, reading.thoughts)

@@ -88,7 +88,7 @@ class Gate:
         """Who asks. Raises `ApiError`."""
         headers = {name: value for name, value in scope["headers"] if name in _HEADERS}
         if not self.keys.digests:
-            _check_origin(headers)
+            _check_origin(headers, self.limits.origins)
             return ""
         if scope["path"] in self._open:
             return ""
@@ -109,12 +109,13 @@ _OF_BODIES = {b"content-length", b"transfer-encoding"}
 _HEADERS = {b"host", b"origin", b"authorization"}
 
 
-def _check_origin(headers: dict[bytes, bytes]) -> None:
-    """Keep web pages of other places from using a server without keys. Raises `ApiError`."""
+def _check_origin(headers: dict[bytes, bytes], allowed: tuple[str, ...]) -> None:
+    """Keep web pages of places that are not allowed from a server without keys. Raises `ApiError`."""
     host = headers.get(b"host", b"").decode("latin-1")
     try:
         name = urlsplit(f"//{host}").hostname or ""
-        origin = urlsplit(headers.get(b"origin", b"").decode("latin-1"))
+        said = headers.get(b"origin", b"").decode("latin-1")
+        origin = urlsplit(said)
     except ValueError as error:
         raise ApiError(400, "the Host or Origin of the request is no address", "invalid_host") from error
     if name and not is_loopback(name):
@@ -123,8 +124,12 @@ def _check_origin(headers: dict[bytes, bytes]) -> None:
             f"a server without keys is for its own machine, not for {name[:100]!r}: start it with --keys",
             "invalid_host",
         )
-    if origin.netloc and origin.netloc != host:
-        raise ApiError(403, "a server without keys is not for web pages of other places", "invalid_origin")
+    if origin.netloc and origin.netloc != host and said not in allowed:
+        raise ApiError(
+            403,
+            "a server without keys is not for web pages of other places: see --allow-origin",
+            "invalid_origin",
+        )
 
 
 def is_loopback(host: str) -> bool:

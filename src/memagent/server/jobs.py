@@ -11,11 +11,14 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from memagent.concurrency import in_thread
 from memagent.errors import JournalError, MemAgentError
 from memagent.reading.journal import read_journal
 from memagent.reading.progress import Progress
 from memagent.reading.read import Read
+from memagent.reading.workflows import chosen_workflow
 from memagent.server.bodies import ReadOptions
 from memagent.server.errors import ApiError, api_error
 from memagent.server.metrics import Metrics
@@ -78,6 +81,14 @@ class Jobs:
         """How far a read has come that runs here."""
         running = self._running.get(job.id)
         return running.read.progress if running and running.read else None
+
+    def workflow(self, job: Job) -> str | None:
+        """How a document is read; None if the settings that the read was begun with are no longer good."""
+        try:
+            settings = ReadOptions(**job.request["options"]).over(self.settings)
+            return chosen_workflow(settings, self.engine.model.trained)[0]
+        except (MemAgentError, ValidationError):
+            return None
 
     async def cancel(self, job: Job) -> None:
         """Have a read end, whether it waits or runs."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
 
 from memagent.errors import SettingsError, reason
 
@@ -20,7 +22,8 @@ class Limits:
     on the disk. `requests` are those of one key at a time, `reads` its unfinished reads. `head_seconds` is
     how long the head of a request may take; `body_seconds` how long a body may, with a second more for each
     `body_bytes_per_second` that it brought. `send_seconds` is how long a client may leave a reply unread.
-    Every `keep_alive_seconds` a silent stream says something.
+    Every `keep_alive_seconds` a silent stream says something. `origins` are the addresses of other web pages
+    that may use the server from a browser.
     """
 
     body_bytes: int = 16 * 2**20
@@ -34,6 +37,7 @@ class Limits:
     send_seconds: float = 60.0
     keep_alive_seconds: float = 10.0
     stop_seconds: int = 5
+    origins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,21 @@ class Keys:
         for known in self.digests:  # all of them, so that the time tells nothing
             found |= hmac.compare_digest(known, digest)
         return digest.hex()[:16] if found else None
+
+
+def checked_origins(origins: Sequence[str], keys: Keys) -> tuple[str, ...]:
+    """The origins of web pages, such as `https://chat.example`. Raises `SettingsError` for what is none."""
+    for origin in origins:
+        parts = urlsplit(origin)
+        if origin == "*" and not keys.digests:
+            raise SettingsError("--allow-origin * lets in every web page: give the server --keys")
+        if origin != "*" and (parts.scheme not in ("http", "https") or origin != _origin_of(parts)):
+            raise SettingsError(f"--allow-origin {origin!r} is no origin: give one as http://localhost:3000")
+    return tuple(origins)
+
+
+def _origin_of(parts: SplitResult) -> str:
+    return f"{parts.scheme}://{parts.netloc}" if parts.netloc else ""
 
 
 def read_keys(path: Path) -> Keys:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import closing
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
-from fastapi.responses import Response
+from fastapi.responses import FileResponse, Response, StreamingResponse
 
+from memagent.concurrency import in_thread
+from memagent.documents.opening import Document
 from memagent.server.bodies import ReadRequest
 from memagent.server.errors import ApiError, not_found
 from memagent.server.jobs import Jobs, told_progress
@@ -18,6 +21,10 @@ from memagent.server.stream import event, streamed
 from memagent.server.uploads import Id, Limit, Order, check_room, listed
 
 _MOST_EVENTS = 10**12
+
+
+def _content(kind: str) -> dict[int | str, dict[str, Any]]:
+    return {200: {"content": {kind: {"schema": {"type": "string"}}}}}
 
 
 def reads_router(store: Store, jobs: Jobs, limits: Limits) -> APIRouter:
@@ -61,7 +68,7 @@ def reads_router(store: Store, jobs: Jobs, limits: Limits) -> APIRouter:
         result: dict[str, Any] = job.outcome["result"]
         return result
 
-    @router.get("/{id}/events", response_class=Response, responses=_EVENTS)
+    @router.get("/{id}/events", response_class=Response, responses=_content("text/event-stream"))
     async def get_events(
         request: Request,
         id: Id,
@@ -78,6 +85,20 @@ def reads_router(store: Store, jobs: Jobs, limits: Limits) -> APIRouter:
                 yield event(it.data, it.name, None if it.number is None else str(it.number))
 
         return await streamed(told(), event({"state": "queued"}, "progress"), limits.keep_alive_seconds + 1)
+
+    @router.get("/{id}/journal", response_class=Response, responses=_content("application/x-ndjson"))
+    async def get_journal(request: Request, id: Id) -> Response:
+        """The journal of a read as far as it has come: its page opens it, and `memagent show`."""
+        path = store.journal_of(await found(request, id))
+        if not await asyncio.to_thread(path.exists):
+            raise ApiError(409, f"{id} has not begun: wait for it", "no_journal", "id")
+        return FileResponse(path, media_type="application/x-ndjson", filename=f"{id}.jsonl")
+
+    @router.get("/{id}/text", response_class=Response, responses=_content("text/plain"))
+    async def get_text(request: Request, id: Id) -> Response:
+        """The text that is read, of all its documents: the spans of conversations are places in it."""
+        document = await asyncio.to_thread(store.document_of, await found(request, id))
+        return StreamingResponse(in_thread(_text_of(document)), media_type="text/plain; charset=utf-8")
 
     @router.post("/{id}/cancel")
     async def cancel_read(request: Request, id: Id) -> dict[str, Any]:
@@ -104,9 +125,10 @@ def reads_router(store: Store, jobs: Jobs, limits: Limits) -> APIRouter:
     return router
 
 
-_EVENTS: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
-}
+def _text_of(document: Document) -> Iterator[bytes]:
+    with closing(document.blocks()) as blocks:
+        for block in blocks:
+            yield block.text.encode("utf-8", "replace")
 
 
 def _add(store: Store, limits: Limits, owner: str, body: ReadRequest, jobs: Jobs) -> Job:
@@ -152,6 +174,7 @@ def told_read(job: Job, jobs: Jobs, brief: bool = False) -> dict[str, Any]:
         return told
     live = jobs.progress(job) if job.state in UNFINISHED else None
     return told | {
+        "workflow": jobs.workflow(job),
         "progress": told_progress(live) if live else job.outcome.get("progress"),
         "error": job.outcome.get("error"),
         "result": job.outcome.get("result"),

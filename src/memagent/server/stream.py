@@ -7,8 +7,9 @@ import json
 import secrets
 import time
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 from fastapi.sse import EventSourceResponse, format_sse_event
 
@@ -34,7 +35,7 @@ class Reply:
     ) -> dict[str, Any]:
         """The completion in one piece; `thoughts` of its tokens were not the answer's."""
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
-        message["annotations"] = told_sources(text, statements)
+        message |= told_sources(text, statements)
         choice = {"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": None}
         return self._object("chat.completion", [choice]) | {"usage": told_usage(usage, thoughts)}
 
@@ -69,20 +70,26 @@ def told_usage(usage: Usage, thoughts: int = 0) -> dict[str, Any]:
     }
 
 
-def told_sources(text: str, statements: Sources) -> list[dict[str, Any]]:
-    """The sources of an answer, and which of its statements have none, by their places in it."""
-    found, place = [], 0
+def told_sources(text: str, statements: Sources) -> dict[str, Any]:
+    """The sources of an answer by their places in it, as fields of a message.
+
+    `annotations` are in OpenAI's own shape, which clients take apart; a place in a text is a URL by RFC 5147.
+    `memagent` has all statements, those without a source too.
+    """
+    annotations, told, place = list[Any](), list[Any](), 0
     for statement in statements:
         start = text.find(statement.text, place)
         if start < 0:
             continue
         place = start + len(statement.text)
-        told: dict[str, Any] = {"type": "unsupported", "start_index": start, "end_index": place}
-        if it := statement.source:
-            citation = {"filename": it.file, "page": it.page, "start": it.start, "end": it.end}
-            told |= {"type": "file_citation", "file_citation": {**citation, "quote": it.excerpt}}
-        found.append(told)
-    return found
+        span, source = {"start_index": start, "end_index": place}, statement.source
+        told.append({"text": statement.text, **span, "source": source and asdict(source)})
+        if source:
+            title = source.file if source.page is None else f"{source.file}, page {source.page}"
+            url = f"{quote(source.file)}#char={source.start},{source.end}"
+            citation = {**span, "title": title, "url": url}
+            annotations.append({"type": "url_citation", "url_citation": citation})
+    return {"annotations": annotations} | ({"memagent": {"statements": told}} if told else {})
 
 
 def event(data: Any, name: str | None = None, id: str | None = None) -> bytes:

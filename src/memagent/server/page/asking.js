@@ -1,7 +1,7 @@
 // Asking a server: the form, the reads that there are, and a read that is watched while it goes on.
 
 import { KeyNeeded, Server } from "./server.js";
-import { Characters, decoded } from "./text.js";
+import { Characters } from "./text.js";
 import { Trace } from "./trace.js";
 import { counted, duration, element, made, shown } from "./view.js";
 
@@ -17,7 +17,7 @@ const STATES = {
 export class Asking {
   /** `trying` does something that may fail; `say` tells what goes on. */
   constructor(screen, trying, say) {
-    Object.assign(this, { screen, trying, say, server: new Server(), watching: null, texts: new Map() });
+    Object.assign(this, { screen, trying, say, server: new Server(), watching: null });
     element("start-title").textContent = "Ask a long document";
     element("start-text").textContent =
       "The model reads it chunk by chunk and keeps a memory, which you can watch. A journal that you drop is shown, too.";
@@ -75,8 +75,6 @@ export class Asking {
   async start(problem, pasted, files) {
     this.say("Sending what is to be read");
     const read = await this.needingKey(() => this.server.start(problem, pasted, files));
-    const parts = [pasted, ...(await Promise.all(files.map(textOrNull)))];
-    if (!parts.includes(null)) this.texts.set(read.id, new Characters(parts.join("")));
     await this.watch(read.id);
   }
 
@@ -125,7 +123,8 @@ export class Asking {
     history.replaceState(null, "", `#${id}`);
     const read = await this.needingKey(() => this.server.ask(`reads/${id}`));
     const trace = traceOf(read);
-    this.screen.open(trace, this.texts.get(id) ?? null, STATES[read.state], ["queued", "running"].includes(read.state));
+    this.screen.open(trace, null, STATES[read.state], ["queued", "running"].includes(read.state));
+    this.fetchText(id, watching.signal);
     element("again").hidden = false;
     element("stop").hidden = false;
     for await (const [name, data] of this.server.events(id, watching.signal)) {
@@ -133,16 +132,30 @@ export class Asking {
         trace.add({ type: "conversation", ...data });
         this.screen.grown();
       } else if (name === "progress") {
+        trace.remembered = data.statements ?? [];
+        this.screen.grown();
         this.say(progressLine(data));
       }
     }
     if (!watching.signal.aborted) await this.finish(id, trace);
   }
 
+  /** Fetch the text that is read, to show each chunk beside its memory. */
+  async fetchText(id, signal) {
+    try {
+      const reply = await this.server.fetched(`reads/${id}/text`, { signal });
+      const text = new Characters(await reply.text());
+      if (this.id === id) this.screen.setText(text);
+    } catch (error) {
+      if (this.id === id && !signal.aborted) this.screen.missing = `The text cannot be shown: ${error.message}`;
+    }
+  }
+
   async finish(id, trace) {
     const read = await this.server.ask(`reads/${id}`);
     if (this.id !== id) return;
     const { result, error, state } = read;
+    trace.remembered = read.progress?.statements ?? [];
     if (result) {
       trace.answer = result.answer;
       trace.statements = result.statements?.length ? result.statements : null;
@@ -159,19 +172,10 @@ function field(label, input) {
   return made("div", [made("label", label, { for: input.id }), input], { class: "field" });
 }
 
-/** The text of a file as the server reads it; null for one that it converts. */
-async function textOrNull(file) {
-  try {
-    return decoded(await file.arrayBuffer(), file.name);
-  } catch {
-    return null;
-  }
-}
-
 function traceOf(read) {
   const trace = new Trace(read.id);
   const document = { sources: read.documents };
-  trace.add({ type: "header", problem: read.problem, memory: "", document, workflow: read.options.workflow });
+  trace.add({ type: "header", problem: read.problem, memory: "", document, workflow: read.workflow });
   return trace;
 }
 

@@ -1,12 +1,12 @@
 // The read on the screen: which step is shown, and how one gets to another.
 
 import { Timeline } from "./timeline.js";
-import { element, showAnswer, showHead, showStep, showTotals, stepLine } from "./view.js";
+import { element, showAnswer, showHead, showRemembered, showStep, showTotals, stepLine } from "./view.js";
 
 const PAGE_STEPS = 10;
 const MISSING = {
   true: "The journal does not hold the text. Drop the file that was read to see it here.",
-  false: "The page has no copy of this text: it keeps one only while the read that it started is shown.",
+  false: "The text is on its way from the server.",
 };
 
 /** Shows one trace, and moves through its steps. */
@@ -73,6 +73,7 @@ export class Screen {
 
   drawWhole() {
     showAnswer(this.trace, this.waiting, (source) => this.openSource(source));
+    showRemembered(this.trace, (source) => this.openSource(source));
     showTotals(this.trace);
     element("slider").max = Math.max(1, this.trace.steps.length);
     this.timeline.show(this.trace);

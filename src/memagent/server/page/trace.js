@@ -11,6 +11,8 @@ export class Trace {
     this.answer = null;
     /** The answer's statements with their sources; null where nobody looked for them. */
     this.statements = null;
+    /** The last memory's statements with their sources; empty where nobody looked for them. */
+    this.remembered = [];
     this.splits = 0;
     this.totals = { prompt: 0, cached: 0, completion: 0, seconds: 0, cut: 0, changes: 0, chunks: 0 };
     this.longest = 0;

@@ -52,11 +52,20 @@ export function showAnswer(trace, waiting, open) {
   } else if (trace.statements === null) {
     box.replaceChildren(made("p", trace.answer));
   } else {
-    const list = made("ul", trace.statements.map((it) => statementOf(it, open)));
+    const list = made("ul", trace.statements.map((it) => statementOf(it, open)), { class: "statements" });
     const said = trace.statements.map((it) => it.text).join(" ");
     const whole = said === trace.answer.trim() ? [] : [made("p", trace.answer)];
     box.replaceChildren(...whole, list);
   }
+}
+
+/** Where the memory's statements come from, as it is at the end of the read so far. */
+export function showRemembered(trace, open) {
+  const { remembered } = trace;
+  element("remembered-section").hidden = !remembered.length;
+  const supported = remembered.filter((it) => it.source).length;
+  element("remembered-facts").textContent = `${shown(supported)} of ${shown(remembered.length)} with a source`;
+  element("remembered").replaceChildren(...remembered.map((it) => statementOf(it, open)));
 }
 
 function statementOf(statement, open) {
