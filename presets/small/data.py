@@ -1,0 +1,115 @@
+"""What presets/small.toml reads: RULER's needles and variables, and a question of two hops in sentences.
+
+A function for each use, from a number to an example. The tasks take turns.
+"""
+
+import random
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from memagent.documents.tokens import load_tokenizer
+from memagent.tasks import TASKS
+from memagent.tasks.corpora import Corpora
+from memagent.tasks.recipe import Recipe
+from memagent.types import Example, TokenCounter
+
+CHUNK = 250  # tokens of a document for each chunk of 256
+RULER = ("niah_single_1", "niah_multikey_1", "vt")
+ROOM = {"niah_single_1": 168, "niah_multikey_1": 168, "vt": 84}  # for the problem, and RULER's for an answer
+
+
+def warm(index: int) -> Example:
+    """For imitation: one to three chunks."""
+    return example(index, 1 + index // 4 % 3, "warm")
+
+
+def longer(index: int) -> Example:
+    """For reinforcement: two to eight chunks."""
+    return example(index, 2 + index // 4 % 7, "longer")
+
+
+def held_out(index: int) -> Example:
+    """Twelve chunks, and not trained on."""
+    return example(index, 12, "held out")
+
+
+def example(index: int, chunks: int, seed: str) -> Example:
+    """Example number `index` of a seed, of about so many chunks."""
+    turn, kind = divmod(index, len(RULER) + 1)
+    if kind == len(RULER):
+        return two_hops(turn, chunks * CHUNK, seed)
+    name = RULER[kind]
+    length = chunks * CHUNK + ROOM[name]
+    number = random.Random(seed).getrandbits(32)
+    return TASKS[name].make(Recipe(length_tokens=length, seed=number, count_tokens=count_tokens()), turn)
+
+
+def two_hops(index: int, tokens: int, seed: str) -> Example:
+    """Who is the mayor of the town where somebody lives? Two sentences tell, in any order, among others."""
+    source = random.Random(f"two hops/{seed}/{index}")
+    people, mayors, homes, offices = facts(source)
+    hidden = homes + offices
+    source.shuffle(hidden)
+    document = _hidden_in_essays(hidden, tokens, source)
+    return Example(
+        id=f"two-hops-{tokens}-{seed}-{index}",
+        task="two_hops",
+        problem=f"Who is the mayor of the town where {people[0]} lives?",
+        document=document,
+        answers=(mayors[0],),
+        length_tokens=count_tokens()(document),
+        evidence=tuple(text for text in hidden if text in (homes[0], offices[0])),
+    )
+
+
+def facts(source: random.Random) -> tuple[list[str], list[str], list[str], list[str]]:
+    """Three people, the mayors of their towns, and the sentences that tell of both."""
+    people, mayors, towns = (_names(source, 3, words) for words in (2, 2, 1))
+    homes = [f"{person} lives in {town}." for person, town in zip(people, towns, strict=True)]
+    offices = [f"The mayor of {town} is {mayor}." for town, mayor in zip(towns, mayors, strict=True)]
+    return people, mayors, homes, offices
+
+
+@cache
+def count_tokens() -> TokenCounter:
+    """The preset's tokenizer."""
+    return load_tokenizer(Path(__file__).parent / "policy")
+
+
+@cache
+def _essays() -> tuple[tuple[str, int], ...]:
+    """The essays' sentences with their tokens."""
+    essays = Corpora().essays()
+    ends = (*essays.starts[1:], len(essays.words))
+    sentences = (" ".join(essays.words[start:end]) for start, end in zip(essays.starts, ends, strict=True))
+    return tuple((text, count_tokens()(" " + text)) for text in sentences)
+
+
+def _hidden_in_essays(hidden: Sequence[str], tokens: int, source: random.Random) -> str:
+    """Sentences of the essays, from a random one on, with the hidden ones among them."""
+    sentences = _essays()
+    place = source.randrange(len(sentences))
+    texts: list[str] = []
+    left = tokens - sum(count_tokens()(" " + text) for text in hidden)
+    while (left := left - sentences[place % len(sentences)][1]) >= 0:
+        texts.append(sentences[place % len(sentences)][0])
+        place += 1
+    for already, at in enumerate(sorted(source.choices(range(len(texts) + 1), k=len(hidden)))):
+        texts.insert(at + already, hidden[already])
+    return " ".join(texts)
+
+
+def _names(source: random.Random, count: int, words: int) -> list[str]:
+    """So many names, each of so many words that nobody has seen."""
+    found: dict[str, None] = {}
+    while len(found) < count:
+        found[" ".join(_word(source) for _ in range(words))] = None
+    return list(found)
+
+
+def _word(source: random.Random) -> str:
+    syllables = (
+        source.choice("bdfgklmnprstvz") + source.choice("aeiou") for _ in range(source.choice((2, 3)))
+    )
+    return "".join(syllables).capitalize() + source.choice(("", "n", "r", "s", "l"))

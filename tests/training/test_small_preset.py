@@ -1,0 +1,79 @@
+"""presets/small.toml: its examples can be solved within its budgets, and its tokenizer copies digits."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tokenizers")
+pytest.importorskip("wonderwords")
+
+from memagent.documents.tokens import load_tokenizer
+from memagent.settings import ReadSettings
+from memagent.training.imitation.oracle import solve
+from memagent.training.rewards import load_function
+from memagent.training.settings import load_training
+from memagent.types import Example, Model, Trajectory
+
+PRESETS = Path(__file__).parents[2] / "presets"
+POLICY = PRESETS / "small" / "policy"
+KINDS = 4
+
+
+def made(name: str, count: int) -> list[Example]:
+    function = load_function(f"{PRESETS / 'small' / 'data.py'}:{name}")
+    return [function(index) for index in range(count)]
+
+
+def solved(examples: list[Example], settings: ReadSettings) -> list[Trajectory]:
+    model = Model("small", load_tokenizer(POLICY), "small", 704, reads_turn_tokens=False)
+
+    async def all_of_them() -> list[Trajectory]:
+        return [it async for it in solve(examples, settings, model)]
+
+    return asyncio.run(all_of_them())
+
+
+@pytest.mark.parametrize("workflow", ["gated", "overwrite"])
+@pytest.mark.parametrize("name", ["warm", "longer"])
+def test_a_perfect_reader_solves_every_example_within_the_budgets(name: str, workflow: str) -> None:
+    settings = load_training(PRESETS / "small.toml").read
+    settings = settings.changed(workflow=workflow, templates=str(PRESETS / "small" / f"{workflow}.toml"))
+    examples = made(name, 7 * KINDS)
+    trajectories = solved(examples, settings)
+    assert [it.example_id for it in trajectories] == [it.id for it in examples]
+    assert {it.reward for it in trajectories} == {1.0}
+    chunks = [len(it.conversations) - 1 for it in trajectories]
+    least, most = (1, 4) if name == "warm" else (2, 10)  # cut at natural places, they are somewhat more
+    assert least <= min(chunks) and max(chunks) <= most
+
+
+def test_the_two_hops_stand_in_any_order_among_others_like_them() -> None:
+    hops = [it for it in made("longer", 20 * KINDS) if it.task == "two_hops"]
+    assert len(hops) == 20 and len({it.answers for it in hops}) == 20
+    mayor_first = 0
+    for example in hops:
+        first, second = example.evidence
+        assert example.document.index(first) < example.document.index(second)
+        assert example.document.count("The mayor of ") == example.document.count(" lives in ") == 3
+        mayor_first += first.startswith("The mayor of ")
+        office = first if first.startswith("The mayor of ") else second
+        home = second if office is first else first
+        town = home.removesuffix(".").rpartition(" lives in ")[2]
+        assert office == f"The mayor of {town} is {example.answers[0]}."
+        assert example.problem == f"Who is the mayor of the town where {home.partition(' lives')[0]} lives?"
+    assert 4 <= mayor_first <= 16
+
+
+def test_no_two_uses_share_an_example() -> None:
+    found = [it for name in ("warm", "longer", "held_out") for it in made(name, KINDS)]
+    assert len({it.document for it in found}) == len({it.id for it in found}) == 3 * KINDS
+    assert made("warm", KINDS) == [replace(it) for it in found[:KINDS]]
+
+
+def test_every_digit_is_a_token() -> None:
+    count = load_tokenizer(POLICY)
+    assert count("8618545") - count("861854") == 1 and count("1" * 30) == 30
