@@ -220,7 +220,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--documents", type=int, default=2, help="of each kind")
     parser.add_argument("--chunks", type=int, default=24, help="of each document, 5000 tokens each")
-    parser.add_argument("--scaling", type=int, nargs="+", default=[64, 128, 256, 512], help="chunks")
+    parser.add_argument("--scaling", type=int, nargs="+", default=[32, 64, 128, 256], help="chunks")
     parser.add_argument("--embedded", action="store_true", help="the embedded model, with RULER's examples")
     parser.add_argument("--tokens", type=int, default=4096, help="of each of RULER's examples")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="some of the readers")

@@ -46,17 +46,31 @@ def relevant(text: str) -> list[str]:
     return [sentence for sentence, it in stated.items() if it["whose"] in known]
 
 
+def first_gap(text: str) -> str:
+    """The question for the first thing that the problem leads to and the prompt does not state, if any."""
+    stated = {(it["what"], it["whose"]): it["value"] for it in _STATEMENT.finditer(text)}
+    for path, whose in _PROBLEM.findall(text):
+        for what in reversed(path.removesuffix(" of ").split(" of ")):
+            if (what, whose) not in stated:
+                return problem(what, whose=whose)
+            whose = stated[what, whose]
+    return ""
+
+
 def reply_to(prompt: str) -> str:
     """What the model replies: the statements that matter, word for word, in the form that is asked for.
 
     Where the prompt offers UNCHANGED as a reply: that word if the text that is read has nothing which the
     memory lacks, else the marker MEMORY (or lines that begin with ADD) and what the prompt asks for: the
-    memory with what is new, the part of it that is its turn, or what is new alone. Everywhere else: all
-    statements that matter, be it a memory, a note, an answer to be refined or the last one.
+    memory with what is new, the part of it that is its turn, or what is new alone. Where the prompt offers
+    ENOUGH or a question: a question for what is missing. Everywhere else: all statements that matter, be it a
+    memory, a note, an answer to be refined or the last one.
     """
     found = relevant(prompt)
     sections = {name: text for _, name, text in _SECTION.findall(prompt)}
     told = _SECTION.sub("", prompt)
+    if "ENOUGH, or the question" in told:
+        return first_gap(prompt) or "ENOUGH"
     if "UNCHANGED" not in told:
         return "\n".join(found) or NOTHING
     sections.pop("problem", None)

@@ -61,3 +61,13 @@ def test_a_link_that_is_not_in_the_prompt_is_not_known() -> None:
     assert FINDER.reply_to(f"{problem}\n{code}") == FINDER.NOTHING
     assert FINDER.reply_to(f"{problem}\n{keeper}") == keeper
     assert FINDER.reply_to(f"{code}\n{problem}\n{keeper}") == f"{code}\n{keeper}"
+
+
+def test_the_question_for_a_gap_is_for_the_first_missing_link() -> None:
+    problem = FINDER.problem("code", "keeper", whose="Marinor")
+    keeper = FINDER.statement("keeper", "Marinor", "Tarugard")
+    code = FINDER.statement("code", "Tarugard", "12345")
+
+    assert FINDER.first_gap(problem) == FINDER.problem("keeper", whose="Marinor")
+    assert FINDER.first_gap(f"{problem}\n{keeper}") == FINDER.problem("code", whose="Tarugard")
+    assert FINDER.first_gap(f"{problem}\n{keeper}\n{code}") == ""
