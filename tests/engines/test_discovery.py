@@ -144,12 +144,20 @@ def test_a_name_that_only_looks_so_is_taken(serve: Serve, name: str) -> None:
 def test_what_the_server_says_goes_before_the_name(serve: Serve) -> None:
     server = ollama(serve, {"my-notes": ["embedding"], "embedded-chat": ["completion"]})
     assert models(search(place(server, "Ollama"))) == [("Ollama", ("embedded-chat",))]
-    listed = {"data": [{"id": "a", "type": "embeddings"}, {"id": "b", "type": "vlm"}, {"type": 3}, 9]}
+    listed = {
+        "data": [
+            {"id": "a", "type": "embeddings"},
+            {"id": "b", "type": "vlm", "loaded_context_length": 4096},
+            {"type": 3},
+            9,
+        ]
+    }
     studio = serve(
         listed=[model("a"), model("b")],
         pages={"/api/v0/models": lambda body: Fault(body=json.dumps(listed))},
     )
-    assert models(search(place(studio, "LM Studio"))) == [("LM Studio", ("b",))]
+    found = search(place(studio, "LM Studio"))
+    assert models(found) == [("LM Studio", ("b",))] and found.servers[0].windows == {"b": 4096}
 
 
 def settled(server: Server, kind: str, name: str, **fields: Any) -> EngineSettings:

@@ -59,7 +59,8 @@ class Asked:
 @click.option("-q", "--question", multiple=True, metavar="QUESTION", help="a question; may be repeated")
 @click.option("--questions", type=PATH, metavar="FILE", help="a text file with a question on each line")
 @click.option("--json", "as_json", is_flag=True, help="print a JSON object for each question")
-@click.option("--trace", type=PATH, metavar="FILE", help="where to keep the journal (in the cache)")
+@click.option("--trace", type=PATH, metavar="FILE", help="where to keep the journal (in the cache); "
+              "with --each, the folder to keep all of them in")  # fmt: skip
 @click.option("--resume", is_flag=True, help="continue a read that was interrupted")
 @click.option("--follow-links", is_flag=True, help="also read what a folder only links to")
 @click.option("--dry-run", is_flag=True, help="say what would be read and cost at most; ask no model")

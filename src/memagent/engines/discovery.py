@@ -103,28 +103,35 @@ async def _server_at(place: Place, endpoint: Endpoint) -> FoundServer | None:
             and it.get("object") == "model"
             and not it.get("parent")  # vLLM lists adapters too
         }
-        chatting = await _that_chat(place, endpoint, models)
+        chats, windows = await _told(place, endpoint, list(models))
     finally:
         await endpoint.aclose()
-    windows = {name: window for name in chatting if (window := window_of(models[name]))}
-    return FoundServer(place, tuple(chatting), windows) if chatting else None
+    chatting = tuple(name for name in models if chats.get(name, not _NO_CHAT.search(name)))
+    windows |= {name: window for name in chatting if (window := window_of(models[name]))}
+    return FoundServer(place, chatting, windows) if chatting else None
 
 
-async def _that_chat(place: Place, endpoint: Endpoint, models: Mapping[str, Any]) -> list[str]:
-    """Those of the models that complete chats, as far as the server or their names tell."""
-    told: dict[str, bool] = {}
+async def _told(
+    place: Place, endpoint: Endpoint, models: list[str]
+) -> tuple[dict[str, bool], dict[str, int]]:
+    """What the server's own pages tell: of models whether they complete chats, and of some the window."""
+    chats: dict[str, bool] = {}
+    windows: dict[str, int] = {}
     if place.name == "Ollama":
-        names = list(models)[:_MOST_ASKED]
+        names = models[:_MOST_ASKED]
         shown = await asyncio.gather(*(_json(endpoint, "../api/show", {"model": it}) for it in names))
         for name, it in zip(names, shown, strict=True):
             if isinstance(able := it.get("capabilities"), list):
-                told[name] = "completion" in able
+                chats[name] = "completion" in able
     elif place.name == "LM Studio":
         listed = (await _json(endpoint, "../api/v0/models")).get("data")
         for it in listed if isinstance(listed, list) else []:
             if isinstance(it, dict) and isinstance(it.get("type"), str):
-                told[str(it.get("id"))] = it["type"] in ("llm", "vlm")
-    return [name for name in models if told.get(name, not _NO_CHAT.search(name))]
+                name = str(it.get("id"))
+                chats[name] = it["type"] in ("llm", "vlm")
+                if window := window_of({"context_length": it.get("loaded_context_length")}):
+                    windows[name] = window
+    return chats, windows
 
 
 async def _json(endpoint: Endpoint, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
