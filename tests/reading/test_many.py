@@ -113,12 +113,15 @@ def test_only_what_is_new_or_changed_is_read(folder: Path) -> None:
     put(folder / "3.txt", "FACT-3: mended", age=1)
     put(folder / "new.txt", "FACT-11: new")
     put(folder / "4.txt", "Of 4: FACT-4: lamp4.", age=1)  # touched, and as it was
+    put(folder / "7.txt", "Of 7: FACT-7: bell7.", age=1)  # as long as it was
     (folder / "5.txt").unlink()
     (folder / "6.txt").rename(folder / "moved.txt")
     engine = reader()
     rows = run(survey(folder), engine)
-    assert names(rows, kept=False) == ["3.txt", "new.txt"]
-    assert len(engine.prompts) == 2 * 2 and "mended" in rows["3.txt"].answer
+    assert names(rows, kept=False) == ["3.txt", "7.txt", "new.txt"]
+    assert (
+        len(engine.prompts) == 3 * 2 and "mended" in rows["3.txt"].answer and "bell7" in rows["7.txt"].answer
+    )
     assert "lamp6" in rows["moved.txt"].answer and "5.txt" not in rows and "6.txt" not in rows
     again = reader()
     assert names(run(survey(folder), again), kept=False) == [] and again.prompts == []
@@ -319,17 +322,18 @@ def test_a_run_that_is_given_up_leaves_a_table_of_what_is_done(folder: Path) -> 
     for number in range(3):
         put(folder / f"new{number}.txt", f"FACT-{number}: new")
 
-    async def some() -> None:
+    async def some(enough: Callable[[FileRow], bool]) -> None:
         rows = read_each(survey(folder), reader(calls=1))
         async for row in rows:
-            if not row.kept:
+            if enough(row):
                 break
         await rows.aclose()
 
-    asyncio.run(some())
-    told = {Path(row["file"]).name: row["status"] for row in table(folder.parent / "table.jsonl")}
-    assert len(told) == 13 and list(told.values()).count("not read") == 2
-    assert [told[f"{number}.txt"] for number in range(10)] == ["answered"] * 10
+    for enough, not_read in ((lambda row: row.kept, 3), (lambda row: not row.kept, 2)):
+        asyncio.run(some(enough))
+        told = {Path(row["file"]).name: row["status"] for row in table(folder.parent / "table.jsonl")}
+        assert len(told) == 13 and list(told.values()).count("not read") == not_read
+        assert [told[f"{number}.txt"] for number in range(10)] == ["answered"] * 10
 
 
 def test_what_cannot_be_a_run_is_refused_before_anything_is_touched(folder: Path) -> None:

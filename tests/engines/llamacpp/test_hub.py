@@ -146,10 +146,14 @@ def test_files_are_fetched_into_the_cache_and_found_there(hub: Hub, tmp_path: Pa
         ["hf:org/small-GGUF:Q4_K_M", len(GGUF) + 6],
         ["hf:org/small-GGUF:Q8_0", len(GGUF) + 4],
     ]
+    second.unlink()  # a model without one of its parts is none
+    again, cache = fetch(hub, tmp_path, "hf:org/small-GGUF")
+    assert again == paths[0] and "org/big" not in cache
+    assert fetch(hub, tmp_path, "hf:org/big")[0] == paths[3] and second.exists()
     hub.asked.clear()
     hub.repos = {}
-    again = ["hf:org/small-GGUF", "hf:org/small-GGUF:Q8_0", "hf:org/big"]
-    assert fetch(hub, tmp_path, *again)[:3] == [paths[0], paths[1], paths[3]] and hub.asked == []
+    once_more = ["hf:org/small-GGUF", "hf:org/small-GGUF:Q8_0", "hf:org/big"]
+    assert fetch(hub, tmp_path, *once_more)[:3] == [paths[0], paths[1], paths[3]] and hub.asked == []
     assert fetch(hub, tmp_path, "hf:org/eights", HF_HUB_OFFLINE="1")[0] == paths[2]
     assert fetch(hub, tmp_path, "hf:org/eights", HF_ENDPOINT="http://127.0.0.1:9")[0] == paths[2]
 
