@@ -69,7 +69,7 @@ clean:
 	@touch $@
 
 .venv/dev: .venv/model
-	$(BIN)/python $(PIP) --editable ".[dev,eval,formats,tokenizers,hub,report,serve]"
+	$(BIN)/python $(PIP) --editable ".[dev,eval,formats,tokenizers,hub,report,serve,mcp]"
 	@touch $@
 
 .venv-train/dev: pyproject.toml constraints.txt | .venv-train/bin/python

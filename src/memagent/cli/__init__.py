@@ -29,6 +29,7 @@ _COMMANDS = {
     "view": "view",
     "notes": "notes",
     "serve": "serve",
+    "mcp": "mcp",
     "data": "data",
     "eval": "evaluate",
     "train": "train",

@@ -11,7 +11,7 @@ from typing import Any
 
 import h11
 import uvicorn
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from memagent.errors import SettingsError
@@ -58,7 +58,7 @@ class _Server(uvicorn.Server):
             self._captured_signals.clear()
 
 
-def server_of(app: FastAPI, limits: Limits) -> uvicorn.Server:
+def server_of(app: Starlette, limits: Limits) -> uvicorn.Server:
     """A server that is still to be run: `await server.serve(sockets=[...])`."""
 
     class Protocol(H11Protocol):

@@ -111,7 +111,8 @@ class Store:
 
     def close(self) -> None:
         """Release the folder."""
-        self._db.close()
+        with self._lock:  # a thread whose work nobody waits for may still be at it
+            self._db.close()
         self._claim.close()
 
     def __enter__(self) -> Self:
@@ -256,9 +257,15 @@ class Store:
         return self.folder / "reads" / job.id / "journal.jsonl"
 
     def document_of(self, job: Job) -> Document:
-        """The document of a read. Raises `DocumentError`."""
+        """The document of a read. Raises `DocumentError`.
+
+        If nobody named its files, but a folder, those without text are left out.
+        """
         folder = self.folder / "reads" / job.id
-        return joined([opened(folder / place, name) for place, name in job.request["documents"]])
+        document = joined([opened(folder / place, name) for place, name in job.request["documents"]])
+        if not job.request.get("unnamed"):
+            return document
+        return Document(tuple(replace(source, named=False) for source in document.sources))
 
     def _page(
         self, table: str, owner: str, limit: int, after: int | None, ascending: bool

@@ -1,0 +1,96 @@
+"""`memagent mcp`: tools for assistants that speak the Model Context Protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from contextlib import ExitStack, closing
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from memagent.cli.flags import PATH, Command, quiet_and_verbose, with_settings
+from memagent.cli.messages import tell
+from memagent.engines import open_engine
+from memagent.errors import SettingsError, extra_hint
+from memagent.settings import Settings, user_cache_path
+
+_MOST_AT_ONCE = 32
+
+
+@click.command(cls=Command, short_help="Give an assistant tools to read long documents.")
+@click.option("--folder", "folders", type=PATH, multiple=True, metavar="FOLDER",
+              help="a folder whose files may be read; may be repeated")  # fmt: skip
+@click.option("--http", is_flag=True, help="listen for HTTP at /mcp, instead of standard input")
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="where to listen")
+@click.option("--port", type=click.IntRange(0, 65_535), default=8322, show_default=True, metavar="N",
+              help="where to listen; 0 takes a free one")  # fmt: skip
+@click.option("--keys", type=PATH, metavar="FILE", help="a file of API keys, one on a line; needed for any "
+              "address but this machine's own")  # fmt: skip
+@click.option("--data", type=PATH, metavar="FOLDER", help="where reads are kept (in the cache)")
+@click.option("--notebooks", type=PATH, metavar="FOLDER", help="where notebooks are kept (in the user's data "
+              "folder)")  # fmt: skip
+@quiet_and_verbose
+@with_settings("engine", "read", leave_out=("cite",))
+@click.pass_obj
+def command(
+    console: Console,
+    folders: tuple[Path, ...],
+    http: bool,
+    host: str,
+    port: int,
+    keys: Path | None,
+    data: Path | None,
+    notebooks: Path | None,
+    quiet: bool,
+    settings: Settings,
+) -> int:
+    """Give an assistant tools to read long documents, and to keep notebooks.
+
+    It speaks the Model Context Protocol on standard input and output, as assistants start it, or with --http
+    by streamable HTTP. Only files within the folders that you name can be read.
+    """
+    for package in ("mcp", "fastapi", "uvicorn", "prometheus_client"):
+        if find_spec(package) is None:
+            raise SettingsError(f"this needs {package}: {extra_hint('mcp')}")
+    from memagent.server.folders import opened_folders
+    from memagent.server.limits import Keys, read_keys
+    from memagent.server.listening import listen
+    from memagent.server.mcp import Places, serve
+
+    places = Places(opened_folders(folders), _free_folders(data), notebooks)
+    known = read_keys(keys) if keys else Keys()
+    with ExitStack() as closing_all:
+        listener = closing_all.enter_context(closing(listen(host, port, known))) if http else None
+
+        async def served() -> None:
+            async with open_engine(settings.engine) as engine:
+                if listener and not quiet:
+                    at, number = listener.getsockname()[:2]
+                    place = f"[{at}]" if ":" in at else at
+                    tell(console, f"{engine.model.name} at http://{place}:{number}/mcp (Ctrl-C ends it)")
+                if listener is None:
+                    _end_at_once()
+                await serve(engine, settings.read, places, listener, known)
+
+        asyncio.run(served())
+    return 0
+
+
+def _end_at_once() -> None:
+    """Have a signal end the process: the thread that waits for standard input cannot be woken.
+
+    Reads and notebooks are kept so that they survive any end.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, os._exit, 128 + number)
+
+
+def _free_folders(data: Path | None) -> list[Path]:
+    """Where reads may be kept: each assistant starts a server of its own, and takes the first free folder."""
+    if data:
+        return [data]
+    return [user_cache_path() / "mcp" / str(number) for number in range(_MOST_AT_ONCE)]

@@ -1,0 +1,55 @@
+"""The folders that a user opened to an assistant: only what is really within them may be read. Blocks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from memagent.documents.opening import Document, open_document
+from memagent.documents.paths import shown
+from memagent.errors import DocumentError, SettingsError
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """Folders, without links on the way to them; made by `opened_folders`."""
+
+    paths: tuple[Path, ...]
+
+    def open(self, paths: Sequence[str]) -> Document:
+        """Files and folders as one document. Raises `DocumentError` for what is not in the folders."""
+        if not paths:
+            raise DocumentError(f"what is to be read? name files or folders in {self}")
+        return open_document(*dict.fromkeys(map(self._real, paths)))
+
+    def _real(self, path: str) -> Path:
+        """Where a path leads, which must be in one of the folders; a relative one begins there."""
+        given = Path(path)
+        if not path.strip() or "\0" in path or ".." in given.parts:
+            raise DocumentError(f"'{shown(path)}' is refused: name a file or folder in {self}, without ..")
+        found = False
+        for folder in self.paths:
+            real = Path(os.path.realpath(folder / given))  # which is `given` if that is absolute
+            if not any(real.is_relative_to(it) for it in self.paths):
+                continue
+            found = True
+            if real.exists():
+                return real
+        if found:
+            raise DocumentError(f"there is no file {shown(path)} in {self}")
+        raise DocumentError(f"{shown(path)} is refused: it leads out of {self}")
+
+    def __str__(self) -> str:
+        return ", ".join(shown(path) for path in self.paths)
+
+
+def opened_folders(paths: Sequence[Path]) -> Folders:
+    """The folders. Raises `SettingsError` for none, and for a path that is no folder."""
+    if not paths:
+        raise SettingsError("which files may be read? name their folder with --folder, which may be repeated")
+    for path in paths:
+        if not path.is_dir():
+            raise SettingsError(f"--folder {path} is no folder: name one that is there")
+    return Folders(tuple(Path(os.path.realpath(path)) for path in paths))

@@ -1,0 +1,321 @@
+"""Tools for assistants, by the Model Context Protocol: reads of long documents, and notebooks.
+
+Reads are the server's jobs: each is in the store and in its journal, so that it survives a restart, and what
+was asked before is not paid for again. Leaves out the protocol's Tasks, which the SDK does not have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import aclosing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ToolError
+from pydantic import Field
+
+from memagent import __version__
+from memagent.documents.opening import Document
+from memagent.errors import MemAgentError, SettingsError
+from memagent.notebooks import Notebook, Notebooks, note_document
+from memagent.reading.progress import Progress
+from memagent.server.errors import ApiError
+from memagent.server.folders import Folders
+from memagent.server.gate import Gate
+from memagent.server.jobs import Jobs
+from memagent.server.limits import Keys, Limits
+from memagent.server.listening import server_of
+from memagent.server.metrics import Metrics
+from memagent.server.store import UNFINISHED, Job, Store
+from memagent.server.told import (
+    ToldAddition,
+    ToldAnswer,
+    ToldFromNotebook,
+    ToldNotebook,
+    ToldRead,
+    ToldVersion,
+    told_answer,
+    told_read,
+    told_version,
+)
+from memagent.settings import ReadSettings
+from memagent.types import Engine
+
+OWNER = "mcp"
+_BEAT_SECONDS = 5.0
+_MOST_KEPT = 500
+_FAR = 10**12
+
+Question = Annotated[str, Field(description="the question, or what to look for")]
+Paths = Annotated[list[str], Field(description="files or folders, absolute or within the open folders")]
+Id = Annotated[str, Field(description="the id that start_read returned", max_length=100)]
+Name = Annotated[str, Field(description="the notebook's name")]
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What the tools work with."""
+
+    engine: Engine
+    settings: ReadSettings
+    store: Store
+    jobs: Jobs
+    folders: Folders
+    notebooks: Notebooks
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """What may be read, where reads are kept (the first of some folders that is free), and notebooks."""
+
+    folders: Folders
+    data: Sequence[Path]
+    notebooks: Path | None
+
+
+async def serve(
+    engine: Engine, settings: ReadSettings, places: Places, listener: socket.socket | None, keys: Keys
+) -> None:
+    """Serve until the client leaves: at a socket by streamable HTTP, else on standard input and output.
+
+    Raises `SettingsError` for folders that cannot be used.
+    """
+    limits, metrics = Limits(), Metrics()
+    notebooks = await asyncio.to_thread(Notebooks, places.notebooks)
+    with _free_store(places.data) as store:
+        jobs = Jobs(engine, settings, store, metrics, engine.model.calls)
+        server = create_mcp(Desk(engine, settings, store, jobs, places.folders, notebooks))
+        jobs.start()
+        try:
+            if listener is None:
+                await server.run_stdio_async()
+            else:
+                app = server.streamable_http_app(host=listener.getsockname()[0])
+                app.add_middleware(Gate, keys=keys, limits=limits, metrics=metrics)
+                await server_of(app, limits).serve(sockets=[listener])
+        finally:
+            await jobs.stop()
+
+
+def _free_store(folders: Sequence[Path]) -> Store:
+    for folder in folders[:-1]:
+        with suppress(SettingsError):
+            return Store(folder)
+    return Store(folders[-1])
+
+
+def create_mcp(desk: Desk) -> MCPServer[Any]:
+    """The server with its tools; `desk.jobs` are to be started and stopped around it."""
+    server: MCPServer[Any] = MCPServer(
+        "memagent",
+        version=__version__,
+        log_level="WARNING",
+        instructions=(
+            "Reads documents of any length with a model of its own, chunk by chunk, and answers with the "
+            f"places in them that say so. Open folders: {desk.folders}. For more than a few pages call "
+            "start_read, then read_status until it is done, then read_result. Notebooks are memories that "
+            "live on."
+        ),
+    )
+    _add_reads(server, desk)
+    _add_notebooks(server, desk)
+    return server
+
+
+def _add_reads(server: MCPServer[Any], desk: Desk) -> None:
+    @server.tool()
+    async def ask(question: Question, paths: Paths, ctx: Context) -> ToldAnswer:
+        """Read files for a question, and wait for the answer. For long ones use start_read instead.
+
+        If it is cut off, ask the same again: what was read by then is not read again.
+        """
+        with _clear_errors():
+            job = await asyncio.to_thread(_begun, desk, question, paths)
+            desk.jobs.wake()
+            try:
+                await _watch(desk, job, ctx)
+            except asyncio.CancelledError:
+                await asyncio.shield(asyncio.ensure_future(desk.jobs.cancel(job)))  # nothing is paid unseen
+                raise
+            return told_answer(await asyncio.to_thread(_found, desk, job.id))
+
+    @server.tool()
+    async def start_read(question: Question, paths: Paths) -> ToldRead:
+        """Start to read files for a question, and return at once: read_status tells how far it is.
+
+        The same question on the same files continues what was read before, or gives its result.
+        """
+        with _clear_errors():
+            job = await asyncio.to_thread(_begun, desk, question, paths)
+            desk.jobs.wake()
+            return _told(desk, job)
+
+    @server.tool()
+    async def read_status(id: Id) -> ToldRead:
+        """Tell how far a read is, and what it remembers."""
+        with _clear_errors():
+            return _told(desk, await asyncio.to_thread(_found, desk, id))
+
+    @server.tool()
+    async def read_result(id: Id) -> ToldAnswer:
+        """The answer of a read that is done, with its sources."""
+        with _clear_errors():
+            return told_answer(await asyncio.to_thread(_found, desk, id))
+
+    @server.tool()
+    async def cancel_read(id: Id) -> ToldRead:
+        """End a read; what it has read is kept, and start_read continues it."""
+        with _clear_errors():
+            await desk.jobs.cancel(await asyncio.to_thread(_found, desk, id))
+            return _told(desk, await asyncio.to_thread(_found, desk, id))
+
+
+def _add_notebooks(server: MCPServer[Any], desk: Desk) -> None:
+    def notebook(name: str) -> Notebook:
+        return Notebook(name, desk.notebooks)
+
+    @server.tool()
+    async def notes_list() -> list[ToldNotebook]:
+        """The notebooks: memories that live on between documents."""
+        with _clear_errors():
+            entries = await asyncio.to_thread(desk.notebooks.entries)
+            return [ToldNotebook(name=it.name, about=it.about, version=it.current) for it in entries]
+
+    @server.tool()
+    async def notes_new(
+        name: Name, about: Annotated[str, Field(description="what it is to keep of what it reads")]
+    ) -> ToldNotebook:
+        """Make a notebook."""
+        with _clear_errors():
+            entry = await asyncio.to_thread(desk.notebooks.add, name, about)
+            return ToldNotebook(name=entry.name, about=entry.about, version=0)
+
+    @server.tool()
+    async def notes_add(
+        name: Name,
+        ctx: Context,
+        paths: Paths | None = None,
+        text: Annotated[str | None, Field(description="a note, instead of paths")] = None,
+    ) -> ToldAddition:
+        """Read what is new of files, or a note, into a notebook. If it is cut off, add the same again."""
+        with _clear_errors():
+            if (paths is None) == (text is None):
+                raise SettingsError("what is to be read? give paths, or a text")
+            if text is not None:
+                document = note_document(text)
+            else:
+                document = await asyncio.to_thread(desk.folders.open, paths or ())
+            found = await asyncio.to_thread(notebook, name)
+            addition = found.add(document, desk.engine, desk.settings, waiting=lambda: None)
+            beat = asyncio.create_task(_beat(lambda: addition.progress, ctx))
+            try:
+                async with aclosing(aiter(addition)) as conversations:
+                    async for _ in conversations:
+                        pass
+            finally:
+                beat.cancel()
+                await asyncio.gather(beat, return_exceptions=True)
+            return ToldAddition(
+                versions=[told_version(it) for it in addition.versions],
+                known=list(addition.known),
+                left_out=list(addition.skipped),
+            )
+
+    @server.tool()
+    async def notes_ask(name: Name, question: Question) -> ToldFromNotebook:
+        """Answer a question from a notebook's memory alone."""
+        with _clear_errors():
+            found = await asyncio.to_thread(notebook, name)
+            told = await found.ask(question, desk.engine, desk.settings)
+            return ToldFromNotebook(answer=told.remembered.answer, version=told.version)
+
+    @server.tool()
+    async def notes_log(name: Name) -> list[ToldVersion]:
+        """The versions of a notebook, with their memories, the last one last."""
+        with _clear_errors():
+            return [told_version(it) for it in await asyncio.to_thread(lambda: notebook(name).lineage())]
+
+
+@contextmanager
+def _clear_errors() -> Iterator[None]:
+    """Have an error that was foreseen told as it is."""
+    try:
+        yield
+    except (MemAgentError, ApiError) as error:
+        raise ToolError(error.message if isinstance(error, ApiError) else str(error)) from error
+
+
+def _begun(desk: Desk, question: str, paths: Sequence[str]) -> Job:
+    """The read of a question on files: a new one, or the one that there is."""
+    if not question.strip():
+        raise SettingsError("the question is empty: ask one")
+    document = desk.folders.open(paths)
+    key = _key(desk, question, document)
+    jobs = desk.store.reads(OWNER, 2 * _MOST_KEPT, None, ascending=False)
+    for old in jobs[_MOST_KEPT:]:
+        if old.state not in UNFINISHED:
+            desk.store.delete_read(old.id)
+    if job := next((it for it in jobs if it.request.get("key") == key), None):
+        desk.store.requeue(job.id)  # if it failed, or was cancelled
+        return _found(desk, job.id)
+    request = {"problem": question, "memory": "", "options": {"cite": True}, "key": key}
+    told = {"unnamed": not any(it.named for it in document.sources), "left_out": document.skipped}
+    files = [(it.name, it.origin) for it in document.sources if isinstance(it.origin, Path)]
+    documents = [(name, Path(os.path.realpath(path))) for name, path in files]
+    return desk.store.add_read(OWNER, request | told, documents)
+
+
+def _key(desk: Desk, question: str, document: Document) -> str:
+    """The same for the same question on the same files, read in the same way."""
+    names = [source.name for source in document.sources]
+    how = [desk.engine.model.name, desk.settings.model_dump(mode="json"), __version__]
+    told = [question, document.fingerprint, names, *how]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
+
+def _found(desk: Desk, id: str) -> Job:
+    job = desk.store.read(OWNER, id)
+    if job is None:
+        raise SettingsError(f"there is no read {id!r}: start one with start_read")
+    return job
+
+
+async def _watch(desk: Desk, job: Job, ctx: Context) -> None:
+    """Report a read's progress until it ends."""
+
+    def now() -> Progress:
+        return desk.jobs.progress(job) or Progress()
+
+    beat = asyncio.create_task(_beat(now, ctx))
+    try:
+        async with aclosing(desk.jobs.events(job, _FAR, _BEAT_SECONDS)) as events:
+            async for event in events:
+                if event.name == "end":
+                    return
+    finally:
+        beat.cancel()
+        await asyncio.gather(beat, return_exceptions=True)
+
+
+async def _beat(now: Any, ctx: Context) -> None:
+    """Tell the client every few seconds that the work goes on: many give up after a minute of silence."""
+    value = 0.0
+    while True:
+        progress: Progress = now()
+        value = max(value + 0.001, float(progress.chunks))  # it must grow
+        total = progress.chunks_in_all
+        place = f"chunk {progress.chunks}" + (f" of about {total}" if total else "")
+        await ctx.report_progress(value, float(total) if total else None, place)
+        await asyncio.sleep(_BEAT_SECONDS)
+
+
+def _told(desk: Desk, job: Job) -> ToldRead:
+    return told_read(job, desk.jobs.progress(job) if job.state in UNFINISHED else None)

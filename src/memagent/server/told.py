@@ -1,0 +1,105 @@
+"""What the tools of `memagent.server.mcp` return: structured, with a schema that a client can read."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from pydantic import BaseModel
+
+from memagent.errors import SettingsError
+from memagent.notebooks import Version
+from memagent.reading.progress import Progress
+from memagent.reading.sources import Statement
+from memagent.server.jobs import told_progress
+from memagent.server.store import Job, State
+
+
+class ToldRead(BaseModel):
+    """How far a read has come: `chunks` of about `chunks_in_all`, and what is remembered so far."""
+
+    id: str
+    state: State
+    chunks: int = 0
+    chunks_in_all: int | None = None
+    seconds_left: float | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    memory: str = ""
+    error: str | None = None
+
+
+class ToldAnswer(BaseModel):
+    """The answer of a read; `statements` are its sentences, each with the place that says it, or none."""
+
+    id: str
+    answer: str
+    statements: list[Statement]
+    files: list[str]
+    left_out: list[str]
+    chunks: int
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class ToldNotebook(BaseModel):
+    """A notebook: what it is about, and the version it is at."""
+
+    name: str
+    about: str
+    version: int
+
+
+class ToldVersion(BaseModel):
+    """A version of a notebook: from which it came, what was read for it, and its memory."""
+
+    number: int
+    parent: int
+    created: float
+    files: list[str]
+    model: str
+    document_tokens: int
+    prompt_tokens: int
+    completion_tokens: int
+    memory: str
+
+
+class ToldAddition(BaseModel):
+    """What adding to a notebook came to: no version if nothing was new."""
+
+    versions: list[ToldVersion]
+    known: list[str]
+    left_out: list[str]
+
+
+class ToldFromNotebook(BaseModel):
+    """An answer from a notebook's memory."""
+
+    answer: str
+    version: int
+
+
+def told_read(job: Job, live: Progress | None) -> ToldRead:
+    """A read, with its progress if it is under way."""
+    progress = told_progress(live) if live else job.outcome.get("progress", {})
+    names = ToldRead.model_fields.keys() & progress.keys()
+    error = job.outcome.get("error", {}).get("message")
+    return ToldRead(id=job.id, state=job.state, error=error, **{name: progress[name] for name in names})
+
+
+def told_answer(job: Job) -> ToldAnswer:
+    """What a read came to. Raises `SettingsError` while it has not."""
+    if job.state != "done":
+        said = job.outcome.get("error", {}).get("message", "ask read_status until it is done")
+        raise SettingsError(f"{job.id} is {job.state}: {said}")
+    result = job.outcome["result"]
+    names = ToldAnswer.model_fields.keys() & result.keys()
+    told = {name: result[name] for name in names}
+    return ToldAnswer(id=job.id, files=result["sources"], left_out=job.request["left_out"], **told)
+
+
+def told_version(version: Version) -> ToldVersion:
+    """A version of a notebook."""
+    files = [portion.name for portion in version.portions]
+    values = asdict(version)
+    names = ToldVersion.model_fields.keys() & values.keys()
+    return ToldVersion(files=files, **{name: values[name] for name in names})

@@ -1,0 +1,393 @@
+"""`memagent mcp`: its tools by the SDK's own client, in memory, over standard input, and over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from mcp import StdioServerParameters
+from mcp.client import Client
+from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
+
+from memagent.cli import main
+from memagent.engines import ScriptedEngine
+from memagent.notebooks import Notebooks
+from memagent.server.folders import opened_folders
+from memagent.server.jobs import Jobs
+from memagent.server.mcp import Desk, create_mcp
+from memagent.server.metrics import Metrics
+from memagent.server.store import Store
+from memagent.settings import ReadSettings
+from memagent.types import Completion, Engine, Message, Sampling
+from server import Server, facts_document, read_facts
+
+SETTINGS = ReadSettings(
+    workflow="overwrite", problem_tokens=60, chunk_tokens=120, memory_tokens=300, answer_tokens=300
+)
+TOOLS = {
+    "ask", "start_read", "read_status", "read_result", "cancel_read",
+    "notes_list", "notes_new", "notes_add", "notes_ask", "notes_log",
+}  # fmt: skip
+
+
+class Held:
+    """An engine that lets so many calls through, and holds the next ones until it is told to go on."""
+
+    def __init__(self, engine: ScriptedEngine, free: int) -> None:
+        self.engine, self.model, self.free, self.paid = engine, engine.model, free, 0
+        self.held, self.go = asyncio.Event(), asyncio.Event()
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        if self.paid >= self.free:
+            self.held.set()
+            await self.go.wait()
+        self.paid += 1
+        return await self.engine.complete(messages, sampling)
+
+    async def aclose(self) -> None: ...
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A folder that is open, and beside it what is not."""
+    opened = tmp_path / "open"
+    opened.mkdir()
+    (opened / "facts.txt").write_text(facts_document(12))
+    (opened / "short.txt").write_text("FACT-7: seven\n")
+    (tmp_path / "secret.txt").write_text("FACT-1: secret\n")
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "more.txt").write_text("FACT-2: secret\n")
+    (opened / "link.txt").symlink_to(tmp_path / "secret.txt")
+    (opened / "linked").symlink_to(tmp_path / "secrets")
+    return tmp_path
+
+
+@asynccontextmanager
+async def client_of(home: Path, engine: Engine) -> AsyncIterator[Client]:
+    with Store(home / "data") as store:
+        jobs = Jobs(engine, SETTINGS, store, Metrics(), 2)
+        notebooks = Notebooks(home / "notebooks")
+        desk = Desk(engine, SETTINGS, store, jobs, opened_folders([home / "open"]), notebooks)
+        jobs.start()
+        try:
+            async with Client(create_mcp(desk)) as client:
+                yield client
+        finally:
+            await jobs.stop()
+
+
+async def call(client: Client, tool: str, **arguments: Any) -> Any:
+    """What a tool returns."""
+    found = await client.call_tool(tool, arguments)
+    assert not found.is_error, found.content
+    return found.structured_content
+
+
+async def refusal(client: Client, tool: str, **arguments: Any) -> str:
+    """What a tool says that fails."""
+    found = await client.call_tool(tool, arguments)
+    assert found.is_error
+    return str(found.content[0].text)
+
+
+async def ended(client: Client, id: str) -> Any:
+    while True:
+        now = await call(client, "read_status", id=id)
+        if now["state"] not in ("queued", "running"):
+            return now
+        await asyncio.sleep(0.01)
+
+
+def test_asking_reports_progress_and_tells_sources(home: Path) -> None:
+    heard: list[tuple[float, float | None, str | None]] = []
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        heard.append((progress, total, message))
+
+    async def run() -> None:
+        def reply(messages: tuple[Message, ...]) -> str:
+            told = read_facts([{"role": it.role, "content": it.content} for it in messages])
+            return told.replace("; ", "\n")
+
+        async with client_of(home, ScriptedEngine(reply, window_tokens=2000)) as client:
+            assert {it.name for it in (await client.list_tools()).tools} == TOOLS
+            found = await client.call_tool(
+                "ask", {"question": "Which facts?", "paths": ["facts.txt"]}, progress_callback=hear
+            )
+            told = found.structured_content
+            assert told and told["answer"].startswith("FACT-1: ") and told["left_out"] == []
+            assert [Path(it).name for it in told["files"]] == ["facts.txt"]
+            text = (home / "open" / "facts.txt").read_text()
+            places = [it["source"] for it in told["statements"] if it["source"]]
+            assert places
+            for place in places:
+                assert text[place["start"] : place["end"]] == place["excerpt"]
+            answer = json.loads(found.content[0].text)["answer"]  # for clients without structured results
+            assert answer == told["answer"]
+
+    asyncio.run(run())
+    values = [progress for progress, _, _ in heard]
+    assert values and values == sorted(set(values))
+
+
+def test_a_read_goes_on_by_itself_and_is_not_paid_for_twice(
+    home: Path, facts: Callable[..., ScriptedEngine]
+) -> None:
+    question = {"question": "Which facts?", "paths": [str(home / "open" / "facts.txt")]}
+
+    async def first() -> tuple[str, int]:
+        engine = Held(facts(), free=3)
+        async with client_of(home, engine) as client:
+            begun = await call(client, "start_read", **question)
+            await engine.held.wait()
+            now = await call(client, "read_status", id=begun["id"])
+            assert (now["state"], now["chunks"] > 2, "FACT" in now["memory"]) == ("running", True, True)
+            assert "is running" in await refusal(client, "read_result", id=begun["id"])
+            assert (await call(client, "start_read", **question))["id"] == begun["id"]
+            cancelled = await call(client, "cancel_read", id=begun["id"])
+            assert cancelled["state"] == "cancelled"
+            return begun["id"], engine.paid
+
+    async def second(id: str) -> int:
+        """After a restart: it continues, and the next one who asks has the answer."""
+        engine = Held(facts(), free=10**6)
+        async with client_of(home, engine) as client:
+            assert (await call(client, "start_read", **question))["id"] == id
+            assert (await ended(client, id))["state"] == "done"
+            told = await call(client, "read_result", id=id)
+            paid = engine.paid
+            assert await call(client, "ask", **question) == told
+            assert engine.paid == paid
+            assert (await call(client, "start_read", question="How many?", paths=["facts.txt"]))["id"] != id
+            return paid
+
+    async def whole() -> int:
+        engine = Held(facts(), free=10**6)
+        async with client_of(home / "whole", engine) as client:
+            await call(client, "ask", **question)
+        return engine.paid
+
+    begun, paid = asyncio.run(first())
+    (home / "whole").mkdir()
+    (home / "whole" / "open").symlink_to(home / "open")
+    assert paid + asyncio.run(second(begun)) == asyncio.run(whole())
+
+
+def test_a_read_that_was_running_finishes_after_a_restart(
+    home: Path, facts: Callable[..., ScriptedEngine]
+) -> None:
+    async def first() -> str:
+        engine = Held(facts(), free=2)
+        async with client_of(home, engine) as client:
+            begun = await call(client, "start_read", question="Which facts?", paths=["."])
+            await engine.held.wait()
+            return str(begun["id"])
+
+    async def second(id: str) -> Any:
+        async with client_of(home, facts()) as client:
+            assert (await ended(client, id))["state"] == "done"
+            return await call(client, "read_result", id=id)
+
+    told = asyncio.run(second(asyncio.run(first())))
+    assert "FACT-7: seven" in told["answer"] and "secret" not in told["answer"]
+    assert len(told["left_out"]) == 2 and all("leads out" in it for it in told["left_out"])
+
+
+def test_an_ask_that_is_cut_off_ends_its_read_and_is_continued(
+    home: Path, facts: Callable[..., ScriptedEngine]
+) -> None:
+    question = {"question": "Which facts?", "paths": ["facts.txt"]}
+
+    async def run() -> None:
+        engine = Held(facts(), free=3)
+        async with client_of(home, engine) as client:
+            asking = asyncio.ensure_future(client.call_tool("ask", question))
+            await engine.held.wait()
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+            engine.free = 10**6
+            told = await call(client, "ask", **question)
+            assert told["answer"].startswith("FACT-1") and engine.paid == told["chunks"] + 1
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("../secret.txt", "is refused"),
+        ("open/../../secret.txt", "is refused"),
+        ("{home}/secret.txt", "leads out of"),
+        ("{home}/open/../secret.txt", "is refused"),
+        ("{home}/opened/x", "leads out of"),
+        ("link.txt", "leads out of"),
+        ("linked/more.txt", "leads out of"),
+        ("linked", "leads out of"),
+        ("/etc/passwd", "leads out of"),
+        ("-", "there is no file -"),
+        ("*.txt", "there is no file *.txt"),
+        ("http://localhost/secret.txt", "there is no file"),
+        ("", "is refused"),
+        ("a\0b", "is refused"),
+        ("~/secret.txt", "there is no file"),
+    ],
+)
+def test_only_what_is_in_the_open_folders_is_read(
+    home: Path, facts: Callable[..., ScriptedEngine], path: str, said: str
+) -> None:
+    async def run() -> None:
+        engine = facts()
+        async with client_of(home, engine) as client:
+            paths = [path.format(home=home)]
+            for tool in ("ask", "start_read"):
+                assert said in await refusal(client, tool, question="Which?", paths=paths)
+            await call(client, "notes_new", name="diary", about="facts")
+            assert said in await refusal(client, "notes_add", name="diary", paths=paths)
+        assert not engine.prompts
+
+    asyncio.run(run())
+
+
+def test_what_cannot_be_done_is_told_in_words(home: Path, facts: Callable[..., ScriptedEngine]) -> None:
+    async def run() -> None:
+        async with client_of(home, facts()) as client:
+            for tool, arguments, said in (
+                ("ask", {"question": " ", "paths": ["short.txt"]}, "the question is empty"),
+                ("ask", {"question": "Which?", "paths": []}, "name files or folders in"),
+                ("ask", {"question": "long " * 100, "paths": ["short.txt"]}, "its budget is 60"),
+                ("read_status", {"id": "read-1"}, "there is no read 'read-1'"),
+                ("notes_ask", {"name": "x", "question": "Which?"}, "there is no notebook 'x'"),
+                ("notes_add", {"name": "x"}, "give paths, or a text"),
+                ("notes_new", {"name": "../x", "about": "y"}, "is no name"),
+            ):
+                text = await refusal(client, tool, **arguments)
+                assert said in text and "Traceback" not in text
+
+    asyncio.run(run())
+
+
+def test_a_notebook_by_its_tools(home: Path, facts: Callable[..., ScriptedEngine]) -> None:
+    async def run() -> None:
+        async with client_of(home, facts()) as client:
+            await call(client, "notes_new", name="diary", about="all facts")
+            added = await call(client, "notes_add", name="diary", paths=["short.txt"])
+            assert [it["number"] for it in added["versions"]] == [1]
+            again = await call(client, "notes_add", name="diary", paths=["short.txt"])
+            assert again["versions"] == [] and [Path(it).name for it in again["known"]] == ["short.txt"]
+            await call(client, "notes_add", name="diary", text="FACT-8: eight")
+            told = await call(client, "notes_ask", name="diary", question="Which?")
+            assert told["version"] == 2 and "FACT-7: seven; FACT-8: eight" in told["answer"]
+            listed = await call(client, "notes_list")
+            assert listed["result"] == [{"name": "diary", "about": "all facts", "version": 2}]
+            log = (await call(client, "notes_log", name="diary"))["result"]
+            assert [it["parent"] for it in log] == [0, 1] and "FACT-7" in log[0]["memory"]
+
+    asyncio.run(run())
+
+
+def command(*words: str) -> StdioServerParameters:
+    arguments = ["-m", "memagent", "mcp", *words, "--workflow", "overwrite", "--chunk-tokens", "120"]
+    return StdioServerParameters(command=sys.executable, args=arguments, env=dict(os.environ))
+
+
+def test_over_standard_input_two_at_once(home: Path, serve: Callable[..., Server]) -> None:
+    """As assistants start it: each has a process of its own, and both share nobody's folder."""
+    words = ("--folder", str(home / "open"), "--base-url", serve().base_url)
+
+    async def run() -> None:
+        async with Client(stdio_client(command(*words))) as one, Client(stdio_client(command(*words))) as two:
+            for client in (one, two):
+                told = await call(client, "ask", question="Which facts?", paths=["short.txt"])
+                assert told["answer"].startswith("FACT-7: seven")
+
+    asyncio.run(asyncio.wait_for(run(), 120))
+
+
+def test_an_interrupt_ends_it_while_it_waits_for_input(home: Path, serve: Callable[..., Server]) -> None:
+    words = ["--folder", str(home / "open"), "--base-url", serve().base_url]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "memagent", "mcp", *words, "--data", str(home / "data")],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert process.stdin and process.stdout
+        hello = {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "initialize",
+            "params": {
+                "protocolVersion": "2025-06-18",
+                "capabilities": {},
+                "clientInfo": {"name": "x", "version": "1"},
+            },
+        }
+        process.stdin.write(json.dumps(hello).encode() + b"\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["result"]["serverInfo"]["name"] == "memagent"
+        process.terminate()
+        assert process.wait(60) == 128 + signal.SIGTERM
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "name their folder with --folder"),
+        (["--folder", "missing"], "--folder missing is no folder"),
+        (["--folder", ".", "--http", "--host", "0.0.0.0"], "name a file with API keys with --keys"),
+    ],
+)
+def test_what_it_cannot_start_with(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["mcp", *words, "--data", str(tmp_path / "data")]) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_over_http_with_a_key(home: Path, serve: Callable[..., Server], tmp_path: Path) -> None:
+    key = "a-key-of-more-than-sixteen"
+    (tmp_path / "keys").write_text(key)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "memagent", "mcp", "--http", "--port", "0", "--keys", str(tmp_path / "keys"),
+         "--folder", str(home / "open"), "--base-url", serve().base_url],
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stderr
+        address = ""
+        watchdog = threading.Timer(60, process.kill)
+        watchdog.start()
+        for line in process.stderr:
+            if "/mcp (Ctrl-C" in line:
+                address = line.split(" at ")[1].split(" (")[0]
+                break
+        watchdog.cancel()
+        assert address
+        assert httpx2.post(address, json={}, trust_env=False).status_code == 401
+
+        async def run() -> None:
+            headers = {"Authorization": f"Bearer {key}"}
+            http = httpx2.AsyncClient(headers=headers, trust_env=False, timeout=60)
+            async with http, Client(streamable_http_client(address, http_client=http)) as client:
+                told = await call(client, "ask", question="Which facts?", paths=["short.txt"])
+                assert told["answer"].startswith("FACT-7: seven")
+
+        asyncio.run(asyncio.wait_for(run(), 120))
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+    assert process.returncode in (0, 143)
