@@ -447,3 +447,29 @@ def test_a_file_that_is_missing_is_named_once(
     assert main(["ask", *words, str(story), flag, "no.such", "--base-url", serve().base_url]) == 2
     err = capsys.readouterr().err
     assert "no.such cannot be read: No such file or directory" in err and "Errno" not in err
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding", "guess"),
+    [
+        ("안녕하세요. 모자를 잃었다.", "euc_kr", True),
+        ("Le café est fermé à midi.", "cp1252", True),
+        ("Le café est fermé à midi.", "utf-8", False),
+        ("Le café est fermé à midi.", "utf-16", False),
+        ("Le café est fermé à midi, et la forêt était déjà brûlée. " * 40, "cp1252", False),
+        ("Nothing but ASCII.", "ascii", False),
+    ],
+)
+def test_a_guess_of_an_encoding_is_said(
+    serve: Callable[..., Server],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    text: str,
+    encoding: str,
+    guess: bool,
+) -> None:
+    path = tmp_path / "short.txt"
+    path.write_bytes(text.encode(encoding))
+    assert main(["ask", "What?", str(path), "--base-url", serve(lambda messages: "yes").base_url]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert ("(a guess): if letters are wrong, save it as UTF-8" in said) == guess

@@ -27,7 +27,8 @@ Change = Callable[[int], dict[str, float]]
 def step(number: int) -> dict[str, float]:
     """Every training metric at a step, all different."""
     values = {name: (place + 1) * 0.01 * number for place, name in enumerate(STAGES["training"])}
-    return values | {"reward": number / 10, "failed": 1.0, "rollout_seconds": 60.0, "update_seconds": 30.0}
+    values |= {"reward": number / 10, "failed": 1.0, "failed_cut": number % 2}
+    return values | {"rollout_seconds": 60.0, "update_seconds": 30.0}
 
 
 def run(
@@ -52,9 +53,10 @@ def told(*folders: Path) -> tuple[str, dict[str, Any]]:
 
 def test_the_numbers_are_those_worked_by_hand(tmp_path: Path) -> None:
     text, data = told(run(tmp_path / "reader", change=lambda number: {"reward": 0.9} if number == 3 else {}))
-    assert "- reader: the embedded model, 4 of 4 steps. 4 attempts failed, and count as 0." in text
+    assert "- reader: the embedded model, 4 of 4 steps. 4 attempts failed, and count as 0: " in text
+    assert "count as 0: 2 without an answer at its limit of tokens, 2 with an empty one." in text
     assert "| reader | 0:06:00 | 0.100 | 0.900 (step 3) | 0.400 | 10.0 | 80.0 (step 4) | 80.0 ± 5.0 |" in text
-    assert "| reward | 0.1 → 0.4 |" in text and "| updates cut, % | 12 → 48 |" in text
+    assert "| reward | 0.1 → 0.4 |" in text and "| updates cut, % | 13 → 52 |" in text
     assert "| held out: examples | 64 → 64 |" in text
     assert data["runs"]["reader"]["reward"] == {
         "first": 0.1, "best": 0.9, "best_step": 3, "last": 0.4, "last_step": 4,

@@ -32,7 +32,8 @@ PATIENCE_SECONDS = 300.0
 COPYING = ("copying.steps=2", "copying.sequences=4", "copying.repeat_tokens=16")
 IMITATED = 64  # examples, at which reinforcement does not begin again
 TOLD = {
-    "reward", "reward_std", "groups", "groups_dropped", "rounds", "failed", "conversations", "memory_tokens",
+    "reward", "reward_std", "groups", "groups_dropped", "rounds", "failed", "failed_cut", "conversations",
+    "memory_tokens",
     "answer_tokens", "longest_reply_tokens", "cut", "unchanged", "completion_tokens", "loss", "entropy",
     "clip_low", "clip_high", "clip_dual", "mismatch", "tokens", "sequence_tokens", "gradient_norm",
     "learning_rate",

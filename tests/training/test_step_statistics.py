@@ -42,8 +42,8 @@ GROUP = Group(Example("e", "qa", "who?", "a text", ("me",), 2), (GOOD, FAILED))
 def of(position: int, *rewards: float) -> GroupCounts:
     """Counts of which only these matter."""
     counts = dict.fromkeys(
-        ("failed", "conversations", "updates", "memory_tokens", "answer_tokens", "longest_reply_tokens",
-         "cut", "unchanged", "completion_tokens"), 0
+        ("failed", "failed_cut", "conversations", "updates", "memory_tokens", "answer_tokens",
+         "longest_reply_tokens", "cut", "unchanged", "completion_tokens"), 0
     )  # fmt: skip
     return GroupCounts(position=position, rewards=rewards, **counts)
 
@@ -53,6 +53,7 @@ def test_a_group_is_counted() -> None:
         position=7,
         rewards=(1.0, 0.0),
         failed=1,
+        failed_cut=0,
         conversations=5,
         updates=4,
         memory_tokens=4 + 6 + 5 + 1,
@@ -74,6 +75,7 @@ def test_a_step_is_the_mean_over_its_attempts_and_updates() -> None:
         "rounds": 2,
         "examples_skipped": 3,
         "failed": 1,
+        "failed_cut": 0,
         "conversations": 5 + 8,
         "memory_tokens": (16 + 30) / 10,
         "answer_tokens": 9 / 3,
@@ -82,6 +84,13 @@ def test_a_step_is_the_mean_over_its_attempts_and_updates() -> None:
         "unchanged": 4 / 10,
         "completion_tokens": 19 + 36,
     }
+
+
+def test_failures_at_the_limit_are_told_from_empty_answers() -> None:
+    thinking = conversation("answer", 9, "", "length")
+    cut = Trajectory("e", (conversation("update", 1, "a", "length"), thinking), "", error="empty answer")
+    found = totals([count_group(Group(GROUP.example, (GOOD, cut, FAILED)), 0)], 1, 0, True)
+    assert (found["failed"], found["failed_cut"]) == (2, 1)
 
 
 def test_an_attempt_with_no_conversation_at_all_is_counted() -> None:

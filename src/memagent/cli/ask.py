@@ -110,6 +110,10 @@ def command(
     spending = Spending(settings.read, each["max_tokens"], each["max_cost"])
     document = open_document(*paths, follow_links=follow_links)
     _say_left_out(document.skipped, console)
+    for source in document.sources:
+        if source.doubtful:
+            name = source.encoding.replace("_", "-").upper()
+            warn(console, f"{source.name}: read as {name} (a guess): if letters are wrong, save it as UTF-8")
     settings = with_found_model(settings, console, quiet)
     if dry_run:
         left_out = asyncio.run(forecast_all(asked_for, document, settings, as_json))

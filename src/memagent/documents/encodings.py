@@ -18,6 +18,7 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+_FEW_LETTERS = 100  # beyond ASCII
 _CONTROLS = bytes({*range(32)} - {*b"\b\t\n\x0b\f\r\x1a\x1b"})
 # The encodings that text files are still found in. Among all that Python knows, French is also
 # good Nordic and English good Romanian; a tie goes to the first here.
@@ -46,6 +47,11 @@ def detect_encoding(sample: bytes, whole: bool = True) -> str | None:
     if valid or bad * 10 < sum(byte >= 0x80 for byte in sample):
         return "utf-8"
     return _guess(sample) or "utf-8"
+
+
+def is_doubtful(sample: bytes, encoding: str) -> bool:
+    """Whether the encoding of a sample is a guess from so few letters that it may well be another."""
+    return not encoding.startswith("utf") and sum(byte >= 0x80 for byte in sample) < _FEW_LETTERS
 
 
 def _is_utf8(sample: bytes, whole: bool) -> bool:

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Literal, NamedTuple
 
-from memagent.documents.encodings import detect_encoding
+from memagent.documents.encodings import detect_encoding, is_doubtful
 from memagent.documents.paths import shown, unreadable
 from memagent.errors import DocumentError, extra_hint
 
@@ -53,7 +53,8 @@ class DocumentFile:
     """One file of a document, or text in memory. `encoding` is "" for formats that carry their own.
 
     `name` is the path as it was given, `title` what the model is shown of it. `named` tells that the user
-    named it, or a pattern for it, rather than a directory it is in. `gzipped` bytes are unpacked first.
+    named it, or a pattern for it, rather than a directory it is in. `gzipped` bytes are unpacked first. A
+    `doubtful` encoding is a guess from a short text.
     `size_bytes` are read from byte `start` on, which is 0 but for plain text whose beginning is known.
     """
 
@@ -64,6 +65,7 @@ class DocumentFile:
     size_bytes: int
     named: bool = True
     gzipped: bool = False
+    doubtful: bool = False
     title: str = ""
     start: int = 0
 
@@ -107,7 +109,8 @@ def look_at(origin: Path | IO[bytes], name: str, named: bool) -> DocumentFile:
         if suffix in _ADVICE:
             raise UnusableError(f"{name} is a binary file: {_ADVICE[suffix]}")
         raise NoTextError(f"{name} is a binary file, not text")
-    return DocumentFile(name, origin, kind, encoding, size, named, gzipped, title=name)
+    doubtful = is_doubtful(sample, encoding) if encoding else False
+    return DocumentFile(name, origin, kind, encoding, size, named, gzipped, doubtful, title=name)
 
 
 def bytes_at(origin: Path | bytes | IO[bytes], place: int, size: int) -> bytes:

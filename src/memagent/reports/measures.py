@@ -44,6 +44,7 @@ TRAINING: Mapping[str, Measure] = {
     "rounds": Measure("rounds", "count"),
     "examples_skipped": Measure("examples skipped", "count"),
     "failed": Measure("failed attempts", "count"),
+    "failed_cut": Measure("failed at the limit", "count"),
     "conversations": Measure("conversations", "count"),
     "memory_tokens": Measure("memory", "tokens"),
     "answer_tokens": Measure("answer", "tokens"),

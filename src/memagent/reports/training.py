@@ -120,8 +120,18 @@ def _run(run: TrainingRun) -> str:
     planned = run.settings.get("steps", run.steps)
     behind = "" if run.steps >= planned else f" **Not finished: {planned - run.steps:,} steps are missing.**"
     failed = sum(run.values("training", "failed").values())
-    lost = f" {failed:,.0f} attempts failed, and count as 0." if failed else ""
+    lost = f" {failed:,.0f} attempts failed, and count as 0{_causes(run, failed)}." if failed else ""
     return f"- {cell(run.name)}: {cell(str(model))}, {run.steps:,} of {planned:,} steps.{behind}{lost}"
+
+
+def _causes(run: TrainingRun, failed: float) -> str:
+    """Why attempts failed, where the run has kept it: their last reply had no answer in it."""
+    cut = run.values("training", "failed_cut")
+    if not cut:
+        return ""
+    limited = sum(cut.values())
+    empty = failed - limited
+    return f": {limited:,.0f} without an answer at its limit of tokens, {empty:,.0f} with an empty one"
 
 
 def _outcomes(runs: Sequence[TrainingRun]) -> str:

@@ -20,6 +20,7 @@ class GroupCounts:
     position: int
     rewards: tuple[float, ...]
     failed: int
+    failed_cut: int
     conversations: int
     updates: int
     memory_tokens: int
@@ -48,10 +49,13 @@ def count_group(group: Group, position: int) -> GroupCounts:
         for it in attempt.conversations:
             unchanged += it.kind == "update" and it.memory == before
             before = it.memory
+    failed = [attempt for attempt in attempts if attempt.error is not None]
+    ends = [attempt.conversations[-1].completion for attempt in failed if attempt.conversations]
     return GroupCounts(
         position=position,
         rewards=tuple(attempt.reward or 0.0 for attempt in attempts),
-        failed=sum(attempt.error is not None for attempt in attempts),
+        failed=len(failed),
+        failed_cut=sum(it.finish_reason == "length" for it in ends),
         conversations=len(conversations),
         updates=len(updates),
         memory_tokens=memory_tokens,
@@ -77,6 +81,7 @@ def totals(counts: Sequence[GroupCounts], rounds: int, skipped: int, drop_equal:
         "rounds": rounds,
         "examples_skipped": skipped,
         "failed": sums["failed"],
+        "failed_cut": sums["failed_cut"],
         "conversations": sums["conversations"],
         "memory_tokens": sums["memory_tokens"] / updates,
         "answer_tokens": sums["answer_tokens"] / answers,
