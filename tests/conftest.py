@@ -48,3 +48,8 @@ def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFac
             monkeypatch.delenv(name)
     monkeypatch.setenv("MEMAGENT_DISCOVER", "false")  # whatever runs on this machine
     return home
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Bytes name no test: packed ones hold the time, and all workers must find the same tests."""
+    return argname if isinstance(val, bytes) else None
