@@ -726,6 +726,10 @@ def test_other_architectures_are_padded_and_drop_rows_too(
     together = complete(engine, TEXTS, samplings)
     alone = [complete(engine, [text], each)[0] for text, each in zip(TEXTS, samplings, strict=True)]
     assert [it.completion_ids for it in together] == [it.completion_ids for it in alone]
+    # Nobody joins where layers keep states, but a call leaves as it ends.
+    _, back, _ = later(engine, engine._network, [LONG, ("a", Sampling(2))], 1, [("b", Sampling(1))])
+    assert back[-1] == (LONG[0] if build is learned_positions else "b")
+    assert back.index("a") < back.index(LONG[0])
 
 
 def test_the_model_tells_its_name_window_and_tokens(folder: Path, model: Any, tokenizer: Any) -> None:

@@ -98,7 +98,7 @@ def _decode_batch(
     model: PreTrainedModel, rows: Sequence[DecodingRow], stop_ids: frozenset[int], door: Door | None
 ) -> None:
     batch = _Batch(model, rows)
-    door = door if can_join(batch.cache) else None
+    takes_in = can_join(batch.cache)
     while True:
         token_ids, logprobs = sample(batch.logits, batch.draws, batch.step)
         _append(batch.rows, token_ids.tolist(), logprobs.tolist())
@@ -111,7 +111,7 @@ def _decode_batch(
         if len(live) < len(batch.rows):
             token_ids = batch.keep(_closed_up(live), token_ids)
         batch.forward(model, token_ids)
-        if door and (more := door.join(len(live))):
+        if door and takes_in and (more := door.join(len(live))):
             batch.join(_Batch(model, more))
 
 
