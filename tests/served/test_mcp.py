@@ -79,7 +79,7 @@ async def client_of(home: Path, engine: Engine) -> AsyncIterator[Client]:
     with Store(home / "data") as store:
         jobs = Jobs(engine, SETTINGS, store, Metrics(), 2)
         notebooks = Notebooks(home / "notebooks")
-        desk = Desk(engine, SETTINGS, store, jobs, opened_folders([home / "open"]), notebooks)
+        desk = Desk(engine, SETTINGS, store, jobs, opened_folders([home / "open"]), notebooks, 0.01)
         jobs.start()
         try:
             async with Client(create_mcp(desk)) as client:
@@ -188,6 +188,8 @@ def test_a_read_goes_on_by_itself_and_is_not_paid_for_twice(
 def test_a_read_that_was_running_finishes_after_a_restart(
     home: Path, facts: Callable[..., ScriptedEngine]
 ) -> None:
+    (home / "open" / "blank.txt").write_text(" \n\n")
+
     async def first() -> str:
         engine = Held(facts(), free=2)
         async with client_of(home, engine) as client:
@@ -202,7 +204,39 @@ def test_a_read_that_was_running_finishes_after_a_restart(
 
     told = asyncio.run(second(asyncio.run(first())))
     assert "FACT-7: seven" in told["answer"] and "secret" not in told["answer"]
-    assert len(told["left_out"]) == 2 and all("leads out" in it for it in told["left_out"])
+    assert [("leads out" in it, "blank.txt has no text" in it) for it in told["left_out"]] == [
+        (True, False),
+        (True, False),
+        (False, True),
+    ]
+
+
+def test_a_client_that_waits_hears_that_the_work_goes_on(
+    home: Path, facts: Callable[..., ScriptedEngine]
+) -> None:
+    heard: list[float] = []
+    engine = Held(facts(), free=2)
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        heard.append(progress)
+        if len(heard) == 6:
+            engine.go.set()
+
+    async def run() -> None:
+        async with client_of(home, engine) as client:
+            await call(client, "notes_new", name="diary", about="all facts")
+            for tool, arguments in (
+                ("ask", {"question": "Which facts?", "paths": ["facts.txt"]}),
+                ("notes_add", {"name": "diary", "paths": ["facts.txt"]}),
+            ):
+                heard.clear()
+                engine.go.clear()
+                engine.free = engine.paid + 2
+                found = await client.call_tool(tool, arguments, progress_callback=hear)
+                assert not found.is_error
+                assert len(heard) >= 6 and heard == sorted(set(heard)), "each is more than the one before"
+
+    asyncio.run(run())
 
 
 def test_an_ask_that_is_cut_off_ends_its_read_and_is_continued(
@@ -236,6 +270,7 @@ def test_an_ask_that_is_cut_off_ends_its_read_and_is_continued(
         ("linked/more.txt", "leads out of"),
         ("linked", "leads out of"),
         ("/etc/passwd", "leads out of"),
+        ("short/../facts.txt", "without .."),
         ("-", "there is no file -"),
         ("*.txt", "there is no file *.txt"),
         ("http://localhost/secret.txt", "there is no file"),

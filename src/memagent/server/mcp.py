@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +50,6 @@ from memagent.settings import ReadSettings
 from memagent.types import Engine
 
 OWNER = "mcp"
-_BEAT_SECONDS = 5.0
 _MOST_KEPT = 500
 _FAR = 10**12
 
@@ -70,6 +69,8 @@ class Desk:
     jobs: Jobs
     folders: Folders
     notebooks: Notebooks
+    beat_seconds: float = 5.0
+    """How often a client that waits is told that the work goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +216,7 @@ def _add_notebooks(server: MCPServer[Any], desk: Desk) -> None:
                 document = await asyncio.to_thread(desk.folders.open, paths or ())
             found = await asyncio.to_thread(notebook, name)
             addition = found.add(document, desk.engine, desk.settings, waiting=lambda: None)
-            beat = asyncio.create_task(_beat(lambda: addition.progress, ctx))
+            beat = asyncio.create_task(_beat(lambda: addition.progress, ctx, desk.beat_seconds))
             try:
                 async with aclosing(aiter(addition)) as conversations:
                     async for _ in conversations:
@@ -294,9 +295,9 @@ async def _watch(desk: Desk, job: Job, ctx: Context) -> None:
     def now() -> Progress:
         return desk.jobs.progress(job) or Progress()
 
-    beat = asyncio.create_task(_beat(now, ctx))
+    beat = asyncio.create_task(_beat(now, ctx, desk.beat_seconds))
     try:
-        async with aclosing(desk.jobs.events(job, _FAR, _BEAT_SECONDS)) as events:
+        async with aclosing(desk.jobs.events(job, _FAR, desk.beat_seconds)) as events:
             async for event in events:
                 if event.name == "end":
                     return
@@ -305,16 +306,16 @@ async def _watch(desk: Desk, job: Job, ctx: Context) -> None:
         await asyncio.gather(beat, return_exceptions=True)
 
 
-async def _beat(now: Any, ctx: Context) -> None:
+async def _beat(now: Callable[[], Progress], ctx: Context, seconds: float) -> None:
     """Tell the client every few seconds that the work goes on: many give up after a minute of silence."""
     value = 0.0
     while True:
-        progress: Progress = now()
+        progress = now()
         value = max(value + 0.001, float(progress.chunks))  # it must grow
         total = progress.chunks_in_all
         place = f"chunk {progress.chunks}" + (f" of about {total}" if total else "")
         await ctx.report_progress(value, float(total) if total else None, place)
-        await asyncio.sleep(_BEAT_SECONDS)
+        await asyncio.sleep(seconds)
 
 
 def _told(desk: Desk, job: Job) -> ToldRead:

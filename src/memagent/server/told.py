@@ -93,8 +93,10 @@ def told_answer(job: Job) -> ToldAnswer:
         raise SettingsError(f"{job.id} is {job.state}: {said}")
     result = job.outcome["result"]
     names = ToldAnswer.model_fields.keys() & result.keys()
+    blank = [name for _, name in job.request["documents"] if name not in result["sources"]]
+    left_out = [*job.request["left_out"], *(f"{name} has no text that can be read" for name in blank)]
     told = {name: result[name] for name in names}
-    return ToldAnswer(id=job.id, files=result["sources"], left_out=job.request["left_out"], **told)
+    return ToldAnswer(id=job.id, files=result["sources"], left_out=left_out, **told)
 
 
 def told_version(version: Version) -> ToldVersion:
