@@ -71,8 +71,9 @@ def main() -> None:
 
 
 def memagent(*words: object) -> None:
-    """Run a command of memagent; its failure ends the script."""
-    subprocess.run([sys.executable, "-m", "memagent", *map(str, words)], check=True)
+    """Run a command of memagent; its failure, which it has told of, ends the script."""
+    if code := subprocess.run([sys.executable, "-m", "memagent", *map(str, words)], check=False).returncode:
+        raise SystemExit(code if code > 0 else 128 - code)
 
 
 def readers(plan: Plan, seed: int) -> Iterator[tuple[str, Path]]:
