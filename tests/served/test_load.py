@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from typing import Any
 
@@ -50,3 +51,13 @@ async def _ask(port: int, number: int) -> tuple[str, bytes]:
     assert "data: [DONE]" in lines
     chunks = [json.loads(it[6:]) for it in lines if it.startswith("data: {")]
     return "".join(it["choices"][0]["delta"].get("content") or "" for it in chunks), first.strip()
+
+
+def test_collections_of_garbage_are_rare_while_it_serves(serving: Any) -> None:
+    usual = gc.get_threshold()
+    served = serving()
+    with served.client() as client:
+        assert client.get("/health").status_code == 200
+    assert gc.get_threshold()[2] > usual[2] and gc.get_freeze_count() > 0
+    served.close()
+    assert (gc.get_threshold(), gc.get_freeze_count()) == (usual, 0)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import gc
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -26,6 +27,9 @@ from memagent.server.store import Store
 from memagent.server.uploads import files_router
 from memagent.settings import ReadSettings
 from memagent.types import Engine
+
+_COLLECT = (1000, 15, 300)
+"""After how many new objects, and how many smaller collections, garbage is collected."""
 
 _THREADS = 16  # few: whoever counts or writes in one keeps the event loop waiting for its turn
 
@@ -58,7 +62,8 @@ def create_app(
         asyncio.get_running_loop().set_default_executor(threads)
         jobs.start()
         try:
-            yield
+            with _rare_collections():
+                yield
         finally:
             await jobs.stop()
 
@@ -86,6 +91,20 @@ def create_app(
         return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     return app
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Have whole collections of garbage be rare: with 500 streams each holds the event loop for 0.1 s."""
+    usual = gc.get_threshold()
+    gc.collect()
+    gc.freeze()  # what is there now stays
+    gc.set_threshold(*_COLLECT)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+        gc.unfreeze()
 
 
 def _add_page(app: FastAPI) -> None:
