@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 from contextlib import ExitStack, closing
@@ -72,6 +73,7 @@ def command(
                     at, number = listener.getsockname()[:2]
                     place = f"[{at}]" if ":" in at else at
                     tell(console, f"{engine.model.name} at http://{place}:{number}/mcp (Ctrl-C ends it)")
+                logging.getLogger("memagent").propagate = False  # the SDK shows what reaches the root, too
                 if listener is None:
                     _end_at_once()
                 await serve(engine, settings.read, places, listener, known)
