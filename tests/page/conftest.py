@@ -142,10 +142,12 @@ def serving(tmp_path: Path) -> Iterator[Callable[..., str]]:
     """Start our server with an engine that reads facts; gives its address. Calls wait for a `gate`."""
     with ExitStack() as closing:
 
-        def start(gate: threading.Semaphore | None = None, keys: Keys | None = None) -> str:
+        def start(
+            gate: threading.Semaphore | None = None, keys: Keys | None = None, workflow: str = "gated"
+        ) -> str:
             store = closing.enter_context(Store(tmp_path / "data"))
             engine = GatedEngine(gate)
-            settings = memagent.ReadSettings(workflow="gated", chunk_tokens=100)
+            settings = memagent.ReadSettings(workflow=workflow, chunk_tokens=100)
             listener = closing.enter_context(listen("127.0.0.1", 0, keys or Keys()))
             server = server_of(create_app(engine, settings, store, keys), Limits())
             thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

@@ -69,6 +69,19 @@ def test_a_pasted_text_is_read_and_a_reload_comes_back_to_it(page: Page, serving
     expect(page.locator("#text mark")).to_have_text("The goose held a blue stone.")
 
 
+def test_notes_that_have_nothing_in_common_are_not_compared(page: Page, serving: Callable[..., str]) -> None:
+    page.goto(serving(workflow="map_reduce"))
+    page.get_by_label("Question").fill("What?")
+    page.get_by_label("Or a text").fill(STORY)
+    page.get_by_role("button", name="Read it").click()
+    expect(page.locator("#answer li")).to_have_count(2)
+    page.keyboard.press("Home")
+    for fact in FACTS:
+        expect(page.locator("#memory ins")).to_contain_text(fact)
+        expect(page.locator("#memory del")).to_have_count(0)
+        page.keyboard.press("n")
+
+
 def test_a_read_is_stopped_and_continued(page: Page, serving: Callable[..., str]) -> None:
     gate = threading.Semaphore(2)
     page.goto(serving(gate))
