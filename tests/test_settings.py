@@ -172,9 +172,9 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, name: str) -> None:
 
 
 def test_bad_flags() -> None:
-    with pytest.raises(SettingsError, match=r"flags: unknown setting 'sed', did you mean 'seed'\?"):
+    with pytest.raises(SettingsError, match=r"arguments: unknown setting 'sed', did you mean 'seed'\?"):
         load_settings({"sed": 1}, environment={})
-    with pytest.raises(SettingsError, match="flags: seed is '1': it must be a whole number"):
+    with pytest.raises(SettingsError, match="arguments: seed is '1': it must be a whole number"):
         load_settings({"seed": "1"}, environment={})
     with pytest.raises(SettingsError, match=r"flags: top_p is 2\.0: it must be at most 1"):
         load_settings({"top_p": 2.0}, environment={})

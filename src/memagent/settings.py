@@ -33,6 +33,7 @@ Names = Annotated[tuple[str, ...], Field(strict=False)]
 
 _MILLION = 1_000_000
 _PREFIX = "MEMAGENT_"
+_ARGUMENTS = "arguments"
 _MOST_SHOWN = 200
 
 
@@ -200,7 +201,7 @@ def load_settings(
     places = {
         str(path): read_toml(path) if file is not None or path.is_file() else {},
         "environment": _from_environment(environment),
-        "flags": {name: value for name, value in (flags or {}).items() if value is not None},
+        _ARGUMENTS: {name: value for name, value in (flags or {}).items() if value is not None},
     }
     values: dict[str, Any] = {}
     for place, found in places.items():

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from memagent.cli import main
-from memagent.settings import OWNERS
+from memagent.errors import SettingsError
+from memagent.settings import OWNERS, load_settings
 
 COMMANDS = ["ask", "show", "data", "data make", "data filter", "eval", "train", "report", "models", "doctor"]
 
@@ -48,3 +51,14 @@ def test_a_list_of_commands_says_what_each_does_in_full(
     assert main([*group.split(), "--help"]) == 0
     listed = capsys.readouterr().out.partition("Commands:")[2]
     assert listed.strip() and "..." not in listed
+
+
+def test_a_wrong_value_is_told_by_its_flag_and_in_python_by_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    assert main(["ask", "What?", str(tmp_path / "a.txt"), "--chunk-tokens", "0", "--top-p", "2"]) == 2
+    err = " ".join(capsys.readouterr().err.split())
+    assert "--chunk-tokens is 0: it must be above 0" in err and "--top-p is 2.0: it must be at most 1" in err
+    with pytest.raises(SettingsError, match="arguments: chunk_tokens is 0: it must be above 0"):
+        load_settings({"chunk_tokens": 0})

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from terminal import on_terminal
 
-from memagent.cli import main
+from memagent.cli import _signals_as_interrupts, main
 from memagent.cli.messages import harmless
 from server import Server, facts_document
 
@@ -139,3 +139,13 @@ def test_signals_end_a_read_that_can_be_resumed(
     done = run(*words, "--resume", input=story.read_text("utf-8"), stdout=subprocess.PIPE)
     assert done.returncode == 0 and done.stdout.startswith("FACT-")
     assert len(server.paid) < 2 * paid + 8 and len(set(server.paid)) >= len(server.paid) - 1
+
+
+def test_a_second_signal_does_not_disturb_the_end() -> None:
+    """A session that closes sends several."""
+    with _signals_as_interrupts() as received:
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGTERM)
+    assert received == [signal.SIGTERM, signal.SIGHUP, signal.SIGTERM]

@@ -114,7 +114,7 @@ def test_the_papers_own_budgets_given_in_full_make_room_for_the_prompts_words(
 ) -> None:
     fitted = PAPER.fit(8192, 300, frozenset(NAMES))
     assert fitted == dataclasses.replace(PAPER, chunk_tokens=5000 - (8072 + 300 + CHAT - 8192))
-    assert "chunk_tokens is 4756 instead of 5000" in caplog.text
+    assert "chunks have 4756 tokens instead of 5000" in caplog.text
 
 
 @pytest.mark.parametrize("window", [512, 1024, 2048, 8192])

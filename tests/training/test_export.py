@@ -220,7 +220,9 @@ def disagreement(completion: Completion, model: Any, tokenizer: Any) -> float:
 
 
 def agree(left: Any, right: Any) -> bool:
-    return bool((left - right).abs().max() < 5e-4)  # of logits around 20, in float32
+    # Logits here reach 34. Computed in float32 they are 7e-5 off those in float64, on each side, and merged
+    # weights, which are rounded once more, give 2e-5: together 1e-4 was measured.
+    return bool((left - right).abs().max() < 2e-4)
 
 
 def refused(folder: Path, model: Any, tokenizer: Any, to: str, *more: Any) -> str:

@@ -138,6 +138,8 @@ def _signals_as_interrupts() -> Iterator[list[int]]:
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         received.append(number)
+        if len(received) > 1:  # it is ending already
+            return
         handler = signal.getsignal(signal.SIGINT)  # that of the event loop, where one is running
         if not callable(handler):
             raise KeyboardInterrupt

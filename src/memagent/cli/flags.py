@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Collection
 from pathlib import Path
 from types import NoneType
@@ -12,6 +13,7 @@ import click
 from pydantic.fields import FieldInfo
 
 from memagent.cli.messages import log_to
+from memagent.errors import SettingsError
 from memagent.reading.workflows import WORKFLOWS
 from memagent.settings import NO_ADAPTER, PARTS, load_settings
 
@@ -24,6 +26,7 @@ _TYPES: dict[type, tuple[click.ParamType[Any], str]] = {
     float: (click.FLOAT, "X"),
     str: (click.STRING, "TEXT"),
 }
+_ARGUMENT = re.compile(r"^arguments: ([a-z_]+)(?= is )", re.MULTILINE)
 _METAVARS = {
     "templates": "FILE", "tokenizer": "FILE", "adapter": "PATH", "base_url": "URL", "api_key": "KEY",
     "model": "NAME",
@@ -79,7 +82,11 @@ def with_settings(
             given = {name: values.pop(name) for name in chosen}
             if no_adapter:
                 given["adapter"] = NO_ADAPTER
-            return function(*arguments, settings=load_settings(given, config), **values)
+            try:
+                settings = load_settings(given, config)
+            except SettingsError as error:
+                raise SettingsError(_ARGUMENT.sub(_as_flag, str(error))) from error
+            return function(*arguments, settings=settings, **values)
 
         for name, (part, item) in reversed(chosen.items()):
             command = _option(name, part, item)(command)
@@ -91,6 +98,10 @@ def with_settings(
         return config(command)  # type: ignore[return-value]
 
     return decorate
+
+
+def _as_flag(argument: re.Match[str]) -> str:
+    return "--" + argument[1].replace("_", "-")
 
 
 def _option(name: str, part: str, item: FieldInfo) -> Callable[[Any], Any]:

@@ -52,7 +52,7 @@ class Budgets:
         if over > 0 and "chunk_tokens" in given and over <= fixed_tokens + _CHAT_TOKENS:
             fitted = replace(self, chunk_tokens=self.chunk_tokens - over)
             _log.warning(
-                "chunk_tokens is %d instead of %d, so that the prompt's own words fit the window",
+                "chunks have %d tokens instead of %d, so that the prompt's own words fit the window",
                 fitted.chunk_tokens, self.chunk_tokens,
             )  # fmt: skip
         smallest = min((getattr(fitted, name) for name in names if name != "problem_tokens"), default=room)
