@@ -176,7 +176,7 @@ def test_bad_flags() -> None:
         load_settings({"sed": 1}, environment={})
     with pytest.raises(SettingsError, match="arguments: seed is '1': it must be a whole number"):
         load_settings({"seed": "1"}, environment={})
-    with pytest.raises(SettingsError, match=r"flags: top_p is 2\.0: it must be at most 1"):
+    with pytest.raises(SettingsError, match=r"arguments: top_p is 2\.0: it must be at most 1"):
         load_settings({"top_p": 2.0}, environment={})
 
 
