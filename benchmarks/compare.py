@@ -196,7 +196,8 @@ def run(args: argparse.Namespace, folder: Path, port: int) -> list[Result]:
             list(pool.map(lambda bench: bench.compare(documents), benches))
             ours = [bench for bench in benches if bench.result.ours]
             list(pool.map(lambda bench: bench.measure_scaling(lengths), ours))
-            list(pool.map(lambda bench: bench.measure_utilisation(crowd), ours))
+        for bench in ours:  # sixteen reads are enough for the client's processor
+            bench.measure_utilisation(crowd)
         return [bench.result for bench in benches]
 
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_STYLES = 8  # lines that `drawing.style` tells apart
+
 
 def draw(results: Sequence[dict[str, Any]], file: Path) -> None:
     """Draw the results of a comparison, as its JSON holds them, to a PNG."""
@@ -50,7 +52,8 @@ def _draw_lengths(panel: Axes, results: Sequence[dict[str, Any]]) -> None:
         chunks = [outcome["chunks"] for outcome in it["scaling"]]
         seconds = [outcome["seconds"] for outcome in it["scaling"]]
         label = f"{it['name'].removeprefix('memagent ')} ({it['exponent']:.2f})"
-        panel.plot(chunks, seconds, label=label, **drawing.style(number))
+        again = {"markerfacecolor": "white"} if number >= _STYLES else {}
+        panel.plot(chunks, seconds, label=label, **drawing.style(number) | again)
     panel.set_xscale("log")
     panel.set_yscale("log")
     if results:
