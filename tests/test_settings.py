@@ -277,3 +277,10 @@ def test_every_setting_says_what_it_is() -> None:
         for field in part.model_fields.values():
             assert field.description
             assert not field.is_required()
+
+
+def test_a_settings_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_bytes(b"\xef\xbb\xbfseed = 3\r\ntop_p = 0.5\r\n")
+    read = load_settings(file=file, environment={}).read
+    assert (read.seed, read.top_p) == (3, 0.5)

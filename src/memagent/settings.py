@@ -257,7 +257,7 @@ def unknown_name(name: str, known: Mapping[str, Any]) -> str:
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file. Raises `SettingsError` if it cannot be read."""
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        return tomllib.loads(path.read_text("utf-8-sig"))  # some editors write a byte-order mark
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:  # TOML errors are ValueErrors
