@@ -52,7 +52,7 @@ def test_a_summary_s_problem_is_an_instruction_and_its_scorer_rouge(tmp_path: Pa
 @pytest.mark.parametrize(
     ("subset", "words"),
     [
-        ("qasper", ("unanswerable", '"yes", "no"', "explain nothing")),
+        ("qasper", ('tell, answer "unanswerable".', '"yes", "no" or "unanswerable"', "explain nothing")),
         ("narrativeqa", ("single phrase",)),
         ("musique", ("nothing but the answer",)),
         ("qmsum", ("transcript", "sentences")),
