@@ -14,7 +14,7 @@ import pytest
 
 from server import Server
 
-# A busy machine is no defect, and the same code has the same outcome. `--hypothesis-profile explore` looks further.
+# A busy machine is no defect. Each run tries the same; `--hypothesis-profile explore` looks further.
 hypothesis.settings.register_profile("explore", deadline=None)
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("repeatable")
