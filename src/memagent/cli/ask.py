@@ -6,7 +6,7 @@ import asyncio
 import glob
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -29,6 +29,7 @@ from memagent.engines.limit import Spending
 from memagent.errors import EngineError, JournalError, MemAgentError, SettingsError, reason
 from memagent.reading.journal import earlier_paths, new_path
 from memagent.reading.read import Read, Result
+from memagent.reading.together import Seat, Together
 from memagent.settings import Settings, user_cache_path
 from memagent.types import Engine
 
@@ -38,6 +39,13 @@ _WAITING = {
     "llamacpp": "loading the model",
     "transformers": "loading the model",
 }
+
+
+_MOST_TOGETHER = 32
+"""Questions that are read at a time: each holds a chunk of the document."""
+
+_Item = tuple[int, tuple[str, Sequence[Path]]]
+"""A question's number, the question, and where its journal may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,12 +195,10 @@ async def _answer_all(asked: Asked, display: ReadDisplay, as_json: bool, console
     display.waiting(_WAITING[choose(asked.settings.engine).engine])
     async with open_engine(asked.settings.engine) as engine:
         display.waiting("")
-        answer = partial(_answer, asked, asked.spending.limited(engine), display, console)
-        items = enumerate(zip(asked.questions, traces, strict=True), 1)
-        async with aclosing(side_by_side(answer, items, engine.model.calls)) as outcomes:
-            number, separator = 0, ""
-            async for question, outcome in outcomes:
-                number += 1
+        limited, separator = asked.spending.limited(engine), ""
+        items = list(enumerate(zip(asked.questions, traces, strict=True), 1))
+        async with aclosing(_outcomes(asked, limited, display, console, items)) as outcomes:
+            async for number, question, outcome in outcomes:
                 with display.paused(last=number == len(asked.questions)):
                     if isinstance(outcome, MemAgentError):
                         print_error(console, outcome)
@@ -207,6 +213,21 @@ async def _answer_all(asked: Asked, display: ReadDisplay, as_json: bool, console
     return code
 
 
+async def _outcomes(
+    asked: Asked, engine: Engine, display: ReadDisplay, console: Console, items: Sequence[_Item]
+) -> AsyncGenerator[tuple[int, str, Result | MemAgentError], None]:
+    """What each question came to, in their order; so many at a time are read chunk by chunk together."""
+    for start in range(0, len(items), _MOST_TOGETHER):
+        some = items[start : start + _MOST_TOGETHER]
+        seats = Together(engine, len(some)).seats
+        work = partial(_answer, asked, display, console)
+        async with aclosing(side_by_side(work, zip(some, seats, strict=True), len(some))) as outcomes:
+            number = start
+            async for question, outcome in outcomes:
+                number += 1
+                yield number, question, outcome
+
+
 def _citations(result: Result) -> Iterator[str]:
     """Each statement of an answer, with the place in the document that says it."""
     for statement in result.statements:
@@ -219,17 +240,14 @@ def _citations(result: Result) -> Iterator[str]:
 
 
 async def _answer(
-    asked: Asked,
-    engine: Engine,
-    display: ReadDisplay,
-    console: Console,
-    item: tuple[int, tuple[str, Sequence[Path]]],
+    asked: Asked, display: ReadDisplay, console: Console, seated: tuple[_Item, Seat]
 ) -> tuple[str, Result | MemAgentError]:
     """Read for one question; what fails is returned."""
-    number, (question, traces) = item
+    (number, (question, traces)), seat = seated
     read: Read | None = None
     try:
-        read = Read(question, asked.document, engine, asked.settings.read, trace=traces, resume=asked.resume)
+        read = Read(question, asked.document, seat, asked.settings.read, trace=traces, resume=asked.resume)
+        seat.progress = partial(getattr, read, "progress")
         display.begin(number, read)
         async for conversation in read:
             display.show(number, conversation)
@@ -241,6 +259,7 @@ async def _answer(
     except MemAgentError as error:
         return question, error
     finally:
+        seat.leave()
         display.end(number)
         if read:
             asked.passes.append(read.found)

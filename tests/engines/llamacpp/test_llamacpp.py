@@ -152,7 +152,7 @@ def test_greedy_completions_do_not_depend_on_what_came_before(model: Path) -> No
     assert fresh == after  # to the bit
 
 
-def test_the_embedded_model_keeps_the_first_batch_and_no_bit_changes(model: Path) -> None:
+def test_the_embedded_model_keeps_whole_batches_and_no_bit_changes(model: Path) -> None:
     chunks = (STORY[:800], STORY[:950], STORY[2000:2700])  # the second begins as the first does
     prompts = [GATED.for_update("Who lost a hat?", chunk, "") for chunk in chunks]
     prompts += [user("Hello."), prompts[0], prompts[0]]  # one is shorter than a batch; one comes again
@@ -164,7 +164,7 @@ def test_the_embedded_model_keeps_the_first_batch_and_no_bit_changes(model: Path
 
     plain, keeping = asyncio.run(completions(model)), asyncio.run(completions(None))
     assert all(len(completion.logprobs) == 4 for completion in plain[:3])
-    assert [it.usage.cached_tokens for it in keeping] == [128, 128, 128, 0, 128, 128]
+    assert [it.usage.cached_tokens for it in keeping] == [128, 256, 128, 0, 128, 384]
     assert plain == [replace(it, usage=replace(it.usage, cached_tokens=0)) for it in keeping]
 
 

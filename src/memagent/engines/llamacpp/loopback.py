@@ -25,6 +25,7 @@ class Loopback:
         self._headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
         self._lock = threading.Lock()
         self._closed = False
+        self._last: list[int] = []  # the prompt before
 
     def count(self, text: str) -> int:
         """Tokens of a text, none of it taken as a special token. Raises `EngineError`."""
@@ -32,16 +33,20 @@ class Loopback:
         return len(self._tokens({"content": whole, "add_special": False, "parse_special": False}))
 
     def keep_beginning(self, messages: Sequence[Message], batch_tokens: int) -> None:
-        """Leave in the cache the first batch of this prompt, and nothing more that it begins with.
+        """Leave in the cache the whole batches that this prompt begins with, and nothing more of it.
 
         To be called before each completion that uses the cache, by a server with one slot. llama.cpp computes
-        a prompt batch by batch, so one whose first batch is there already gets the very numbers that it gets
-        from an empty cache. Whatever else it has in common with the prompt before it would shift the batches
-        behind it, and with them the rounding. Raises `EngineError`.
+        a prompt batch by batch, so one whose first batches are there already gets the very numbers that it
+        gets from an empty cache. Whatever else it has in common with the prompt before it would shift the
+        batches behind it, and with them the rounding. Raises `EngineError`.
         """
         prompt = self._post("/apply-template", {"messages": [asdict(message) for message in messages]})
         ids = self._tokens({"content": prompt["prompt"], "add_special": True, "parse_special": True})
-        kept = batch_tokens if len(ids) > batch_tokens else 0
+        same = next((n for n, (old, new) in enumerate(zip(self._last, ids)) if old != new), None)  # noqa: B905
+        common = min(len(self._last), len(ids)) if same is None else same
+        # The first batch, which is that of the instructions, is worth keeping for the next prompts.
+        kept = max(min(common, len(ids) - 1) // batch_tokens, len(ids) > batch_tokens) * batch_tokens
+        self._last = ids
         another = int(ids[kept] == 0)  # here the common beginning ends
         self._post("/completion", {"prompt": [*ids[:kept], another], "n_predict": 0, "cache_prompt": True})
 

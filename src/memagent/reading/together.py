@@ -1,0 +1,147 @@
+"""Several reads of one document at the same places: what their prompts have in common is computed once.
+
+In our prompts the chunk stands before the problem. If all questions ask about the same chunk one after the
+other, a server with a prefix cache computes the chunk once for all of them. So each read calls an engine of
+its own, which waits until all reads are waiting; then those that are furthest behind take their turn: of
+prompts that begin alike one goes first, and the others follow, side by side, once it has returned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from memagent.concurrency import side_by_side
+from memagent.reading.progress import Progress
+from memagent.types import Completion, Engine, Message, Model, Sampling
+
+_ALIKE = 0.25  # of the shorter prompt
+
+
+@dataclass(eq=False)
+class _Call:
+    """A call that waits for its turn."""
+
+    seat: Seat
+    messages: tuple[Message, ...]
+    sampling: Sampling
+    done: asyncio.Future[Completion]
+
+    @property
+    def text(self) -> str:
+        return "\x1e".join(message.content for message in self.messages)
+
+
+@dataclass(eq=False)
+class Seat:
+    """The engine of one of the reads; `progress` tells how far that read is. Leave it when the read ends."""
+
+    together: Together
+    progress: Callable[[], Progress] = Progress
+    waiting: list[_Call] = field(default_factory=list)
+
+    @property
+    def model(self) -> Model:
+        """The model of the engine behind."""
+        return self.together.engine.model
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        """As the engine behind does it, in this read's turn."""
+        call = _Call(self, messages, sampling, asyncio.get_running_loop().create_future())
+        self.waiting.append(call)
+        self.together.begin()
+        try:
+            return await call.done
+        finally:
+            if call in self.waiting:
+                self.waiting.remove(call)
+
+    async def aclose(self) -> None:
+        """The engine behind stays open."""
+
+    def leave(self) -> None:
+        """The read has ended: nobody waits for it any more."""
+        self.together.leave(self)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """How far the read is: its pass, and the chunks of it that were handed out."""
+        now = self.progress()
+        return now.passes, now.reread if now.passes > 1 else now.chunks
+
+
+class Together:
+    """The turns of as many reads as there are seats."""
+
+    def __init__(self, engine: Engine, seats: int) -> None:
+        self.engine = engine
+        self.seats = [Seat(self) for _ in range(seats)]
+        self._present = list(self.seats)
+        self._running: set[asyncio.Task[None]] = set()
+
+    def leave(self, seat: Seat) -> None:
+        """See `Seat.leave`."""
+        if seat in self._present:
+            self._present.remove(seat)
+        self.begin()
+
+    def begin(self) -> None:
+        """Let those take their turn that are furthest behind, if all are waiting and nobody has it."""
+        if self._running or not self._present or not all(seat.waiting for seat in self._present):
+            return
+        behind = min(seat.place for seat in self._present)
+        calls = [call for seat in self._present if seat.place == behind for call in seat.waiting]
+        for seat in self._present:
+            if seat.place == behind:
+                seat.waiting = []
+        for alike in _groups(calls):
+            task = asyncio.ensure_future(self._turn(alike))
+            self._running.add(task)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self.begin()
+
+    async def _turn(self, calls: Sequence[_Call]) -> None:
+        """The first call, then the others, as many at a time as the engine takes."""
+        first, *others = calls
+        await self._made(first)
+        async with aclosing(side_by_side(self._made, others, self.engine.model.calls)) as made:
+            async for _ in made:
+                pass
+
+    async def _made(self, call: _Call) -> None:
+        if call.done.done():  # its read was given up
+            return
+        work = asyncio.ensure_future(self.engine.complete(call.messages, call.sampling))
+        call.done.add_done_callback(lambda done: work.cancel() if done.cancelled() else None)
+        try:
+            completion = await work
+        except asyncio.CancelledError:
+            call.done.cancel()
+            if not work.cancelled():
+                work.cancel()
+                raise
+        except Exception as error:  # noqa: BLE001 - raised in the read whose call it is
+            if not call.done.done():
+                call.done.set_exception(error)
+        else:
+            if not call.done.done():
+                call.done.set_result(completion)
+
+
+def _groups(calls: Sequence[_Call]) -> list[list[_Call]]:
+    """The calls in groups whose prompts have a long beginning in common."""
+    groups: list[list[_Call]] = []
+    for call in sorted(calls, key=lambda call: call.text):
+        if groups:
+            first = groups[-1][0].text
+            alike = int(_ALIKE * min(len(first), len(call.text)))
+            if first[:alike] == call.text[:alike]:
+                groups[-1].append(call)
+                continue
+        groups.append([call])
+    return groups
