@@ -104,8 +104,8 @@ async def open_llamacpp(settings: EngineSettings) -> LlamaCppEngine:
     start = ServerStart(path, window, slots, settings.threads or available_cores(), key, adapter)
     server = await asyncio.to_thread(_serve, start)
     loopback = Loopback(server.listening_address, key)
-    # A server that is stopped before it has begun to listen never ends: wait until it replies.
-    await asyncio.to_thread(loopback.count, "")
+    # A server that is stopped before it has begun to work never ends: wait until it has done something.
+    await asyncio.to_thread(loopback.wait_until_it_works)
     name = await asyncio.to_thread(name_with, path.stem, adapter)
     file = f"{path.name}, {path.stat().st_size} bytes"
     model = Model(name, loopback.count, file, window, slots, trained_with(adapter))

@@ -32,6 +32,10 @@ class Loopback:
         whole = text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be sent
         return len(self._tokens({"content": whole, "add_special": False, "parse_special": False}))
 
+    def wait_until_it_works(self) -> None:
+        """Return once its loop has begun, later than it begins to reply. Raises `EngineError`."""
+        self._post("/completion", {"prompt": "a", "n_predict": 0, "cache_prompt": False})
+
     def keep_beginning(self, messages: Sequence[Message], batch_tokens: int) -> None:
         """Leave in the cache the whole batches that this prompt begins with, and nothing more of it.
 
