@@ -19,6 +19,10 @@ hypothesis.settings.register_profile("explore", deadline=None)
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("repeatable")
 
+signal.signal(
+    signal.SIGHUP, signal.SIG_DFL
+)  # `nohup make test` ignores it, and so would what the tests start
+
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., Server]]:

@@ -88,7 +88,7 @@ def test_a_read_is_shown_from_the_disk(viewed: Callable[..., Page], record: Call
     expect(page.locator("#memory del")).to_contain_text("A hat was lost in the snow.")
     expect(page.locator("#text")).to_contain_text("The goose held a blue stone.")
     page.get_by_label("Changes").uncheck()
-    assert page.locator("#memory").inner_text() == "Peterson found a goose. The goose held a blue stone."
+    expect(page.locator("#memory")).to_have_text("Peterson found a goose. The goose held a blue stone.")
 
 
 def test_the_text_beside_the_memory_is_the_chunk_character_for_character(
