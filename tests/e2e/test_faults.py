@@ -206,7 +206,7 @@ def test_no_secret_of_an_address_is_shown_or_kept(serve: Serve, document: Path, 
     [
         ("http://[::1", {}, "write it as http://localhost:8000/v1"),
         ("http://localhost:99999/v1", {}, "there is no port 99999"),
-        ("http://localhost:8000/v1", {"ALL_PROXY": "socks5://localhost:1"}, "pip install 'httpx2[socks]'"),
+        ("http://192.0.2.1/v1", {"ALL_PROXY": "socks5://localhost:1"}, "pip install 'httpx2[socks]'"),
         ("https://localhost:8000/v1", {"SSL_CERT_FILE": "/missing"}, "check SSL_CERT_FILE"),
     ],
 )

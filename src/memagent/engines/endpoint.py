@@ -244,14 +244,15 @@ def _address(url: str) -> httpx2.URL:
 def _client(connection: Connection, scheme: str) -> httpx2.AsyncClient:
     """The HTTP client. Raises `SettingsError` for what the environment asks for and cannot be had."""
     calls = connection.concurrency
-    # Certificates take a while to load; without TLS none are needed, and none are trusted.
-    verify = True if scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
+        # Certificates take a while to load; without TLS none are needed, and none trusted. SSL_CERT_FILE
+        # counts even where the proxies of the environment do not.
+        tls = httpx2.create_ssl_context() if scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         return httpx2.AsyncClient(
             timeout=httpx2.Timeout(None, connect=connection.connect_seconds),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=calls),
             trust_env=not connection.direct,
-            verify=verify,
+            verify=tls,
         )
     except ImportError as error:
         raise SettingsError(

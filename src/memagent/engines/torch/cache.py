@@ -52,6 +52,9 @@ def _aligned(one: torch.Tensor, two: torch.Tensor) -> torch.Tensor:
 class _RoomyLayer(DynamicLayer):  # type: ignore[misc, no-untyped-call, unused-ignore]
     """Keys and values are the filled parts of two larger tensors `(sequences, heads, tokens, size)`."""
 
+    keys: torch.Tensor
+    values: torch.Tensor
+
     def __init__(self, keys: torch.Tensor, values: torch.Tensor, rows: torch.Tensor, tokens: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
         self.dtype, self.device, self.is_initialized = keys.dtype, keys.device, True
