@@ -9,8 +9,10 @@ import platform
 import random
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -21,6 +23,18 @@ STORY = Path(__file__).parent.parent / "examples" / "blue_carbuncle.txt"
 _SYLLABLES = ("ka", "lo", "mi", "ren", "tas", "vor", "el", "dun", "shi", "bra", "que", "zen", "pol", "ith")
 _WORD = re.compile(r"\b[a-z]{5,}\b")
 _EVERY = 40  # of the longer words, one is replaced
+
+
+@contextmanager
+def started(script: str, *words: str) -> Iterator[int]:
+    """Run a server in a process of its own until the end; gives its port, which it prints first."""
+    process = subprocess.Popen([sys.executable, script, *words], stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    try:
+        yield int(process.stdout.readline())
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def varied(text: str, size_bytes: int) -> Iterator[str]:

@@ -25,7 +25,6 @@ import hashlib
 import json
 import math
 import re
-import subprocess
 import sys
 import time
 from collections import Counter, OrderedDict
@@ -38,6 +37,7 @@ from urllib.request import Request, urlopen
 
 sys.path.append(str(Path(__file__).parent.parent / "tests"))
 
+import measure
 from finder import reply_to
 
 from memagent.engines import open_engine
@@ -302,14 +302,8 @@ async def _serve(embedded: bool) -> None:
 @contextmanager
 def serving(embedded: bool = False) -> Iterator[int]:
     """Start the server in a process of its own; gives its port."""
-    command = [sys.executable, __file__, *(["embedded"] if embedded else [])]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout
-    try:
-        yield int(process.stdout.readline())
-    finally:
-        process.terminate()
-        process.wait()
+    with measure.started(__file__, *(["embedded"] if embedded else [])) as port:
+        yield port
 
 
 def reset(port: int, name: str, faults: float = 0.0, seed: int = 0) -> None:

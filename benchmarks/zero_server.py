@@ -12,13 +12,14 @@ import asyncio
 import json
 import re
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from urllib.request import urlopen
+
+import measure
 
 REPLY = (
     "Holmes read the name in the hat as Henry Baker; the goose was left with Peterson, who found the blue "
@@ -122,14 +123,8 @@ async def _serve(delay_seconds: float) -> None:
 @contextmanager
 def serving(delay_seconds: float = 0.0) -> Iterator[int]:
     """Start the server; gives its port."""
-    command = [sys.executable, __file__, str(delay_seconds)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout
-    try:
-        yield int(process.stdout.readline())
-    finally:
-        process.terminate()
-        process.wait()
+    with measure.started(__file__, str(delay_seconds)) as port:
+        yield port
 
 
 def completions(port: int) -> int:

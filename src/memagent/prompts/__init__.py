@@ -9,6 +9,7 @@ from memagent.prompts.ours import (
     OPENING,
     OVERWRITE,
     READER,
+    REWRITE,
     SECTIONS,
 )
 from memagent.prompts.templates import ENOUGH, MEMORY, UNCHANGED, Prompts, load_prompts, mark_of, prompts_from
@@ -24,6 +25,7 @@ __all__ = [
     "OPENING",
     "OVERWRITE",
     "READER",
+    "REWRITE",
     "SECTIONS",
     "UNCHANGED",
     "Prompts",

@@ -16,6 +16,13 @@ READER = Path(__file__).parents[1] / "engines" / "reader.toml"
 
 OPENING = "You read a long document piece by piece. Of what you have read, only your memory remains.\n\n"
 
+REWRITE = f"""\
+If the chunk gives nothing that helps to solve the problem, reply with the one word {UNCHANGED}. \
+Otherwise write the word {MEMORY} on the first line, alone, and below it the memory anew, so that the \
+problem can later be solved from it without the document: keep what it already holds for that, add what \
+the chunk gives, and copy names, numbers and quotations exactly."""
+"""How a memory is rewritten, or left alone, by workflows whose replies are marked."""
+
 SECTIONS = """\
 
 <chunk-{mark}>
@@ -95,15 +102,9 @@ quotations exactly. Reply with the new memory and nothing else.
 
 GATED = Prompts(
     update=OPENING
-    + f"""\
-If the chunk gives nothing that helps to solve the problem, reply with the one word {UNCHANGED}. \
-Otherwise write the word {MEMORY} on the first line, alone, and below it the memory anew, so that the \
-problem can later be solved from it without the document: keep what it already holds for that, add what \
-the chunk gives, and copy names, numbers and quotations exactly. If the memory now holds all that the \
-problem asks for, put the one word {ENOUGH} on a last line of its own.
-"""
-    + SECTIONS
-    + f"{UNCHANGED}, or {MEMORY} and the new memory:\n",
+    + REWRITE
+    + f" If the memory now holds all that the problem asks for, put the one word {ENOUGH} on a last line of its "
+    "own.\n" + SECTIONS + f"{UNCHANGED}, or {MEMORY} and the new memory:\n",
     answer=ANSWER,
     workflow="gated",
     replies="marked",

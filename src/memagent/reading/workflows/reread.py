@@ -11,21 +11,14 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from memagent.documents.tokens import shorten
-from memagent.prompts import ANSWER, ENOUGH, MEMORY, OPENING, SECTIONS, UNCHANGED, Prompts
+from memagent.prompts import ANSWER, ENOUGH, MEMORY, OPENING, REWRITE, SECTIONS, UNCHANGED, Prompts
 from memagent.reading.conversations import Reading
 from memagent.reading.ranking import best_places
 from memagent.reading.replies import read_gap, read_gated
 from memagent.types import Chunk, Conversation, Message
 
-_UPDATE = f"""\
-If the chunk gives nothing that helps to solve the problem, reply with the one word {UNCHANGED}. \
-Otherwise write the word {MEMORY} on the first line, alone, and below it the memory anew, so that the \
-problem can later be solved from it without the document: keep what it already holds for that, add what the \
-chunk gives, and copy names, numbers and quotations exactly.
-"""
-
 PROMPTS = Prompts(
-    update=OPENING + _UPDATE + SECTIONS + f"{UNCHANGED}, or {MEMORY} and the new memory:\n",
+    update=OPENING + REWRITE + "\n" + SECTIONS + f"{UNCHANGED}, or {MEMORY} and the new memory:\n",
     gap=f"""\
 You have read a long document piece by piece. All that remains of it is your memory. You may look up one \
 thing in the document before you answer the problem.
@@ -44,9 +37,9 @@ one short question, and nothing else: what has to be found out first? Use the na
 {ENOUGH}, or the question:
 """,
     again=OPENING
-    + _UPDATE
-    + "You have read the document once. This chunk is read again for the question, which helps to solve the "
-    "problem.\n"
+    + REWRITE
+    + "\nYou have read the document once. This chunk is read again for the question, which helps to solve "
+    "the problem.\n"
     + SECTIONS
     + f"""\
 <question-{{mark}}>

@@ -11,22 +11,14 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from memagent.concurrency import interleaved
-from memagent.prompts import ANSWER, MEMORY, MERGE, OPENING, SECTIONS, UNCHANGED, Prompts
+from memagent.prompts import ANSWER, MEMORY, MERGE, OPENING, REWRITE, SECTIONS, UNCHANGED, Prompts
 from memagent.reading.conversations import Reading
 from memagent.reading.replies import read_gated
 from memagent.reading.workflows.merging import BETWEEN, merge_all
 from memagent.types import Chunk, Conversation
 
 PROMPTS = Prompts(
-    update=OPENING
-    + f"""\
-If the chunk gives nothing that helps to solve the problem, reply with the one word {UNCHANGED}. \
-Otherwise write the word {MEMORY} on the first line, alone, and below it the memory anew, so that the \
-problem can later be solved from it without the document: keep what it already holds for that, add what the \
-chunk gives, and copy names, numbers and quotations exactly.
-"""
-    + SECTIONS
-    + f"{UNCHANGED}, or {MEMORY} and the new memory:\n",
+    update=OPENING + REWRITE + "\n" + SECTIONS + f"{UNCHANGED}, or {MEMORY} and the new memory:\n",
     merge=MERGE,
     answer=ANSWER,
     workflow="tree",
