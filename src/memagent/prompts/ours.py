@@ -103,8 +103,8 @@ quotations exactly. Reply with the new memory and nothing else.
 GATED = Prompts(
     update=OPENING
     + REWRITE
-    + f" If the memory now holds all that the problem asks for, put the one word {ENOUGH} on a last line of its "
-    "own.\n" + SECTIONS + f"{UNCHANGED}, or {MEMORY} and the new memory:\n",
+    + f" If the memory now holds all that the problem asks for, put the one word {ENOUGH} on a last line of "
+    "its own.\n" + SECTIONS + f"{UNCHANGED}, or {MEMORY} and the new memory:\n",
     answer=ANSWER,
     workflow="gated",
     replies="marked",
