@@ -11,8 +11,8 @@ import hashlib
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -214,21 +214,7 @@ def _add_notebooks(server: MCPServer[Any], desk: Desk) -> None:
                 document = note_document(text)
             else:
                 document = await asyncio.to_thread(desk.folders.open, paths or ())
-            found = await asyncio.to_thread(notebook, name)
-            addition = found.add(document, desk.engine, desk.settings, waiting=lambda: None)
-            beat = asyncio.create_task(_beat(lambda: addition.progress, ctx, desk.beat_seconds))
-            try:
-                async with aclosing(aiter(addition)) as conversations:
-                    async for _ in conversations:
-                        pass
-            finally:
-                beat.cancel()
-                await asyncio.gather(beat, return_exceptions=True)
-            return ToldAddition(
-                versions=[told_version(it) for it in addition.versions],
-                known=list(addition.known),
-                left_out=list(addition.skipped),
-            )
+            return await _added(desk, await asyncio.to_thread(notebook, name), document, ctx)
 
     @server.tool()
     async def notes_ask(name: Name, question: Question) -> ToldFromNotebook:
@@ -243,6 +229,18 @@ def _add_notebooks(server: MCPServer[Any], desk: Desk) -> None:
         """The versions of a notebook, with their memories, the last one last."""
         with _clear_errors():
             return [told_version(it) for it in await asyncio.to_thread(lambda: notebook(name).lineage())]
+
+
+async def _added(desk: Desk, notebook: Notebook, document: Document, ctx: Context) -> ToldAddition:
+    addition = notebook.add(document, desk.engine, desk.settings, waiting=lambda: None)
+    async with _beating(lambda: addition.progress, ctx, desk), aclosing(aiter(addition)) as conversations:
+        async for _ in conversations:
+            pass
+    return ToldAddition(
+        versions=[told_version(it) for it in addition.versions],
+        known=list(addition.known),
+        left_out=list(addition.skipped),
+    )
 
 
 @contextmanager
@@ -295,12 +293,19 @@ async def _watch(desk: Desk, job: Job, ctx: Context) -> None:
     def now() -> Progress:
         return desk.jobs.progress(job) or Progress()
 
+    events = desk.jobs.events(job, _FAR, desk.beat_seconds)
+    async with _beating(now, ctx, desk), aclosing(events):
+        async for event in events:
+            if event.name == "end":
+                return
+
+
+@asynccontextmanager
+async def _beating(now: Callable[[], Progress], ctx: Context, desk: Desk) -> AsyncIterator[None]:
+    """Have the client told meanwhile that the work goes on."""
     beat = asyncio.create_task(_beat(now, ctx, desk.beat_seconds))
     try:
-        async with aclosing(desk.jobs.events(job, _FAR, desk.beat_seconds)) as events:
-            async for event in events:
-                if event.name == "end":
-                    return
+        yield
     finally:
         beat.cancel()
         await asyncio.gather(beat, return_exceptions=True)

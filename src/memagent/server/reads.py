@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import closing
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
@@ -30,12 +31,21 @@ def _content(kind: str) -> dict[int | str, dict[str, Any]]:
 def reads_router(store: Store, jobs: Jobs, limits: Limits) -> APIRouter:
     """The routes."""
     router = APIRouter(prefix="/v1/reads", tags=["reads"])
+    _add_steering(router, store, jobs, limits)
+    _add_outcomes(router, store, jobs, limits.keep_alive_seconds)
+    return router
 
-    async def found(request: Request, id: str) -> Job:
-        job = await asyncio.to_thread(store.read, request.state.owner, id)
-        if job is None:
-            raise not_found("read", id)
-        return job
+
+async def _found(store: Store, request: Request, id: str) -> Job:
+    job = await asyncio.to_thread(store.read, request.state.owner, id)
+    if job is None:
+        raise not_found("read", id)
+    return job
+
+
+def _add_steering(router: APIRouter, store: Store, jobs: Jobs, limits: Limits) -> None:
+    """Routes that begin, list and end reads."""
+    found = partial(_found, store)
 
     @router.post("", status_code=201)
     async def start_read(request: Request, body: ReadRequest) -> dict[str, Any]:
@@ -57,6 +67,33 @@ def reads_router(store: Store, jobs: Jobs, limits: Limits) -> APIRouter:
     async def get_read(request: Request, id: Id) -> dict[str, Any]:
         """How far a read has come, its memory, and its answer once it is done."""
         return told_read(await found(request, id), jobs)
+
+    @router.post("/{id}/cancel")
+    async def cancel_read(request: Request, id: Id) -> dict[str, Any]:
+        """End a read; what it has read so far is kept."""
+        await jobs.cancel(await found(request, id))
+        return told_read(await found(request, id), jobs)
+
+    @router.post("/{id}/resume")
+    async def resume_read(request: Request, id: Id) -> dict[str, Any]:
+        """Continue a read that failed or was cancelled, from where it was."""
+        job = await found(request, id)
+        if not await asyncio.to_thread(store.requeue, id):
+            raise ApiError(409, f"{id} is {job.state}: there is nothing to resume", "not_resumable", "id")
+        jobs.wake()
+        return told_read(await found(request, id), jobs)
+
+    @router.delete("/{id}")
+    async def delete_read(request: Request, id: Id) -> dict[str, Any]:
+        """End a read if it runs, and delete it with its document and its journal."""
+        await jobs.cancel(await found(request, id))
+        await asyncio.to_thread(store.delete_read, id)
+        return {"id": id, "object": "read.deleted", "deleted": True}
+
+
+def _add_outcomes(router: APIRouter, store: Store, jobs: Jobs, keep_alive_seconds: float) -> None:
+    """Routes that tell what a read comes to."""
+    found = partial(_found, store)
 
     @router.get("/{id}/result")
     async def get_result(request: Request, id: Id) -> dict[str, Any]:
@@ -81,10 +118,10 @@ def reads_router(store: Store, jobs: Jobs, limits: Limits) -> APIRouter:
             after = int(last_event_id)
 
         async def told() -> AsyncGenerator[bytes, None]:
-            async for it in jobs.events(job, after, limits.keep_alive_seconds):
+            async for it in jobs.events(job, after, keep_alive_seconds):
                 yield event(it.data, it.name, None if it.number is None else str(it.number))
 
-        return await streamed(told(), event({"state": "queued"}, "progress"), limits.keep_alive_seconds + 1)
+        return await streamed(told(), event({"state": "queued"}, "progress"), keep_alive_seconds + 1)
 
     @router.get("/{id}/journal", response_class=Response, responses=_content("application/x-ndjson"))
     async def get_journal(request: Request, id: Id) -> Response:
@@ -99,30 +136,6 @@ def reads_router(store: Store, jobs: Jobs, limits: Limits) -> APIRouter:
         """The text that is read, of all its documents: the spans of conversations are places in it."""
         document = await asyncio.to_thread(store.document_of, await found(request, id))
         return StreamingResponse(in_thread(_text_of(document)), media_type="text/plain; charset=utf-8")
-
-    @router.post("/{id}/cancel")
-    async def cancel_read(request: Request, id: Id) -> dict[str, Any]:
-        """End a read; what it has read so far is kept."""
-        await jobs.cancel(await found(request, id))
-        return told_read(await found(request, id), jobs)
-
-    @router.post("/{id}/resume")
-    async def resume_read(request: Request, id: Id) -> dict[str, Any]:
-        """Continue a read that failed or was cancelled, from where it was."""
-        job = await found(request, id)
-        if not await asyncio.to_thread(store.requeue, id):
-            raise ApiError(409, f"{id} is {job.state}: there is nothing to resume", "not_resumable", "id")
-        jobs.wake()
-        return told_read(await found(request, id), jobs)
-
-    @router.delete("/{id}")
-    async def delete_read(request: Request, id: Id) -> dict[str, Any]:
-        """End a read if it runs, and delete it with its document and its journal."""
-        await jobs.cancel(await found(request, id))
-        await asyncio.to_thread(store.delete_read, id)
-        return {"id": id, "object": "read.deleted", "deleted": True}
-
-    return router
 
 
 def _text_of(document: Document) -> Iterator[bytes]:
