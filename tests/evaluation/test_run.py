@@ -217,6 +217,18 @@ def test_other_examples_are_another_run(serve: Serve, tmp_path: Path, examples: 
         run(tmp_path / "out", serve(find_code), replace(plan, workflows=("rag",)), resume=True)
 
 
+def test_shards_that_follow_the_concurrency_are_not_mixed(
+    serve: Serve, tmp_path: Path, examples: str
+) -> None:
+    plan = Plan(workflows=("tree", "gated"), examples=examples, count=2)
+    run(tmp_path / "out", serve(find_code), plan)
+    fewer = changed(SETTINGS, concurrency=3)
+    with pytest.raises(SettingsError, match=r"workflows\.tree\.shards was 8, now it is 3"):
+        run(tmp_path / "out", serve(find_code), plan, fewer, resume=True)
+    run(tmp_path / "given", serve(find_code), plan, changed(SETTINGS, shards=2))
+    assert len(run(tmp_path / "given", serve(find_code), plan, changed(fewer, shards=2), resume=True)) == 4
+
+
 def test_budgets_that_cannot_be_are_refused_before_a_call(
     serve: Serve, tmp_path: Path, examples: str
 ) -> None:

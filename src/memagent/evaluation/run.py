@@ -158,4 +158,9 @@ def _header(run: Evaluation, engine: Engine, attempts: int, workflows: dict[str,
             "tokenizer": model.tokenizer,
         },
         "prompts": {name: workflow.prompts.fingerprint for name, workflow in workflows.items()},
+        "workflows": {
+            name: own
+            for name, workflow in workflows.items()
+            if (own := workflow.own_settings(run.settings.read, model))
+        },
     }

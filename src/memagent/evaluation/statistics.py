@@ -19,7 +19,7 @@ from memagent.tasks.scoring import confidence_interval, paired_interval
 
 DEPTH_BINS = 10
 _LEAST_SPREAD = 1.5  # of lengths, longest over shortest: growth over less than that cannot be told
-_ERROR_CHARACTERS = 120
+_ALIKE_CHARACTERS = 120  # errors that have so many in common are of one kind
 _UNITS = ((1 << 20, "M"), (1 << 10, "K"))  # RULER's: its 128K are 131,072
 
 Group = TypeVar("Group", bound=Hashable)
@@ -256,14 +256,15 @@ def _bin(depth: float | None) -> int:
 
 
 def failures(results: Iterable[Scored]) -> Counter[tuple[str, str, str]]:
-    """How often each series failed for each cause: the error's class, and its text without its numbers."""
-    return Counter(
-        (result.series, result.row.cause or "", _kind_of_error(result.row.error))
-        for result in results
-        if result.row.error
-    )
+    """How often each series failed for each cause: the error's class, and its text without its numbers.
 
-
-def _kind_of_error(error: str) -> str:
-    text = re.sub(r"\d+", "N", " ".join(error.split()))
-    return text if len(text) <= _ERROR_CHARACTERS else text[: _ERROR_CHARACTERS - 1] + "…"
+    Texts that begin alike are one cause, with the text of the first.
+    """
+    first: dict[tuple[str, str, str], str] = {}
+    found: Counter[tuple[str, str, str]] = Counter()
+    for result in results:
+        if error := result.row.error:
+            text = re.sub(r"\d+", "N", " ".join(error.split()))
+            series, cause = result.series, result.row.cause or ""
+            found[series, cause, first.setdefault((series, cause, text[:_ALIKE_CHARACTERS]), text)] += 1
+    return found
