@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,11 @@ def home(tmp_path: Path) -> Path:
     (opened / "link.txt").symlink_to(tmp_path / "secret.txt")
     (opened / "linked").symlink_to(tmp_path / "secrets")
     return tmp_path
+
+
+def finish(work: Coroutine[Any, Any, Any]) -> Any:
+    """What some work comes to: what never ends has failed."""
+    return asyncio.run(asyncio.wait_for(work, 120))
 
 
 @asynccontextmanager
@@ -137,7 +142,7 @@ def test_asking_reports_progress_and_tells_sources(home: Path) -> None:
             answer = json.loads(found.content[0].text)["answer"]  # for clients without structured results
             assert answer == told["answer"]
 
-    asyncio.run(run())
+    finish(run())
     values = [progress for progress, _, _ in heard]
     assert values and values == sorted(set(values))
 
@@ -179,10 +184,10 @@ def test_a_read_goes_on_by_itself_and_is_not_paid_for_twice(
             await call(client, "ask", **question)
         return engine.paid
 
-    begun, paid = asyncio.run(first())
+    begun, paid = finish(first())
     (home / "whole").mkdir()
     (home / "whole" / "open").symlink_to(home / "open")
-    assert paid + asyncio.run(second(begun)) == asyncio.run(whole())
+    assert paid + finish(second(begun)) == finish(whole())
 
 
 def test_a_read_that_was_running_finishes_after_a_restart(
@@ -202,7 +207,7 @@ def test_a_read_that_was_running_finishes_after_a_restart(
             assert (await ended(client, id))["state"] == "done"
             return await call(client, "read_result", id=id)
 
-    told = asyncio.run(second(asyncio.run(first())))
+    told = finish(second(finish(first())))
     assert "FACT-7: seven" in told["answer"] and "secret" not in told["answer"]
     assert [("leads out" in it, "blank.txt has no text" in it) for it in told["left_out"]] == [
         (True, False),
@@ -236,7 +241,7 @@ def test_a_client_that_waits_hears_that_the_work_goes_on(
                 assert not found.is_error
                 assert len(heard) >= 6 and heard == sorted(set(heard)), "each is more than the one before"
 
-    asyncio.run(run())
+    finish(run())
 
 
 def test_an_ask_that_is_cut_off_ends_its_read_and_is_continued(
@@ -255,7 +260,7 @@ def test_an_ask_that_is_cut_off_ends_its_read_and_is_continued(
             told = await call(client, "ask", **question)
             assert told["answer"].startswith("FACT-1") and engine.paid == told["chunks"] + 1
 
-    asyncio.run(run())
+    finish(run())
 
 
 @pytest.mark.parametrize(
@@ -292,7 +297,7 @@ def test_only_what_is_in_the_open_folders_is_read(
             assert said in await refusal(client, "notes_add", name="diary", paths=paths)
         assert not engine.prompts
 
-    asyncio.run(run())
+    finish(run())
 
 
 def test_what_cannot_be_done_is_told_in_words(home: Path, facts: Callable[..., ScriptedEngine]) -> None:
@@ -310,7 +315,7 @@ def test_what_cannot_be_done_is_told_in_words(home: Path, facts: Callable[..., S
                 text = await refusal(client, tool, **arguments)
                 assert said in text and "Traceback" not in text
 
-    asyncio.run(run())
+    finish(run())
 
 
 def test_a_notebook_by_its_tools(home: Path, facts: Callable[..., ScriptedEngine]) -> None:
@@ -329,7 +334,7 @@ def test_a_notebook_by_its_tools(home: Path, facts: Callable[..., ScriptedEngine
             log = (await call(client, "notes_log", name="diary"))["result"]
             assert [it["parent"] for it in log] == [0, 1] and "FACT-7" in log[0]["memory"]
 
-    asyncio.run(run())
+    finish(run())
 
 
 def command(*words: str) -> StdioServerParameters:
@@ -347,7 +352,7 @@ def test_over_standard_input_two_at_once(home: Path, serve: Callable[..., Server
                 told = await call(client, "ask", question="Which facts?", paths=["short.txt"])
                 assert told["answer"].startswith("FACT-7: seven")
 
-    asyncio.run(asyncio.wait_for(run(), 120))
+    finish(run())
 
 
 def test_an_interrupt_ends_it_while_it_waits_for_input(home: Path, serve: Callable[..., Server]) -> None:
@@ -421,7 +426,7 @@ def test_over_http_with_a_key(home: Path, serve: Callable[..., Server], tmp_path
                 told = await call(client, "ask", question="Which facts?", paths=["short.txt"])
                 assert told["answer"].startswith("FACT-7: seven")
 
-        asyncio.run(asyncio.wait_for(run(), 120))
+        finish(run())
     finally:
         process.terminate()
         process.communicate(timeout=30)

@@ -124,10 +124,11 @@ def _check_origin(headers: dict[bytes, bytes], allowed: tuple[str, ...]) -> None
             f"a server without keys is for its own machine, not for {name[:100]!r}: start it with --keys",
             "invalid_host",
         )
-    if origin.netloc and origin.netloc != host and said not in allowed:
+    if said and origin.netloc != host and said not in allowed:  # "null" is a page that hides its place
         raise ApiError(
             403,
-            "a server without keys is not for web pages of other places: see --allow-origin",
+            "a server without keys is not for web pages of other places (memagent serve lets those in that "
+            "--allow-origin names)",
             "invalid_origin",
         )
 

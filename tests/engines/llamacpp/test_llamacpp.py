@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -11,7 +12,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,24 @@ def test_the_embedded_model_keeps_whole_batches_and_no_bit_changes(model: Path) 
     assert all(len(completion.logprobs) == 4 for completion in plain[:3])
     assert [it.usage.cached_tokens for it in keeping] == [128, 256, 128, 0, 128, 384]
     assert plain == [replace(it, usage=replace(it.usage, cached_tokens=0)) for it in keeping]
+
+
+def test_what_a_forwarded_chat_leaves_behind_changes_no_read(model: Path) -> None:
+    prompt = GATED.for_update("Who lost a hat?", STORY[:950], "")
+    body = {"model": "any", "messages": [asdict(message) for message in prompt], "max_tokens": 1}
+
+    async def run() -> None:
+        async with opened(None, adapter="none") as engine:
+            engine._engine.connection = replace(engine._engine.connection, record=True)
+            first = await engine.complete(prompt, Sampling(4))
+            async with engine.forward(body) as chat:
+                said = json.loads(b"".join([piece async for piece in chat.pieces]))
+            assert said["usage"]["prompt_tokens"] == first.usage.prompt_tokens
+            assert said["model"] == engine.model.name  # not the path of its file
+            assert await engine.complete(prompt, Sampling(4)) == first  # with as much from the cache, too
+            assert (await engine.complete(prompt, Sampling(4))).usage.cached_tokens == 384
+
+    asyncio.run(run())
 
 
 def test_calls_side_by_side_have_a_window_each(model: Path) -> None:

@@ -79,8 +79,11 @@ class LlamaCppEngine:
         """See `Forwards.forward`."""
         if not self._servers:
             raise EngineError(f"the engine of {self.model.name} is closed: open another")
-        async with self._engine.forward(body) as reply:
-            yield reply
+        try:
+            async with self._engine.forward(body) as reply:
+                yield reply
+        finally:
+            self._loopback.forget()  # a read's next prompt must not build on what the chat left
 
     async def aclose(self) -> None:
         """Stop the server and free the model; a call in flight ends with its batch. May be repeated."""
@@ -101,12 +104,13 @@ async def open_llamacpp(settings: EngineSettings) -> LlamaCppEngine:
     window = _window(path, settings.window_tokens)
     slots = settings.concurrency or 1
     key = secrets.token_hex(16)
-    start = ServerStart(path, window, slots, settings.threads or available_cores(), key, adapter)
+    name = await asyncio.to_thread(name_with, path.stem, adapter)
+    threads = settings.threads or available_cores()
+    start = ServerStart(path, window, slots, threads, key, adapter, name)
     server = await asyncio.to_thread(_serve, start)
     loopback = Loopback(server.listening_address, key)
     # A server that is stopped before it has begun to work never ends: wait until it has done something.
     await asyncio.to_thread(loopback.wait_until_it_works)
-    name = await asyncio.to_thread(name_with, path.stem, adapter)
     file = f"{path.name}, {path.stat().st_size} bytes"
     model = Model(name, loopback.count, file, window, slots, trained_with(adapter))
     # The embedded model reads short chunks, so that the instructions are a third of each prompt.
@@ -131,7 +135,10 @@ async def open_llamacpp(settings: EngineSettings) -> LlamaCppEngine:
 
 @dataclass(frozen=True, slots=True)
 class ServerStart:
-    """What a server is started with; each of the `slots` has a window of its own."""
+    """What a server is started with; each of the `slots` has a window of its own.
+
+    Its replies call the model by `name`, not by the path of its file.
+    """
 
     path: Path
     window_tokens: int
@@ -139,6 +146,7 @@ class ServerStart:
     threads: int
     key: str
     adapter: Path | None = None
+    name: str = ""
 
 
 def _serve(start: ServerStart) -> Any:
@@ -154,6 +162,7 @@ def parameters(xllamacpp: Any, start: ServerStart) -> Any:
     """llama.cpp's parameters, those that decide on speed and repeatability with the reason."""
     params = xllamacpp.CommonParams()
     params.model.path = str(start.path)
+    params.model_alias = {start.name or start.path.stem}
     if start.adapter:
         params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(str(start.adapter), 1.0)]
     params.n_ctx = start.window_tokens * start.slots  # llama.cpp counts that of all slots together

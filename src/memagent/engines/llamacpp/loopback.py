@@ -25,7 +25,7 @@ class Loopback:
         self._headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
         self._lock = threading.Lock()
         self._closed = False
-        self._last: list[int] = []  # the prompt before
+        self._last: list[int] | None = None  # the prompt that the cache holds, where that is known
 
     def count(self, text: str) -> int:
         """Tokens of a text, none of it taken as a special token. Raises `EngineError`."""
@@ -46,13 +46,18 @@ class Loopback:
         """
         prompt = self._post("/apply-template", {"messages": [asdict(message) for message in messages]})
         ids = self._tokens({"content": prompt["prompt"], "add_special": True, "parse_special": True})
-        same = next((n for n, (old, new) in enumerate(zip(self._last, ids)) if old != new), None)  # noqa: B905
-        common = min(len(self._last), len(ids)) if same is None else same
+        known, last = self._last is not None, self._last or []
+        same = next((n for n, (old, new) in enumerate(zip(last, ids)) if old != new), None)  # noqa: B905
+        common = min(len(last), len(ids)) if same is None else same
         # The first batch, which is that of the instructions, is worth keeping for the next prompts.
         kept = max(min(common, len(ids) - 1) // batch_tokens, len(ids) > batch_tokens) * batch_tokens
         self._last = ids
         another = int(ids[kept] == 0)  # here the common beginning ends
-        self._post("/completion", {"prompt": [*ids[:kept], another], "n_predict": 0, "cache_prompt": True})
+        self._post("/completion", {"prompt": [*ids[:kept], another], "n_predict": 0, "cache_prompt": known})
+
+    def forget(self) -> None:
+        """The cache holds something else by now, which the next prompt is not to build on."""
+        self._last = None
 
     def close(self) -> None:
         """Close the connection."""

