@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 
 from memagent import SettingsError
-from memagent.documents.tokens import estimate_tokens, load_tokenizer, shorten
+from memagent.documents.tokens import (
+    estimate_tokens,
+    fewest_tokens,
+    fewest_tokens_at_most,
+    load_tokenizer,
+    shorten,
+)
 from memagent.types import TokenCounter
 
 SENTENCES = ["The thief hid the blue stone inside the goose.", "Holmes read the hat.", "naïve café, 青い宝石"]
@@ -154,3 +160,17 @@ def test_shortening_a_long_text_takes_few_counts() -> None:
 
     assert len(shorten("x" * 1_000_000, 1000, count)) == 1000
     assert calls < 25
+
+
+SPACES = "".join(chr(code) for code in range(sys.maxunicode + 1) if chr(code).isspace())
+
+
+@settings(deadline=None)
+@given(st.text(st.one_of(st.sampled_from(SPACES), st.sampled_from("ab1.漢字かなé😀\ud800"), st.characters())))
+def test_the_quick_bound_is_never_below_the_fewest_tokens(text: str) -> None:
+    assert fewest_tokens(text) <= fewest_tokens_at_most(text)
+
+
+def test_the_quick_bound_knows_all_white_space() -> None:
+    text = "a" + "".join(f"{space}a" for space in SPACES)
+    assert fewest_tokens(text) == len(SPACES) + 1 == fewest_tokens_at_most(text)

@@ -21,6 +21,7 @@ _WEIGHTS = (
     (bytes(range(0xF0, 0xF5)), 2.0),  # emoji
 )
 _IDEOGRAPHS = bytes(range(0xE4, 0xEA))  # the first bytes of U+4000 to U+9FFF
+_SPACES = b" \t\n\v\f\r\x1c\x1d\x1e\x1f\xc2\xe1\xe2\xe3"  # the first bytes of all white space
 
 
 def estimate_tokens(text: str) -> int:
@@ -30,7 +31,7 @@ def estimate_tokens(text: str) -> int:
     modern tokenizers: too small a chunk is only slow.
     """
     rest, tokens = text.encode("utf-8", "replace"), 0.0
-    for kind, weight in _WEIGHTS:  # to delete bytes is by far the fastest way to count them
+    for kind, weight in _WEIGHTS:  # as in `_count`, with less to look through each time
         left = rest.translate(None, kind)
         tokens += (len(rest) - len(left)) * weight
         rest = left
@@ -44,8 +45,23 @@ def fewest_tokens(text: str) -> int:
     three ideographs.
     """
     raw = text.encode("utf-8", "replace")
-    ideographs = len(raw) - len(raw.translate(None, _IDEOGRAPHS))
-    return max(len(text.split()) + ideographs // 3, len(text) // 16)
+    return _fewest(text, raw, words=len(text.split()))
+
+
+def fewest_tokens_at_most(text: str) -> int:
+    """What `fewest_tokens` does not exceed, found several times as fast: each space counts as a word."""
+    raw = text.encode("utf-8", "replace")
+    return _fewest(text, raw, words=1 + _count(raw, _SPACES))
+
+
+def _fewest(text: str, raw: bytes, words: int) -> int:
+    ideographs = 0 if len(raw) == len(text) else _count(raw, _IDEOGRAPHS)
+    return max(words + ideographs // 3, len(text) // 16)
+
+
+def _count(raw: bytes, kind: bytes) -> int:
+    """How many bytes are of a kind: to delete them is by far the fastest way to count them."""
+    return len(raw) - len(raw.translate(None, kind))
 
 
 def load_tokenizer(path: str | Path) -> TokenCounter:

@@ -15,7 +15,12 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from memagent.documents.tokens import estimate_tokens, fewest_tokens, load_tokenizer
+from memagent.documents.tokens import (
+    estimate_tokens,
+    fewest_tokens,
+    fewest_tokens_at_most,
+    load_tokenizer,
+)
 from memagent.engines import is_missing_path
 from memagent.engines.adapters import adapter_of
 from memagent.engines.endpoint import (
@@ -155,7 +160,7 @@ class OpenAIEngine:
         if isinstance(sent, dict) and sent.get("error") and not sent.get("choices"):
             raise self._error(reply)
         completion = read_completion(sent, sampling, verbatim=self.connection.verbatim)
-        await asyncio.to_thread(_check_read_whole, messages, completion)
+        await _check_read_whole(messages, completion)
         return completion
 
     def _accepted(self, reply: HttpReply) -> HttpReply:
@@ -291,19 +296,26 @@ async def _model(name: str | None, engine: OpenAIEngine) -> Model:
     return replace(engine.model, name=name, window_tokens=window_of(models.get(name, {})))
 
 
-def _check_read_whole(messages: tuple[Message, ...], completion: Completion) -> None:
+async def _check_read_whole(messages: tuple[Message, ...], completion: Completion) -> None:
     """Raise `ContextOverflowError` if the server's own count shows that it dropped a part of the prompt.
 
     Some do so without a word (Ollama, where a prompt is longer than its `num_ctx`).
     """
-    read = completion.usage.prompt_tokens
-    fewest = sum(fewest_tokens(message.content) for message in messages)
-    if 0 < read < fewest * _LEAST_SHARE_READ - _LEAST_DROPPED_TOKENS:
+    texts, read = [message.content for message in messages], completion.usage.prompt_tokens
+    if not 0 < read < _least_read(sum(map(fewest_tokens_at_most, texts))):
+        return
+    fewest = await asyncio.to_thread(lambda: sum(map(fewest_tokens, texts)))
+    if read < _least_read(fewest):
         raise ContextOverflowError(
             f"the endpoint read {read:,} tokens of a prompt that has at least {fewest:,}, and dropped the "
             "rest without a word: give its model a larger window (num_ctx, for Ollama), or lower "
             "--chunk-tokens"
         )
+
+
+def _least_read(fewest: int) -> float:
+    """How many tokens a server counts that has read a prompt of at least so many."""
+    return fewest * _LEAST_SHARE_READ - _LEAST_DROPPED_TOKENS
 
 
 def backoff_seconds(attempt: int, retry_after_seconds: float | None = None) -> float:
