@@ -329,6 +329,9 @@ def test_a_notebook_by_its_tools(home: Path, facts: Callable[..., ScriptedEngine
             await call(client, "notes_add", name="diary", text="FACT-8: eight")
             told = await call(client, "notes_ask", name="diary", question="Which?")
             assert told["version"] == 2 and "FACT-7: seven; FACT-8: eight" in told["answer"]
+            assert told["statements"][0]["text"] == told["answer"]  # one sentence, of two places
+            assert told["statements"][0]["source"] is None
+            log = (await call(client, "notes_log", name="diary"))["result"]
             listed = await call(client, "notes_list")
             assert listed["result"] == [{"name": "diary", "about": "all facts", "version": 2}]
             log = (await call(client, "notes_log", name="diary"))["result"]

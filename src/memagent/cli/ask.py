@@ -6,7 +6,7 @@ import asyncio
 import glob
 import os
 import sys
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -20,6 +20,7 @@ from memagent.cli.dry_run import dry_run as forecast_all
 from memagent.cli.each import ask_each, each_flags
 from memagent.cli.finding import with_found_model
 from memagent.cli.flags import PATH, Command, quiet_and_verbose, with_settings
+from memagent.cli.memories import citations
 from memagent.cli.messages import exit_code, print_error, say, say_json, warn
 from memagent.cli.progress import ReadDisplay
 from memagent.concurrency import side_by_side
@@ -206,7 +207,7 @@ async def _answer_all(asked: Asked, display: ReadDisplay, as_json: bool, console
                     elif as_json:
                         say_json(asdict(outcome))
                     else:
-                        answer_text = "\n".join([outcome.answer, *_citations(outcome)])
+                        answer_text = "\n".join([outcome.answer, *citations(outcome.statements)])
                         several = len(asked.questions) > 1
                         say(f"{separator}{question}\n{answer_text}" if several else answer_text)
                         separator = "\n"
@@ -226,17 +227,6 @@ async def _outcomes(
             async for question, outcome in outcomes:
                 number += 1
                 yield number, question, outcome
-
-
-def _citations(result: Result) -> Iterator[str]:
-    """Each statement of an answer, with the place in the document that says it."""
-    for statement in result.statements:
-        yield f"\n- {statement.text}"
-        if (found := statement.source) is None:
-            yield "  the document does not say so in these words"
-        else:
-            page = "" if found.page is None else f", page {found.page}"
-            yield f"  {found.file}{page}, characters {found.start:,} to {found.end:,}: {found.excerpt!r}"
 
 
 async def _answer(

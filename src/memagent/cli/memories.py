@@ -1,16 +1,17 @@
-"""How a memory changed, sentence by sentence, in colour on a terminal."""
+"""How a memory changed, sentence by sentence, in colour on a terminal; and where sentences come from."""
 
 from __future__ import annotations
 
 import difflib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from rich.console import Console
 from rich.text import Text
 
 from memagent.cli.messages import harmless, say
+from memagent.reading.sources import Statement
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 _STYLES = {"+": "green", "-": "red"}
@@ -25,6 +26,19 @@ def say_styled(text: str, style: str = "") -> None:
     with out.capture() as captured:
         out.print(Text(harmless(text), style=style))
     say(captured.get().removesuffix("\n"))
+
+
+def citations(
+    statements: Iterable[Statement], unsupported: str = "the document does not say so in these words"
+) -> Iterator[str]:
+    """Each statement of an answer, with the place in the document that says it."""
+    for statement in statements:
+        yield f"\n- {statement.text}"
+        if (found := statement.source) is None:
+            yield f"  {unsupported}"
+        else:
+            page = "" if found.page is None else f", page {found.page}"
+            yield f"  {found.file}{page}, characters {found.start:,} to {found.end:,}: {found.excerpt!r}"
 
 
 def say_changes(before: str, after: str, indent: str = "") -> bool:

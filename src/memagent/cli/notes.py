@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 
 from memagent.cli.flags import PATH, Command, quiet_and_verbose, with_settings
-from memagent.cli.memories import say_changes, say_styled
+from memagent.cli.memories import citations, say_changes, say_styled
 from memagent.cli.messages import say, say_json, tell, warn
 from memagent.cli.progress import ReadDisplay
 from memagent.documents.opening import Document, open_document
@@ -26,7 +26,7 @@ from memagent.settings import Settings
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_NOT_FOR_NOTES = ("early_exit", "cite", "passages", "passage_tokens")
+_NOT_FOR_NOTES = ("early_exit", "passages", "passage_tokens")
 _MOST_NAMED = 3
 
 
@@ -88,7 +88,7 @@ def list_notebooks(console: Console, /, as_json: bool, notebooks: Notebooks) -> 
 @_AS_JSON
 @_of_notebooks
 @quiet_and_verbose
-@with_settings("engine", "read", leave_out=(*_NOT_FOR_NOTES, "answer_tokens"))
+@with_settings("engine", "read", leave_out=(*_NOT_FOR_NOTES, "answer_tokens", "cite"))
 @click.pass_obj
 def add(
     console: Console,
@@ -188,7 +188,8 @@ def ask(
             of = {"notebook": found.notebook, "version": found.version, "question": question}
             say_json(of | asdict(told))
             return 0
-        say(told.answer)
+        unsupported = "the memory has no place for it"
+        say("\n".join([told.answer, *citations(told.statements, unsupported)]))
         if not quiet:
             cost = "" if told.cost is None else f", cost {told.cost:.4g}"
             tokens = f"{told.prompt_tokens:,} tokens in, {told.completion_tokens:,} out{cost}"

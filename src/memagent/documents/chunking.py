@@ -72,8 +72,8 @@ def _pieces(blocks: Pass, chunk_tokens: int, count_tokens: TokenCounter) -> Iter
         head = f"[file-{mark}: {source.title}]\n" if titled else ""
         if head and count_tokens(head) * 2 > chunk_tokens:  # it would leave no room for the text
             head = ""
-        offset, pages = end, list[tuple[int, int | None]]()
-        texts = _noting_pages(own, offset, pages)
+        offset, pages = end - source.characters_before, list[tuple[int, int | None]]()
+        texts = _noting_pages(own, end, pages)
         for text, tokens, last in _cut(texts, chunk_tokens, _counting_behind(head, count_tokens)):
             start, end = end, end + len(text)
             spans = _by_page(start, end, pages)

@@ -55,7 +55,8 @@ class DocumentFile:
     `name` is the path as it was given, `title` what the model is shown of it. `named` tells that the user
     named it, or a pattern for it, rather than a directory it is in. `gzipped` bytes are unpacked first. A
     `doubtful` encoding is a guess from a short text.
-    `size_bytes` are read from byte `start` on, which is 0 but for plain text whose beginning is known.
+    `size_bytes` are read from byte `start` on, which is 0 but for plain text whose beginning is known: that
+    has so many `characters_before`.
     """
 
     name: str
@@ -68,6 +69,7 @@ class DocumentFile:
     doubtful: bool = False
     title: str = ""
     start: int = 0
+    characters_before: int = 0
 
 
 class Print(NamedTuple):

@@ -253,6 +253,11 @@ def text_document(text: str, name: str = "text") -> Document:
     return Document((DocumentFile(name, content, "text", "utf-8", len(content), title=name),))
 
 
+def characters_of(source: DocumentFile) -> int:
+    """How many characters the text of a source has. Blocks; raises `DocumentError`."""
+    return sum(len(block.text) for block in Document((source,)).blocks()._texts(0, source))
+
+
 def _kept_input() -> IO[bytes]:
     """Standard input in a file without a name, which is gone with the process."""
     kept = tempfile.TemporaryFile()  # noqa: SIM115 the document keeps it

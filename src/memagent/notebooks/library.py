@@ -23,9 +23,10 @@ import portalocker
 
 from memagent.errors import SettingsError
 from memagent.notebooks.news import Portion
+from memagent.reading.sources import Source, Statement
 from memagent.settings import user_data_path
 
-FORMAT = 1
+FORMAT = 2
 _SCHEMA = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS notebooks (
@@ -51,6 +52,7 @@ class Version:
 
     `parent` is the version that it came from, `portions` what was read for it, `created` seconds since 1970.
     `memory_tokens` is the budget that the memory was written under; the other counts are as in `Result`.
+    `statements` are those of the memory with the places that they come from, in the files as they were read.
     """
 
     number: int
@@ -69,6 +71,7 @@ class Version:
     cached_tokens: int = 0
     completion_tokens: int = 0
     cost: float | None = None
+    statements: tuple[Statement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,4 +273,7 @@ def _entry(row: sqlite3.Row) -> Entry:
 
 def _version(record: str) -> Version:
     values = json.loads(record)
-    return Version(**{**values, "portions": tuple(Portion(**it) for it in values["portions"])})
+    values["portions"] = tuple(Portion(**it) for it in values["portions"])
+    told = values.get("statements", ())
+    values["statements"] = tuple(Statement(it["text"], it["source"] and Source(**it["source"])) for it in told)
+    return Version(**values)

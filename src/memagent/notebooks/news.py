@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 from memagent.documents.files import DocumentFile, bytes_at, prefix_digests
-from memagent.documents.opening import Document, text_document
+from memagent.documents.opening import Document, characters_of, text_document
 from memagent.errors import SettingsError
 
 _UTF8 = ("utf-8", "utf-8-sig")
@@ -109,7 +109,9 @@ def _slice(source: DocumentFile, start: int, end: int) -> DocumentFile:
     rest = replace(source, start=start, size_bytes=end - start)
     if not start:
         return rest
-    return replace(rest, title=f"{source.title} (continued)", named=False)  # nothing new in it is no error
+    before = characters_of(replace(source, size_bytes=start))
+    rest = replace(rest, characters_before=before, title=f"{source.title} (continued)")
+    return replace(rest, named=False)  # nothing new in it is no error
 
 
 def _line_start(source: DocumentFile, place: int) -> int:

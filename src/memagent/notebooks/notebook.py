@@ -118,7 +118,9 @@ class Notebook:
         if not found.memory.strip():
             why = "nothing was read yet" if not found.number else "nothing of what was read was to be kept"
             raise SettingsError(f"the notebook {entry.name!r} is empty, {why}: add to it, then ask")
-        remembered = await answer_from(found.memory, question, engine, settings, found.memory_tokens)
+        remembered = await answer_from(
+            found.memory, question, engine, settings, found.memory_tokens, found.statements
+        )
         return NotebookAnswer(entry.name, found.number, question, remembered)
 
     @contextmanager
@@ -172,8 +174,9 @@ class Addition:
         self.skipped = document.skipped
         self._notebook, self._notebooks, self._id = notebook, notebook._notebooks, notebook._id
         self._document, self._engine, self._waiting = document, engine, waiting
-        # All is read to its end: what counts as read must have been.
-        self._settings = settings.changed(early_exit=False, cite=False)
+        # All is read to its end: what counts as read must have been. Where a statement came from is noted
+        # now: the files may be gone when somebody asks.
+        self._settings = settings.changed(early_exit=False, cite=True)
 
     @property
     def progress(self) -> Progress:
@@ -222,6 +225,7 @@ class Addition:
             trace=traces,
             resume=True,
             memory=base.memory,
+            statements=base.statements,
             answers=False,
         )
         budget_tokens = (await asyncio.to_thread(lambda: read.budgets)).memory_tokens
@@ -252,7 +256,7 @@ def _told(read: Read) -> dict[str, Any]:
         "memory", "model", "workflow", "chunks", "document_tokens", "calls", "cut", "prompt_tokens",
         "cached_tokens", "completion_tokens", "cost",
     )  # fmt: skip
-    return {name: getattr(result, name) for name in names}
+    return {name: getattr(result, name) for name in names} | {"statements": read.progress.statements}
 
 
 def _lineage(versions: Sequence[Version], current: int) -> list[Version]:

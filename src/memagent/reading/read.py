@@ -77,6 +77,7 @@ class Read:
         trace: where the journal goes (none is kept without it); with `resume`, one journal to continue, or
             several, of which the first is taken that is of this read.
         memory: the memory to start from.
+        statements: those of that memory, with their sources.
         asks: whether the model is asked what a reply was that no marker explains; not in training.
         answers: whether it ends with an answer; otherwise with the memory alone, and its journal with the
             last update.
@@ -95,6 +96,7 @@ class Read:
         trace: Path | Sequence[Path] | None = None,
         resume: bool = False,
         memory: str = "",
+        statements: Sequence[Statement] = (),
         asks: bool = True,
         answers: bool = True,
     ) -> None:
@@ -113,14 +115,14 @@ class Read:
         self.stopped_early = False
         self._provenance = self._workflow.provenance() if self._workflow.provenance else None
         if self.settings.cite and self._provenance is None:
-            self._provenance = Provenance()
+            self._provenance = Provenance(statements)
         self._traces = [trace] if isinstance(trace, Path) else list(trace or ())
         self._resume, self._memory, self._asks, self._answers = resume, memory, asks, answers
         self._journal: Journal | None = None
         self._budgets: Budgets | None = None
         self._bytes_read = 0
         self._encodings = {it.name: it.encoding for it in document.sources if it.encoding}
-        self._meter = Meter(self.settings, Progress(memory=memory))
+        self._meter = Meter(self.settings, Progress(memory=memory, statements=tuple(statements)))
         self._started = time.perf_counter()
 
     @property
@@ -174,7 +176,7 @@ class Read:
                         await journal.append(conversation)
                     await self._take(conversation)
                     yield conversation
-            if self._provenance:
+            if self._provenance and self._answers:
                 self.statements = await asyncio.to_thread(self._cited, self._provenance, reading)
                 self.answer = self._provenance.bare(self.answer)
             if journal and self._answers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from memagent.documents.opening import text_document
@@ -12,6 +13,7 @@ from memagent.reading.conversations import Reading
 from memagent.reading.passes import Passes
 from memagent.reading.progress import Meter
 from memagent.reading.replies import without_thought
+from memagent.reading.sources import Provenance, Statement
 from memagent.reading.workflows import chosen_workflow
 from memagent.settings import ReadSettings
 from memagent.types import Engine
@@ -19,7 +21,11 @@ from memagent.types import Engine
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """An answer from a memory. Token counts are the engine's; `cost` is None without prices."""
+    """An answer from a memory. Token counts are the engine's; `cost` is None without prices.
+
+    `statements` are those of the answer with the places that the memory's come from, if the settings ask for
+    them (`cite`).
+    """
 
     answer: str
     model: str
@@ -28,10 +34,16 @@ class Remembered:
     completion_tokens: int
     cost: float | None
     seconds: float
+    statements: tuple[Statement, ...] = ()
 
 
 async def answer_from(
-    memory: str, problem: str, engine: Engine, settings: ReadSettings | None = None, memory_tokens: int = 0
+    memory: str,
+    problem: str,
+    engine: Engine,
+    settings: ReadSettings | None = None,
+    memory_tokens: int = 0,
+    statements: Sequence[Statement] = (),
 ) -> Remembered:
     """Answer a problem from a memory alone, as the workflow answers at its end.
 
@@ -41,6 +53,7 @@ async def answer_from(
         engine: what completes the chat; it stays open.
         settings: how to read: workflow, templates, budgets and sampling are heeded.
         memory_tokens: the budget that the memory was written under, if it is known.
+        statements: those of the memory, with their sources.
 
     Raises `SettingsError` for an empty problem or memory and for what does not fit its budget; `EngineError`.
     """
@@ -63,14 +76,22 @@ async def answer_from(
     meter = Meter(settings)
     meter.conversation(conversation, 0, conversation.seconds)
     now = meter.progress
+    answer = prompts.restore(without_thought(conversation.completion.text))
+    cited: tuple[Statement, ...] = ()
+    if workflow.provenance or settings.cite:
+        provenance = workflow.provenance() if workflow.provenance else Provenance(statements)
+        await asyncio.to_thread(provenance.update, conversation)
+        cited = await asyncio.to_thread(provenance.answer, answer)
+        answer = provenance.bare(answer)
     return Remembered(
-        answer=prompts.restore(without_thought(conversation.completion.text)),
+        answer=answer,
         model=model.name,
         prompt_tokens=now.prompt_tokens,
         cached_tokens=now.cached_tokens,
         completion_tokens=now.completion_tokens,
         cost=now.cost,
         seconds=round(conversation.seconds, 3),
+        statements=cited,
     )
 
 

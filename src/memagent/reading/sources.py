@@ -75,11 +75,14 @@ class Sources(Protocol):
 
 
 class Provenance:
-    """The statements of a memory with their sources, while a document is read."""
+    """The statements of a memory with their sources, while a document is read.
 
-    def __init__(self) -> None:
+    `statements` are those of the memory that it begins with.
+    """
+
+    def __init__(self, statements: Iterable[Statement] = ()) -> None:
         self._chunks: dict[int, Chunk] = {}
-        self._statements: dict[str, Source | None] = {}
+        self._statements = {it.text: it.source for it in statements}
         self._dropped: dict[str, Source] = {}  # out of the memory, but may come back
 
     def chunk(self, chunk: Chunk) -> None:

@@ -221,8 +221,11 @@ def _add_notebooks(server: MCPServer[Any], desk: Desk) -> None:
         """Answer a question from a notebook's memory alone."""
         with _clear_errors():
             found = await asyncio.to_thread(notebook, name)
-            told = await found.ask(question, desk.engine, desk.settings)
-            return ToldFromNotebook(answer=told.remembered.answer, version=told.version)
+            told = await found.ask(question, desk.engine, desk.settings.changed(cite=True))
+            said = told.remembered
+            return ToldFromNotebook(
+                answer=said.answer, version=told.version, statements=list(said.statements)
+            )
 
     @server.tool()
     async def notes_log(name: Name) -> list[ToldVersion]:

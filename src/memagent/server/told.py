@@ -72,10 +72,11 @@ class ToldAddition(BaseModel):
 
 
 class ToldFromNotebook(BaseModel):
-    """An answer from a notebook's memory."""
+    """An answer from a notebook's memory; `statements` are its sentences with the places that say them."""
 
     answer: str
     version: int
+    statements: list[Statement]
 
 
 def told_read(job: Job, live: Progress | None) -> ToldRead:

@@ -1,0 +1,144 @@
+"""Where the statements of a notebook come from: what is told of a file stands in it, wherever it grew."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memagent import Completion, Message, Model, ReadSettings, Sampling, open_document
+from memagent.cli import main
+from memagent.engines.scripted import count_words
+from memagent.notebooks import Notebook, Notebooks, note_document
+from memagent.reading.sources import Statement
+from server import Server, read_facts
+
+SETTINGS = ReadSettings(chunk_tokens=40, memory_tokens=500, answer_tokens=500, problem_tokens=20)
+
+
+class Keeper:
+    """Keeps each sentence with the word "key" of what it reads; its answer adds one that nobody wrote."""
+
+    model = Model("keeper", count_words, "words")
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        prompt = messages[-1].content
+        chunk, memory = (re.search(rf"<{it}-\w+>\n(.*?)\n</{it}", prompt, re.S) for it in ("chunk", "memory"))
+        if "ADD" in prompt:
+            return Completion("\n".join(f'ADD "{it}"' for it in keys(chunk[1] if chunk else "")) or "UNCHANGED")
+        kept = keys(memory[1]) if memory else []
+        if chunk is None:
+            marks = re.findall(r"(E\d+) ", prompt)
+            return Completion(" ".join([*kept, *(f"[{it}]" for it in marks), "The moon is a key of cheese."]))
+        new = [it for it in keys(chunk[1]) if it not in kept]
+        whole = "\n".join([*kept, *new]) or "Nothing."
+        gated = "MEMORY\n" + whole if new else "UNCHANGED"
+        return Completion(gated if "UNCHANGED" in prompt else whole)
+
+    async def aclose(self) -> None: ...
+
+
+def keys(text: str) -> list[str]:
+    return re.findall(r"[^.\n\"]*\bkey\b[^.\n\"]*\.", text)
+
+
+def add(notebook: Notebook, *paths: Path, settings: ReadSettings = SETTINGS) -> None:
+    async def run() -> None:
+        async for _ in notebook.add(open_document(*paths), Keeper(), settings):
+            pass
+
+    asyncio.run(run())
+
+
+def ask(notebook: Notebook, settings: ReadSettings = SETTINGS, **values: Any) -> tuple[Statement, ...]:
+    cited = settings.changed(cite=True)
+    return asyncio.run(notebook.ask("Which keys?", Keeper(), cited, **values)).remembered.statements
+
+
+def text_of(path: Path) -> str:
+    return "".join(block.text for block in open_document(path).blocks())
+
+
+@pytest.mark.parametrize("workflow", ["gated", "overwrite", "evidence"])
+@pytest.mark.parametrize(("name", "line"), [
+    ("log.txt", "{}\n"),
+    ("log.txt", "é 鵝 \U0001fabf {}\r\n"),
+    ("rows.jsonl", '{{"say": "{}"}}\n'),
+])  # fmt: skip
+def test_sources_stand_in_files_that_grow(name: str, line: str, workflow: str, tmp_path: Path) -> None:
+    path, settings = tmp_path / name, SETTINGS.changed(workflow=workflow)
+    notebook = Notebook.new("keys", "all keys", Notebooks(tmp_path / "notebooks"))
+    written = ["The red key hangs in the hall.", "Nothing else.", "The blue key is lost.", "A key of iron."]
+    path.write_bytes(b"\xef\xbb\xbf" if name == "log.txt" else b"")
+    for sentence in written:
+        with path.open("a", encoding="utf-8", newline="") as file:
+            file.write(line.format(sentence))
+        add(notebook, path, settings=settings)
+    told = notebook.version().statements
+    assert len([it for it in told if it.source]) == 3
+    text = text_of(path)
+    for it in [*told, *ask(notebook, settings)]:
+        assert it.source is None or it.source.excerpt == text[it.source.start : it.source.end]
+    said = {it.text: it.source and it.source.file for it in ask(notebook, settings)}
+    assert said["The moon is a key of cheese."] is None
+    assert sum(it == str(path) for it in said.values()) == 3 or workflow == "evidence"
+
+
+def test_where_it_was_read_is_known_when_the_file_is_gone(tmp_path: Path) -> None:
+    notebook = Notebook.new("keys", "all keys", Notebooks(tmp_path / "notebooks"))
+    first, second = tmp_path / "first.txt", tmp_path / "second.txt"
+    first.write_text("Some words. The red key hangs in the hall. More words.")
+    second.write_text("The blue key is lost.")
+    add(notebook, first)
+    first.unlink()
+    add(notebook, second)
+    red, blue, _ = ask(notebook)
+    assert red.source and (red.source.file, red.source.start) == (str(first), 12)
+    assert blue.source and (blue.source.file, blue.source.start) == (str(second), 0)
+    notebook.undo()
+    assert [it.text for it in ask(notebook) if it.source] == [red.text]
+    assert [bool(it.source) for it in ask(notebook, version=2)] == [True, True, False]
+    assert not asyncio.run(notebook.ask("Which keys?", Keeper(), SETTINGS)).remembered.statements
+
+
+def test_a_notebook_of_the_format_before_is_read_on(tmp_path: Path) -> None:
+    notebooks = Notebooks(tmp_path / "notebooks")
+    notebook = Notebook.new("keys", "all keys", notebooks)
+
+    async def run() -> None:
+        async for _ in notebook.add(note_document("The red key hangs."), Keeper(), SETTINGS):
+            pass
+
+    asyncio.run(run())
+    with notebooks._changing() as db:
+        (record,) = db.execute("SELECT record FROM versions").fetchone()
+        old = {name: it for name, it in json.loads(record).items() if name != "statements"}
+        db.execute("UPDATE versions SET record = ?", (json.dumps(old),))
+        db.execute("PRAGMA user_version = 1")
+    again = Notebook("keys", Notebooks(tmp_path / "notebooks"))
+    assert again.version().statements == () and "red key" in again.version().memory
+    assert [it.source for it in ask(again)] == [None, None]
+
+
+def test_sources_on_the_command_line(
+    serve: Callable[..., Server], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    server = serve(lambda messages: read_facts(messages).replace("; ", "\n"))
+    options = ["--notebooks", str(tmp_path), "--base-url", server.base_url, "--quiet"]
+    path = tmp_path / "a.txt"
+    path.write_text("FACT-1: red\n")
+    assert main(["notes", "new", "x", "--about", "all facts", *options[:2]]) == 0
+    assert main(["notes", "add", "x", str(path), *options]) == 0
+    capsys.readouterr()
+    assert main(["notes", "ask", "x", "Which facts?", "--cite", *options]) == 0
+    out = capsys.readouterr().out
+    assert f"- FACT-1: red\n  {path}, characters 0 to 11: 'FACT-1: red'\n" in out
+    assert "  the memory has no place for it" in out  # the seal is nobody's
+    assert main(["notes", "ask", "x", "Which facts?", "--cite", "--json", *options]) == 0
+    told = json.loads(capsys.readouterr().out)["statements"]
+    assert told[0]["source"]["excerpt"] == "FACT-1: red"
