@@ -50,6 +50,7 @@ def test_the_scores_go_to_stdout_and_the_progress_to_stderr(
     out, err = capsys.readouterr()
     assert out.startswith("**full**, 4 examples a cell\n\n| task |")
     assert out.count("| hats | 100.0 [51, 100] |") == 2
+    assert "| workflow | size | document | calls | critical path |" in out
     assert "hats, as it is, full: 100.0, 4 attempts" in err and "gated: 100.0, 4 attempts" in err
     assert len(lines()) == 8
 
@@ -66,6 +67,19 @@ def test_a_terminal_has_a_bar_for_each_cell_under_way() -> None:
     shown = said.getvalue()
     assert "vt, 2,048 tokens, full: 50.0, 1 failed, 2 attempts" in shown
     assert "vt, 2,048 tokens, gated: 50.0" in shown and "1/2" in shown and "3/4" in shown
+
+
+def test_a_dry_run_says_what_it_costs_at_most(
+    command: list[str], capsys: pytest.CaptureFixture[str], serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(lambda messages: "a hat")
+    monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+    prices = ["--prompt-price", "0", "--completion-price", "1000000"]
+    assert main([*command, *prices, "--dry-run", "--answer-tokens", "8", "--memory-tokens", "20"]) == 0
+    out, _ = capsys.readouterr()
+    assert "| hats | as it is | full | 4 | 4 |" in out and "| 32 | 32 |\n" in out
+    assert "at most for all attempts: 12 calls" in out and "cost 144" in out
+    assert not Path("rows").exists() and not server.asked
 
 
 def test_quiet_says_nothing_on_stderr(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,6 +64,8 @@ def test_every_attempt_has_its_row(serve: Serve, tmp_path: Path, examples: str) 
     assert len(rows) == len({row.key for row in rows}) == 6 * len(ALL_READERS) * 2
     assert {row.score for row in rows} == {1.0} and {row.error for row in rows} == {None}
     assert sum(row.calls for row in rows) == len(server.paid)
+    in_order = ("overwrite", "gated", "heads", "evidence", "refine", "full")
+    assert all(row.critical_path == row.calls for row in rows if row.workflow in in_order)
     assert all(row.prompt_tokens > 50 and row.completion_tokens > 2 and row.seconds > 0 for row in rows)
     assert {row.task for row in rows} == {"lamps"} and {row.length for row in rows} == {None}
 

@@ -69,14 +69,28 @@ def test_the_numbers_are_those_worked_by_hand(tmp_path: Path) -> None:
     assert "| gated | 1.00 | 1.00 |" in told and "| full | 1.00 | 2.00 |" in told
     assert "8 of 48 attempts failed; each counts as 0" in told
     assert "| full | ContextOverflowError | N tokens are too many | 8 |" in told
-    assert "| gated | 2K | 2,048 | 2.0 | 4,096 | 0 | 2.0 | 8 |" in told
-    assert "| full | 8K | 8,192 | – | – | – | – | 0 |" in told
+    assert "| gated | 2K | 2,048 | 2.0 | – | 4,096 | 0 | 0 | 2.0 | – | 8 |" in told
+    assert "| full | 8K | 8,192 | – | – | – | – | – | – | – | 0 |" in told
     assert "Points above **gated**" in told
     assert "| full | 8 | +25.0 [-12, +52] | +25.0 [-12, +52] | -75.0 [-96, -24] | -8.3 [-38, +24] |" in told
     assert "±7 points" in told.replace("\n", " ")
     growth = {line["workflow"]: line for line in data["growth"]}
     assert growth["gated"]["tokens_exponent"] == pytest.approx(1.0, abs=1e-9)
     assert growth["full"]["seconds_exponent"] == pytest.approx(2.0, abs=1e-9)
+
+
+def test_costs_are_those_worked_by_hand(tmp_path: Path) -> None:
+    rows = [
+        row(index=0, critical_path=2, prompt_tokens=1000, cached_tokens=400, cost=0.5),
+        row(index=1, critical_path=3, prompt_tokens=2000, cached_tokens=0, cost=0.25),
+        row(index=2, critical_path=1, prompt_tokens=10, cost=0.0625, score=0.0, error="HTTP 503", cause="E"),
+    ]
+    told, data = report(write(tmp_path / "run", rows))
+    assert "| gated | 2K | 2,000 | 2.0 | 2.5 | 1,300 | 200 | 10 | 1.0 | 0.375 | 0 |" in told
+    assert "3 attempts, cost 0.8125 in all" in told
+    (size,) = data["by_size"]
+    assert (size["critical_path"], size["computed_tokens"], size["cached_tokens"]) == (2.5, 1300, 200)
+    assert (size["cost"], size["paid"]) == (0.375, 0.8125)
 
 
 def test_json_says_all_that_the_tables_say(tmp_path: Path) -> None:

@@ -1,18 +1,22 @@
-"""`memagent ask --dry-run`: what would be read and what it would cost, without asking a model."""
+"""`memagent ask --dry-run` and `eval --dry-run`: what it would cost, without asking a model."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from memagent.cli.messages import say, say_json
 from memagent.documents.opening import Document, Pass
 from memagent.engines import open_engine
+from memagent.evaluation.forecast import Bound, forecast_evaluation
+from memagent.evaluation.run import Evaluation
 from memagent.reading.forecast import forecast
 from memagent.reading.progress import Progress
 from memagent.reading.workflows import chosen_workflow
+from memagent.reports.markdown import table
 from memagent.settings import Settings
 from memagent.types import ESTIMATE
 
@@ -49,6 +53,31 @@ async def dry_run(
     return blocks.skipped
 
 
+async def dry_run_evaluation(run: Evaluation) -> None:
+    """Print what an evaluation comes to at most, by task, size and workflow, and in all.
+
+    An endpoint is asked for its window; a local model is loaded to count with. Raises `MemAgentError`.
+    """
+    async with open_engine(run.settings.engine) as engine:
+        found = await forecast_evaluation(run, engine)
+        model = engine.model
+    rows = [
+        [
+            cell.task, cell.size, workflow, f"{most.attempts:,}", f"{most.calls:,}",
+            f"{most.prompt_tokens:,}", f"{most.completion_tokens:,}",
+            "–" if most.cost is None else f"{most.cost:.4g}",
+        ]
+        for (cell, workflow), (most, _) in found.items()
+    ]  # fmt: skip
+    heads = ["task", "size", "workflow", "attempts", "calls", "tokens in", "out", "cost"]
+    most, usual = (sum(bounds, Bound()) for bounds in zip((Bound(), Bound()), *found.values(), strict=True))
+    lines = [f"model: {model.name}", "at the very most:", "", table(heads, rows, texts=3)]
+    if most.failing:
+        lines.append(f"{most.failing:,} of {most.attempts:,} attempts would fail before their first call")
+    lines += _at_most(asdict(usual), asdict(most), " for all attempts", model.tokenizer == ESTIMATE)
+    say("\n".join(lines))
+
+
 def _cost(progress: Progress, many: int) -> dict[str, Any]:
     """What so many reads come to."""
     return {
@@ -80,19 +109,26 @@ def _lines(found: Mapping[str, Any], max_calls: int | None) -> list[str]:
         f"workflow: {found['workflow']}, {_chunks(found['chunks'])}, {found['document_tokens']:,} tokens",
     ]
     for_all = " for all questions" if several else ""
-    if found["usual"]["calls"] < found["calls"]:
-        lines.append(f"as a rule, at most{for_all}: {_told(found['usual'])}")
-        lines.append(f"at the very most, with a question about each reply: {_told(found)}")
-    else:
-        lines.append(f"at most{for_all}: {_told(found)}")
-    if found["estimated"]:
-        lines.append(
-            "token counts are estimates (--tokenizer names the model's own): what proves too long for the "
-            "window takes more calls"
-        )
+    lines += _at_most(found["usual"], found, for_all, found["estimated"])
     if max_calls and found["usual"]["calls"] > max_calls * found["questions"]:
         lines.append(f"--max-calls {max_calls} would stop it")
     return lines
+
+
+def _at_most(
+    usual: Mapping[str, Any], most: Mapping[str, Any], for_all: str, estimated: bool
+) -> Iterator[str]:
+    """The lines that tell both bounds."""
+    if usual["calls"] < most["calls"]:
+        yield f"as a rule, at most{for_all}: {_told(usual)}"
+        yield f"at the very most, with a question about each reply: {_told(most)}"
+    else:
+        yield f"at most{for_all}: {_told(most)}"
+    if estimated:
+        yield (
+            "token counts are estimates (--tokenizer names the model's own): what proves too long for the "
+            "window takes more calls"
+        )
 
 
 def _told(cost: Mapping[str, Any]) -> str:

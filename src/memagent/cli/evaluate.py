@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from memagent.cli.data import corpus_flags
+from memagent.cli.dry_run import dry_run_evaluation
 from memagent.cli.flags import PATH, Command, quiet_and_verbose, with_settings
 from memagent.cli.messages import say, tell, warn
 from memagent.engines import choose
@@ -25,7 +26,7 @@ from memagent.evaluation.plan import Cell, Plan
 from memagent.evaluation.rows import EvaluationRow
 from memagent.evaluation.run import Evaluation, evaluate
 from memagent.reading.workflows import WORKFLOWS
-from memagent.reports.evaluation import load, score_tables
+from memagent.reports.evaluation import cost_table, load, score_tables
 from memagent.settings import Settings
 from memagent.tasks import TASKS
 from memagent.tasks.corpora import HOMES
@@ -54,6 +55,7 @@ from memagent.tasks.scoring import SCORERS
 @corpus_flags
 @click.option("--out", type=PATH, required=True, metavar="DIR", help="the folder of the rows")
 @click.option("--resume", is_flag=True, help="run only what is missing in DIR")
+@click.option("--dry-run", is_flag=True, help="say what it would cost at most; ask no model, write nothing")
 @click.option("--traces", is_flag=True, help="keep each attempt's journal in DIR/traces")
 @click.option("--ray", metavar="ADDRESS", help='spread over a Ray cluster: its address, or "auto"')
 @quiet_and_verbose
@@ -66,6 +68,7 @@ def command(
     quiet: bool,
     workflows: tuple[str, ...],
     resume: bool,
+    dry_run: bool,
     traces: bool,
     ray: str | None,
     settings: Settings,
@@ -80,24 +83,23 @@ def command(
     settings = replace(settings, read=settings.read.changed(cite=False))  # rows have no sources
     plan = Plan(workflows=workflows or usual, seed=settings.read.seed or 0, **asked)
     _warn_about(plan, settings, console)
+    run = Evaluation(
+        plan=plan,
+        settings=settings,
+        folder=out,
+        resume=resume,
+        command=shown_command(sys.argv, settings.engine.api_key),
+        traces=traces,
+        ray=ray,
+    )
+    if dry_run:
+        with (Console(quiet=True) if quiet else console).status("making the examples"):
+            asyncio.run(dry_run_evaluation(run))
+        return 0
     with _progress_on(Console(quiet=True) if quiet else console) as cells:
-        asyncio.run(
-            evaluate(
-                Evaluation(
-                    plan=plan,
-                    settings=settings,
-                    folder=out,
-                    resume=resume,
-                    command=shown_command(sys.argv, settings.engine.api_key),
-                    traces=traces,
-                    ray=ray,
-                    on_begin=cells.begin,
-                    on_row=cells.add,
-                )
-            )
-        )
+        asyncio.run(evaluate(replace(run, on_begin=cells.begin, on_row=cells.add)))
     evidence = load([out])
-    say(score_tables(evidence).removesuffix("\n"))
+    say(f"{score_tables(evidence)}\n{cost_table(evidence)}".removesuffix("\n"))
     failed = sum(result.row.error is not None for result in evidence.results)
     if failed == len(evidence.results):
         raise EngineError(f"every attempt failed, the last with: {evidence.results[-1].row.error}")

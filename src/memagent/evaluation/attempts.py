@@ -95,6 +95,7 @@ async def attempt_row(
         error=without_secrets(str(failure)) if failure else None,
         cause=type(failure).__name__ if failure else None,
         calls=done.calls,
+        critical_path=done.critical_path,
         cut=done.cut,
         prompt_tokens=done.prompt_tokens,
         cached_tokens=done.cached_tokens,

@@ -67,8 +67,9 @@ class EvaluationRow:
 
     `length` (tokens) or `documents` is the size asked for, `index` the example's number at that
     size. A failed attempt has an `error`, its `cause` (the error's class) and the score 0; its
-    counts are those of what it did before. `cut` counts replies that ended at their token budget; `cost`
-    needs prices. `depth` is where in the document the answer stands, 0 to 1, if it stands there just once.
+    counts are those of what it did before. `critical_path` is the longest chain of calls that waited for each
+    other; None in older rows. `cut` counts replies that ended at their token budget; `cost` needs prices.
+    `depth` is where in the document the answer stands, 0 to 1, if it stands there just once.
     `captured` tells whether the memory ever held what the answer needs, `retained` whether it did at the
     end; None without a memory, or where that cannot be told.
     """
@@ -97,6 +98,7 @@ class EvaluationRow:
     captured: bool | None
     retained: bool | None
     seconds: float
+    critical_path: int | None = None
 
     @property
     def key(self) -> Key:
@@ -144,10 +146,8 @@ def open_rows(folder: Path, header: Mapping[str, Any], resume: bool) -> RowLog:
             raise SettingsError(
                 f"{folder} holds an evaluation: add --resume to continue it, or choose another --out"
             )
-        elif changed := difference(_identity(read_header(folder)), _identity(header)):
-            raise SettingsError(
-                f"{folder} cannot be resumed: {changed.removeprefix('plan.')}; choose another --out for it"
-            )
+        else:
+            _check_same(folder, header)
         return RowLog(log, {_row(line, log.path).key for line, _ in log.lines()})
     except OSError as error:
         log.close()
@@ -155,6 +155,25 @@ def open_rows(folder: Path, header: Mapping[str, Any], resume: bool) -> RowLog:
     except BaseException:
         log.close()
         raise
+
+
+def kept_keys(folder: Path, header: Mapping[str, Any]) -> set[Key]:
+    """The keys of the rows that a run would continue from; none where it has not begun.
+
+    Raises `SettingsError` if its run had other settings than `header` has.
+    """
+    if not (folder / RUN_FILE).exists():
+        return set()
+    _check_same(folder, json.loads(json.dumps({"format": FORMAT, **header})))
+    return {row.key for row in read_rows(folder)}
+
+
+def _check_same(folder: Path, header: Mapping[str, Any]) -> None:
+    """Raise `SettingsError` if the run in `folder` had other settings than `header` has."""
+    if changed := difference(_identity(read_header(folder)), _identity(header)):
+        raise SettingsError(
+            f"{folder} cannot be resumed: {changed.removeprefix('plan.')}; choose another --out for it"
+        )
 
 
 def storable(settings: Mapping[str, Any]) -> dict[str, Any]:

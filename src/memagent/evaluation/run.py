@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import platform
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -71,7 +71,7 @@ async def evaluate(run: Evaluation, engine: Engine | None = None) -> None:
     async with nullcontext(engine) if engine else open_engine(run.settings.engine) as opened:
         workflows = await asyncio.to_thread(check, run, opened)
         totals = run.plan.totals()
-        header = _header(run, opened, totals.total(), workflows)
+        header = header_of(run, opened, totals.total(), workflows)
         with open_rows(run.folder, header, run.resume) as rows:
             run.on_begin(totals, _counted(rows))
 
@@ -140,7 +140,9 @@ def _counted(rows: RowLog) -> CellCounts:
     )
 
 
-def _header(run: Evaluation, engine: Engine, attempts: int, workflows: dict[str, Workflow]) -> dict[str, Any]:
+def header_of(
+    run: Evaluation, engine: Engine, attempts: int, workflows: Mapping[str, Workflow]
+) -> dict[str, Any]:
     """Everything that the rows depend on, and where they come from."""
     model = engine.model
     settings = run.settings.engine.model_dump() | run.settings.read.model_dump(exclude={"workflow"})

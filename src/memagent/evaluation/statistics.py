@@ -10,7 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import log, log2
+from math import fsum, log, log2
 from statistics import fmean
 from typing import Literal, TypeVar
 
@@ -92,7 +92,9 @@ class Summary:
 
     The means are None where none did. `cut` counts replies that ended at their token budget. `capture`
     is the share of examples whose answer or evidence entered the memory, `retention` the share of those
-    that still have it there at the end; None where that cannot be told.
+    that still have it there at the end; None where that cannot be told. `computed_tokens` are those of the
+    prompt that were not `cached_tokens`; `cost` needs prices, `paid` is the cost of all attempts together,
+    also of those that failed.
     """
 
     examples: int
@@ -104,9 +106,14 @@ class Summary:
     cut: int
     length_tokens: float
     calls: float | None
+    critical_path: float | None
     prompt_tokens: float | None
+    computed_tokens: float | None
+    cached_tokens: float | None
     completion_tokens: float | None
     seconds: float | None
+    cost: float | None
+    paid: float | None
     capture: Estimate | None
     retention: Estimate | None
 
@@ -155,8 +162,9 @@ def summarise(results: Sequence[Scored]) -> Summary:
     low, high = confidence_interval(scores)
     succeeded = [result.row for result in results if not result.row.error]
 
-    def mean(value: Callable[[EvaluationRow], float]) -> float | None:
-        return fmean(map(value, succeeded)) if succeeded else None
+    def mean(value: Callable[[EvaluationRow], float | None]) -> float | None:
+        known = [it for it in map(value, succeeded) if it is not None]
+        return fmean(known) if known and len(known) == len(succeeded) else None
 
     return Summary(
         examples=len(scores),
@@ -168,12 +176,23 @@ def summarise(results: Sequence[Scored]) -> Summary:
         cut=sum(result.row.cut for result in results),
         length_tokens=fmean(result.row.length_tokens for result in results),
         calls=mean(lambda row: row.calls),
+        critical_path=mean(lambda row: row.critical_path),
         prompt_tokens=mean(lambda row: row.prompt_tokens),
+        computed_tokens=mean(lambda row: row.prompt_tokens - row.cached_tokens),
+        cached_tokens=mean(lambda row: row.cached_tokens),
         completion_tokens=mean(lambda row: row.completion_tokens),
         seconds=mean(lambda row: row.seconds),
+        cost=mean(lambda row: row.cost),
+        paid=paid_for(results),
         capture=_share(results, lambda row: row.captured),
         retention=_share(results, lambda row: row.retained if row.captured else None),
     )
+
+
+def paid_for(results: Iterable[Scored]) -> float | None:
+    """What the attempts cost together, failed ones included; None without prices."""
+    costs = [result.row.cost for result in results if result.row.cost is not None]
+    return fsum(costs) if costs else None
 
 
 def _share(results: Iterable[Scored], happened: Callable[[EvaluationRow], bool | None]) -> Estimate | None:

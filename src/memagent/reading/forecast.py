@@ -19,11 +19,13 @@ class _CountingEngine:
     """Answers every prompt with as many tokens as it may have, which is the dearest that can happen.
 
     No reply has a word of what is in memory: over a memory, each is one that has to be asked about. And
-    none is like another: as a note, each is new.
+    none is like another: as a note, each is new. `unfilled_tokens` are added to each prompt: the memory of a
+    workflow that these replies do not fill.
     """
 
     def __init__(self, model: Model) -> None:
         self.model = model
+        self.unfilled_tokens = 0
         self._calls = 0
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
@@ -35,7 +37,7 @@ class _CountingEngine:
         unused = next((it for it in letters if not any(it * 3 in text for text in texts)), letters[0])
         place = lines % sampling.max_tokens
         reply = unused * place + "\n" + unused * (sampling.max_tokens - place)
-        return Completion(reply, usage=Usage(prompt, sampling.max_tokens))
+        return Completion(reply, usage=Usage(prompt + self.unfilled_tokens, sampling.max_tokens))
 
     async def aclose(self) -> None:
         """Nothing is held."""
@@ -51,8 +53,11 @@ async def forecast(
 
     Raises what the read raises before its first call: `SettingsError` and `DocumentError`.
     """
-    read = Read(problem, document, _CountingEngine(model), settings.changed(max_calls=None))
-    check = chosen_workflow(settings, model.trained)[1].prompts.check.partition("{")[0]
+    engine, (_, workflow) = _CountingEngine(model), chosen_workflow(settings, model.trained)
+    read = Read(problem, document, engine, settings.changed(max_calls=None))
+    if workflow.provenance:  # its memory holds passages of the document, no replies
+        engine.unfilled_tokens = (await asyncio.to_thread(lambda: read.budgets)).memory_tokens
+    check = workflow.prompts.check.partition("{")[0]
     usual = Meter(settings)
     before: Conversation | None = None
     async for conversation in read:

@@ -16,7 +16,8 @@ class Progress:
     `chunks` and `document_tokens` count what was cut from the document; `fraction` is about how much of it
     that is, from 0 to 1, or None if it cannot be known. `calls` counts conversations, `recalled` those of
     them that a resumed journal had, `cut` replies that ended at their token budget, `refused` passages of
-    replies that the document does not hold. Token counts are the engine's. `cost` is None without prices.
+    replies that the document does not hold. `critical_path` is the longest chain of calls of which each began
+    after the one before had ended. Token counts are the engine's. `cost` is None without prices.
     `seconds` is the time since this process began the read. `statements` are those of the memory with their
     sources, if the settings ask for them.
 
@@ -34,6 +35,7 @@ class Progress:
     recalled: int = 0
     cut: int = 0
     refused: int = 0
+    critical_path: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
@@ -92,6 +94,7 @@ class Meter:
         recalled: int,
         seconds: float,
         statements: tuple[Statement, ...] = (),
+        critical_path: int = 0,
     ) -> None:
         """A conversation was finished; so many replies came from the record so far."""
         usage, now = conversation.completion.usage, self.progress
@@ -107,6 +110,7 @@ class Meter:
             recalled=recalled,
             cut=now.cut + (conversation.completion.finish_reason == "length"),
             refused=now.refused + conversation.refused,
+            critical_path=critical_path,
             prompt_tokens=now.prompt_tokens + usage.prompt_tokens,
             cached_tokens=now.cached_tokens + usage.cached_tokens,
             completion_tokens=now.completion_tokens + usage.completion_tokens,

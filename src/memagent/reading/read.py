@@ -22,6 +22,7 @@ from memagent.engines.limit import CallLimit
 from memagent.errors import EmptyAnswerError, JournalError, SettingsError
 from memagent.prompts import Prompts
 from memagent.reading.budgets import Budgets
+from memagent.reading.chain import Chain
 from memagent.reading.conversations import Reading
 from memagent.reading.journal import Journal
 from memagent.reading.passes import Passes
@@ -38,9 +39,10 @@ class Result:
     """What a read came to. Token counts are the engine's, those of the document the tokenizer's.
 
     `chunks` and `document_tokens` count what was read, which is less than the document if `stopped_early`;
-    `calls` counts conversations, those of a resumed journal included; `cut` those whose reply ended at its
-    token budget, `refused` passages that replies claim and the document does not hold; `seconds` is the time
-    since this process began the read; `cost` is None without prices. `sources` names the files that were
+    `calls` counts conversations, those of a resumed journal included; `critical_path` is the longest chain of
+    them of which each began after the one before had ended; `cut` counts those whose reply ended at its token
+    budget, `refused` passages that replies claim and the document does not hold; `seconds` is the time since
+    this process began the read; `cost` is None without prices. `sources` names the files that were
     read; `statements` are those of the answer, with the place that each comes from, if the settings ask for
     them (`cite`).
     """
@@ -64,6 +66,7 @@ class Result:
     sources: tuple[str, ...]
     statements: tuple[Statement, ...] = ()
     refused: int = 0
+    critical_path: int = 0
 
 
 class Read:
@@ -119,6 +122,7 @@ class Read:
         self._traces = [trace] if isinstance(trace, Path) else list(trace or ())
         self._resume, self._memory, self._asks, self._answers = resume, memory, asks, answers
         self._journal: Journal | None = None
+        self._chain = Chain(engine)
         self._budgets: Budgets | None = None
         self._bytes_read = 0
         self._encodings = {it.name: it.encoding for it in document.sources if it.encoding}
@@ -169,7 +173,8 @@ class Read:
         reading = await self._reading(engine)
         journal = self._journal = await asyncio.to_thread(self._open, engine)
         try:
-            reading = replace(reading, engine=journal or engine)
+            self._chain = Chain(journal or engine)
+            reading = replace(reading, engine=self._chain)
             async with aclosing(self._conversations(reading)) as conversations:
                 async for conversation in conversations:
                     if journal:
@@ -222,6 +227,7 @@ class Read:
             calls=now.calls,
             cut=now.cut,
             refused=now.refused,
+            critical_path=now.critical_path,
             prompt_tokens=now.prompt_tokens,
             cached_tokens=now.cached_tokens,
             completion_tokens=now.completion_tokens,
@@ -281,7 +287,7 @@ class Read:
             await asyncio.to_thread(self._provenance.update, conversation)
         statements = self._provenance.memory if self._provenance else ()
         seconds = time.perf_counter() - self._started
-        self._meter.conversation(conversation, recalled, seconds, statements)
+        self._meter.conversation(conversation, recalled, seconds, statements, self._chain.longest)
 
     def _cited(self, provenance: Sources, reading: Reading) -> tuple[Statement, ...]:
         """The statements of the answer with their sources, from the memory or else the whole document."""

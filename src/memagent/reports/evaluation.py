@@ -24,6 +24,11 @@ _INTERVALS = """\
 Scores are in percent, with the 95% interval of the mean in brackets. With 128 questions it is about \
 ±7 points at a score of 80%. A failed attempt scores 0 and is counted; an example that was read several \
 times counts once, with the mean of its samples."""
+_COSTS = """\
+Means for one attempt, failed ones left out; the document's length is in tokens. Critical path: the longest \
+chain of calls of which each began after the one before had ended, at the concurrency of the run. Cached: \
+tokens of prompts that the server had computed before, where it tells. Seconds pass while other attempts \
+are being read. Cost: at the prices of the run. Cut: how many replies ended at their token budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +143,9 @@ def as_markdown(evidence: Evidence, pictures: Pictures | None) -> str:
         _depths(picture("score by depth", pictures)),
         _memory(evidence),
         "## Cost\n",
-        _costs(evidence),
+        f"{_COSTS}\n",
+        cost_table(evidence),
+        _growth(evidence),
         picture("cost by length", pictures),
         "## Failures\n",
         _failures(evidence.results),
@@ -147,11 +154,13 @@ def as_markdown(evidence: Evidence, pictures: Pictures | None) -> str:
 
 
 def _run(name: str, run: dict[str, Any], results: Sequence[Scored]) -> str:
-    done = sum(result.folder == name for result in results)
+    own = [result for result in results if result.folder == name]
+    done, paid = len(own), statistics.paid_for(own)
     model, planned = run["model"], run["attempts"]
     lines = [
         f"- {cell(name)}: model {cell(model['name'])}, tokens counted by {cell(model['tokenizer'])}, "
-        f"memagent {run['version']}, {run['created']}, {done:,} attempts",
+        f"memagent {run['version']}, {run['created']}, {done:,} attempts"
+        + ("" if paid is None else f", cost {paid:.4g} in all"),
         f"  `{run['command']}`" if run["command"] else "",
         f"  **Not finished: {planned - done:,} of {planned:,} attempts are missing.**"
         if done < planned
@@ -226,17 +235,26 @@ def _memory(evidence: Evidence) -> str:
     return f"## Memory\n\n{told}" + table(heads, rows, texts=2) if rows else ""
 
 
-def _costs(evidence: Evidence) -> str:
-    """Means by size, and how they grow."""
-    sizes = statistics.by_size(evidence.results)
+def cost_table(evidence: Evidence) -> str:
+    """What an attempt of each reader takes at each size: means."""
     rows = [
         [
-            series, str(size), f"{it.length_tokens:,.0f}", _number(it.calls, 1), _number(it.prompt_tokens),
-            _number(it.completion_tokens), _number(it.seconds, 1), f"{it.cut:,}",
+            series, str(size), f"{it.length_tokens:,.0f}", _number(it.calls, 1), _number(it.critical_path, 1),
+            _number(it.computed_tokens), _number(it.cached_tokens), _number(it.completion_tokens),
+            _number(it.seconds, 1), "–" if it.cost is None else f"{it.cost:.4g}", f"{it.cut:,}",
         ]
-        for (series, size), it in sizes.items()
+        for (series, size), it in statistics.by_size(evidence.results).items()
     ]  # fmt: skip
-    heads = ["workflow", "size", "document", "calls", "prompt tokens", "completion tokens", "seconds", "cut"]
+    heads = [
+        "workflow", "size", "document", "calls", "critical path", "prompt tokens computed", "cached",
+        "written", "seconds", "cost", "cut",
+    ]  # fmt: skip
+    return table(heads, rows, texts=2)
+
+
+def _growth(evidence: Evidence) -> str:
+    """How tokens and seconds grow with the length."""
+    sizes = statistics.by_size(evidence.results)
     exponents = [
         [
             series,
@@ -246,10 +264,7 @@ def _costs(evidence: Evidence) -> str:
         for series in evidence.series
     ]
     return (
-        "Means for one attempt, failed ones left out; the document's length is in tokens. Seconds pass while "
-        "other attempts are being read. Cut: how many replies ended at their token budget.\n\n"
-        + table(heads, rows, texts=2)
-        + "\nGrowth: the exponent b of cost = a × length^b, fitted by least squares over logarithms. "
+        "Growth: the exponent b of cost = a × length^b, fitted by least squares over logarithms. "
         "Linear reading has 1.\n\n" + table(["workflow", "tokens", "seconds"], exponents)
     )
 
