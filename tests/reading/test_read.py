@@ -83,6 +83,7 @@ def test_the_result_tells_what_was_done(tmp_path: Path) -> None:
         workflow="gated",
         model="FactsEngine",
         chunks=len(updates),
+        critical_path=len(conversations),
         document_tokens=result.document_tokens,
         calls=engine.paid,
         cut=0,
