@@ -30,7 +30,8 @@ class Keeper:
         prompt = messages[-1].content
         chunk, memory = (re.search(rf"<{it}-\w+>\n(.*?)\n</{it}", prompt, re.S) for it in ("chunk", "memory"))
         if "ADD" in prompt:
-            return Completion("\n".join(f'ADD "{it}"' for it in keys(chunk[1] if chunk else "")) or "UNCHANGED")
+            found = keys(chunk[1] if chunk else "")
+            return Completion("\n".join(f'ADD "{it}"' for it in found) or "UNCHANGED")
         kept = keys(memory[1]) if memory else []
         if chunk is None:
             marks = re.findall(r"(E\d+) ", prompt)

@@ -274,6 +274,7 @@ def _entry(row: sqlite3.Row) -> Entry:
 def _version(record: str) -> Version:
     values = json.loads(record)
     values["portions"] = tuple(Portion(**it) for it in values["portions"])
-    told = values.get("statements", ())
-    values["statements"] = tuple(Statement(it["text"], it["source"] and Source(**it["source"])) for it in told)
+    values["statements"] = tuple(
+        Statement(it["text"], it["source"] and Source(**it["source"])) for it in values.get("statements", ())
+    )
     return Version(**values)
