@@ -34,6 +34,7 @@ _COMMANDS = {
     "eval": "evaluate",
     "train": "train",
     "report": "report",
+    "flops": "flops",
     "models": "models",
     "doctor": "doctor",
 }

@@ -78,23 +78,27 @@ def with_settings(
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)
-        def command(*arguments: Any, config: Path | None, no_adapter: bool, **values: Any) -> Any:
+        def command(
+            *arguments: Any, config_file: Path | None, no_adapter: bool = False, **values: Any
+        ) -> Any:
             given = {name: values.pop(name) for name in chosen}
             if no_adapter:
                 given["adapter"] = NO_ADAPTER
             try:
-                settings = load_settings(given, config)
+                settings = load_settings(given, config_file)
             except SettingsError as error:
                 raise SettingsError(_ARGUMENT.sub(_as_flag, str(error))) from error
             return function(*arguments, settings=settings, **values)
 
         for name, (part, item) in reversed(chosen.items()):
             command = _option(name, part, item)(command)
-        without = "the embedded model as it was before training"
-        command = click.option(
-            "--no-adapter", is_flag=True, cls=SettingOption, title=_TITLES["engine"], help=without
-        )(command)
-        config = click.option("--config", type=PATH, metavar="FILE", help="a TOML file with settings")
+        if "adapter" in chosen:
+            without = "the embedded model as it was before training"
+            command = click.option(
+                "--no-adapter", is_flag=True, cls=SettingOption, title=_TITLES["engine"], help=without
+            )(command)
+        told = "a TOML file with settings"
+        config = click.option("--config", "config_file", type=PATH, metavar="FILE", help=told)
         return config(command)  # type: ignore[return-value]
 
     return decorate

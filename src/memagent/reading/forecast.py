@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from string import ascii_lowercase
 
 from memagent.documents.opening import Document
@@ -44,12 +45,17 @@ class _CountingEngine:
 
 
 async def forecast(
-    problem: str, document: Document, model: Model, settings: ReadSettings
+    problem: str,
+    document: Document,
+    model: Model,
+    settings: ReadSettings,
+    on_call: Callable[[Usage], None] = lambda _usage: None,
 ) -> tuple[Progress, Progress]:
     """What the read comes to with full memory and replies: at the very most, and as a rule.
 
     The first counts a question about each reply that may be none, the second no such question. Calls that
-    fail, and those that an endpoint refuses as too long, are in neither.
+    fail, and those that an endpoint refuses as too long, are in neither. `on_call` is told what each call of
+    the second takes.
 
     Raises what the read raises before its first call: `SettingsError` and `DocumentError`.
     """
@@ -65,6 +71,7 @@ async def forecast(
         merge = conversation.kind == "update" and conversation.span is None
         if not (told_again or (merge and check and conversation.messages[-1].content.startswith(check))):
             usual.conversation(conversation, 0, 0.0)
+            on_call(conversation.completion.usage)
         before = conversation
     return read.progress, usual.progress
 
