@@ -15,7 +15,7 @@ import pytest
 from terminal import on_terminal
 
 from memagent.cli import _signals_as_interrupts, main
-from memagent.cli.messages import harmless
+from memagent.cli.messages import harmless, with_flags
 from server import Server, facts_document
 
 EVIL = "red \x1b[31m alert \x07 \x9b2J \u202eend"
@@ -149,3 +149,8 @@ def test_a_second_signal_does_not_disturb_the_end() -> None:
         signal.raise_signal(signal.SIGHUP)
         signal.raise_signal(signal.SIGTERM)
     assert received == [signal.SIGTERM, signal.SIGHUP, signal.SIGTERM]
+
+
+def test_settings_that_the_library_names_are_named_as_flags() -> None:
+    told = with_flags("raise `answer_tokens`, or try another `model`; `ollama run x` and memory_tokens stay")
+    assert told == "raise --answer-tokens, or try another --model; `ollama run x` and memory_tokens stay"

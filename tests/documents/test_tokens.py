@@ -91,7 +91,7 @@ def test_without_the_extra_it_says_what_to_install() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == (
-        "--tokenizer needs a package: run python -m pip install -e '.[tokenizers]' "
+        "`tokenizer` needs a package: run python -m pip install -e '.[tokenizers]' "
         "in the checkout of memagent\n"
     )
 

@@ -155,14 +155,14 @@ def test_what_cannot_be_meant_beside_an_adapter_is_an_error_that_names_it(
 def test_a_missing_adapter_is_told_before_a_model_is_loaded(tmp_path: Path) -> None:
     message = refused(model=str(tmp_path / "no.gguf"), adapter=str(tmp_path / "none.gguf"))
     assert message.startswith(f"there is no adapter {tmp_path / 'none.gguf'}")
-    assert "--adapter" in message
+    assert "`adapter`" in message
 
 
 def test_an_endpoint_is_refused_before_it_is_called(tmp_path: Path) -> None:
     file = lora(tmp_path / "one.gguf")
     message = refused(base_url="http://127.0.0.1:9/v1", model="m", adapter=str(file))
     assert f"the adapter {file} cannot be sent to an endpoint" in message
-    assert "--model" in message
+    assert "`model`" in message
 
 
 def test_the_name_goes_by_the_content(tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ def test_a_redirect_to_another_host_gets_neither_key_nor_document(status: int, s
     moved = Fault(status, {"Location": f"{other.base_url}/chat/completions"})
     server = serve(hello, lasting_fault(moved))
     said = failed(server.base_url, api_key="secret", retries=6)
-    assert f"{server.base_url} redirects to {other.base_url}" in said and "--base-url" in said
+    assert f"{server.base_url} redirects to {other.base_url}" in said and "`base_url`" in said
     assert (len(server.asked), other.requests) == (1, [])
 
 
@@ -279,7 +279,7 @@ def test_a_list_of_the_wrong_kind_is_an_error_only_without_a_name(data: Any, ser
     server = serve()
     server.model_page = Fault(body=json.dumps({"data": data}))
     assert opened(server.base_url, "mine").name == "mine"
-    with pytest.raises(EngineError, match=r"did not list its models .*--model"):
+    with pytest.raises(EngineError, match=r"did not list its models .*`model`"):
         opened(server.base_url)
 
 
@@ -318,7 +318,7 @@ def test_a_refused_key_is_told_as_that(serve: Serve) -> None:
     server = serve(hello, lasting_fault(refusal(401, "Incorrect API key provided")))
     said = failed(server.base_url, api_key="wrong", retries=6)
     assert "refused the key (HTTP 401: Incorrect API key provided)" in said
-    assert "--api-key" in said and "OPENAI_API_KEY" in said
+    assert "`api_key`" in said and "OPENAI_API_KEY" in said
     server.model_page = refusal(401, "Incorrect API key provided")
     with pytest.raises(EngineError, match="refused the key"):
         opened(server.base_url, api_key="wrong")
@@ -346,7 +346,7 @@ def test_a_model_that_is_not_there_is_told_as_that(serve: Serve) -> None:
     server = serve(
         hello, lasting_fault(refusal(404, "The model `x` does not exist.", code="model_not_found"))
     )
-    assert failed(server.base_url).endswith("check --model")
+    assert failed(server.base_url).endswith("check `model`")
 
 
 # Secrets
@@ -388,7 +388,7 @@ def test_one_call_that_is_used_up_is_one_call() -> None:
         await engine.complete(PROMPT, Sampling(9))
         await engine.complete(PROMPT, Sampling(9))
 
-    with pytest.raises(CallLimitError, match=r"^the one call of --max-calls is used up$"):
+    with pytest.raises(CallLimitError, match=r"^the one call of `max_calls` is used up$"):
         asyncio.run(run())
 
 
@@ -430,5 +430,5 @@ def test_a_mistyped_path_is_sent_nowhere(model: str) -> None:
 
 
 def test_a_hosted_model_without_a_key_says_what_it_needs() -> None:
-    with pytest.raises(SettingsError, match=r"OPENAI_API_KEY.*--base-url"):
+    with pytest.raises(SettingsError, match=r"OPENAI_API_KEY.*`base_url`"):
         choose(EngineSettings(model="gpt-4o"))

@@ -171,9 +171,9 @@ def test_no_retries_is_one_call(serve: Serve) -> None:
     ("status", "text"),
     [
         (400, r"refused the call \(HTTP 400: I do not like it\)"),
-        (401, r"wants a key \(HTTP 401: I do not like it\): set --api-key or MEMAGENT_API_KEY"),
-        (403, r"wants a key \(HTTP 403: I do not like it\): set --api-key"),
-        (404, r"HTTP 404: I do not like it\): check --base-url \(does it end in /v1\?\) and --model"),
+        (401, r"wants a key \(HTTP 401: I do not like it\): set `api_key` or MEMAGENT_API_KEY"),
+        (403, r"wants a key \(HTTP 403: I do not like it\): set `api_key`"),
+        (404, r"HTTP 404: I do not like it\): check `base_url` \(does it end in /v1\?\) and `model`"),
     ],
 )
 def test_what_cannot_pass_is_never_tried_again(status: int, text: str, serve: Serve) -> None:
@@ -409,7 +409,7 @@ def test_the_only_model_is_taken(serve: Serve) -> None:
 
 def test_several_models_are_listed_to_choose_from(serve: Serve) -> None:
     server = serve(listed=[{"id": "zeta"}, {"id": "alpha"}])
-    with pytest.raises(EngineError, match="name a model with --model: alpha, zeta"):
+    with pytest.raises(EngineError, match="name a model with `model`: alpha, zeta"):
         opened(server)
     assert opened(server, "zeta").name == "zeta"
 
@@ -432,7 +432,7 @@ def test_a_path_that_is_not_there_is_no_name_of_a_model(name: str, listed: Any, 
 def test_an_endpoint_without_a_list_needs_a_name(serve: Serve) -> None:
     server = serve(listed=None)
     assert opened(server, "mine") == model_named("mine")
-    with pytest.raises(EngineError, match=r"name a model with --model: http.* lists none"):
+    with pytest.raises(EngineError, match=r"name a model with `model`: http.* lists none"):
         opened(server)
 
 

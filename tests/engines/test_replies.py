@@ -72,10 +72,10 @@ def test_an_empty_reply_is_a_failure(content: Any, reason: str | None) -> None:
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (reply("<think>\nLet me see", "length"), "raise --memory-tokens"),
-        (reply("<think>a</think>\n<think>b", "length"), "raise --memory-tokens"),
-        (reply(None, "length", reasoning_content="Let me see"), "raise --memory-tokens"),
-        (reply("", "length", reasoning="Let me see"), "raise --memory-tokens"),
+        (reply("<think>\nLet me see", "length"), "raise `memory_tokens`"),
+        (reply("<think>a</think>\n<think>b", "length"), "raise `memory_tokens`"),
+        (reply(None, "length", reasoning_content="Let me see"), "raise `memory_tokens`"),
+        (reply("", "length", reasoning="Let me see"), "raise `memory_tokens`"),
         (reply("<think>a</think>\n"), "nothing but a thought"),
         (reply("<think>a"), "nothing but a thought"),
         (reply("a\n</think>\n"), "nothing but a thought"),

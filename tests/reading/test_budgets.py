@@ -98,14 +98,14 @@ def test_a_fit_is_a_fit_or_an_error(budgets: Budgets, window: int, fixed: int, h
         (8192, 200, dict.fromkeys(NAMES, 3000)),
     ],
 )
-def test_what_cannot_fit_names_the_numbers_and_the_flags(
+def test_what_cannot_fit_names_the_numbers_and_the_settings(
     window: int, fixed: int, given_tokens: dict[str, int]
 ) -> None:
     budgets = dataclasses.replace(PAPER, **given_tokens)
     with pytest.raises(SettingsError) as refused:
         budgets.fit(window, fixed, frozenset(given_tokens))
     said = str(refused.value)
-    for part in (str(needed(budgets, fixed)), f"window has {window}", "--chunk-tokens", "--memory-tokens"):
+    for part in (str(needed(budgets, fixed)), f"window has {window}", "`chunk_tokens`", "`memory_tokens`"):
         assert part in said
 
 

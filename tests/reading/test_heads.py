@@ -79,7 +79,7 @@ def test_any_memory_is_a_start() -> None:
     assert Heads.of("of another workflow", 2) == Heads(("of another workflow", ""), 1)
     fewer = Heads(("a", "b"), 1)
     assert Heads.of(fewer.text(), 4) == Heads(("a", "b", "", ""), 2), "new parts come first"
-    with pytest.raises(SettingsError, match="--heads 2"):
+    with pytest.raises(SettingsError, match="set `heads` to 2"):
         Heads.of(fewer.text(), 1)
     for odd in ("[part 2 of 2]\nx\n[part 1 of 2]\ny", "a\n[part 1 of 1]\nb", "[part 1 of 2]\nx"):
         assert Heads.of(odd, 3) == Heads((odd, "", ""), 1)
@@ -136,5 +136,5 @@ def test_the_budgets_have_room_for_all_parts() -> None:
         prompt = count_words(conversation.messages[-1].content)
         limit = budgets.memory_tokens if conversation.kind == "update" else budgets.answer_tokens
         assert prompt + limit <= 2000
-    with pytest.raises(SettingsError, match="--heads"):
+    with pytest.raises(SettingsError, match="`heads`"):
         run(ScriptedEngine(["x"], window_tokens=1000), "x", settings.changed(memory_tokens=200))

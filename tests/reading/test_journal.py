@@ -282,7 +282,7 @@ def test_an_unfinished_journal_is_not_overwritten(tmp_path: Path) -> None:
     trace = tmp_path / "read.jsonl"
     unfinished(trace)
     journal = trace.read_bytes()
-    with pytest.raises(JournalError, match="holds a read already: add --resume"):
+    with pytest.raises(JournalError, match="holds a read already: add `resume`"):
         run(Dense(), DOCUMENT, trace=trace)
     assert trace.read_bytes() == journal
 
@@ -359,7 +359,7 @@ def test_a_full_disk_is_an_error_that_can_be_gone_on_from(tmp_path: Path) -> Non
     unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, unlimited[1]))
     try:
-        with pytest.raises(JournalError, match=r"read\.jsonl cannot be written: .*--resume continues"):
+        with pytest.raises(JournalError, match=r"read\.jsonl cannot be written: .*`resume` continues"):
             run(Dense(), document, trace=trace)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)

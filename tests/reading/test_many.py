@@ -273,7 +273,7 @@ def test_a_limit_of_tokens_ends_the_run_before_it_is_passed(folder: Path, calls:
 
 
 def test_a_limit_of_money_needs_prices_and_holds(folder: Path) -> None:
-    with pytest.raises(SettingsError, match="--prompt-price"):
+    with pytest.raises(SettingsError, match="`prompt_price`"):
         run(survey(folder, max_cost=1.0), reader())
     priced = replace(READ, read=READ.read.changed(prompt_price=10.0, completion_price=20.0))
     rows = run(survey(folder, settings=priced, max_cost=0.01), reader())
@@ -345,7 +345,7 @@ def test_what_cannot_be_a_run_is_refused_before_anything_is_touched(folder: Path
         ({"problems": ()}, "which question"),
         ({"problems": ("Who?", "Who?")}, "name each one once"),
         ({"problems": (" ",)}, "the problem is empty"),
-        ({"problems": ("what? " * 2000,)}, "--problem-tokens"),
+        ({"problems": ("what? " * 2000,)}, "`problem_tokens`"),
         ({"max_tokens": 0}, "max_tokens is 0"),
         ({"settings": replace(READ, read=READ.read.changed(workflow="magic"))}, "no workflow 'magic'"),
     ):

@@ -154,7 +154,7 @@ def test_an_empty_problem_is_refused(problem: str) -> None:
 
 def test_a_problem_over_its_budget_is_refused_before_any_call(tmp_path: Path) -> None:
     engine, trace = FactsEngine(), tmp_path / "read.jsonl"
-    with pytest.raises(ProblemTooLongError, match=r"has \d+ tokens, its budget is 8: .*--problem-tokens"):
+    with pytest.raises(ProblemTooLongError, match=r"has \d+ tokens, its budget is 8: .*`problem_tokens`"):
         run(engine, DOCUMENT, SETTINGS.changed(problem_tokens=8), trace, problem=PROBLEM * 2)
     assert engine.paid == 0
     assert not trace.exists()
@@ -164,7 +164,7 @@ def test_an_empty_answer_is_an_error() -> None:
     def reply(messages: Any) -> str:
         return "noted" if chunk_of(messages[-1]["content"]) else "<think>Well, let me"
 
-    with pytest.raises(EngineError, match=r"empty answer \(finish reason 'stop'\): raise --answer-tokens"):
+    with pytest.raises(EngineError, match=r"empty answer \(finish reason 'stop'\): raise `answer_tokens`"):
         run(FactsEngine(reply), DOCUMENT)
 
 
@@ -278,7 +278,7 @@ def test_the_allowed_calls_are_not_exceeded_and_more_may_be_allowed_later(tmp_pa
     limited, paid = SETTINGS.changed(max_calls=3), 0
     for _ in range((whole.paid - 1) // 3):
         engine = FactsEngine()
-        with pytest.raises(CallLimitError, match="the 3 calls of --max-calls are used up"):
+        with pytest.raises(CallLimitError, match="the 3 calls of `max_calls` are used up"):
             run(engine, DOCUMENT, limited, trace, resume=True)
         assert engine.paid == 3
         paid += 3
@@ -358,7 +358,7 @@ def test_a_chunk_over_the_window_is_read_in_parts() -> None:
 
 
 def test_a_window_that_holds_no_chunk_is_an_error() -> None:
-    with pytest.raises(EngineError, match=r"does not fit the model's window: lower --memory-tokens"):
+    with pytest.raises(EngineError, match=r"does not fit the model's window: lower `memory_tokens`"):
         run(FactsEngine(window=50), DOCUMENT)
 
 
@@ -419,7 +419,7 @@ def test_a_large_window_changes_nothing() -> None:
 
 @pytest.mark.parametrize("window", [0, 100, 300])
 def test_too_small_a_window_is_refused(window: int) -> None:
-    with pytest.raises(SettingsError, match="lower --chunk-tokens, --memory-tokens or --answer-tokens"):
+    with pytest.raises(SettingsError, match="lower `chunk_tokens`, `memory_tokens` or `answer_tokens`"):
         Budgets().fit(window, 200, frozenset())
 
 

@@ -251,7 +251,7 @@ def test_truncate_takes_less_until_the_model_takes_it() -> None:
 
 
 def test_truncate_says_so_where_nothing_fits() -> None:
-    with pytest.raises(MemAgentError, match="--answer-tokens"):
+    with pytest.raises(MemAgentError, match="`answer_tokens`"):
         read("truncate", story(), ScriptedEngine(["x"], window_tokens=150))
     with pytest.raises(ContextOverflowError):
         read("truncate", story(), Recorder(window=1))

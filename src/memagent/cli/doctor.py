@@ -14,7 +14,7 @@ import click
 
 from memagent import __version__
 from memagent.cli.flags import Command, with_settings
-from memagent.cli.messages import say
+from memagent.cli.messages import say, with_flags
 from memagent.documents.tokens import estimate_tokens
 from memagent.engines import choose, open_engine
 from memagent.engines.adapters import adapter_of, trained_with
@@ -52,9 +52,9 @@ def command(settings: Settings) -> int:
         say(line)
     try:
         for line in asyncio.run(_findings(settings)):
-            say(line)
+            say(with_flags(line))
     except MemAgentError as error:
-        say(f"wrong: {error}")
+        say(f"wrong: {with_flags(str(error))}")
         return 2
     say("all is well")
     return 0

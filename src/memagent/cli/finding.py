@@ -29,7 +29,10 @@ def with_found_model(settings: Settings, console: Console, quiet: bool = False) 
     warn_of_silent(search, console)
     if (found := chosen(search, engine.model)) is None:
         if engine.model is None:
-            tell(console, "there is no model server on this machine: the embedded model reads")
+            tell(
+                console,
+                "there is no model server on this machine: the embedded model reads, which is often wrong",
+            )
         return settings
     server, model = found
     others = "" if len(server.models) == 1 or engine.model else f" (one of {len(server.models)})"

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from memagent.errors import DocumentError, EngineError, MemAgentError, SettingsError
+from memagent.settings import OWNERS
 
 EXIT_CODES: dict[type[MemAgentError], int] = {SettingsError: 2, EngineError: 3, DocumentError: 4}
 DEFECT = 1
@@ -19,6 +20,10 @@ USAGE = 2
 
 # Controls but tab and line feed, and what turns the direction of writing: a terminal obeys both.
 _COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+_SETTING = re.compile(rf"`({'|'.join([*OWNERS, 'trace', 'resume'])})`")
+"""How the library writes the name of a setting, or of an argument of a read."""
 
 
 class OutputError(Exception):
@@ -62,16 +67,21 @@ def warn(console: Console, text: str) -> None:
     tell(console, text, "yellow")
 
 
+def with_flags(text: str) -> str:
+    """What the library says, with the flags of the settings that it names."""
+    return _SETTING.sub(lambda found: f"--{found[1].replace('_', '-')}", text)
+
+
 def tell(console: Console, text: str, style: str | None = None) -> None:
     """Say something on stderr; nothing in it is read as markup."""
-    console.print(harmless(text), style=style, markup=False, highlight=False, soft_wrap=True)
+    console.print(harmless(with_flags(text)), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 class _HarmlessFormatter(logging.Formatter):
     """Log records may quote a model."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return harmless(super().format(record))
+        return harmless(with_flags(super().format(record)))
 
 
 def log_to(console: Console, verbose: bool) -> None:

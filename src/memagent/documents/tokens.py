@@ -72,7 +72,7 @@ def load_tokenizer(path: str | Path) -> TokenCounter:
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
-        raise SettingsError(f"--tokenizer needs a package: {extra_hint('tokenizers')}") from error
+        raise SettingsError(f"`tokenizer` needs a package: {extra_hint('tokenizers')}") from error
     file = Path(path)
     file = file / "tokenizer.json" if file.is_dir() else file
     try:

@@ -31,7 +31,7 @@ def choose(settings: EngineSettings) -> Choice:
     """Decide on the engine. Raises `SettingsError` for a model that fits none."""
     model = settings.model
     if settings.engine != "auto":
-        return Choice(settings.engine, f"--engine {settings.engine}")
+        return Choice(settings.engine, f"`engine` is {settings.engine}")
     if settings.base_url:
         return Choice("openai", f"the endpoint {without_secrets(settings.base_url)} is set")
     if model is None:
@@ -48,7 +48,7 @@ def choose(settings: EngineSettings) -> Choice:
         return Choice("openai", "an API key is set and the model is not a local file")
     raise SettingsError(
         f"the model {model!r} is not a .gguf file and not a Hugging Face folder: for OpenAI's models set "
-        "OPENAI_API_KEY, for another endpoint --base-url; hf:ORG/REPO fetches a GGUF, --engine transformers "
+        "OPENAI_API_KEY, for another endpoint `base_url`; hf:ORG/REPO fetches a GGUF, `engine` transformers "
         "loads a model of the Hugging Face hub; memagent models lists what is at hand"
     )
 

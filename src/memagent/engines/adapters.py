@@ -64,16 +64,16 @@ def adapter_of(settings: EngineSettings, engine: str) -> Path | None:
     if engine == "openai":
         raise SettingsError(
             f"the adapter {path} cannot be sent to an endpoint: load it where the model is served, "
-            "and name what it is served as with --model"
+            "and name what it is served as with `model`"
         )
     if not is_folder and not path.is_file():
         raise SettingsError(
-            f"there is no adapter {path}: with --adapter, name a GGUF adapter or a folder with {_PEFT_CONFIG}"
+            f"there is no adapter {path}: with `adapter`, name a GGUF adapter or a folder with {_PEFT_CONFIG}"
         )
     if engine == "llamacpp" and is_folder:
         raise SettingsError(
             f"the adapter {path} is a PEFT folder, llama.cpp takes a GGUF adapter: "
-            "use --engine transformers, or export it anew with --to gguf-adapter"
+            "set `engine` to transformers, or export it anew with --to gguf-adapter"
         )
     return path
 
@@ -148,7 +148,7 @@ def misfit(adapter: Path, model: Path) -> str | None:
     except Exception:  # noqa: BLE001 - the reader raises whatever a broken file leads it to
         return "it is no GGUF file, or a damaged one: export it anew"
     if (kind := _text(lora, "general.type")) != "adapter":
-        return f"its type is {kind or 'model'}, not adapter: name a model with --model"
+        return f"its type is {kind or 'model'}, not adapter: name a model with `model`"
     base = GGUFReader(model)
     ours, theirs = (_text(file, "general.architecture") for file in (base, lora))
     if ours != theirs:

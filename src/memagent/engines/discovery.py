@@ -195,7 +195,7 @@ async def _ollama_window(place: Place, model: str) -> int:
         loaded = await _json(endpoint, "../api/generate", {"model": model, "stream": False})
         if not loaded.get("done"):
             raise SettingsError(
-                f"Ollama does not load {model}: try `ollama run {model}`, or name another model with --model"
+                f"Ollama does not load {model}: try `ollama run {model}`, or name another model with `model`"
             )
         running = (await _json(endpoint, "../api/ps")).get("models")
     finally:

@@ -172,7 +172,7 @@ class Endpoint:
                         request = self._redirected(request, response)
                     finally:
                         await response.aclose()
-            raise UnreachableError(f"{self.url} redirects in a circle: check --base-url")
+            raise UnreachableError(f"{self.url} redirects in a circle: check `base_url`")
         except TimeoutError as error:
             raise TransientError(f"no reply within {seconds:g} s") from error
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ExceptionGroup) as error:
@@ -195,7 +195,7 @@ class Endpoint:
         there = brief(str(follow.url if follow else response.headers.get("location", "")))
         raise UnreachableError(
             f"{self.url} redirects to {there}: not followed, as the key and the document would go there; "
-            "if that is the endpoint, name it with --base-url"
+            "if that is the endpoint, name it with `base_url`"
         )
 
     def _failure(self, error: Exception) -> TransientError | UnreachableError:
@@ -213,7 +213,7 @@ class Endpoint:
         if any(isinstance(it, ConnectionRefusedError) for it in causes):
             reason = f"nothing listens at {self.url}: is the server running?"
         else:
-            reason = f"{self.url} cannot be reached ({brief(_named(causes[-1]))}): check --base-url"
+            reason = f"{self.url} cannot be reached ({brief(_named(causes[-1]))}): check `base_url`"
         return TransientError(reason, unreachable=True)
 
 

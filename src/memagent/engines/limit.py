@@ -22,7 +22,7 @@ class CallLimit:
         """As the engine does, while calls are left."""
         if self.left == 0:
             calls = (
-                "one call of --max-calls is" if self.calls == 1 else f"{self.calls} calls of --max-calls are"
+                "one call of `max_calls` is" if self.calls == 1 else f"{self.calls} calls of `max_calls` are"
             )
             raise CallLimitError(f"the {calls} used up")
         self.left -= 1
@@ -51,7 +51,7 @@ class Spending:
         if self.max_cost is not None and self.prices.cost(Usage()) is None:
             raise SettingsError(
                 f"max_cost is {self.max_cost:g}, but nothing has a price: "
-                "set --prompt-price and --completion-price"
+                "set `prompt_price` and `completion_price`"
             )
 
     def limited(self, engine: Engine) -> Engine:

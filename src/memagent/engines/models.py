@@ -24,7 +24,7 @@ def read_models(reply: HttpReply, url: str) -> dict[str, Mapping[str, Any]]:
         it["id"]: it for it in listed if isinstance(it, dict) and isinstance(it.get("id"), str)
     }
     if listed and not models:
-        raise EngineError(f"{url} did not list its models ({brief(reply.text)!r}): name one with --model")
+        raise EngineError(f"{url} did not list its models ({brief(reply.text)!r}): name one with `model`")
     return models
 
 

@@ -286,11 +286,11 @@ async def _model(name: str | None, engine: OpenAIEngine) -> Model:
     whole = [known for known, entry in models.items() if not entry.get("parent")]  # vLLM lists adapters too
     if name is None and len(whole) != 1:
         listed = ", ".join(sorted(models)) or f"{engine.endpoint.url} lists none (does it end in /v1?)"
-        raise EngineError(f"name a model with --model: {listed}")
+        raise EngineError(f"name a model with `model`: {listed}")
     if name and name not in models and is_missing_path(name):
         raise SettingsError(
             f"there is no model at {name}, and {engine.endpoint.url} does not list it: check the path, or "
-            f"name a model with --model: {', '.join(sorted(models)) or 'it lists none'}"
+            f"name a model with `model`: {', '.join(sorted(models)) or 'it lists none'}"
         )
     name = name or whole[0]
     return replace(engine.model, name=name, window_tokens=window_of(models.get(name, {})))
@@ -309,7 +309,7 @@ async def _check_read_whole(messages: tuple[Message, ...], completion: Completio
         raise ContextOverflowError(
             f"the endpoint read {read:,} tokens of a prompt that has at least {fewest:,}, and dropped the "
             "rest without a word: give its model a larger window (num_ctx, for Ollama), or lower "
-            "--chunk-tokens"
+            "`chunk_tokens`"
         )
 
 

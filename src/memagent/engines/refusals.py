@@ -111,7 +111,7 @@ def error_of(refusal: Refusal, url: str, has_key: bool) -> EngineError | Transie
         return EngineError(_about_the_key(refusal, url, has_key))
     if status == 404:
         named = "model" in f"{refusal.code} {text}".lower()
-        hint = "check --model" if named else "check --base-url (does it end in /v1?) and --model"
+        hint = "check `model`" if named else "check `base_url` (does it end in /v1?) and `model`"
         return EngineError(f"{url} did not find what was asked for (HTTP 404: {text}): {hint}")
     return EngineError(f"{url} refused the call (HTTP {status}: {text})")
 
@@ -120,12 +120,12 @@ def _about_the_key(refusal: Refusal, url: str, has_key: bool) -> str:
     said = f"(HTTP {refusal.status}: {refusal.message})"
     if not has_key:
         return (
-            f"{url} wants a key {said}: set --api-key or MEMAGENT_API_KEY "
+            f"{url} wants a key {said}: set `api_key` or MEMAGENT_API_KEY "
             "(OPENAI_API_KEY is sent only to OpenAI and to OPENAI_BASE_URL)"
         )
     if refusal.status == 403:
-        return f"{url} does not allow this to the key {said}: check what --api-key or OPENAI_API_KEY may use"
-    return f"{url} refused the key {said}: check --api-key, MEMAGENT_API_KEY or OPENAI_API_KEY"
+        return f"{url} does not allow this to the key {said}: check what `api_key` or OPENAI_API_KEY may use"
+    return f"{url} refused the key {said}: check `api_key`, MEMAGENT_API_KEY or OPENAI_API_KEY"
 
 
 def seconds_to_wait(retry_after: str) -> float | None:

@@ -129,8 +129,8 @@ def _refuse_empty(text: str, message: Mapping[str, Any], reason: str) -> None:
     thought = _is_visible(text) or message.get("reasoning_content") or message.get("reasoning")
     if thought and reason == "length":
         raise TransientError(
-            "the model was still thinking when its tokens were used up: raise --memory-tokens and "
-            "--answer-tokens, or turn its thinking off"
+            "the model was still thinking when its tokens were used up: raise `memory_tokens` and "
+            "`answer_tokens`, or turn its thinking off"
         )
     if thought:
         raise TransientError(f"the reply is nothing but a thought (finish_reason {reason!r})")

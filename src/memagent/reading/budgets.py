@@ -59,8 +59,8 @@ class Budgets:
         if fitted.needed_tokens(memories) > room or min(smallest, fitted.chunk_tokens) < LEAST_CHUNK_TOKENS:
             raise SettingsError(
                 f"the budgets need {self.needed_tokens(memories) + fixed_tokens + _CHAT_TOKENS} tokens, the "
-                f"model's window has {window_tokens}: lower --chunk-tokens, --memory-tokens or "
-                f"--answer-tokens{' or --heads' if memories > 1 else ''}"
+                f"model's window has {window_tokens}: lower `chunk_tokens`, `memory_tokens` or "
+                f"`answer_tokens`{' or `heads`' if memories > 1 else ''}"
             )
         return fitted
 

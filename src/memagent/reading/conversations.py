@@ -62,7 +62,7 @@ class Reading:
         if tokens > self.budgets.problem_tokens:
             raise ProblemTooLongError(
                 f"the problem has {tokens} tokens, its budget is {self.budgets.problem_tokens}: "
-                "shorten it, put its material into the document, or raise --problem-tokens"
+                "shorten it, put its material into the document, or raise `problem_tokens`"
             )
 
     async def update(
@@ -97,7 +97,7 @@ class Reading:
             if chunk.tokens <= LEAST_CHUNK_TOKENS or len(chunk.text) == 1:
                 raise EngineError(
                     f"a chunk of {chunk.tokens} tokens does not fit the model's window: lower "
-                    f"--memory-tokens or shorten the problem ({error})"
+                    f"`memory_tokens` or shorten the problem ({error})"
                 ) from error
             return []
         update = Conversation(
@@ -175,7 +175,7 @@ class Reading:
         if not without_thought(completion.text):
             raise EmptyAnswerError(
                 f"the model returned an empty answer (finish reason {completion.finish_reason!r}): "
-                "raise --answer-tokens if it was still thinking, or try another --model"
+                "raise `answer_tokens` if it was still thinking, or try another `model`"
             )
         return Conversation(
             kind="answer",

@@ -67,7 +67,7 @@ class Journal:
         for number, (line, offset) in enumerate(self._log.lines()):
             if number and not resume:
                 raise JournalError(
-                    f"{self.path} holds a read already: add --resume to continue it, or name another --trace"
+                    f"{self.path} holds a read already: add `resume` to continue it, or name another `trace`"
                 )
             if (number == 0) != (line.get("type") == "header"):
                 raise JournalError(f"{self.path}, line {number + 1}: not a line of a journal")
@@ -96,7 +96,7 @@ class Journal:
         elif changed := difference(self.header, header):
             raise JournalError(
                 f"{self.path} cannot be resumed: {changed}; "
-                "for a new read leave out --resume and name another --trace"
+                "for a new read leave out `resume` and name another `trace`"
             )
 
     @property
@@ -170,7 +170,7 @@ class Journal:
         try:
             await asyncio.to_thread(self._log.append, line, sync)
         except JournalError as error:
-            raise JournalError(f"{error}; once it can, --resume continues the read") from error
+            raise JournalError(f"{error}; once it can, `resume` continues the read") from error
 
     async def _recall(self, digest: str) -> dict[str, Any] | None:
         """The recorded line of a prompt, each once."""

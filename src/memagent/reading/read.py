@@ -333,4 +333,4 @@ def _answer_of(last: Conversation | None, prompts: Prompts) -> str:
         return last.memory
     if last and (answer := without_thought(last.completion.text)):
         return prompts.restore(answer)
-    raise EmptyAnswerError("the document was read to its end without an answer: try another --workflow")
+    raise EmptyAnswerError("the document was read to its end without an answer: try another `workflow`")

@@ -99,6 +99,6 @@ def check_memory(tokens: int, budget_tokens: int) -> None:
     """Raise `SettingsError` for a memory, written under a larger budget, that is over the one in force."""
     if tokens > budget_tokens:
         raise SettingsError(
-            f"the memory has {tokens} tokens, its budget is now {budget_tokens}: raise --memory-tokens, or "
+            f"the memory has {tokens} tokens, its budget is now {budget_tokens}: raise `memory_tokens`, or "
             "use a model with a larger window"
         )

@@ -16,7 +16,7 @@ def best_passages(problem: str, passages: Sequence[str], count: int) -> list[int
     try:
         import bm25s  # type: ignore[import-untyped]
     except ImportError as error:
-        raise SettingsError(f"--workflow rag needs a package: {extra_hint('eval')}") from error
+        raise SettingsError(f"the workflow rag needs a package: {extra_hint('eval')}") from error
 
     words = bm25s.tokenize([problem, *passages], stopwords="en", return_ids=False, show_progress=False)
     query, corpus = words[0], words[1:]

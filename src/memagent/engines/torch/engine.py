@@ -152,7 +152,7 @@ class TransformersEngine:
             roles = ", ".join(message.role for message in messages)
             raise EngineError(
                 f"the chat template of {self.model.name} refuses messages of {roles} ({error}): "
-                "use --templates without a system prompt, or another --model"
+                "use `templates` without a system prompt, or another `model`"
             ) from error
         window = self.model.window_tokens or DEFAULT_WINDOW_TOKENS
         if len(rendered) + sampling.max_tokens > window:
@@ -201,7 +201,7 @@ class TransformersEngine:
             traceback.clear_frames(error.__traceback__)  # they hold the tensors of the failed batch
             count = len(calls.running)  # with those that have joined
             what = f"{self.model.name} failed on a batch of {count} ({type(error).__name__}: {error})"
-            fail(calls.running, f"{what}: if memory ran out, lower --concurrency", error)
+            fail(calls.running, f"{what}: if memory ran out, lower `concurrency`", error)
         finish(calls.running)
 
     def _give_up(self) -> None:
@@ -216,7 +216,7 @@ async def open_transformers(settings: EngineSettings) -> TransformersEngine:
     `SettingsError` for a model or adapter that cannot be loaded, and without a chat template.
     """
     if settings.model is None:
-        raise SettingsError("no model is named: name a Hugging Face folder or id with --model")
+        raise SettingsError("no model is named: name a Hugging Face folder or id with `model`")
     adapter = adapter_of(settings, "transformers")
     if settings.threads:
         torch.set_num_threads(settings.threads)

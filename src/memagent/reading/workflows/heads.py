@@ -64,7 +64,7 @@ class Heads:
         ):
             return cls((memory, *[""] * (count - 1)), 1 % count if memory else 0)
         if total > count:
-            raise SettingsError(f"the memory has {total} parts, heads is {count}: set --heads {total}")
+            raise SettingsError(f"the memory has {total} parts, heads is {count}: set `heads` to {total}")
         marked = next((it.number - 1 for it in found if it.next), 0)
         parts = (*(it.text for it in found[1:]), *[""] * (count - total))
         return cls(parts, marked if total == count else total)  # new parts come first

@@ -58,7 +58,7 @@ async def full(
         if tokens > model.window_tokens:
             raise ContextOverflowError(
                 f"the document has {'at least ' if fewest else ''}{tokens:,} tokens, the model's window "
-                f"{model.window_tokens:,}: read it with another --workflow"
+                f"{model.window_tokens:,}: read it with another `workflow`"
             )
     yield await reading.answer(document)
 
@@ -150,7 +150,7 @@ async def _room_tokens(reading: Reading) -> int:
     room = reading.window_tokens - taken - reading.budgets.answer_tokens - _SLACK_TOKENS
     if room <= _SLACK_TOKENS:
         raise SettingsError(
-            f"a window of {reading.window_tokens} tokens leaves no room for a document: lower --answer-tokens"
+            f"a window of {reading.window_tokens} tokens leaves no room for a document: lower `answer_tokens`"
         )
     return room
 
