@@ -4,9 +4,10 @@
 
 For each seed it trains a reader by copying and imitation, and from there two more by reinforcement: with the
 advantage given to every conversation, and to the answer alone. All of them read needles, variables and
-questions of two hops at every length; the first seed's also without a memory. Started again, it goes on where
-it stopped: trainings from their newest checkpoint, readings from their last row. --quick runs all of it with
-next to no training, to see whether it runs.
+questions of two hops at every length, the shortest first, and the first seed's also without a memory. So many
+--jobs run side by side, on one core each. Started again, it continues where it stopped: trainings from their
+newest checkpoint, readings from their last row. --quick runs all of it with next to no training, to see
+whether it runs.
 
 Writes OUT/figure.json and OUT/figure.md, and OUT/figure.png where matplotlib is installed.
 """
@@ -15,11 +16,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
@@ -31,6 +35,8 @@ HERE = Path(__file__).parent
 PRESET = HERE.parent / "small.toml"
 TASKS = ("niah_single_1", "niah_multikey_1", "vt")
 LENGTHS = tuple(2**power for power in range(13, 23))  # 8K to 4M
+WARM, RL = "warm start", "reinforcement"
+CREDITS = {RL: "trajectory", "credit to the answer alone": "answer"}
 WITHOUT_MEMORY = ("truncate", "rag")
 FROM_READER = ("policy.random_weights=false", "copying.steps=0", "warm_start.steps=0")
 QUICK = (
@@ -48,71 +54,95 @@ class Plan:
     workflow: str
     lengths: tuple[int, ...]
     count: int
+    tokens: int
+    jobs: int
     quick: bool
+
+    @property
+    def templates(self) -> Path:
+        """The prompts of the readers, with and without a memory."""
+        return HERE / f"{self.workflow}.toml"
+
+    def examples(self, length: int) -> int:
+        """How many examples of each task a reader reads at a length."""
+        return max(1, min(self.count, self.tokens // length))
 
     def settings(self, seed: int, *more: str) -> list[str]:
         """The flags of a training."""
-        templates = HERE / f"{self.workflow}.toml"
-        read = f"read.workflow={self.workflow}", f"read.templates={templates}"
+        read = f"read.workflow={self.workflow}", f"read.templates={self.templates}"
         pairs = (*(QUICK if self.quick else ()), f"seed={seed}", *read, *more)
         return [word for pair in pairs for word in ("--set", pair)]
 
 
 def main() -> None:
-    """Run everything that is missing, seed by seed, the shortest first, and draw what there is after each."""
+    """Run everything that is missing, the shortest documents first; draw what there is after each length."""
     plan = _asked()
     plan.out.mkdir(parents=True, exist_ok=True)
-    for seed in plan.seeds:
-        made = list(readers(plan, seed))
-        for length in plan.lengths:
-            for name, reader in made:
-                read_at(plan, seed, name, reader, length)
-            draw(plan)
+    warm = {seed: _folder(plan, WARM, seed) for seed in plan.seeds}
+    side_by_side(plan, (partial(train, warm[seed], plan.settings(seed, "steps=0")) for seed in warm))
+    side_by_side(plan, (
+        partial(train, _folder(plan, name, seed), plan.settings(
+            seed, f"policy.model={warm[seed]}", f"loss.credit={credit}", *FROM_READER
+        ))
+        for seed in plan.seeds for name, credit in CREDITS.items()
+    ))  # fmt: skip
+    for length in plan.lengths:
+        for seed in plan.seeds:
+            write_two_hops(plan, seed, length)
+        side_by_side(plan, (
+            partial(read_at, plan, seed, name, length) for seed in plan.seeds for name in _readers(plan, seed)
+        ))  # fmt: skip
+        draw(plan)
 
 
-def memagent(*words: object) -> None:
+def side_by_side(plan: Plan, jobs: Iterable[Callable[[], None]]) -> None:
+    """Do all of it, so many at a time; the first failure ends it once the running jobs have ended."""
+    with ThreadPoolExecutor(plan.jobs) as workers:
+        started = [workers.submit(job) for job in jobs]
+        try:
+            for job in as_completed(started):
+                job.result()
+        except BaseException:
+            workers.shutdown(cancel_futures=True)
+            raise
+
+
+def memagent(*words: object, cores: int = 1) -> None:
     """Run a command of memagent; its failure, which it has told of, ends the script."""
-    if code := subprocess.run([sys.executable, "-m", "memagent", *map(str, words)], check=False).returncode:
+    environment = os.environ | {"OMP_NUM_THREADS": str(cores)}
+    command = [sys.executable, "-m", "memagent", *map(str, words)]
+    if code := subprocess.run(command, check=False, env=environment).returncode:
         raise SystemExit(code if code > 0 else 128 - code)
 
 
-def readers(plan: Plan, seed: int) -> Iterator[tuple[str, Path]]:
-    """The readers of a seed with their names, each trained first if it is not there."""
-    warm = trained(plan, f"{plan.workflow}-warm-seed{seed}", plan.settings(seed, "steps=0"))
-    yield "warm start", warm
-    for name, credit in (("reinforcement", "trajectory"), ("credit to the answer alone", "answer")):
-        more = f"policy.model={warm}", f"loss.credit={credit}", *FROM_READER
-        yield name, trained(plan, f"{plan.workflow}-{credit}-seed{seed}", plan.settings(seed, *more))
-
-
-def trained(plan: Plan, name: str, settings: list[str]) -> Path:
-    """A folder with the model of a run: made, continued, or found finished."""
-    run, reader = plan.out / name, (plan.out / f"{name}-reader").resolve()
+def train(reader: Path, settings: list[str]) -> None:
+    """Make the folder of a reader: trained, continued, or found finished."""
+    run = reader.with_name(f"{reader.name}-run")
     if not reader.exists():
         memagent("train", PRESET, "--out", run, "--resume", "--quiet", *settings)
         memagent("train", "export", run, "--to", "merged", "--out", reader, "--quiet")
-    return reader
 
 
-def read_at(plan: Plan, seed: int, name: str, reader: Path, length: int) -> None:
-    """Have a reader read the examples of a length, those that it has not read yet."""
-    hops = plan.out / f"two-hops-{length}-seed{seed}.jsonl"
-    if not hops.exists():
+def write_two_hops(plan: Plan, seed: int, length: int) -> None:
+    """Write the examples of a length that are no task of RULER."""
+    place = _two_hops(plan, seed, length)
+    if not place.exists():
         make = load_function(f"{HERE / 'data.py'}:two_hops")
-        write_examples(hops, (make(index, length, f"figure {seed}") for index in range(plan.count)))
-    asked = [word for task in TASKS for word in ("--task", task)]
+        examples = range(plan.examples(length))
+        write_examples(place, (make(index, length, f"figure {seed}") for index in examples))
+
+
+def read_at(plan: Plan, seed: int, name: str, length: int) -> None:
+    """Have a reader read the examples of a length, those that it has not read yet."""
+    workflow, model = (name, RL) if name in WITHOUT_MEMORY else (plan.workflow, name)
     budgets = {"window": 704, "problem": 48, "chunk": 256, "memory": 96, "answer": 48}
-    common = [
-        "--engine", "transformers", "--model", reader, *asked, "--length", length, "--examples", hops,
-        "--count", plan.count, "--seed", 1000 + seed, "--resume", "--quiet",
+    memagent(
+        "eval", "--engine", "transformers", "--model", _folder(plan, model, seed), "--workflow", workflow,
+        "--templates", plan.templates, *(word for task in TASKS for word in ("--task", task)),
+        "--examples", _two_hops(plan, seed, length), "--length", length, "--count", plan.examples(length),
         *(word for budget, tokens in budgets.items() for word in (f"--{budget}-tokens", tokens)),
-    ]  # fmt: skip
-    with_memory = "--reader", plan.workflow, "--templates", HERE / f"{plan.workflow}.toml"
-    memagent("eval", *common, *with_memory, "--out", _rows(plan, seed, name, length))
-    if name == "reinforcement" and seed == plan.seeds[0]:
-        for reader_name in WITHOUT_MEMORY:
-            out = _rows(plan, seed, reader_name, length)
-            memagent("eval", *common, "--reader", reader_name, "--out", out)
+        "--seed", 1000 + seed, "--out", _rows(plan, seed, name, length), "--resume", "--quiet",
+    )  # fmt: skip
 
 
 def draw(plan: Plan) -> None:
@@ -157,9 +187,20 @@ def _estimated(values: list[float]) -> tuple[float, float, float, int]:
     return 100 * fmean(values), 100 * low, 100 * high, len(values)
 
 
+def _readers(plan: Plan, seed: int) -> tuple[str, ...]:
+    return (WARM, *CREDITS, *(WITHOUT_MEMORY if seed == plan.seeds[0] else ()))
+
+
+def _folder(plan: Plan, name: str, seed: int) -> Path:
+    return (plan.out / "readers" / f"{name.replace(' ', '-')}-seed{seed}").resolve()
+
+
+def _two_hops(plan: Plan, seed: int, length: int) -> Path:
+    return plan.out / f"two-hops-{length}-seed{seed}.jsonl"
+
+
 def _rows(plan: Plan, seed: int, name: str, length: int) -> Path:
-    label = name if name in WITHOUT_MEMORY else f"{name}, {plan.workflow}"
-    return plan.out / "rows" / label / str(length) / f"seed{seed}"
+    return plan.out / "rows" / name / str(length) / f"seed{seed}"
 
 
 def _plot(path: Path, scores: Scores) -> None:
@@ -192,9 +233,12 @@ def _asked() -> Plan:
     parser.add_argument("--workflow", choices=("gated", "overwrite"), default="gated")
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="in tokens (8K to 4M)")
     parser.add_argument("--count", type=int, default=8, help="examples of each task at a length (8)")
+    parser.add_argument("--tokens", type=int, default=1 << 20, help="but of no more tokens than that (1M)")
+    parser.add_argument("--jobs", type=int, default=2, help="commands side by side (2)")
     parser.add_argument("--quick", action="store_true", help="next to no training: does it run?")
-    given = parser.parse_args()
-    return Plan(given.out, range(given.seeds), given.workflow, tuple(given.lengths), given.count, given.quick)
+    given = vars(parser.parse_args())
+    given |= {"seeds": range(given["seeds"]), "lengths": tuple(given["lengths"])}
+    return Plan(**given)
 
 
 if __name__ == "__main__":
