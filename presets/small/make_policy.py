@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast, Qwen2Config
 
 from memagent.prompts import load_prompts
 from memagent.tasks import TASKS
@@ -63,10 +63,10 @@ def main() -> None:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=pieces, eos_token=END)
     tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
     tokenizer.save_pretrained(FOLDER)
-    config = LlamaConfig(
+    config = Qwen2Config(
         vocab_size=pieces.get_vocab_size(), hidden_size=128, intermediate_size=384, num_hidden_layers=4,
-        num_attention_heads=4, num_key_value_heads=4, max_position_embeddings=1024,
-        bos_token_id=None, eos_token_id=0, tie_word_embeddings=True, architectures=["LlamaForCausalLM"],
+        num_attention_heads=4, num_key_value_heads=4, max_position_embeddings=1024, initializer_range=0.05,
+        bos_token_id=None, eos_token_id=0, tie_word_embeddings=True, architectures=["Qwen2ForCausalLM"],
     )  # fmt: skip
     config.save_pretrained(FOLDER)
     print(json.dumps({"folder": str(FOLDER), "vocabulary": pieces.get_vocab_size()}))

@@ -12,6 +12,7 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("wonderwords")
 
 from memagent.documents.tokens import load_tokenizer
+from memagent.errors import SettingsError
 from memagent.settings import ReadSettings
 from memagent.training.imitation.oracle import solve
 from memagent.training.rewards import load_function
@@ -77,3 +78,16 @@ def test_no_two_uses_share_an_example() -> None:
 def test_every_digit_is_a_token() -> None:
     count = load_tokenizer(POLICY)
     assert count("8618545") - count("861854") == 1 and count("1" * 30) == 30
+
+
+def test_the_first_head_starts_by_seeing_the_token_before() -> None:
+    torch = pytest.importorskip("torch")
+    from memagent.training.optimization.policy import load_policy
+
+    settings = load_training(PRESETS / "small.toml").policy
+    model = load_policy(settings, 1.0, seed=3, device="cpu").network
+    model.set_attn_implementation("eager")
+    seen = model(torch.arange(100, 160)[None], output_attentions=True).attentions[0][0, 0]  # (tokens, tokens)
+    assert seen.diagonal(-1).min() > 0.95
+    with pytest.raises(SettingsError, match="set random_weights"):
+        load_training(PRESETS / "small.toml", {"policy": {"random_weights": False}})

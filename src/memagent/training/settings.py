@@ -24,13 +24,15 @@ class PolicySettings(StrictModel):
     """The model that is trained.
 
     `model` is a Hugging Face folder or id, or a .gguf file; without it, the embedded model's weights. With
-    `random_weights` only its configuration is used. `adapter` is a PEFT folder or a GGUF adapter to continue
-    from. `lora_rank` 0 trains all weights; `lora_targets` are PEFT's target modules, "all-linear" or names.
-    `dtype` "auto" is bfloat16 on a GPU and float32 elsewhere.
+    `random_weights` only its configuration is used, and `prepare` names a function that is given the model
+    with its random weights before anything is learned. `adapter` is a PEFT folder or a GGUF adapter to
+    continue from. `lora_rank` 0 trains all weights; `lora_targets` are PEFT's target modules, "all-linear" or
+    names. `dtype` "auto" is bfloat16 on a GPU and float32 elsewhere.
     """
 
     model: str | None = None
     random_weights: bool = False
+    prepare: str | None = None
     adapter: str | None = None
     lora_rank: Count = 0
     lora_alpha: Positive = 32
@@ -42,6 +44,12 @@ class PolicySettings(StrictModel):
     def _has_one_rank(self) -> PolicySettings:
         if self.adapter and self.lora_rank:
             raise ValueError("adapter brings a LoRA of its own rank: leave lora_rank out")
+        return self
+
+    @model_validator(mode="after")
+    def _prepares_random_weights(self) -> PolicySettings:
+        if self.prepare and not self.random_weights:
+            raise ValueError("prepare is for random weights: set random_weights, or leave prepare out")
         return self
 
 
@@ -131,14 +139,14 @@ class StageSettings(StrictModel):
 class CopyingSettings(StageSettings):
     """Next-token prediction before the warm start, for models that start from random weights.
 
-    All tokens of the warm start's conversations count. A share of `repeats` of the sequences is random
-    instead, `repeat_tokens` long, and repeats itself.
+    A share of `random` of the sequences is random and ends with a copy of what stands before. They have up to
+    96 tokens in the first third of the steps, and up to `random_tokens` in the others. The other sequences are the warm start's conversations, all of whose tokens count.
     """
 
     sequences: Positive = 32
     learning_rate: Rate = 1e-3
-    repeats: Share = 0.4
-    repeat_tokens: Annotated[int, Field(ge=8)] = 128
+    random: Share = 0.8
+    random_tokens: Annotated[int, Field(ge=24)] = 384
 
 
 class WarmStartSettings(StageSettings):
@@ -230,7 +238,8 @@ def _located(settings: TrainingSettings, folder: Path) -> TrainingSettings:
         return str(folder / name) if place.exists() else name
 
     paths = {
-        "policy": ("model", "adapter"), "engine": ("model", "adapter", "tokenizer"), "read": ("templates",),
+        "policy": ("model", "adapter", "prepare"), "engine": ("model", "adapter", "tokenizer"),
+        "read": ("templates",),
         "data": ("examples", "reward"), "evaluation": ("examples",),
         "warm_start": ("trajectories", "examples"),
     }  # fmt: skip

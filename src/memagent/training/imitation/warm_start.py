@@ -33,10 +33,12 @@ async def imitate(run: RunState) -> None:
     pool = await load_imitations(run.settings, run.data, run.policy.tokenizer, run.engine.model)
     vocabulary = run.policy.network.config.get_text_config().vocab_size
     if position.copying_steps < copying.steps:
-        await _take(run, "copying", copying, lambda source: draw_copies(pool, copying, vocabulary, source))
+        await _take(
+            run, "copying", copying, lambda step, source: draw_copies(pool, copying, vocabulary, step, source)
+        )
         run.save(None)  # the next stage begins with an optimizer of its own
     if position.warm_steps < wanted.steps:
-        await _take(run, "warm_start", wanted, lambda source: draw(pool, wanted, source))
+        await _take(run, "warm_start", wanted, lambda _, source: draw(pool, wanted, source))
     # Reinforcement begins with its own optimizer too, and behind the examples that were imitated.
     position.example = 0 if is_file(wanted.trajectories) or wanted.examples else wanted.count
     run.save(None)
@@ -46,7 +48,7 @@ async def _take(
     run: RunState,
     stage: Literal["copying", "warm_start"],
     wanted: StageSettings,
-    drawn: Callable[[random.Random], list[TrainingSequence]],
+    drawn: Callable[[int, random.Random], list[TrainingSequence]],
 ) -> None:
     """The steps of a stage that are left, each on what is `drawn` with the randomness of its number."""
     counter, seed = _COUNTERS[stage], run.settings.seed
@@ -55,7 +57,7 @@ async def _take(
     run.observer.begin(taken + 1, wanted.steps, stage)
     for step in range(taken, wanted.steps):
         await asyncio.sleep(0)  # an interrupt takes effect between steps
-        sequences = drawn(random.Random(f"{seed}/{stage.replace('_', ' ')}/{step}"))
+        sequences = drawn(step, random.Random(f"{seed}/{stage.replace('_', ' ')}/{step}"))
         sums = learner.imitate(run.ranks.share(sequences), learning_rate(wanted, step))
         setattr(run.position, counter, step + 1)
         run.report(stage, step + 1, run.means(sums))

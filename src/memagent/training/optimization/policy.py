@@ -17,6 +17,7 @@ from memagent.engines.torch.lora import with_adapter
 from memagent.errors import SettingsError, TrainingError, extra_hint
 from memagent.training.optimization.attention import attention_over_trees
 from memagent.training.optimization.sequences import Batch, Layout
+from memagent.training.rewards import load_function
 from memagent.training.settings import PolicySettings
 
 
@@ -153,7 +154,7 @@ class Policy:
 def load_policy(settings: PolicySettings, temperature: float, seed: int, device: str | None = None) -> Policy:
     """The policy that the settings describe, on a GPU if there is one.
 
-    Raises `SettingsError` for a model or adapter that cannot be loaded.
+    Raises `SettingsError` for a model or adapter that cannot be loaded, and for a function that is not there.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     half = settings.dtype == "bfloat16" or (settings.dtype == "auto" and device.startswith("cuda"))
@@ -171,7 +172,11 @@ def load_policy(settings: PolicySettings, temperature: float, seed: int, device:
 def _load(settings: PolicySettings, frozen_dtype: torch.dtype) -> tuple[Any, Any]:
     name = settings.model or str(default_model())
     dtype = frozen_dtype if settings.adapter or settings.lora_rank else torch.float32
-    return load_model(name, dtype, settings.random_weights)
+    model, tokenizer = load_model(name, dtype, settings.random_weights)
+    if settings.prepare:
+        with torch.no_grad():
+            load_function(settings.prepare)(model)
+    return model, tokenizer
 
 
 def _with_lora(model: Any, settings: PolicySettings) -> Any:
