@@ -49,8 +49,8 @@ def with_copy(vocabulary: int, most_tokens: int, source: random.Random) -> Train
     """Random tokens, the last of which are a copy of some that stand before; the copy is to be predicted.
 
     It is at a random distance: a sequence that repeats itself as a whole is learned by counting back, which
-    finds nothing in a document. The tokens are of a random part of the vocabulary: where it is small, as that of digits is, one
-    token before is not enough to tell what comes next.
+    finds nothing in a document. The tokens are of a random part of the vocabulary: where it is small, as that
+    of digits is, one token before is not enough to tell what comes next.
     """
     several = source.sample(range(vocabulary), min(vocabulary, 2 ** source.randint(4, 10)))
     tokens = round(math.exp(source.uniform(math.log(_SHORTEST), math.log(most_tokens))))
