@@ -140,8 +140,8 @@ class CopyingSettings(StageSettings):
     """Next-token prediction before the warm start, for models that start from random weights.
 
     A share of `random` of the sequences is random and ends with a copy of what stands before. They have up to
-    96 tokens in the first third of the steps, and up to `random_tokens` in the others. The other sequences are
-    the warm start's conversations, all of whose tokens count.
+    96 tokens in the first third of the steps, and up to `random_tokens` in the others. The other sequences
+    are the warm start's conversations, all of whose tokens count.
     """
 
     sequences: Positive = 32
