@@ -38,7 +38,7 @@ LENGTHS = tuple(2**power for power in range(13, 23))  # 8K to 4M
 WARM, RL = "warm start", "reinforcement"
 CREDITS = {RL: "trajectory", "credit to the answer alone": "answer"}
 WITHOUT_MEMORY = ("truncate", "rag")
-FROM_READER = ("policy.random_weights=false", "copying.steps=0", "warm_start.steps=0")
+FROM_READER = ("policy.random_weights=false", "policy.prepare=", "copying.steps=0", "warm_start.steps=0")
 QUICK = (
     "copying.steps=2", "warm_start.steps=2", "warm_start.count=8", "steps=2", "rollout.groups=2",
     "rollout.attempts=2", "evaluation.count=4", "evaluation.every=2",

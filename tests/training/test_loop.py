@@ -29,7 +29,7 @@ from memagent.training.settings import LossSettings  # noqa: E402
 from memagent.types import Completion, Conversation, Example, Group, Trajectory  # noqa: E402
 
 PATIENCE_SECONDS = 300.0
-COPYING = ("copying.steps=2", "copying.sequences=4", "copying.random_tokens=24")
+COPYING = ("copying.steps=2", "copying.sequences=4", "copying.random_tokens=48")
 IMITATED = 64  # examples, at which reinforcement does not begin again
 TOLD = {
     "reward", "reward_std", "groups", "groups_dropped", "rounds", "failed", "failed_cut", "conversations",

@@ -146,8 +146,8 @@ class CopyingSettings(StageSettings):
 
     sequences: Positive = 32
     learning_rate: Rate = 1e-3
-    random: Share = 0.8
-    random_tokens: Annotated[int, Field(ge=24)] = 384
+    random: Share = 0.9
+    random_tokens: Annotated[int, Field(ge=48)] = 384
 
 
 class WarmStartSettings(StageSettings):

@@ -28,18 +28,18 @@ def test_what_is_to_be_predicted_stood_somewhere_before() -> None:
         assert start + len(copied) < len(ids) - len(copied) + 1 and max(ids) < 1024 and len(ids) <= 384
         lengths.add(len(ids))
         distances.add(len(ids) - len(copied) - start)
-    assert min(lengths) < 28 and max(lengths) > 300 and len(distances) > 100
+    assert min(lengths) < 50 and max(lengths) > 300 and len(distances) > 100
 
 
 def test_a_small_vocabulary_is_enough() -> None:
     for seed in range(20):
-        made = with_copy(10, 24, random.Random(seed))
+        made = with_copy(10, 48, random.Random(seed))
         assert set(made.prompt_ids + made.completion_ids) <= set(range(10))
 
 
 @pytest.mark.parametrize(("share", "least", "most"), [(0.0, 0, 0), (0.4, 320, 480), (1.0, 1000, 1000)])
 def test_the_share_of_random_sequences_is_the_setting(share: float, least: int, most: int) -> None:
-    settings = CopyingSettings(sequences=1000, random=share, random_tokens=24)
+    settings = CopyingSettings(sequences=1000, random=share, random_tokens=48)
     found = draw_copies(POOL, settings, 1024, 0, random.Random(0))
     pool = {all_tokens(it) for it in POOL[0]}
     assert len(found) == 1000 and least <= sum(it not in pool for it in found) <= most

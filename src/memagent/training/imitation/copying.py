@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from memagent.training.settings import CopyingSettings
 from memagent.types import TrainingSequence
 
-_SHORTEST, _SHORT = 24, 96  # tokens of a sequence
+_SHORTEST, _SHORT = 48, 96  # tokens of a sequence
 _SHORT_STEPS = (
     1 / 3
 )  # of all: to copy is first learned from short sequences, and from long ones hardly at all
