@@ -12,7 +12,16 @@ from memagent.prompts.ours import (
     REWRITE,
     SECTIONS,
 )
-from memagent.prompts.templates import ENOUGH, MEMORY, UNCHANGED, Prompts, load_prompts, mark_of, prompts_from
+from memagent.prompts.templates import (
+    ENOUGH,
+    MEMORY,
+    UNCHANGED,
+    Prompts,
+    load_prompts,
+    mark_of,
+    prompts_from,
+    sections,
+)
 
 __all__ = [
     "ANSWER",
@@ -32,4 +41,5 @@ __all__ = [
     "load_prompts",
     "mark_of",
     "prompts_from",
+    "sections",
 ]

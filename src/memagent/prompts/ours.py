@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from memagent.prompts.templates import ENOUGH, MEMORY, UNCHANGED, Prompts
+from memagent.prompts.templates import ENOUGH, MEMORY, UNCHANGED, Prompts, sections
 
 READER = Path(__file__).parents[1] / "engines" / "reader.toml"
 """The templates that the shipped adapter was trained with: they may never change."""
@@ -23,34 +23,13 @@ problem can later be solved from it without the document: keep what it already h
 the chunk gives, and copy names, numbers and quotations exactly."""
 """How a memory is rewritten, or left alone, by workflows whose replies are marked."""
 
-SECTIONS = """\
+SECTIONS = f"\n{sections(chunk='chunk', problem='problem', memory='memory')}\n"
 
-<chunk-{mark}>
-{chunk}
-</chunk-{mark}>
-
-<problem-{mark}>
-{problem}
-</problem-{mark}>
-
-<memory-{mark}>
-{memory}
-</memory-{mark}>
-
-"""
-
-ANSWER = """\
+ANSWER = f"""\
 You have read a long document piece by piece. All that remains of it is your memory. Answer the problem \
 from the memory, in as few words as it needs. If the memory does not hold the answer, say so.
 
-<problem-{mark}>
-{problem}
-</problem-{mark}>
-
-<memory-{mark}>
-{memory}
-</memory-{mark}>
-
+{sections(problem="problem", memory="memory")}
 The answer:
 """
 
@@ -62,18 +41,7 @@ the word {MEMORY} on the first line, alone, and below it the memory anew, so tha
 solved from it without the document: keep what it already holds for that, add what the notes give, say \
 nothing twice, and copy names, numbers and quotations exactly.
 
-<notes-{{mark}}>
-{{chunk}}
-</notes-{{mark}}>
-
-<problem-{{mark}}>
-{{problem}}
-</problem-{{mark}}>
-
-<memory-{{mark}}>
-{{memory}}
-</memory-{{mark}}>
-
+{sections(notes="chunk", problem="problem", memory="memory")}
 {UNCHANGED}, or {MEMORY} and the new memory:
 """
 """How notes are brought into a memory, in workflows that gather them."""

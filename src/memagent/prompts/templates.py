@@ -46,7 +46,14 @@ _NOT_IN_FILES = ("mark", "guards_turns")
 _OPTIONAL = ("merge", "gap", "again")
 """Templates that only some workflows have."""
 
-CHECK = f"""\
+
+def sections(**slots: str) -> str:
+    """Slots of a template, each between tags of its name that no document knows."""
+    return "\n".join(f"<{name}-{{mark}}>\n{{{slot}}}\n</{name}-{{mark}}>\n" for name, slot in slots.items())
+
+
+CHECK = (
+    f"""\
 A reader goes through a long document piece by piece and keeps a memory, so that a problem can later be \
 solved from it. Below are the problem, the memory so far, and what the reader wrote after the last piece.
 
@@ -54,20 +61,10 @@ If what the reader wrote states anything to be remembered, even that something i
 word {MEMORY}. If it only says that there is nothing to add or to change, or if it refuses, reply with the \
 one word {UNCHANGED}.
 
-<problem-{{mark}}>
-{{problem}}
-</problem-{{mark}}>
-
-<memory-{{mark}}>
-{{memory}}
-</memory-{{mark}}>
-
-<written-{{mark}}>
-{{reply}}
-</written-{{mark}}>
-
-{MEMORY} or {UNCHANGED}:
 """
+    + sections(problem="problem", memory="memory", written="reply")
+    + f"\n{MEMORY} or {UNCHANGED}:\n"
+)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
 
-from memagent.prompts import SECTIONS, UNCHANGED, Prompts
+from memagent.prompts import SECTIONS, UNCHANGED, Prompts, sections
 from memagent.reading.conversations import Reading
 from memagent.reading.excerpts import ADD, DROP, PROMOTE, Excerpt, edited, excerpts_of, fitted, memory_of
 from memagent.reading.replies import Verdict, without_thought
@@ -35,20 +35,13 @@ reply with lines of these kinds, and nothing else:
 """
     + SECTIONS
     + f"{UNCHANGED}, or lines that begin with {ADD}, {PROMOTE} or {DROP}:\n",
-    answer="""\
+    answer=f"""\
 You have read a long document piece by piece. All that remains of it are excerpts, copied from it word for \
 word. Answer the problem from them, in as few words as it needs and in their words. Behind each sentence put \
 the number of the excerpt that says it in square brackets, such as [E1]. If the excerpts do not hold the \
 answer, say so.
 
-<problem-{mark}>
-{problem}
-</problem-{mark}>
-
-<memory-{mark}>
-{memory}
-</memory-{mark}>
-
+{sections(problem="problem", memory="memory")}
 The answer:
 """,
     empty_memory="(none)",

@@ -11,7 +11,7 @@ from contextlib import aclosing
 
 from memagent.concurrency import side_by_side
 from memagent.errors import ContextOverflowError
-from memagent.prompts import CLOSING, MEMORY, UNCHANGED, Prompts
+from memagent.prompts import CLOSING, MEMORY, UNCHANGED, Prompts, sections
 from memagent.reading.conversations import Reading
 from memagent.reading.replies import read_gated
 from memagent.reading.workflows.merging import BETWEEN, as_chunk, grouped
@@ -21,34 +21,16 @@ PROMPTS = Prompts(
     update=f"""\
 A long document was cut into chunks, and notes are made on each. This is one of them.
 
-<chunk-{{mark}}>
-{{chunk}}
-</chunk-{{mark}}>
-
-<problem-{{mark}}>
-{{problem}}
-</problem-{{mark}}>
-
-<notes-{{mark}}>
-{{memory}}
-</notes-{{mark}}>
-
+{sections(chunk="chunk", problem="problem", notes="memory")}
 If there is nothing in this chunk to add to the notes, reply with the one word {UNCHANGED}. Otherwise write \
 the word {MEMORY} on the first line, alone, and below it everything in this chunk that helps to solve the \
 problem, after the notes that are already there; copy names, numbers and quotations exactly.
 """,
-    answer="""\
+    answer=f"""\
 Notes were made on the chunks of a long document, each without sight of the others. These are all of them, \
 in order.
 
-<notes-{mark}>
-{memory}
-</notes-{mark}>
-
-<problem-{mark}>
-{problem}
-</problem-{mark}>
-
+{sections(notes="memory", problem="problem")}
 """
     + CLOSING.format(source="notes"),
     empty_memory="(none)",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 
-from memagent.prompts import MEMORY, UNCHANGED, Prompts
+from memagent.prompts import MEMORY, UNCHANGED, Prompts, sections
 from memagent.reading.conversations import Reading
 from memagent.reading.replies import read_gated
 from memagent.types import Chunk, Conversation
@@ -13,18 +13,7 @@ PROMPTS = Prompts(
     update=f"""\
 You are answering a problem from a long document that is shown to you piece by piece.
 
-<chunk-{{mark}}>
-{{chunk}}
-</chunk-{{mark}}>
-
-<problem-{{mark}}>
-{{problem}}
-</problem-{{mark}}>
-
-<answer-{{mark}}>
-{{memory}}
-</answer-{{mark}}>
-
+{sections(chunk="chunk", problem="problem", answer="memory")}
 The answer above is the best so far. If this chunk does not help, reply with the one word {UNCHANGED}. \
 Otherwise write the word {MEMORY} on the first line, alone, and below it a better answer, keeping what is \
 right in the one above.

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from memagent.documents.tokens import shorten
-from memagent.prompts import ANSWER, ENOUGH, MEMORY, OPENING, REWRITE, SECTIONS, UNCHANGED, Prompts
+from memagent.prompts import ANSWER, ENOUGH, MEMORY, OPENING, REWRITE, SECTIONS, UNCHANGED, Prompts, sections
 from memagent.reading.conversations import Reading
 from memagent.reading.ranking import best_places
 from memagent.reading.replies import read_gap, read_gated
@@ -26,14 +26,7 @@ thing in the document before you answer the problem.
 If the memory holds all that the problem asks for, reply with the one word {ENOUGH}. Otherwise reply with \
 one short question, and nothing else: what has to be found out first? Use the names that the memory gives.
 
-<problem-{{mark}}>
-{{problem}}
-</problem-{{mark}}>
-
-<memory-{{mark}}>
-{{memory}}
-</memory-{{mark}}>
-
+{sections(problem="problem", memory="memory")}
 {ENOUGH}, or the question:
 """,
     again=OPENING
@@ -41,13 +34,8 @@ one short question, and nothing else: what has to be found out first? Use the na
     + "\nYou have read the document once. This chunk is read again for the question, which helps to solve "
     "the problem.\n"
     + SECTIONS
-    + f"""\
-<question-{{mark}}>
-{{question}}
-</question-{{mark}}>
-
-{UNCHANGED}, or {MEMORY} and the new memory:
-""",
+    + sections(question="question")
+    + f"\n{UNCHANGED}, or {MEMORY} and the new memory:\n",
     answer=ANSWER,
     workflow="reread",
     replies="marked",

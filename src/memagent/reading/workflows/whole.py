@@ -13,24 +13,14 @@ from itertools import accumulate
 from memagent.documents.chunking import cut
 from memagent.documents.tokens import fewest_tokens
 from memagent.errors import ContextOverflowError, SettingsError
-from memagent.prompts import CLOSING, NO_UPDATE, Prompts
+from memagent.prompts import CLOSING, NO_UPDATE, Prompts, sections
 from memagent.reading.conversations import Reading
 from memagent.reading.retrieval import best_passages
 from memagent.types import ESTIMATE, Chunk, Conversation, TokenCounter
 
 PROMPTS = Prompts(
     update=NO_UPDATE,
-    answer="""\
-<document-{mark}>
-{memory}
-</document-{mark}>
-
-<problem-{mark}>
-{problem}
-</problem-{mark}>
-
-"""
-    + CLOSING.format(source="document"),
+    answer=sections(document="memory", problem="problem") + "\n" + CLOSING.format(source="document"),
 )
 """The document, or what is shown of it, stands in the memory's slot."""
 
