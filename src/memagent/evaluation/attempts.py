@@ -16,7 +16,7 @@ from memagent.errors import MemAgentError, without_secrets
 from memagent.evaluation.plan import Plan, Work
 from memagent.evaluation.retention import NOTES_APART, Needed
 from memagent.evaluation.rows import EvaluationRow
-from memagent.reading.progress import Progress
+from memagent.reading.progress import Progress, counted
 from memagent.reading.read import Read
 from memagent.settings import ReadSettings
 from memagent.tasks.scoring import score_reply
@@ -94,13 +94,7 @@ async def attempt_row(
         answers=example.answers,
         error=without_secrets(str(failure)) if failure else None,
         cause=type(failure).__name__ if failure else None,
-        calls=done.calls,
-        critical_path=done.critical_path,
-        cut=done.cut,
-        prompt_tokens=done.prompt_tokens,
-        cached_tokens=done.cached_tokens,
-        completion_tokens=done.completion_tokens,
-        cost=done.cost,
+        **counted(done, EvaluationRow),
         length_tokens=example.length_tokens,
         depth=depth(example),
         captured=needed.captured,

@@ -17,7 +17,7 @@ from memagent.documents.opening import Document
 from memagent.errors import SettingsError
 from memagent.notebooks.library import Entry, Notebooks, Version
 from memagent.notebooks.news import News, Portion, news_of, same_again
-from memagent.reading.progress import Progress
+from memagent.reading.progress import Progress, counted
 from memagent.reading.read import Read
 from memagent.reading.remembered import Remembered, answer_from, check_memory
 from memagent.settings import ReadSettings
@@ -252,11 +252,8 @@ class Addition:
 def _told(read: Read) -> dict[str, Any]:
     """What a version tells of its read."""
     result = read.result
-    names = (
-        "memory", "model", "workflow", "chunks", "document_tokens", "calls", "cut", "prompt_tokens",
-        "cached_tokens", "completion_tokens", "cost",
-    )  # fmt: skip
-    return {name: getattr(result, name) for name in names} | {"statements": read.progress.statements}
+    values = {name: getattr(result, name) for name in ("memory", "model", "workflow")}
+    return values | counted(result, Version) | {"statements": read.progress.statements}
 
 
 def _lineage(versions: Sequence[Version], current: int) -> list[Version]:

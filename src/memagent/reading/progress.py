@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from memagent.reading.sources import Statement
 from memagent.settings import ReadSettings
 from memagent.types import Conversation
+
+COUNTS = (
+    "chunks", "document_tokens", "calls", "cut", "refused", "critical_path", "prompt_tokens", "cached_tokens",
+    "completion_tokens", "cost",
+)  # fmt: skip
+"""What is counted of a read, by the names that rows, results and versions have for it as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +65,12 @@ class Progress:
     def chunks_in_all(self) -> int | None:
         """About how many chunks the document has."""
         return max(self.chunks, round(self.chunks / self.fraction)) if self.fraction else None
+
+
+def counted(source: object, kind: type) -> dict[str, Any]:
+    """The counts in `source` that the dataclass `kind` has, too."""
+    asked = {it.name for it in fields(kind)}
+    return {name: getattr(source, name) for name in COUNTS if name in asked}
 
 
 @dataclass(slots=True)

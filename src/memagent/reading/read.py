@@ -26,7 +26,7 @@ from memagent.reading.chain import Chain
 from memagent.reading.conversations import Reading
 from memagent.reading.journal import Journal
 from memagent.reading.passes import Passes
-from memagent.reading.progress import Meter, Progress
+from memagent.reading.progress import Meter, Progress, counted
 from memagent.reading.replies import without_thought
 from memagent.reading.sources import Provenance, Sources, Statement, located
 from memagent.reading.workflows import WORKFLOWS, chosen_workflow
@@ -222,16 +222,7 @@ class Read:
             problem=self.problem,
             workflow=self.workflow,
             model=self.engine.model.name,
-            chunks=now.chunks,
-            document_tokens=now.document_tokens,
-            calls=now.calls,
-            cut=now.cut,
-            refused=now.refused,
-            critical_path=now.critical_path,
-            prompt_tokens=now.prompt_tokens,
-            cached_tokens=now.cached_tokens,
-            completion_tokens=now.completion_tokens,
-            cost=now.cost,
+            **counted(now, Result),
             seconds=round(now.seconds, 3),
             trace=str(self.trace) if self.trace else None,
             stopped_early=self.stopped_early,

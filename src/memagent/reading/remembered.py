@@ -11,7 +11,7 @@ from memagent.documents.opening import text_document
 from memagent.errors import SettingsError
 from memagent.reading.conversations import Reading
 from memagent.reading.passes import Passes
-from memagent.reading.progress import Meter
+from memagent.reading.progress import Meter, counted
 from memagent.reading.replies import without_thought
 from memagent.reading.sources import Provenance, Statement
 from memagent.reading.workflows import chosen_workflow
@@ -75,7 +75,6 @@ async def answer_from(
     conversation = await reading.answer(memory, memory)
     meter = Meter(settings)
     meter.conversation(conversation, 0, conversation.seconds)
-    now = meter.progress
     answer = prompts.restore(without_thought(conversation.completion.text))
     cited: tuple[Statement, ...] = ()
     if workflow.provenance or settings.cite:
@@ -86,10 +85,7 @@ async def answer_from(
     return Remembered(
         answer=answer,
         model=model.name,
-        prompt_tokens=now.prompt_tokens,
-        cached_tokens=now.cached_tokens,
-        completion_tokens=now.completion_tokens,
-        cost=now.cost,
+        **counted(meter.progress, Remembered),
         seconds=round(conversation.seconds, 3),
         statements=cited,
     )

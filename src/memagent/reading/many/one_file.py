@@ -11,6 +11,7 @@ from memagent.documents.files import NoTextError
 from memagent.documents.opening import Document
 from memagent.errors import DocumentError, EngineError, JournalError, without_secrets
 from memagent.reading.many.rows import FileRow, Status
+from memagent.reading.progress import counted
 from memagent.reading.read import Read
 from memagent.settings import ReadSettings
 from memagent.types import Engine
@@ -63,14 +64,7 @@ async def read_file(engine: Engine, file: OneFile) -> FileRow:
         warnings=tuple(warnings),
         workflow=done.workflow,
         model=done.model,
-        chunks=done.chunks,
-        document_tokens=done.document_tokens,
-        calls=done.calls,
-        cut=done.cut,
-        prompt_tokens=done.prompt_tokens,
-        cached_tokens=done.cached_tokens,
-        completion_tokens=done.completion_tokens,
-        cost=done.cost,
+        **counted(done, FileRow),
         seconds=done.seconds,
         stopped_early=done.stopped_early,
         trace=done.trace,
