@@ -3,5 +3,3 @@
 from memagent.notebooks.library import Notebooks, Version
 from memagent.notebooks.news import note_document
 from memagent.notebooks.notebook import Addition, Notebook, NotebookAnswer
-
-__all__ = ["Addition", "Notebook", "NotebookAnswer", "Notebooks", "Version", "note_document"]

@@ -22,24 +22,3 @@ from memagent.prompts.templates import (
     prompts_from,
     sections,
 )
-
-__all__ = [
-    "ANSWER",
-    "CLOSING",
-    "ENOUGH",
-    "GATED",
-    "MEMORY",
-    "MERGE",
-    "NO_UPDATE",
-    "OPENING",
-    "OVERWRITE",
-    "READER",
-    "REWRITE",
-    "SECTIONS",
-    "UNCHANGED",
-    "Prompts",
-    "load_prompts",
-    "mark_of",
-    "prompts_from",
-    "sections",
-]

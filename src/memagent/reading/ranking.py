@@ -11,18 +11,16 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator
 
+from memagent.reading.wording import words
 from memagent.types import Chunk
 
-_UNSPACED = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
-_WORD = re.compile(rf"[{_UNSPACED}](?=([{_UNSPACED}]?))|[^\W_{_UNSPACED}]+")
 _ENDING = re.compile(r"(?<=[a-z]{3})(?:ies|y|ing|ed|es|e|s)$")
 _SATURATION, _LENGTH_WEIGHT = 1.5, 0.75  # the usual k1 and b
 
 
 def stems(text: str) -> list[str]:
     """The words of a text as they are compared."""
-    words = ((found.group() + (found.group(1) or "")).lower() for found in _WORD.finditer(text))
-    return [_ENDING.sub("", word) for word in words]
+    return [_ENDING.sub("", word) for word in words(text)]
 
 
 async def best_places(question: str, chunks: AsyncIterator[Chunk], most: int) -> list[int]:
@@ -40,8 +38,8 @@ async def best_places(question: str, chunks: AsyncIterator[Chunk], most: int) ->
 
 
 def _tally(text: str, wanted: set[str]) -> tuple[int, Counter[str]]:
-    words = stems(text)
-    return len(words), Counter(word for word in words if word in wanted)
+    found = stems(text)
+    return len(found), Counter(word for word in found if word in wanted)
 
 
 def _scores(lengths: list[int], counts: list[Counter[str]]) -> list[float]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from memagent.prompts import ENOUGH, MEMORY, UNCHANGED, Prompts
+from memagent.reading.wording import words
 
 # Some chat templates open the block themselves: the reply then has only its end,
 # alone on a line, and a blank line after it. Elsewhere, or amid a sentence, the tag is text.
@@ -24,8 +25,6 @@ _THOUGHT = re.compile(
 _OPENING_TAG = re.compile(r"<([\w.:-]+)>")
 _MARKED = re.compile(rf"(?:[^\w\n]*\n)*[^\w\n]*{MEMORY}(?:[^\w\n]*(?:\n|\Z)|:[*_ \t]*)")
 _SHORT_CHARACTERS = 300
-_CHINESE = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
-_WORD = re.compile(rf"[{_CHINESE}](?=([{_CHINESE}]?))|[^\W_{_CHINESE}]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +90,10 @@ def read_gap(reply: str, prompts: Prompts) -> str:
 
 def read_check(reply: str) -> Literal["keep", "replace", "ask"]:
     """The answer to `Prompts.for_check`; `ask` if it is neither of the two words, or both."""
-    words = set(re.findall(r"\w+", without_thought(reply).upper()))
-    if MEMORY in words and UNCHANGED not in words:
+    said = set(re.findall(r"\w+", without_thought(reply).upper()))
+    if MEMORY in said and UNCHANGED not in said:
         return "replace"
-    return "keep" if UNCHANGED in words and MEMORY not in words else "ask"
+    return "keep" if UNCHANGED in said and MEMORY not in said else "ask"
 
 
 def settle(verdict: Verdict, check: str, memory: str, fits: Callable[[str], bool]) -> Verdict:
@@ -161,10 +160,5 @@ def _bare(line: str) -> str:
 
 def _drops_most(text: str, memory: str) -> bool:
     """Whether less than half of the memory's words stand in the text, in any language."""
-    before = _words(memory)
-    return len(before & _words(text)) * 2 < len(before)
-
-
-def _words(text: str) -> set[str]:
-    """The words of a text, in scripts without spaces each pair of neighbours."""
-    return {(found.group() + (found.group(1) or "")).lower() for found in _WORD.finditer(text)}
+    before = set(words(memory))
+    return len(before.intersection(words(text))) * 2 < len(before)

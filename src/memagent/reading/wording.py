@@ -8,6 +8,7 @@ units. Leaves out paraphrases. Time grows linearly with the text.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -23,6 +24,7 @@ _TOKEN = re.compile(
     rf"\d+(?:[.,/:\u00a0\u202f{_MINUS}]\d+)*(?:\s?[%‰°]|\s?[{_MONEY}](?!\s?\d))?)"
     rf"|[{UNSPACED}]|[^\W{UNSPACED}]+|[^\s\w{_QUIET}]"
 )
+_PLAIN_WORD = re.compile(rf"[{UNSPACED}](?=([{UNSPACED}]?))|[^\W_{UNSPACED}]+")
 _THOUSANDS = re.compile(r"(?<=\d)[,\u00a0\u202f](?=\d{3}(?!\d))")
 _SYMBOL = re.compile(rf"[{_MONEY}%‰°]")
 _END = re.compile(r"[.!?…][\"'”’»)\]]*\s|[。！？]|\n[^\S\n]*\n")
@@ -87,6 +89,11 @@ class _Words:
         self.capitals.append(found.group()[0].isupper())
 
 
+def words(text: str) -> Iterator[str]:
+    """The words of a text in small letters; in scripts without spaces each pair of neighbours."""
+    return ((found.group() + (found.group(1) or "")).lower() for found in _PLAIN_WORD.finditer(text))
+
+
 def says(text: str, statement: str) -> bool:
     """Whether a text says a statement."""
     return place_of(statement, text) is not None
@@ -110,10 +117,10 @@ def place_of(statement: str, text: str) -> tuple[int, int] | None:
 
 def is_telling(statement: str) -> bool:
     """Whether a statement says something by itself: several words, a number, a name, or no Latin letters."""
-    words = _words_of(statement)
-    return len(words.words) > 1 or any(
+    found = _words_of(statement)
+    return len(found.words) > 1 or any(
         number or capital or not word.isascii()
-        for word, number, capital in zip(words.words, words.numbers, words.capitals, strict=True)
+        for word, number, capital in zip(found.words, found.numbers, found.capitals, strict=True)
     )
 
 

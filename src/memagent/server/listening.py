@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -29,7 +28,7 @@ def listen(host: str, port: int, keys: Keys) -> socket.socket:
             f"--host {host} can be reached from other machines: name a file with API keys with --keys, or "
             "leave --host out to serve this machine only"
         )
-    family = socket.AF_INET6 if _is_ipv6(host) else socket.AF_INET
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # With the protocol named, asyncio turns Nagle's delay off for the connections.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
@@ -101,10 +100,3 @@ def server_of(app: Starlette, limits: Limits) -> uvicorn.Server:
         timeout_graceful_shutdown=limits.stop_seconds,
     )
     return _Server(config)
-
-
-def _is_ipv6(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).version == 6
-    except ValueError:
-        return False
