@@ -124,12 +124,14 @@ class _Reading:
         self._chats, self._owner, self._chat, self._overflow = chats, owner, chat, overflow
         self._digest: str | None = None
         self._last: Conversation | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None  # for files that come with the chat
 
     async def __aenter__(self) -> _Reading:
-        self._folder = await asyncio.to_thread(
-            tempfile.TemporaryDirectory, prefix="files-", dir=self._chats.store.chats
-        )
         try:
+            if any(turn.files for turn in self._chat.messages):
+                self._folder = await asyncio.to_thread(
+                    tempfile.TemporaryDirectory, prefix="files-", dir=self._chats.store.chats
+                )
             prepared = await asyncio.to_thread(self._prepared)
             self._trace = self._journal(prepared.digest)
             resume = await asyncio.to_thread(self._trace.exists)
@@ -150,7 +152,8 @@ class _Reading:
     async def __aexit__(self, *raised: object) -> None:
         if self._digest:
             self._chats._reading.discard(self._digest)
-        await asyncio.to_thread(self._folder.cleanup)
+        if self._folder:
+            await asyncio.to_thread(self._folder.cleanup)
 
     def _prepared(self) -> Prepared:
         chats = self._chats
@@ -161,7 +164,7 @@ class _Reading:
                 chats.engine.model,
                 chats.settings,
                 chats.store,
-                Path(self._folder.name),
+                Path(self._folder.name) if self._folder else chats.store.chats,
             )
         except ApiError:
             if self._overflow:  # it seemed to fit, so that nobody wanted it to be read
