@@ -84,6 +84,26 @@ def test_a_refusal_by_the_endpoint_comes_back_in_its_words(stream: bool, serve: 
     assert reply.headers["retry-after"] == "7"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "text", "said"),
+    [
+        ("text/html", "<html><body>Please log in</body></html>", "does it end in /v1?"),
+        ("text/plain", '{"error": {"message": "quota gone"}}', "quota gone"),
+        ("text/plain", "upstream reset", "upstream reset"),
+    ],
+)
+def test_what_is_no_completion_is_not_passed_on_as_one(
+    kind: str, text: str, said: str, stream: bool, serve: Any, serving: Any
+) -> None:
+    server = serve(pages={URL: lambda body: Fault(200, {"Content-Type": kind}, text)})
+    body = {"model": "memagent", "stream": stream, "messages": [{"role": "user", "content": "Hi"}]}
+    with serving(endpoint(server)).client() as client:
+        reply = client.post(URL, json=body)
+    assert reply.status_code == 502
+    assert said in reply.json()["error"]["message"]
+
+
 def test_that_the_endpoint_refuses_our_key_is_no_fault_of_the_client(serve: Any, serving: Any) -> None:
     server = serve(pages={URL: lambda body: refusal(401, "bad key")})
     with serving(endpoint(server, api_key="sk-secret")).client() as client:

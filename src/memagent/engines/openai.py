@@ -33,8 +33,8 @@ from memagent.engines.endpoint import (
 )
 from memagent.engines.forwarding import Forwarded, RefusedError
 from memagent.engines.models import read_models, window_of
-from memagent.engines.refusals import HttpReply, Refusal, TransientError, error_of, read_refusal
-from memagent.engines.replies import parse_json, read_completion
+from memagent.engines.refusals import HttpReply, Refusal, TransientError, error_of, is_page, read_refusal
+from memagent.engines.replies import about_a_page, parse_json, read_completion
 from memagent.errors import ContextOverflowError, EngineError, SettingsError
 from memagent.settings import EngineSettings
 from memagent.types import ESTIMATE, Completion, Message, Model, Sampling, TokenCounter
@@ -99,7 +99,8 @@ class OpenAIEngine:
         async with self._slots:
             try:
                 async with self.endpoint.stream("chat/completions", content, seconds) as reply:
-                    if reply.status >= 300:
+                    asked = "event-stream" if body.get("stream") else "json"
+                    if reply.status >= 300 or asked not in (reply.media_type or asked):
                         raise await self._forwarded_error(reply)
                     yield Forwarded(reply.media_type, reply.pieces)
             except TransientError as failure:
@@ -111,7 +112,10 @@ class OpenAIEngine:
             content += piece
             if len(content) > _REPLY_BYTES:
                 break
-        refusal = read_refusal(HttpReply(reply.status, content, reply.retry_after))
+        sent = HttpReply(reply.status, content, reply.retry_after)
+        refusal = read_refusal(sent)
+        if reply.status < 300 and is_page(sent.text):
+            return EngineError(about_a_page(self.endpoint.url))
         if refusal.is_overflow or reply.status in (401, 403):
             return error_of(refusal, self.endpoint.url, self.endpoint.has_key)
         return RefusedError(refusal)
