@@ -57,6 +57,27 @@ def test_a_change_that_leaves_size_and_time_alone(large: Path) -> None:
         text_of(document)
 
 
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("place", ["longer text", "pipe", "zeros", "loop", "folder", "nothing"])
+def test_what_takes_the_place_of_a_file_is_not_read_for_it(place: str, known: bool, tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("The red key hangs in the hall.\n" * 20)
+    document = open_document(path)
+    if known:
+        assert document.fingerprint
+    path.unlink()
+    if place == "longer text":
+        path.write_text("The blue key is lost.\n" * 40)
+    elif place == "pipe":
+        os.mkfifo(path)  # nobody writes to it: whoever waits for that waits for ever
+    elif place == "folder":
+        path.mkdir()
+    elif place != "nothing":
+        path.symlink_to("/dev/zero" if place == "zeros" else path)
+    with pytest.raises(DocumentError, match=r"a\.txt (changed while it was read|cannot be read)"):
+        text_of(document)
+
+
 def test_what_is_added_while_it_is_read_is_left_out(large: Path) -> None:
     document = open_document(large)
     fingerprint, whole = document.fingerprint, large.read_text()

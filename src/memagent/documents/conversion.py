@@ -32,6 +32,7 @@ from memagent.documents.files import (
     brief,
     bytes_at,
     changed,
+    opened_file,
     take_print,
 )
 from memagent.documents.paths import unreadable
@@ -200,7 +201,7 @@ def _opened(source: DocumentFile) -> IO[bytes]:
     """The file for the converter's standard input."""
     if isinstance(source.origin, Path):
         try:
-            return source.origin.open("rb")
+            return opened_file(source.origin)
         except OSError as error:
             raise unreadable(source.name, error) from error
     if isinstance(source.origin, bytes):

@@ -56,7 +56,7 @@ class DocumentFile:
     named it, or a pattern for it, rather than a directory it is in. `gzipped` bytes are unpacked first. A
     `doubtful` encoding is a guess from a short text.
     `size_bytes` are read from byte `start` on, which is 0 but for plain text whose beginning is known: that
-    has so many `characters_before`.
+    has so many `characters_before`. `beginning` is a checksum of the first bytes, where they were looked at.
     """
 
     name: str
@@ -70,6 +70,7 @@ class DocumentFile:
     title: str = ""
     start: int = 0
     characters_before: int = 0
+    beginning: int | None = None
 
 
 class Print(NamedTuple):
@@ -92,7 +93,7 @@ def look_at(origin: Path | IO[bytes], name: str, named: bool) -> DocumentFile:
         raise NoTextError(f"{name} is empty")
     if len(sample) > size:
         raise DocumentError(f"{name} has no fixed size: pipe it in, and name it -")
-    suffix = Path(name).suffix.lower()
+    suffix, beginning = Path(name).suffix.lower(), zlib.crc32(sample)
     whole = size <= len(sample)
     gzipped = sample.startswith(_GZIP)
     if gzipped:
@@ -112,7 +113,9 @@ def look_at(origin: Path | IO[bytes], name: str, named: bool) -> DocumentFile:
             raise UnusableError(f"{name} is a binary file: {_ADVICE[suffix]}")
         raise NoTextError(f"{name} is a binary file, not text")
     doubtful = is_doubtful(sample, encoding) if encoding else False
-    return DocumentFile(name, origin, kind, encoding, size, named, gzipped, doubtful, title=name)
+    return DocumentFile(
+        name, origin, kind, encoding, size, named, gzipped, doubtful, title=name, beginning=beginning
+    )
 
 
 def bytes_at(origin: Path | bytes | IO[bytes], place: int, size: int) -> bytes:
@@ -121,15 +124,25 @@ def bytes_at(origin: Path | bytes | IO[bytes], place: int, size: int) -> bytes:
         return origin[place : place + size]
     if not isinstance(origin, Path):
         return os.pread(origin.fileno(), size, place)
-    with origin.open("rb") as file:
+    with opened_file(origin) as file:
         file.seek(place)
         return file.read(size)
 
 
+def opened_file(path: Path) -> IO[bytes]:
+    """A file, opened to be read. Raises `OSError`.
+
+    What was a file may be a pipe by now, which is not waited for: to seek in it is an error.
+    """
+    return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: PTH123
+
+
 def take_print(source: DocumentFile) -> Print:
-    """Read a file through. Raises `DocumentError` if it cannot be read, or is shorter than it was."""
+    """Read a file through. Raises `DocumentError` if it cannot be read, is shorter than it was or another."""
     digest, blocks = hashlib.sha256(), array("I")
     for block in _raw(source):
+        if not blocks and source.beginning not in (None, zlib.crc32(block[:_SAMPLE_BYTES])):
+            raise changed(source)
         digest.update(block)
         blocks.append(zlib.crc32(block))
     return Print(digest.digest(), blocks)

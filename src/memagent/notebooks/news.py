@@ -106,10 +106,10 @@ def _path_of(source: DocumentFile) -> str:
 def _slice(source: DocumentFile, start: int, end: int) -> DocumentFile:
     if (start, end) == (0, source.size_bytes):
         return source
-    rest = replace(source, start=start, size_bytes=end - start)
+    rest = replace(source, start=start, size_bytes=end - start, beginning=None)
     if not start:
         return rest
-    before = characters_of(replace(source, size_bytes=start))
+    before = characters_of(replace(source, size_bytes=start, beginning=None))
     rest = replace(rest, characters_before=before, title=f"{source.title} (continued)")
     return replace(rest, named=False)  # nothing new in it is no error
 
