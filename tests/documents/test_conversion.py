@@ -438,6 +438,18 @@ def test_a_file_that_changes_while_it_is_converted(tmp_path: Path) -> None:
     assert list(cache_folder().iterdir()) == []
 
 
+def test_the_text_of_what_a_file_was_meanwhile_is_not_kept_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.pdf"
+    path.write_bytes(pages_pdf("Before, and more of it."))
+    document = open_document(path)
+    assert document.fingerprint
+    path.write_bytes(pages_pdf("Less."))
+    with pytest.raises(DocumentError, match=r"a\.pdf changed while it was read"):
+        text_of(document)
+    path.write_bytes(pages_pdf("Before, and more of it."))
+    assert "Before, and more of it." in read(path)
+
+
 # Meanwhile
 
 

@@ -6,6 +6,7 @@ import gzip
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -337,6 +338,23 @@ def linked(tmp_path: Path) -> Path:
     for name in ("loop", "sub/loop", "sub/loop2"):
         (folder / name).symlink_to(folder)
     return folder
+
+
+def test_links_in_a_circle_and_what_is_no_file_are_named(linked: Path) -> None:
+    for name, to in (("first", "second"), ("second", "first"), ("own", "own"), ("lost", "nowhere")):
+        (linked / name).symlink_to(to)
+    os.mkfifo(linked / "pipe.txt")
+    (linked / "zeros.txt").symlink_to("/dev/zero")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(os.path.relpath(linked / "socket.txt"))  # its path must be short
+        document = open_document(linked, follow_links=True)
+    assert text_of(document) == "ASDB"
+    circles = [it for it in document.skipped if "Too many levels" in it]
+    assert (len(circles), len(document.skipped)) == (3, 7)
+    assert text_of(open_document(linked)) == "AB"
+    for name in ("first", "own"):
+        with pytest.raises(DocumentError, match="Too many levels"):
+            open_document(linked / name)
 
 
 def test_links_that_lead_out_are_named_and_not_followed(linked: Path) -> None:

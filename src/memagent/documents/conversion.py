@@ -104,10 +104,7 @@ def _converted(
             if turn.acquire(timeout=_POLL_SECONDS):
                 try:
                     if not place.exists() or _checksums(place) is None:
-                        convert(source, place, stopped)
-                        if take_print(source) != taken:
-                            place.unlink(missing_ok=True)
-                            raise changed(source)
+                        convert(source, place, stopped, taken=taken)
                 finally:
                     turn.release()
             elif stopped.is_set():
@@ -128,10 +125,17 @@ def _checksums(path: Path) -> array[int] | None:
     return checksums if head == digest.digest() else None
 
 
-def convert(source: DocumentFile, place: Path, stopped: Event, limits: Limits | None = None) -> None:
+def convert(
+    source: DocumentFile,
+    place: Path,
+    stopped: Event,
+    limits: Limits | None = None,
+    taken: Print | None = None,
+) -> None:
     """Convert a file to UTF-8 text at `place`, behind its SHA-256; the file is then whole.
 
-    Raises as `converted_blocks` does, and `OSError`.
+    Nothing is kept of a file whose print is no longer the one that was `taken`. Raises as `converted_blocks`
+    does, and `OSError`.
     """
     with written_whole(place) as made, made.open("w+b", buffering=0) as output:
         output.write(bytes(_HEAD_BYTES))
@@ -141,6 +145,8 @@ def convert(source: DocumentFile, place: Path, stopped: Event, limits: Limits | 
         digest = hashlib.file_digest(output, "sha256").digest()
         output.seek(0)
         output.write(digest)
+        if taken and take_print(source) != taken:  # before the text is in its place: for others, too
+            raise changed(source)
     _prune(place)
 
 

@@ -134,7 +134,7 @@ def opened_file(path: Path) -> IO[bytes]:
 
     What was a file may be a pipe by now, which is not waited for: to seek in it is an error.
     """
-    return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: PTH123
+    return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
 
 
 def take_print(source: DocumentFile) -> Print:

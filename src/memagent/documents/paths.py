@@ -64,12 +64,12 @@ def unreadable(name: str, error: OSError) -> DocumentError:
 def _walk(top: Path, follow_links: bool, hidden: bool = False) -> Iterator[Found]:
     """The files below a directory, sorted, without hidden ones; and folders that cannot be listed."""
     closed: list[Path] = []
-    inside = top.resolve()
+    inside = _real(top)
     walked: set[Path] = set()
     for folder, subfolders, names in os.walk(
         top, onerror=lambda error: closed.append(Path(error.filename)), followlinks=follow_links
     ):
-        real = Path(folder).resolve()
+        real = _real(Path(folder))
         if real in walked:
             subfolders.clear()
             continue
@@ -80,12 +80,17 @@ def _walk(top: Path, follow_links: bool, hidden: bool = False) -> Iterator[Found
             path = Path(folder, name)
             if name.startswith(".") and not hidden:
                 continue
-            if path.is_symlink() and not follow_links and not path.resolve().is_relative_to(inside):
+            if path.is_symlink() and not follow_links and not _real(path).is_relative_to(inside):
                 refusal = f"{shown(path)} is a link that leads out of {shown(top)}: --follow-links reads it"
                 yield Found(path, named=False, refusal=refusal)
             elif name not in links:
                 yield Found(path, named=False)
     yield from (Found(path, named=False) for path in closed)
+
+
+def _real(path: Path) -> Path:
+    """Where a path leads to; `Path.resolve` fails where links go round in a circle."""
+    return Path(os.path.realpath(path))
 
 
 def _matching(pattern: Path, follow_links: bool) -> Iterator[Found]:
