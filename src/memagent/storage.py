@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -13,8 +14,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Self
-
-import portalocker
 
 from memagent.errors import SettingsError
 
@@ -47,8 +46,8 @@ class Log:
             self._file.close()
             raise error(f"{path} is not a regular file: name another")
         try:
-            portalocker.lock(self._file, portalocker.LOCK_EX | portalocker.LOCK_NB)
-        except (portalocker.LockException, OSError) as failure:
+            lock(self._file)
+        except OSError as failure:
             self._file.close()
             raise error(f"{path} is in use by another process: wait for it, or stop it") from failure
         self.end = 0
@@ -118,6 +117,11 @@ class Log:
 
     def _unwritable(self, failure: OSError) -> SettingsError:
         return self._error(f"{self.path} cannot be written: {failure.strerror or failure}")
+
+
+def lock(file: IO[Any], wait: bool = False) -> None:
+    """Have a file to oneself until it is closed. Raises `OSError` while another has it, without `wait`."""
+    fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
 
 def read_log(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -448,6 +449,18 @@ def test_the_text_of_what_a_file_was_meanwhile_is_not_kept_for_it(tmp_path: Path
         text_of(document)
     path.write_bytes(pages_pdf("Before, and more of it."))
     assert "Before, and more of it." in read(path)
+
+
+def test_narrower_limits_of_the_user_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "a.pdf").write_bytes(pdf("The key."))
+    narrow = {resource.RLIMIT_FSIZE: 8 * 2**20, resource.RLIMIT_CPU: 500}
+    code = (
+        "import resource, sys, memagent\n"
+        f"for which, most in {narrow!r}.items(): resource.setrlimit(which, (most, most))\n"
+        "print(*(it.text for it in memagent.open_document(sys.argv[1]).blocks()))"
+    )
+    run = [sys.executable, "-c", code, str(tmp_path / "a.pdf")]
+    assert "The key." in subprocess.run(run, capture_output=True, text=True, check=True).stdout
 
 
 # Meanwhile

@@ -340,6 +340,25 @@ def linked(tmp_path: Path) -> Path:
     return folder
 
 
+def test_a_full_disk_is_told_and_does_not_hinder_the_start() -> None:
+    """Neither the folder for passing files nor any other can be written."""
+    code = (
+        "import resource, signal, sys\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+        "from memagent.cli import main\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    ask = ["ask", "What?", "-", "--base-url", "http://127.0.0.1:9/v1", "--retries", "0"]
+    for words, exit_code, said in ((["--version"], 0, ""), (ask, 4, "have TMPDIR name a folder with room")):
+        run = subprocess.run(
+            [sys.executable, "-c", code, *words], input="A key.", capture_output=True, text=True
+        )
+        assert (run.returncode, "Traceback" in run.stderr, said in run.stderr) == (exit_code, False, True), (
+            run
+        )
+
+
 def test_links_in_a_circle_and_what_is_no_file_are_named(linked: Path) -> None:
     for name, to in (("first", "second"), ("second", "first"), ("own", "own"), ("lost", "nowhere")):
         (linked / name).symlink_to(to)

@@ -296,11 +296,17 @@ CONVERTERS: dict[str, Callable[[IO[bytes]], Iterator[str]]] = {
 
 
 def limit(memory_mib: int, seconds: int, output_mib: int) -> None:
-    """Set the limits of this process for good."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))  # SIGXCPU first: SIGKILL says nothing
-    resource.setrlimit(resource.RLIMIT_AS, (memory_mib * 2**20,) * 2)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (output_mib * 2**20,) * 2)
+    """Set the limits of this process for good; those that it has already may be narrower."""
+    for which, soft, hard in (
+        (resource.RLIMIT_CORE, 0, 0),
+        (resource.RLIMIT_CPU, seconds, seconds + 1),  # SIGXCPU first: SIGKILL says nothing
+        (resource.RLIMIT_AS, memory_mib * 2**20, memory_mib * 2**20),
+        (resource.RLIMIT_FSIZE, output_mib * 2**20, output_mib * 2**20),
+    ):
+        most = resource.getrlimit(which)[1]
+        if most != resource.RLIM_INFINITY:
+            soft, hard = min(soft, most), min(hard, most)
+        resource.setrlimit(which, (soft, hard))
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the write fails instead
 
 

@@ -259,10 +259,16 @@ def characters_of(source: DocumentFile) -> int:
 
 
 def _kept_input() -> IO[bytes]:
-    """Standard input in a file without a name, which is gone with the process."""
-    kept = tempfile.TemporaryFile()  # noqa: SIM115 the document keeps it
-    shutil.copyfileobj(sys.stdin.buffer, kept)
-    kept.flush()
+    """Standard input in a file without a name, which is gone with the process. Raises `DocumentError`."""
+    try:
+        kept = tempfile.TemporaryFile()  # noqa: SIM115 the document keeps it
+        shutil.copyfileobj(sys.stdin.buffer, kept)
+        kept.flush()
+    except OSError as error:
+        why = error.strerror or error
+        raise DocumentError(
+            f"stdin cannot be kept while it is read: {why}; have TMPDIR name a folder with room"
+        ) from error
     return kept
 
 

@@ -19,12 +19,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-import portalocker
-
 from memagent.errors import SettingsError
 from memagent.notebooks.news import Portion
 from memagent.reading.sources import Source, Statement
 from memagent.settings import user_data_path
+from memagent.storage import lock
 
 FORMAT = 2
 _SCHEMA = f"""
@@ -104,8 +103,8 @@ class Notebooks:
             if found > FORMAT:
                 raise SettingsError(f"{self._file} has format {found}, not {FORMAT}: update memagent")
             if found < FORMAT:
-                with self._opened("lock") as lock:  # of two that make it at once, one waits
-                    portalocker.lock(lock, portalocker.LOCK_EX)
+                with self._opened("lock") as file:  # of two that make it at once, one waits
+                    lock(file, wait=True)
                     db.execute("PRAGMA journal_mode=WAL")
                     db.executescript(_SCHEMA)
 
@@ -238,8 +237,8 @@ class Notebooks:
         """The right to change a notebook, until it is closed; None while another has it."""
         file = self._opened(self._lock_file(id).name)
         try:
-            portalocker.lock(file, portalocker.LOCK_EX | portalocker.LOCK_NB)
-        except (portalocker.LockException, OSError):
+            lock(file)
+        except OSError:
             file.close()
             return None
         return file

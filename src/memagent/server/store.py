@@ -20,11 +20,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Literal, Self
 
-import portalocker
-
 from memagent.documents.opening import Document, open_document
 from memagent.errors import DocumentError, SettingsError
-from memagent.storage import written_whole
+from memagent.storage import lock, written_whole
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 UNFINISHED: tuple[State, ...] = ("queued", "running")
@@ -90,8 +88,8 @@ class Store:
             for place in (folder, folder / "files", folder / "reads", self.chats):
                 place.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._claim: IO[str] = (folder / "lock").open("a")
-            portalocker.lock(self._claim, portalocker.LOCK_EX | portalocker.LOCK_NB)
-        except portalocker.LockException as error:
+            lock(self._claim)
+        except BlockingIOError as error:
             raise SettingsError(
                 f"{folder} is in use by another server: stop it, or name another --data"
             ) from error
