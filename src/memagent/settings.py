@@ -130,6 +130,11 @@ class ReadSettings(StrictModel):
     early_exit: bool = Field(
         default=False, description="stop once the model says that it knows enough (gated)"
     )
+    screen: bool = Field(
+        default=False,
+        description="pass over chunks without a word that relates to the problem or the memory "
+        "(workflows that read chunk by chunk)",
+    )
     max_calls: Positive | None = Field(default=None, description="stop with an error after so many calls")
     heads: Positive = Field(default=4, description="how many memories heads keeps, each of memory_tokens")
     rounds: Positive = Field(default=3, description="how many passes parallel and reread make at most")

@@ -19,7 +19,7 @@ from server import Server, facts_document, lasting_fault, refusal
 FIELDS = [
     "answer", "memory", "problem", "workflow", "model", "chunks", "document_tokens", "calls", "cut",
     "prompt_tokens", "cached_tokens", "completion_tokens", "cost", "seconds", "trace",
-    "stopped_early", "sources", "statements", "refused", "critical_path",
+    "stopped_early", "sources", "statements", "refused", "critical_path", "passed_over",
 ]  # fmt: skip
 
 
@@ -389,6 +389,28 @@ def test_a_dry_run_counts_all_questions(
     one = json.loads(capsys.readouterr().out)
     assert main([*arguments, "-q", "what?", "-q", "who?"]) == 0
     assert json.loads(capsys.readouterr().out)["calls"] == 2 * one["calls"]
+
+
+def test_what_was_passed_over_is_always_said(
+    serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    story.write_text(
+        "The lamp is green. " + "So it goes on. " * 60 + "Ada has the key. " + "And so on. " * 60
+    )
+    command = ["ask", "Who has the key?", str(story), "--base-url", serve().base_url, "--chunk-tokens", "50"]
+    assert main([*command, "--screen", "--json"]) == 0
+    out, err = capsys.readouterr()
+    result = json.loads(out)
+    assert 0 < result["passed_over"] == result["chunks"] - (result["calls"] - 1)
+    assert f"{result['passed_over']} of {result['chunks']} chunks were passed over (--screen)" in err
+    assert main([*command, "--screen", "--quiet"]) == 0
+    assert "chunks were passed over" in capsys.readouterr().err
+    table = story.with_name("table.jsonl")
+    assert main([*command, "--each", "--screen", "--out", str(table)]) == 0
+    row = json.loads(table.read_text("utf-8"))
+    assert "chunks were passed over (screen)" in row["warnings"][-1]
+    assert main([*command, "--screen", "--workflow", "parallel"]) == 2
+    assert "not for parallel" in capsys.readouterr().err
 
 
 def test_evidence_shows_its_sources_and_tells_what_was_refused(

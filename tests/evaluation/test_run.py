@@ -231,6 +231,21 @@ def test_shards_that_follow_the_concurrency_are_not_mixed(
     assert len(run(tmp_path / "given", serve(find_code), plan, changed(fewer, shards=2), resume=True)) == 4
 
 
+def test_rows_tell_what_was_passed_over_and_are_not_mixed(
+    serve: Serve, tmp_path: Path, examples: str
+) -> None:
+    plan, server = Plan(workflows=("gated",), examples=examples, count=2), serve(find_code)
+    screened = changed(SETTINGS, screen=True)
+    rows = run(tmp_path / "out", server, plan, screened)
+    assert all(row.score == 1 and row.chunks == row.passed_over + row.calls - 1 for row in rows)
+    assert all(row.passed_over for row in rows)
+    with pytest.raises(SettingsError, match=r"settings\.screen was true, now it is false"):
+        run(tmp_path / "out", server, plan, resume=True)
+    with pytest.raises(SettingsError, match="not for full"):
+        run(tmp_path / "full", server, replace(plan, workflows=("gated", "full")), screened)
+    assert not (tmp_path / "full").exists()
+
+
 def test_budgets_that_cannot_be_are_refused_before_a_call(
     serve: Serve, tmp_path: Path, examples: str
 ) -> None:

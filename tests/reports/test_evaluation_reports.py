@@ -93,6 +93,16 @@ def test_costs_are_those_worked_by_hand(tmp_path: Path) -> None:
     assert (size["cost"], size["paid"]) == (0.375, 0.8125)
 
 
+def test_the_share_of_chunks_that_were_passed_over_is_told(tmp_path: Path) -> None:
+    rows = [row(index=0, chunks=10, passed_over=6), row(index=1, chunks=4, passed_over=1)]
+    rows += [row(index=index, workflow="full") for index in range(2)]  # as older rows are
+    told, _ = report(write(tmp_path / "run", rows))
+    assert "| cut | passed over, % |" in told
+    assert "| – | 0 | 42 |" in told and "| – | 0 | – |" in told
+    told, _ = report(write(tmp_path / "other", rows[2:]))
+    assert "passed over, %" not in told
+
+
 def test_json_says_all_that_the_tables_say(tmp_path: Path) -> None:
     _, data = report(write(tmp_path / "run", linear_rows()))
     assert len(data["scores"]) == 2 * 2 * 3 and len(data["by_size"]) == 2 * 3

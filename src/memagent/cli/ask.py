@@ -257,6 +257,8 @@ async def _answer(
         warn(console, f"{cut} of {read.progress.calls} replies were cut at their token budget")
     if refused := read.progress.refused:
         warn(console, f"{refused} passages of replies were refused: the document does not hold them")
+    if passed_over := read.progress.passed_over:
+        warn(console, f"{passed_over} of {read.progress.chunks} chunks were passed over (--screen)")
     return question, read.result
 
 

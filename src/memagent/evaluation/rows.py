@@ -67,7 +67,8 @@ class EvaluationRow:
     `length` (tokens) or `documents` is the size asked for, `index` the example's number at that
     size. A failed attempt has an `error`, its `cause` (the error's class) and the score 0; its
     counts are those of what it did before. `critical_path` is the longest chain of calls that waited for each
-    other; None in older rows. `cut` counts replies that ended at their token budget; `cost` needs prices.
+    other; None in older rows, as is `chunks`. `passed_over` of the chunks the model was not shown (`screen`).
+    `cut` counts replies that ended at their token budget; `cost` needs prices.
     `depth` is where in the document the answer stands, 0 to 1, if it stands there just once.
     `captured` tells whether the memory ever held what the answer needs, `retained` whether it did at the
     end; None without a memory, or where that cannot be told.
@@ -98,6 +99,8 @@ class EvaluationRow:
     retained: bool | None
     seconds: float
     critical_path: int | None = None
+    chunks: int | None = None
+    passed_over: int = 0
 
     @property
     def key(self) -> Key:

@@ -94,7 +94,7 @@ class Summary:
     is the share of examples whose answer or evidence entered the memory, `retention` the share of those
     that still have it there at the end; None where that cannot be told. `computed_tokens` are those of the
     prompt that were not `cached_tokens`; `cost` needs prices, `paid` is the cost of all attempts together,
-    also of those that failed.
+    also of those that failed. `passed_over` is the share of chunks that the model was not shown (`screen`).
     """
 
     examples: int
@@ -114,6 +114,7 @@ class Summary:
     seconds: float | None
     cost: float | None
     paid: float | None
+    passed_over: float | None
     capture: Estimate | None
     retention: Estimate | None
 
@@ -184,6 +185,7 @@ def summarise(results: Sequence[Scored]) -> Summary:
         seconds=mean(lambda row: row.seconds),
         cost=mean(lambda row: row.cost),
         paid=paid_for(results),
+        passed_over=mean(lambda row: row.passed_over / row.chunks if row.chunks else None),
         capture=_share(results, lambda row: row.captured),
         retention=_share(results, lambda row: row.retained if row.captured else None),
     )

@@ -176,7 +176,7 @@ class Addition:
         self._document, self._engine, self._waiting = document, engine, waiting
         # All is read to its end: what counts as read must have been. Where a statement came from is noted
         # now: the files may be gone when somebody asks.
-        self._settings = settings.changed(early_exit=False, cite=True)
+        self._settings = settings.changed(early_exit=False, screen=False, cite=True)
 
     @property
     def progress(self) -> Progress:

@@ -60,7 +60,7 @@ async def forecast(
     Raises what the read raises before its first call: `SettingsError` and `DocumentError`.
     """
     engine, (_, workflow) = _CountingEngine(model), chosen_workflow(settings, model.trained)
-    read = Read(problem, document, engine, settings.changed(max_calls=None))
+    read = Read(problem, document, engine, settings.changed(max_calls=None, screen=False))
     if workflow.provenance:  # its memory holds passages of the document, no replies
         engine.unfilled_tokens = (await asyncio.to_thread(lambda: read.budgets)).memory_tokens
     check = workflow.prompts.check.partition("{")[0]

@@ -5,6 +5,7 @@ Memory use does not grow with the text: of each chunk an outline is kept, and it
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 
@@ -13,6 +14,7 @@ from memagent.documents.chunking import split
 from memagent.documents.opening import Pass
 from memagent.documents.outline import cut_again, outline_of
 from memagent.errors import DocumentError
+from memagent.reading.screening import Screen
 from memagent.types import Chunk, TokenCounter
 
 
@@ -23,9 +25,10 @@ class Passes:
         found: the pass over the document's blocks that the first one takes.
         chunk_tokens: the size of a chunk.
         count_tokens: what tokens are counted with.
-        taken: is told of each chunk before it is handed out, and whether it was handed out before; also of
+        taken: is told of each chunk before it is handed out, and whether it is behind already; also of
             blank ones at the beginning, which nobody gets.
         begun: is told how many chunks a further pass has when it begins.
+        passed: is told of each chunk that is passed over.
     """
 
     def __init__(
@@ -35,12 +38,13 @@ class Passes:
         count_tokens: TokenCounter,
         taken: Callable[[Chunk, bool], None] = lambda _chunk, _again: None,
         begun: Callable[[int], None] = lambda _chunks: None,
+        passed: Callable[[Chunk], None] = lambda _chunk: None,
     ) -> None:
         self._document = found.document
         self._plan = in_thread(split(found, chunk_tokens, count_tokens))
-        self._taken, self._begun = taken, begun
+        self._taken, self._begun, self._passed = taken, begun, passed
         self._readable: list[Chunk] = []  # outlines, from the first chunk with text on
-        self._handed: set[int] = set()
+        self._behind: set[int] = set()  # handed out, or passed over
 
     async def first(self) -> AsyncGenerator[Chunk, None]:
         """The chunks, as they are cut. Raises `DocumentError` if none of them has text."""
@@ -48,6 +52,23 @@ class Passes:
             async for chunk in chunks:
                 self._hand(chunk)
                 yield chunk
+
+    async def screened(self, screen: Screen, memory: Callable[[], str]) -> AsyncGenerator[Chunk, None]:
+        """The chunks that have to do with the problem, or the memory as it is when the next one is asked for.
+
+        All of them are cut and looked at before the first. Raises `DocumentError` if none of them has text.
+        """
+        async with aclosing(self._cut()) as chunks:
+            async for chunk in chunks:
+                await asyncio.to_thread(screen.look, chunk.text)
+        async with aclosing(self._at(range(len(self._readable)))) as chunks:
+            async for chunk in chunks:
+                if await asyncio.to_thread(screen.relates, chunk.text, memory()):
+                    self._hand(chunk)
+                    yield chunk
+                else:
+                    self._behind.add(chunk.index)
+                    self._passed(chunk)
 
     async def count(self) -> int:
         """How many chunks there are, which the first call finds out. Raises `DocumentError` for none."""
@@ -78,8 +99,8 @@ class Passes:
                 yield chunk
 
     async def left_out(self) -> bool:
-        """Whether there are chunks that were never handed out."""
-        if len(self._handed) < len(self._readable):
+        """Whether there are chunks that were neither handed out nor passed over."""
+        if len(self._behind) < len(self._readable):
             return True
         async with aclosing(self._cut()) as rest:
             return await anext(rest, None) is not None
@@ -93,8 +114,8 @@ class Passes:
             found.close()
 
     def _hand(self, chunk: Chunk) -> None:
-        self._taken(chunk, chunk.index in self._handed)
-        self._handed.add(chunk.index)
+        self._taken(chunk, chunk.index in self._behind)
+        self._behind.add(chunk.index)
 
     async def _cut(self) -> AsyncGenerator[Chunk, None]:
         """Cut what is not cut yet."""

@@ -10,8 +10,8 @@ from memagent.settings import ReadSettings
 from memagent.types import Conversation
 
 COUNTS = (
-    "chunks", "document_tokens", "calls", "cut", "refused", "critical_path", "prompt_tokens", "cached_tokens",
-    "completion_tokens", "cost",
+    "chunks", "document_tokens", "passed_over", "calls", "cut", "refused", "critical_path", "prompt_tokens",
+    "cached_tokens", "completion_tokens", "cost",
 )  # fmt: skip
 """What is counted of a read, by the names that rows, results and versions have for it as well."""
 
@@ -21,8 +21,9 @@ class Progress:
     """What a read has come to so far.
 
     `chunks` and `document_tokens` count what was cut from the document; `fraction` is about how much of it
-    that is, from 0 to 1, or None if it cannot be known. `calls` counts conversations, `recalled` those of
-    them that a resumed journal had, `cut` replies that ended at their token budget, `refused` passages of
+    that is, from 0 to 1, or None if it cannot be known; `passed_over` of the chunks the model was not shown
+    when their turn came (`screen`). `calls` counts conversations, `recalled` those of them that a resumed
+    journal had, `cut` replies that ended at their token budget, `refused` passages of
     replies that the document does not hold. `critical_path` is the longest chain of calls of which each began
     after the one before had ended. Token counts are the engine's. `cost` is None without prices.
     `seconds` is the time since this process began the read. `statements` are those of the memory with their
@@ -34,6 +35,7 @@ class Progress:
 
     chunks: int = 0
     document_tokens: int = 0
+    passed_over: int = 0
     fraction: float | None = None
     passes: int = 1
     reread: int = 0
@@ -90,6 +92,10 @@ class Meter:
         self.progress = replace(
             now, chunks=now.chunks + 1, document_tokens=now.document_tokens + tokens, fraction=fraction
         )
+
+    def passed_over(self) -> None:
+        """The last chunk was passed over."""
+        self.progress = replace(self.progress, passed_over=self.progress.passed_over + 1)
 
     def pass_begins(self, chunks: int, seconds: float) -> None:
         """A further pass over so many chunks begins."""

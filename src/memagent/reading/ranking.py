@@ -37,6 +37,11 @@ async def best_places(question: str, chunks: AsyncIterator[Chunk], most: int) ->
     return sorted(best)
 
 
+def weight(chunks: int, holding: int) -> float:
+    """BM25's weight of a word that so many of the chunks have: the rarer, the more."""
+    return math.log(1 + (chunks - holding + 0.5) / (holding + 0.5))
+
+
 def _tally(text: str, wanted: set[str]) -> tuple[int, Counter[str]]:
     found = stems(text)
     return len(found), Counter(word for word in found if word in wanted)
@@ -46,7 +51,7 @@ def _scores(lengths: list[int], counts: list[Counter[str]]) -> list[float]:
     """BM25 of each chunk, from its length in words and how often it has which of the question's."""
     mean = sum(lengths) / max(len(lengths), 1) or 1.0
     holding = Counter(word for found in counts for word in found)
-    weights = {it: math.log(1 + (len(counts) - n + 0.5) / (n + 0.5)) for it, n in holding.items()}
+    weights = {it: weight(len(counts), n) for it, n in holding.items()}
     return [
         sum(
             weights[word] * n * (_SATURATION + 1)

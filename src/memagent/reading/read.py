@@ -28,6 +28,7 @@ from memagent.reading.journal import Journal
 from memagent.reading.passes import Passes
 from memagent.reading.progress import Meter, Progress, counted
 from memagent.reading.replies import without_thought
+from memagent.reading.screening import RULE, Screen
 from memagent.reading.sources import Provenance, Sources, Statement, located
 from memagent.reading.workflows import WORKFLOWS, chosen_workflow
 from memagent.settings import ReadSettings
@@ -38,7 +39,8 @@ from memagent.types import Chunk, Conversation, Engine
 class Result:
     """What a read came to. Token counts are the engine's, those of the document the tokenizer's.
 
-    `chunks` and `document_tokens` count what was read, which is less than the document if `stopped_early`;
+    `chunks` and `document_tokens` count what was gone through, which is less than the document if
+    `stopped_early`; with `screen`, `passed_over` of these chunks were not shown to the model;
     `calls` counts conversations, those of a resumed journal included; `critical_path` is the longest chain of
     them of which each began after the one before had ended; `cut` counts those whose reply ended at its token
     budget, `refused` passages that replies claim and the document does not hold; `seconds` is the time since
@@ -67,6 +69,7 @@ class Result:
     statements: tuple[Statement, ...] = ()
     refused: int = 0
     critical_path: int = 0
+    passed_over: int = 0
 
 
 class Read:
@@ -196,14 +199,18 @@ class Read:
         budgets = await asyncio.to_thread(lambda: self.budgets)
         prompts = await asyncio.to_thread(self._prompts)
         count_tokens = engine.model.count_tokens
-        passes = Passes(self.found, budgets.chunk_tokens, count_tokens, self._taken, self._pass_begins)
+        told = self._taken, self._pass_begins, self._passed_over
+        passes = Passes(self.found, budgets.chunk_tokens, count_tokens, *told)
         reading = Reading(self.problem, engine, prompts, budgets, passes, self.settings, self._answers)
         await reading.check_problem()
         return reading
 
     async def _conversations(self, reading: Reading) -> AsyncGenerator[Conversation, None]:
         last: Conversation | None = None
-        chunks = reading.passes.first()
+        if self.settings.screen:
+            chunks = reading.passes.screened(Screen(self.problem), lambda: self.memory)
+        else:
+            chunks = reading.passes.first()
         run = self._workflow.run(reading, chunks, self._memory)
         async with aclosing(chunks), aclosing(run) as conversations:
             async for last in conversations:
@@ -260,14 +267,23 @@ class Read:
         if again:
             self._meter.chunk_again()
         else:
-            size = self.document.text_bytes
-            self._bytes_read += sum(
-                len(chunk.text_of(part).encode(self._encodings.get(part.source, "utf-8"), "replace"))
-                for part in chunk.parts
-            )
-            self._meter.chunk(chunk.tokens, min(1.0, self._bytes_read / size) if size else None)
+            self._behind(chunk)
         if self._provenance and chunk.text.strip():
             self._provenance.chunk(chunk)
+
+    def _passed_over(self, chunk: Chunk) -> None:
+        """A chunk is passed over."""
+        self._behind(chunk)
+        self._meter.passed_over()
+
+    def _behind(self, chunk: Chunk) -> None:
+        """One more chunk of the document was come to."""
+        size = self.document.text_bytes
+        self._bytes_read += sum(
+            len(chunk.text_of(part).encode(self._encodings.get(part.source, "utf-8"), "replace"))
+            for part in chunk.parts
+        )
+        self._meter.chunk(chunk.tokens, min(1.0, self._bytes_read / size) if size else None)
 
     def _pass_begins(self, chunks: int) -> None:
         self._meter.pass_begins(chunks, time.perf_counter() - self._started)
@@ -305,6 +321,7 @@ class Read:
             "model": model.name,
             "workflow": self.workflow,
             "early_exit": settings.early_exit,
+            **({"screen": RULE} if settings.screen else {}),
             "passages": {"count": settings.passages, "tokens": settings.passage_tokens},
             **self._workflow.own_settings(settings, model),
             "sampling": {

@@ -28,7 +28,8 @@ _COSTS = """\
 Means for one attempt, failed ones left out; the document's length is in tokens. Critical path: the longest \
 chain of calls of which each began after the one before had ended, at the concurrency of the run. Cached: \
 tokens of prompts that the server had computed before, where it tells. Seconds pass while other attempts \
-are being read. Cost: at the prices of the run. Cut: how many replies ended at their token budget."""
+are being read. Cost: at the prices of the run. Cut: how many replies ended at their token budget. Passed \
+over: the share of chunks that the model was not shown, where the run had --screen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,18 +238,24 @@ def _memory(evidence: Evidence) -> str:
 
 def cost_table(evidence: Evidence) -> str:
     """What an attempt of each reader takes at each size: means."""
+    sizes = statistics.by_size(evidence.results)
+    screened = any(it.passed_over for it in sizes.values())
     rows = [
         [
             series, str(size), f"{it.length_tokens:,.0f}", _number(it.calls, 1), _number(it.critical_path, 1),
             _number(it.computed_tokens), _number(it.cached_tokens), _number(it.completion_tokens),
             _number(it.seconds, 1), "–" if it.cost is None else f"{it.cost:.4g}", f"{it.cut:,}",
         ]
-        for (series, size), it in statistics.by_size(evidence.results).items()
+        for (series, size), it in sizes.items()
     ]  # fmt: skip
     heads = [
         "workflow", "size", "document", "calls", "critical path", "prompt tokens computed", "cached",
         "written", "seconds", "cost", "cut",
     ]  # fmt: skip
+    if screened:
+        heads.append("passed over, %")
+        for row, it in zip(rows, sizes.values(), strict=True):
+            row.append("–" if it.passed_over is None else f"{100 * it.passed_over:.0f}")
     return table(heads, rows, texts=2)
 
 

@@ -89,7 +89,7 @@ async def serve(
 
     Raises `SettingsError` for folders that cannot be used.
     """
-    limits, metrics = Limits(), Metrics()
+    limits, metrics, settings = Limits(), Metrics(), settings.changed(screen=False)  # as `create_app` does
     notebooks = await asyncio.to_thread(Notebooks, places.notebooks)
     with _free_store(places.data) as store:
         jobs = Jobs(engine, settings, store, metrics, engine.model.calls)

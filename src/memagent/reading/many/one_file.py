@@ -53,6 +53,8 @@ async def read_file(engine: Engine, file: OneFile) -> FileRow:
         warnings.append(f"{count} characters could not be decoded and were read as U+FFFD")
     if done.cut:
         warnings.append(f"{done.cut} of {done.calls} replies were cut at their token budget")
+    if done.passed_over:
+        warnings.append(f"{done.passed_over} of {done.chunks} chunks were passed over (screen)")
     return FileRow(
         file=source.name,
         problem=problem,

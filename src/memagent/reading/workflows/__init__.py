@@ -40,7 +40,8 @@ class Run(Protocol):
 class Workflow:
     """A named way to read, with the prompts that it was written for.
 
-    `templates` says whether a user's own prompts may take their place; `keeps_memory` whether all that it
+    `templates` says whether a user's own prompts may take their place; `screens` whether it reads chunk by
+    chunk, so that chunks may be passed over by what its memory holds; `keeps_memory` whether all that it
     knows is in its memory, so that another read may start from it and the answer be left out; `heeds` names
     the settings that no other workflow has a use for. `provenance` makes what follows the sources of a memory
     that tells them itself.
@@ -49,6 +50,7 @@ class Workflow:
     run: Run
     prompts: Prompts
     templates: bool = False
+    screens: bool = False
     keeps_memory: bool = False
     heeds: tuple[str, ...] = ()
     provenance: Callable[[], Sources] | None = None
@@ -67,19 +69,19 @@ class Workflow:
 
 
 WORKFLOWS = {
-    "overwrite": Workflow(overwrite, OVERWRITE, templates=True, keeps_memory=True),
-    "gated": Workflow(gated, GATED, templates=True, keeps_memory=True),
-    "heads": Workflow(heads.heads, heads.PROMPTS, keeps_memory=True, heeds=("heads",)),
+    "overwrite": Workflow(overwrite, OVERWRITE, templates=True, screens=True, keeps_memory=True),
+    "gated": Workflow(gated, GATED, templates=True, screens=True, keeps_memory=True),
+    "heads": Workflow(heads.heads, heads.PROMPTS, screens=True, keeps_memory=True, heeds=("heads",)),
     "evidence": Workflow(
-        evidence.evidence, evidence.PROMPTS, keeps_memory=True, provenance=evidence.Citations
+        evidence.evidence, evidence.PROMPTS, screens=True, keeps_memory=True, provenance=evidence.Citations
     ),
     "parallel": Workflow(parallel.parallel, parallel.PROMPTS, keeps_memory=True, heeds=("rounds",)),
     "tree": Workflow(tree.tree, tree.PROMPTS, keeps_memory=True, heeds=("shards",)),
-    "reread": Workflow(reread.reread, reread.PROMPTS, keeps_memory=True, heeds=("rounds",)),
+    "reread": Workflow(reread.reread, reread.PROMPTS, screens=True, keeps_memory=True, heeds=("rounds",)),
     "full": Workflow(whole.full, whole.PROMPTS),
     "truncate": Workflow(whole.truncate, whole.PROMPTS),
     "rag": Workflow(whole.rag, whole.PROMPTS),
-    "refine": Workflow(refine.refine, refine.PROMPTS),
+    "refine": Workflow(refine.refine, refine.PROMPTS, screens=True),
     "map_reduce": Workflow(map_reduce.map_reduce, map_reduce.PROMPTS),
 }
 
@@ -88,13 +90,19 @@ def chosen_workflow(settings: ReadSettings, trained: Trained) -> tuple[str, Work
     """The workflow of a read, by name, with the prompts that it will use.
 
     The settings decide; what they leave open, an adapter does that was trained with a workflow and templates.
-    Raises `SettingsError` for a workflow that is not there and for templates that cannot be used.
+    Raises `SettingsError` for a workflow that is not there or cannot `screen` where it has to, and for
+    templates that cannot be used.
     """
     name = settings.workflow or trained.workflow or DEFAULT
     if name not in WORKFLOWS:
         near = "".join(f", did you mean {it!r}?" for it in difflib.get_close_matches(name, WORKFLOWS, n=1))
         raise SettingsError(f"there is no workflow {name!r}{near or ': use one of ' + ', '.join(WORKFLOWS)}")
     workflow = WORKFLOWS[name]
+    if settings.screen and not workflow.screens:
+        known = ", ".join(name for name, it in WORKFLOWS.items() if it.screens)
+        raise SettingsError(
+            f"screen is for workflows that read chunk by chunk ({known}), not for {name}: leave out one"
+        )
     prompts = workflow.prompts
     if settings.templates and workflow.templates:
         prompts = load_prompts(Path(settings.templates))

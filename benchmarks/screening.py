@@ -1,0 +1,154 @@
+"""How much of the evidence `--screen` keeps, and how much of a document it passes over.
+
+No model takes part: an engine that knows an example's evidence notes what it is shown of it, word for word
+(`ideal`), or notes nothing, so that the problem alone decides (`problem alone`). A reader that notes less
+than the one and more than the other lies between them. The screen is that of `memagent ask --screen`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import measure
+
+from memagent import Completion, Message, Read, ReadSettings, Sampling, text_document
+from memagent.documents.chunking import split
+from memagent.documents.tokens import estimate_tokens
+from memagent.tasks import TASKS, Recipe
+from memagent.tasks.scoring import confidence_interval
+from memagent.types import Example, Model
+
+_TASKS: Sequence[tuple[str, dict[str, Any]]] = (
+    ("niah_single_1", {"length_tokens": 32768}),
+    ("niah_single_2", {"length_tokens": 32768}),
+    ("niah_multikey_1", {"length_tokens": 32768}),
+    ("niah_multivalue", {"length_tokens": 32768}),
+    ("niah_multiquery", {"length_tokens": 32768}),
+    ("vt", {"length_tokens": 32768}),
+    ("qa_1", {"length_tokens": 32768}),
+    ("hqa", {"documents": 200}),
+    ("musique", {"documents": 20}),
+)
+_LEAST_SHOWN = 12  # characters of a passage that a chunk's border divides
+
+
+class Noting:
+    """Notes the evidence that it is shown, or nothing."""
+
+    def __init__(self, example: Example, notes: bool) -> None:
+        self.model = Model("noting", estimate_tokens, "pieces")
+        self._evidence, self._notes = example.evidence, notes
+        self._memory: list[str] = []
+
+    async def complete(
+        self,
+        messages: tuple[Message, ...],
+        sampling: Sampling,  # noqa: ARG002
+    ) -> Completion:
+        """A memory with what was shown so far."""
+        prompt = messages[-1].content
+        if "<chunk-" not in prompt:
+            return Completion("an answer")
+        chunk = prompt[prompt.index("<chunk-") : prompt.index("</chunk-")].partition("\n")[2].strip()
+        self._memory += [it for passage in self._evidence if (it := _part(passage, chunk))]
+        return Completion("MEMORY\n" + "\n".join(self._memory) if self._notes else "UNCHANGED")
+
+    async def aclose(self) -> None: ...
+
+
+def _part(passage: str, chunk: str) -> str:
+    """What a chunk has of a passage: all, or what its border leaves of it."""
+    if passage in chunk:
+        return passage
+    for length in range(len(passage) - 1, _LEAST_SHOWN - 1, -1):
+        if chunk.endswith(passage[:length]):
+            return passage[:length]
+        if chunk.startswith(passage[-length:]):
+            return passage[-length:]
+    return ""
+
+
+@dataclass(frozen=True)
+class Screened:
+    """What came of one example: its chunks, those passed over, those with evidence and how many were kept."""
+
+    chunks: int
+    passed_over: int
+    evidence: int
+    kept: int
+
+
+def screened(example: Example, chunk_tokens: int, notes: bool) -> Screened:
+    """Read an example with the screen."""
+    settings = ReadSettings(workflow="gated", chunk_tokens=chunk_tokens, problem_tokens=4096, screen=True)
+    document = text_document(example.document)
+
+    async def read() -> tuple[Read, set[int]]:
+        made = Read(example.problem, document, Noting(example, notes), settings, asks=False)
+        seen = {it.chunk_index async for it in made if it.chunk_index is not None}
+        return made, seen
+
+    done, seen = asyncio.run(read())
+    spans = [(at, at + len(it)) for it in example.evidence if (at := example.document.find(it)) >= 0]
+    cut = list(split(document.blocks(), chunk_tokens, estimate_tokens))
+    wanted = [it.index for it in cut if any(start < it.end and it.start < end for start, end in spans)]
+    result = done.result
+    return Screened(result.chunks, result.passed_over, len(wanted), sum(number in seen for number in wanted))
+
+
+def _share(shares: Sequence[float]) -> str:
+    low, high = confidence_interval(shares)
+    return f"{100 * fmean(shares):.1f} [{100 * low:.0f}, {100 * high:.0f}]"
+
+
+def rows(seed: int, count: int, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """What was measured of each task and size of chunk."""
+    for name, size in _TASKS:
+        task = TASKS[name]
+        recipe = Recipe(seed=seed, **size)
+        few = task.count(None, count, recipe.corpora)
+        examples = [task.make(recipe, index) for index in range(min(count, few))]
+        for chunk_tokens in sizes:
+            found = {notes: [screened(it, chunk_tokens, notes) for it in examples] for notes in (True, False)}
+            yield {"task": name, **size, "chunk_tokens": chunk_tokens, "found": found}
+
+
+def _told(row: dict[str, Any]) -> list[str]:
+    size = f"{row['documents']} documents" if "documents" in row else f"{row['length_tokens']:,} tokens"
+    ideal, alone = row["found"][True], row["found"][False]
+    return [
+        f"{row['task']}, {size}",
+        str(row["chunk_tokens"]),
+        f"{sum(it.evidence for it in ideal)}",
+        _share([it.kept / it.evidence for it in ideal]),
+        _share([it.kept / it.evidence for it in alone]),
+        _share([it.passed_over / it.chunks for it in ideal]),
+    ]
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=32, help="examples of each task (32)")
+    parser.add_argument("--seed", type=int, default=1, help="makes the examples (1)")
+    parser.add_argument("--chunks", type=int, nargs="+", default=[256, 1024, 5000], help="sizes of chunks")
+    measure.add_json_flag(parser)
+    options = parser.parse_args()
+    heads = ["task", "chunk", "evidence chunks", "kept, ideal, %", "kept, problem alone, %", "passed over, %"]
+    found = list(rows(options.seed, options.count, options.chunks))
+    print(measure.table(heads, map(_told, found)))
+    told = [
+        {**row, "found": {("ideal" if notes else "problem alone"): [vars(it) for it in them]
+                          for notes, them in row["found"].items()}}
+        for row in found
+    ]  # fmt: skip
+    measure.write_json(options.json, {**measure.provenance(), "rows": told})
+
+
+if __name__ == "__main__":
+    main()

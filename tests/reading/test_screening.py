@@ -1,0 +1,179 @@
+"""`screen`: chunks without a relation to problem or memory are passed over, and the result says so."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memagent import (
+    Completion,
+    EngineError,
+    JournalError,
+    Message,
+    Read,
+    ReadSettings,
+    Sampling,
+    SettingsError,
+    text_document,
+)
+from memagent.documents.chunking import split
+from memagent.engines.scripted import count_words
+from memagent.reading.journal import read_journal
+from memagent.reading.screening import Screen
+from memagent.reading.workflows import WORKFLOWS
+from memagent.types import Model
+
+SETTINGS = ReadSettings(chunk_tokens=28, memory_tokens=60, answer_tokens=40, screen=True)
+PROBLEM = "Where was the designer of the Velvet Engine born?"
+FACTS = {4: "The Velvet Engine was designed by Ada Moss.", 11: "Ada Moss came from Ghent."}
+ALONE = [name for name, it in WORKFLOWS.items() if it.screens]
+
+
+def document(facts: dict[int, str], chunks: int = 16) -> str:
+    """A chunk a paragraph; those without a fact have no word in common with anything."""
+    texts = []
+    for place in range(chunks):
+        fact = facts.get(place, "")
+        texts.append(f"{fact} " + " ".join(f"w{place}x{n}" for n in range(24 - count_words(fact))))
+    return "\n\n".join(texts)
+
+
+class Noting:
+    """Keeps what its prompts say of Ada Moss or the Velvet Engine; fails at its `most`-th call."""
+
+    def __init__(self, most: int = 1000) -> None:
+        self.model = Model("noting", count_words, "words")
+        self.prompts, self.most = list[str](), most
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        prompt = messages[-1].content
+        if len(self.prompts) == self.most:
+            raise EngineError("out of order")
+        self.prompts.append(prompt)
+        known = [fact for fact in FACTS.values() if fact in prompt]
+        if "<chunk-" not in prompt or not known:
+            return Completion(" ".join(known) or ("UNCHANGED" if "<chunk-" in prompt else "unknown"))
+        if "ADD" in prompt:
+            chunk = re.findall(r"<chunk-\w+>\n(.*?)\n</chunk", prompt, re.DOTALL)[0]
+            return Completion("\n".join(f'ADD "{it}"' for it in known if it in chunk) or "UNCHANGED")
+        return Completion("MEMORY\n" + "\n".join(known))
+
+    async def aclose(self) -> None: ...
+
+
+def read(engine: Noting, text: str, trace: Path | None = None, resume: bool = False, **settings: Any) -> Read:
+    async def whole() -> Read:
+        made = Read(
+            PROBLEM, text_document(text), engine, SETTINGS.changed(**settings), trace=trace, resume=resume
+        )
+        async for _ in made:
+            pass
+        return made
+
+    return asyncio.run(whole())
+
+
+def shown(engine: Noting) -> list[str]:
+    """The chunks that were shown."""
+    found = (re.search(r"<chunk-\w+>\n(.*?)\n</chunk", it, re.DOTALL) for it in engine.prompts)
+    return [it[1].strip() for it in found if it]
+
+
+def chunks_of(text: str) -> list[str]:
+    """The chunks of a text."""
+    return [it.text.strip() for it in split(text_document(text).blocks(), 28, count_words)]
+
+
+@pytest.mark.parametrize("workflow", ALONE)
+def test_what_the_memory_learned_leads_on(workflow: str) -> None:
+    engine = Noting()
+    done = read(engine, document(FACTS), workflow=workflow)
+    chunks = chunks_of(document(FACTS))
+    expected = [chunk for chunk in chunks if any(fact in chunk for fact in FACTS.values())]
+    assert shown(engine)[:2] == expected, "the second says nothing of the engine"
+    assert "Ghent" in done.answer
+    result = done.result
+    assert (result.chunks, result.passed_over, result.stopped_early) == (len(chunks), len(chunks) - 2, False)
+    assert result.document_tokens == count_words(document(FACTS))
+
+
+def test_nothing_is_passed_over_unless_it_is_asked_for() -> None:
+    engine = Noting()
+    result = read(engine, document(FACTS), screen=False).result
+    assert shown(engine) == chunks_of(document(FACTS)) and result.passed_over == 0
+
+
+def test_a_problem_that_names_nothing_of_the_document_passes_over_nothing() -> None:
+    engine = Noting()
+    assert read(engine, document({}, 5)).result.passed_over == 0
+    assert shown(engine) == chunks_of(document({}, 5))
+
+
+def test_it_resumes_exactly_wherever_it_was_cut_off(tmp_path: Path) -> None:
+    whole = Noting()
+    expected = read(whole, document(FACTS), tmp_path / "whole.jsonl")
+    for calls in range(len(whole.prompts)):
+        trace, first, second = tmp_path / f"{calls}.jsonl", Noting(most=calls), Noting()
+        with pytest.raises(EngineError):
+            read(first, document(FACTS), trace)
+        again = read(second, document(FACTS), trace, resume=True)
+        assert first.prompts + second.prompts == whole.prompts
+        assert (again.answer, again.memory) == (expected.answer, expected.memory)
+        assert again.result.passed_over == expected.result.passed_over == len(chunks_of(document(FACTS))) - 2
+    header, *_ = read_journal(tmp_path / "whole.jsonl")
+    assert header["screen"] == 1
+    with pytest.raises(JournalError, match="screen was 1, now it is null"):
+        read(Noting(), document(FACTS), tmp_path / "whole.jsonl", resume=True, screen=False)
+
+
+def test_a_source_of_a_chunk_that_was_passed_over_is_still_found() -> None:
+    told = read(Noting(), document({**FACTS, 2: "Ghent it is."}), cite=True)
+    assert [it.source is not None for it in told.statements] == [True, True]
+
+
+@pytest.mark.parametrize("workflow", [name for name in WORKFLOWS if name not in ALONE])
+def test_other_workflows_refuse_it(workflow: str) -> None:
+    with pytest.raises(SettingsError, match=f"chunk by chunk .*not for {workflow}"):
+        read(Noting(), document(FACTS), workflow=workflow)
+
+
+def screen_of(problem: str, chunks: list[str]) -> Screen:
+    screen = Screen(problem)
+    for chunk in chunks:
+        screen.look(chunk)
+    return screen
+
+
+def test_a_word_that_most_chunks_have_is_no_relation() -> None:
+    chunks = ["the report names a number"] * 12 + ["the ember report", "nothing at all"]
+    screen = screen_of("Which number does the report give for Ember?", chunks)
+    assert [screen.relates(it, "") for it in (chunks[0], chunks[12], chunks[13])] == [False, True, False]
+
+
+def test_words_are_compared_by_their_stems() -> None:
+    screen = screen_of("Which wallabies jumped?", ["A wallaby jumps.", "Stones lie.", "Rain falls."])
+    assert screen.relates("A wallaby jumps.", "") and not screen.relates("Stones lie.", "")
+
+
+@pytest.mark.parametrize(
+    ("memory", "chunk"),
+    [
+        ("VAR ABCDE = 12", "VAR FGHIJ = VAR ABCDE"),
+        ("The sum was 48,213.", "Paid: 48,213 in May"),
+        ("He met Łukasz there.", "łukasz slept"),
+        ("東京の塔", "塔は東京の南"),
+    ],
+)
+def test_names_and_numbers_of_the_memory_are_looked_for(memory: str, chunk: str) -> None:
+    screen = screen_of("What of the lighthouse?", [chunk, "the lighthouse", *["stones lie about"] * 8])
+    assert not screen.relates(chunk, "") and screen.relates(chunk, memory)
+    assert not screen.relates("stones lie about", memory)
+
+
+def test_words_of_the_memory_that_name_nothing_lead_nowhere() -> None:
+    screen = screen_of("What of the lighthouse?", ["the lighthouse", "grey stones", "rain", "wind"])
+    assert not screen.relates("grey stones", "there are grey stones about the lighthouse")
