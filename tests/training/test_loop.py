@@ -424,3 +424,16 @@ def test_two_processes_have_the_metrics_of_one(folder: Path, whole: Path) -> Non
     assert Counter(out.split()) == Counter([str(run)]), "one of them speaks"
     ours_, theirs_ = weights(run), weights(whole)
     assert all(torch.allclose(ours_[name], theirs_[name], atol=1e-5) for name in theirs_)
+
+
+def test_what_prepares_random_weights_is_needed_at_the_start_alone(folder: Path, tmp_path: Path) -> None:
+    prepare, run = tmp_path / "start.py", tmp_path / "run"
+    prepare.write_text("def silent(model):\n    model.lm_head.weight.mul_(0)\n")
+    wanted = settings(folder, f"policy.prepare={prepare}:silent", "warm_start.steps=1", "steps=0")
+    told = train(wanted, run, sft=True)
+    assert told.rows[0][2]["loss"] == pytest.approx(
+        math.log(38), abs=1e-3
+    )  # no token is likelier than another
+    prepare.unlink()
+    policy, _, step = trained_policy(run)
+    assert step == 0 and all(torch.equal(it, weights(run)[name]) for name, it in policy.weights().items())

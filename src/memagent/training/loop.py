@@ -106,8 +106,8 @@ def trained_policy(folder: Path) -> tuple[Policy, TrainingSettings, int]:
         raise SettingsError(f"{folder} has no checkpoint: is it a folder of memagent train?")
     state = checkpoint.load(path)
     settings = restored(state["settings"], str(path))
-    # A LoRA would be rounded away in part if it were added to bfloat16 weights.
-    whole = settings.policy.changed(dtype="float32")
+    # A LoRA would be rounded away in part if it were added to bfloat16 weights. How they began is past.
+    whole = settings.policy.changed(dtype="float32", prepare=None)
     policy = load_policy(whole, settings.rollout.temperature, settings.seed, device="cpu")
     policy.load_weights(state["weights"])
     return policy, settings, state["position"]["step"]
