@@ -213,7 +213,7 @@ def test_annotations_tell_where_the_answer_stands(serving: Any) -> None:
 
 
 def test_every_setting_but_the_servers_own_can_be_said() -> None:
-    own = {"templates", "prompt_price", "cached_price", "completion_price"}
+    own = {"templates", "prompt_price", "cached_price", "completion_price", "screen"}
     assert set(ReadOptions.model_fields) == set(ReadSettings.model_fields) - own
 
 
