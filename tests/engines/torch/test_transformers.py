@@ -817,7 +817,7 @@ def test_a_hub_out_of_reach_is_a_settings_error(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_no_model_is_a_settings_error() -> None:
-    with pytest.raises(SettingsError, match="--model"):
+    with pytest.raises(SettingsError, match="`model`"):
         asyncio.run(open_transformers(EngineSettings(engine="transformers")))
 
 
