@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import socket
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -256,13 +255,3 @@ def test_keys_that_are_no_keys(tmp_path: Path) -> None:
             read_keys(file)
     with pytest.raises(SettingsError, match="cannot be read"):
         read_keys(tmp_path / "none")
-
-
-def test_threads_take_short_turns_while_the_server_runs(serving: Any) -> None:
-    usual = sys.getswitchinterval()
-    served = serving()
-    with served.client() as client:
-        assert client.get("/health").status_code == 200
-        assert sys.getswitchinterval() < usual / 2
-        served.close()
-    assert sys.getswitchinterval() == usual

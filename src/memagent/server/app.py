@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import sys
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
@@ -32,7 +31,6 @@ from memagent.types import Engine
 _COLLECT = (1000, 15, 300)
 """After how many new objects, and how many smaller collections, garbage is collected."""
 
-_TURN_SECONDS = 0.001
 _THREADS = 16  # few: whoever counts or writes in one keeps the event loop waiting for its turn
 
 
@@ -65,7 +63,7 @@ def create_app(
         asyncio.get_running_loop().set_default_executor(threads)
         jobs.start()
         try:
-            with _rare_collections(), _short_turns():
+            with _rare_collections():
                 yield
         finally:
             await jobs.stop()
@@ -108,20 +106,6 @@ def _rare_collections() -> Iterator[None]:
     finally:
         gc.set_threshold(*usual)
         gc.unfreeze()
-
-
-@contextmanager
-def _short_turns() -> Iterator[None]:
-    """Have threads that count or write take short turns.
-
-    The event loop gives its own away with each piece that it sends, and gets the next one behind them.
-    """
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(_TURN_SECONDS)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(usual)
 
 
 def _add_page(app: FastAPI) -> None:
