@@ -31,7 +31,7 @@ from memagent.types import Engine
 _COLLECT = (1000, 15, 300)
 """After how many new objects, and how many smaller collections, garbage is collected."""
 
-_THREADS = 16  # few: whoever counts or writes in one keeps the event loop waiting for its turn
+_THREADS = 6  # few: whoever counts or writes in one keeps the event loop waiting for its turn
 
 
 def create_app(
