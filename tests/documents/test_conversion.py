@@ -428,25 +428,24 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, nobody: Path) -
         read(tmp_path / "a.pdf")
 
 
-def test_a_file_that_changes_while_it_is_converted(tmp_path: Path) -> None:
-    path = tmp_path / "a.pdf"
-    path.write_bytes(pages_pdf("Before."))
+def refuses_what_changed(path: Path, before: str, after: str) -> None:
+    """Assert that a PDF which changes once its print is taken is refused."""
+    path.write_bytes(pages_pdf(before))
     document = open_document(path)
     assert document.fingerprint
-    path.write_bytes(pages_pdf("Behind."))
+    path.write_bytes(pages_pdf(after))
     with pytest.raises(DocumentError, match=r"a\.pdf changed while it was read"):
         text_of(document)
+
+
+def test_a_file_that_changes_while_it_is_converted(tmp_path: Path) -> None:
+    refuses_what_changed(tmp_path / "a.pdf", "Before.", "Behind.")
     assert list(cache_folder().iterdir()) == []
 
 
 def test_the_text_of_what_a_file_was_meanwhile_is_not_kept_for_it(tmp_path: Path) -> None:
     path = tmp_path / "a.pdf"
-    path.write_bytes(pages_pdf("Before, and more of it."))
-    document = open_document(path)
-    assert document.fingerprint
-    path.write_bytes(pages_pdf("Less."))
-    with pytest.raises(DocumentError, match=r"a\.pdf changed while it was read"):
-        text_of(document)
+    refuses_what_changed(path, "Before, and more of it.", "Less.")
     path.write_bytes(pages_pdf("Before, and more of it."))
     assert "Before, and more of it." in read(path)
 
