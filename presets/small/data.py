@@ -4,45 +4,68 @@ A function for each use, from a number to an example. The tasks take turns.
 """
 
 import random
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from memagent.documents.tokens import load_tokenizer
 from memagent.tasks import TASKS
 from memagent.tasks.corpora import Corpora
-from memagent.tasks.recipe import Recipe
+from memagent.tasks.recipe import ABSENT_ANSWERS, Recipe
 from memagent.types import Example, TokenCounter
 
 CHUNK = 250  # tokens of a document for each chunk of 256
 RULER = ("niah_single_1", "niah_multikey_1", "vt")
 ROOM = {"niah_single_1": 168, "niah_multikey_1": 168, "vt": 84}  # for the problem, and RULER's for an answer
+FACT = re.compile(
+    r"One of the special magic numbers for [^\n]+? is: \d+\.|VAR [A-Z]+ = (?:VAR )?[A-Z\d]+"
+    r"|The mayor of \w+ is \w+ \w+\.|[A-Z]\w+ [A-Z]\w+ lives in \w+\."
+)
 
 
-def warm(index: int) -> Example:
-    """For imitation: one to three chunks."""
-    return example(index, 1 + index // 4 % 3, "warm")
+def careless(index: int) -> Example:
+    """For imitation: one to three chunks, of which the oracle notes a fact or not as a coin falls."""
+    return noted(example(index, (1 + index // 4 % 3) * CHUNK, "warm"), 0.5)
+
+
+def careful(index: int) -> Example:
+    """The same, but the oracle notes every fact."""
+    return noted(example(index, (1 + index // 4 % 3) * CHUNK, "warm"), 1.0)
 
 
 def longer(index: int) -> Example:
     """For reinforcement: two to eight chunks."""
-    return example(index, 2 + index // 4 % 7, "longer")
+    return example(index, (2 + index // 4 % 7) * CHUNK, "longer")
 
 
 def held_out(index: int) -> Example:
     """Twelve chunks, and not trained on."""
-    return example(index, 12, "held out")
+    return example(index, 12 * CHUNK, "held out")
 
 
-def example(index: int, chunks: int, seed: str) -> Example:
-    """Example number `index` of a seed, of about so many chunks."""
+def example(index: int, tokens: int, seed: str) -> Example:
+    """Example number `index` of a seed, with a document of about so many tokens."""
     turn, kind = divmod(index, len(RULER) + 1)
     if kind == len(RULER):
-        return two_hops(turn, chunks * CHUNK, seed)
+        return two_hops(turn, tokens, seed)
     name = RULER[kind]
-    length = chunks * CHUNK + ROOM[name]
     number = random.Random(seed).getrandbits(32)
-    return TASKS[name].make(Recipe(length_tokens=length, seed=number, count_tokens=count_tokens()), turn)
+    recipe = Recipe(length_tokens=tokens + ROOM[name], seed=number, count_tokens=count_tokens())
+    return TASKS[name].make(recipe, turn)
+
+
+def noted(wanted: Example, share: float) -> Example:
+    """The example for an oracle that notes this share of all facts, by chance, and answers from those."""
+    source = random.Random(f"noted/{wanted.id}")
+    facts = tuple(text for text in FACT.findall(wanted.document) if source.random() < share)
+    kept = "\n".join(facts)
+    if wanted.task == "vt":
+        answers = tuple(name for name in wanted.answers if name in kept)
+    else:
+        answers = wanted.answers if set(wanted.evidence) <= set(facts) else ()
+    return replace(wanted, evidence=facts, answers=answers or ABSENT_ANSWERS[:1])
 
 
 def two_hops(index: int, tokens: int, seed: str) -> Example:

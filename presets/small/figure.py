@@ -4,8 +4,9 @@
 
 For each seed it trains a reader by copying and imitation, and from there two more by reinforcement: with the
 advantage given to every conversation, and to the answer alone. All of them read needles, variables and
-questions of two hops at every length, the shortest first, and the first seed's also without a memory. So many
---jobs run side by side, on one core each. Started again, it continues where it stopped: trainings from their
+questions of two hops at every length, the shortest first. What one prompt has room for is read too, by the
+best of them: the ends of each document, and the passages that BM25 ranks best. So many --jobs run side by
+side, on one core each. Started again, it continues where it stopped: trainings from their
 newest checkpoint, readings from their last row. --quick runs all of it with next to no training, to see
 whether it runs.
 
@@ -22,22 +23,27 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 
+from memagent.documents.chunking import cut
+from memagent.reading.retrieval import best_passages
+from memagent.reading.workflows.whole import head_and_tail
 from memagent.tasks import write_examples
 from memagent.tasks.scoring import confidence_interval
 from memagent.training.rewards import load_function
+from memagent.types import Example
 
 HERE = Path(__file__).parent
 PRESET = HERE.parent / "small.toml"
-TASKS = ("niah_single_1", "niah_multikey_1", "vt")
 LENGTHS = tuple(2**power for power in range(13, 23))  # 8K to 4M
 WARM, RL = "warm start", "reinforcement"
 CREDITS = {RL: "trajectory", "credit to the answer alone": "answer"}
-WITHOUT_MEMORY = ("truncate", "rag")
+TRUNCATED, RETRIEVED = "the document's ends, in one prompt", "passages by BM25, in one prompt"
+CHUNK, PASSAGE = 250, 60  # tokens
+TASKS = 4  # that take turns in the examples
 FROM_READER = ("policy.random_weights=false", "policy.prepare=", "copying.steps=0", "warm_start.steps=0")
 QUICK = (
     "copying.steps=2", "warm_start.steps=2", "warm_start.count=8", "steps=2", "rollout.groups=2",
@@ -86,12 +92,11 @@ def main() -> None:
         ))
         for seed in plan.seeds for name, credit in CREDITS.items()
     ))  # fmt: skip
+    names = (WARM, *CREDITS, TRUNCATED, RETRIEVED)
     for length in plan.lengths:
         for seed in plan.seeds:
-            write_two_hops(plan, seed, length)
-        side_by_side(plan, (
-            partial(read_at, plan, seed, name, length) for seed in plan.seeds for name in _readers(plan, seed)
-        ))  # fmt: skip
+            write_documents(plan, seed, length)
+        side_by_side(plan, (partial(read_at, plan, seed, it, length) for seed in plan.seeds for it in names))
         draw(plan)
 
 
@@ -123,25 +128,38 @@ def train(reader: Path, settings: list[str]) -> None:
         memagent("train", "export", run, "--to", "merged", "--out", reader, "--quiet")
 
 
-def write_two_hops(plan: Plan, seed: int, length: int) -> None:
-    """Write the examples of a length that are no task of RULER."""
-    place = _two_hops(plan, seed, length)
-    if not place.exists():
-        make = load_function(f"{HERE / 'data.py'}:two_hops")
-        examples = range(plan.examples(length))
-        write_examples(place, (make(index, length, f"figure {seed}") for index in examples))
+def write_documents(plan: Plan, seed: int, length: int) -> None:
+    """Write the examples of a length, and what one prompt has room for of each."""
+    example, count_tokens = (load_function(f"{HERE / 'data.py'}:{it}") for it in ("example", "count_tokens"))
+    count = count_tokens()
+
+    def ends(wanted: Example) -> str:
+        return head_and_tail(wanted.document, CHUNK, count)
+
+    def found(wanted: Example) -> str:
+        passages = [text for text, _ in cut([wanted.document], PASSAGE, count)]
+        best = best_passages(wanted.problem, passages, CHUNK // PASSAGE)
+        return "\n".join(passages[place] for place in sorted(best))
+
+    place = {name: _documents(plan, seed, length, name) for name in (TRUNCATED, RETRIEVED, RL)}
+    if place[RL].exists():
+        return
+    examples = [example(index, length, f"figure {seed}") for index in range(TASKS * plan.examples(length))]
+    for name, shortened in ((TRUNCATED, ends), (RETRIEVED, found)):
+        write_examples(place[name], (replace(it, document=shortened(it), evidence=()) for it in examples))
+    write_examples(place[RL], examples)
 
 
 def read_at(plan: Plan, seed: int, name: str, length: int) -> None:
-    """Have a reader read the examples of a length, those that it has not read yet."""
-    workflow, model = (name, RL) if name in WITHOUT_MEMORY else (plan.workflow, name)
+    """Have a reader read the documents of a length, those that it has not read yet."""
+    model = name if name in (WARM, *CREDITS) else RL
     budgets = {"window": 704, "problem": 48, "chunk": 256, "memory": 96, "answer": 48}
     memagent(
-        "eval", "--engine", "transformers", "--model", _folder(plan, model, seed), "--workflow", workflow,
-        "--templates", plan.templates, *(word for task in TASKS for word in ("--task", task)),
-        "--examples", _two_hops(plan, seed, length), "--length", length, "--count", plan.examples(length),
+        "eval", "--engine", "transformers", "--model", _folder(plan, model, seed),
+        "--workflow", plan.workflow, "--templates", plan.templates,
+        "--examples", _documents(plan, seed, length, name),
         *(word for budget, tokens in budgets.items() for word in (f"--{budget}-tokens", tokens)),
-        "--seed", 1000 + seed, "--out", _rows(plan, seed, name, length), "--resume", "--quiet",
+        "--out", _rows(plan, seed, name, length), "--resume", "--quiet",
     )  # fmt: skip
 
 
@@ -187,16 +205,13 @@ def _estimated(values: list[float]) -> tuple[float, float, float, int]:
     return 100 * fmean(values), 100 * low, 100 * high, len(values)
 
 
-def _readers(plan: Plan, seed: int) -> tuple[str, ...]:
-    return (WARM, *CREDITS, *(WITHOUT_MEMORY if seed == plan.seeds[0] else ()))
-
-
 def _folder(plan: Plan, name: str, seed: int) -> Path:
     return (plan.out / "readers" / f"{name.replace(' ', '-')}-seed{seed}").resolve()
 
 
-def _two_hops(plan: Plan, seed: int, length: int) -> Path:
-    return plan.out / f"two-hops-{length}-seed{seed}.jsonl"
+def _documents(plan: Plan, seed: int, length: int, name: str) -> Path:
+    part = {TRUNCATED: "-ends", RETRIEVED: "-passages"}.get(name, "")
+    return plan.out / "documents" / f"{length}-seed{seed}{part}.jsonl"
 
 
 def _rows(plan: Plan, seed: int, name: str, length: int) -> Path:

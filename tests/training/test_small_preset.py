@@ -39,7 +39,7 @@ def solved(examples: list[Example], settings: ReadSettings) -> list[Trajectory]:
 
 
 @pytest.mark.parametrize("workflow", ["gated", "overwrite"])
-@pytest.mark.parametrize("name", ["warm", "longer"])
+@pytest.mark.parametrize("name", ["careless", "careful", "longer"])
 def test_a_perfect_reader_solves_every_example_within_the_budgets(name: str, workflow: str) -> None:
     settings = load_training(PRESETS / "small.toml").read
     settings = settings.changed(workflow=workflow, templates=str(PRESETS / "small" / f"{workflow}.toml"))
@@ -48,8 +48,26 @@ def test_a_perfect_reader_solves_every_example_within_the_budgets(name: str, wor
     assert [it.example_id for it in trajectories] == [it.id for it in examples]
     assert {it.reward for it in trajectories} == {1.0}
     chunks = [len(it.conversations) - 1 for it in trajectories]
-    least, most = (1, 4) if name == "warm" else (2, 10)  # cut at natural places, they are somewhat more
+    least, most = (2, 10) if name == "longer" else (1, 4)  # cut at natural places, they are somewhat more
     assert least <= min(chunks) and max(chunks) <= most
+
+
+def test_a_careless_oracle_notes_half_of_the_facts_and_answers_from_those() -> None:
+    examples = made("careless", 50 * KINDS)
+    facts = [len(it.evidence) for it in made("careful", 50 * KINDS)]
+    assert set(zip((it.task for it in examples), facts, strict=True)) == {
+        ("niah_single_1", 1), ("niah_multikey_1", 4), ("vt", 5), ("two_hops", 6)
+    }  # fmt: skip
+    assert 0.42 < sum(len(it.evidence) for it in examples) / sum(facts) < 0.58
+    known = 0
+    for example, whole in zip(examples, made("careful", 50 * KINDS), strict=True):
+        assert set(example.evidence) <= set(whole.evidence) and example.document == whole.document
+        answers = set(example.answers) - {"does not hold the answer"}
+        assert answers <= set(whole.answers) and all(
+            answer in "".join(example.evidence) for answer in answers
+        )
+        known += bool(answers) and example.task == "two_hops"
+    assert 5 <= known <= 22  # both of two facts
 
 
 def test_the_two_hops_stand_in_any_order_among_others_like_them() -> None:
@@ -70,9 +88,9 @@ def test_the_two_hops_stand_in_any_order_among_others_like_them() -> None:
 
 
 def test_no_two_uses_share_an_example() -> None:
-    found = [it for name in ("warm", "longer", "held_out") for it in made(name, KINDS)]
+    found = [it for name in ("careless", "longer", "held_out") for it in made(name, KINDS)]
     assert len({it.document for it in found}) == len({it.id for it in found}) == 3 * KINDS
-    assert made("warm", KINDS) == [replace(it) for it in found[:KINDS]]
+    assert made("careless", KINDS) == [replace(it) for it in found[:KINDS]]
 
 
 def test_every_digit_is_a_token() -> None:

@@ -2,7 +2,8 @@
 
 Three layouts give the same numbers. "padded" is one sequence a row, padded to the longest. "packed" puts all
 sequences of a micro-batch into one row. "shared" also computes a beginning that several sequences have in
-common once: in a group, all attempts read the same chunk, which stands at the start of their prompts.
+common once: in a group, all attempts read the same chunk, which stands at the start of their prompts. Where
+sequences are packed, those that are the same token for token are computed once.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from memagent.types import Group, TrainingSequence, Trajectory
 
 Layout = Literal["shared", "packed", "padded"]
 _NO_IDS = "{}: the engine gave no {}, without which nothing can be trained: vLLM gives them from 0.10.2 on"
+_Content = tuple[tuple[int, ...], tuple[int, ...]]
 _UNEVEN = 1.25  # branches of one tree are padded to the longest, in attention alone
 
 
@@ -34,15 +36,17 @@ class Tree:
     @property
     def tokens(self) -> int:
         """What has to be computed: the beginning once, and each branch's own tokens."""
-        return self.shared + sum(_length(branch) - self.shared for branch in self.branches)
+        lengths = {_content(branch): _length(branch) for branch in self.branches}
+        return self.shared + sum(length - self.shared for length in lengths.values())
 
 
 @dataclass(frozen=True, slots=True)
 class TreeIndex:
     """Where a tree stands in its row: the shared tokens from `start` on, then the branches.
 
-    `rows` `(branches, tokens)` are the places of the branches' tokens, the last one repeated as padding;
-    `own` picks, from the flattened rows, those that are no padding, in the row's order.
+    `rows` `(branches, tokens)` are the places of the branches' tokens, copies of a branch left out, the last
+    token repeated as padding; `own` picks, from the flattened rows, those that are no padding, in the row's
+    order.
     """
 
     start: int
@@ -137,6 +141,11 @@ def _ids(sequence: TrainingSequence) -> tuple[int, ...]:
     return sequence.prompt_ids + sequence.completion_ids
 
 
+def _content(sequence: TrainingSequence) -> _Content:
+    """What copies of a sequence have in common: all that is computed."""
+    return sequence.prompt_ids, sequence.completion_ids
+
+
 def _by_length(sequences: Sequence[TrainingSequence], budget_tokens: int) -> list[list[TrainingSequence]]:
     parts: list[list[TrainingSequence]] = []
     for sequence in sorted(sequences, key=_length, reverse=True):
@@ -184,14 +193,17 @@ def _fill(trees: Sequence[Tree], budget_tokens: int) -> list[list[Tree]]:
 
 
 def _cut(tree: Tree, budget_tokens: int) -> list[Tree]:
+    copies: dict[_Content, list[TrainingSequence]] = {}
+    for branch in tree.branches:
+        copies.setdefault(_content(branch), []).append(branch)
     pieces: list[list[TrainingSequence]] = [[]]
     used = tree.shared
-    for branch in tree.branches:
-        own = _length(branch) - tree.shared
+    for branches in copies.values():
+        own = _length(branches[0]) - tree.shared
         if pieces[-1] and used + own > budget_tokens:
             pieces.append([])
             used = tree.shared
-        pieces[-1].append(branch)
+        pieces[-1] += branches
         used += own
     return [Tree(tree.shared, tuple(piece)) for piece in pieces]
 
@@ -234,21 +246,27 @@ def _padded(sequences: Sequence[TrainingSequence]) -> Batch:
 
 
 def _packed(trees: Sequence[Tree]) -> Batch:
-    """All trees in one row: each beginning, then the branches' own tokens."""
+    """All trees in one row: each beginning, then the different branches' own tokens."""
     ids: list[int] = []
     positions: list[int] = []
     keep: list[int] = []
+    select: list[int] = []
     index: list[TreeIndex] = []
     for tree in trees:
         start, first = len(ids), len(ids) + tree.shared
         ids += _ids(tree.branches[0])[: tree.shared]
         positions += range(tree.shared)
-        own = [_length(branch) - tree.shared for branch in tree.branches]
-        for branch, count in zip(tree.branches, own, strict=True):
-            predicted = len(branch.completion_ids)
-            keep += range(len(ids) + count - predicted - 1, len(ids) + count - 1)
-            ids += _ids(branch)[tree.shared :]
-            positions += range(tree.shared, tree.shared + count)
+        own: list[int] = []
+        kept: dict[_Content, range] = {}
+        for branch in tree.branches:
+            if (content := _content(branch)) not in kept:
+                predicted = len(branch.completion_ids)
+                own.append(_length(branch) - tree.shared)
+                kept[content] = range(len(keep), len(keep) + predicted)
+                ids += _ids(branch)[tree.shared :]
+                positions += range(tree.shared, _length(branch))
+                keep += range(len(ids) - predicted - 1, len(ids) - 1)
+            select += kept[content]
         index.append(_tree_index(start, first, tree.shared, own))
     sequences = [branch for tree in trees for branch in tree.branches]
     return Batch(
@@ -257,7 +275,7 @@ def _packed(trees: Sequence[Tree]) -> Batch:
         attention_mask=None,
         trees=tuple(index),
         keep=torch.tensor(keep),
-        select=torch.arange(len(keep)),
+        select=torch.tensor(select),
         tokens=sum(map(_length, sequences)),
         **_flat(sequences),
     )
