@@ -1,7 +1,13 @@
-"""The picture of `compare.py`: score against time, and time against length."""
+"""The pictures of `compare.py`: time and score in each setting, and time against length.
+
+`python compare_plot.py RECORD PNG` draws them again from a record. In grey, peers are told from ours by their
+hatching.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -14,28 +20,46 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _STYLES = 8  # lines that `drawing.style` tells apart
+_OURS: dict[str, Any] = {"color": "#0072B2"}
+_PEERS: dict[str, Any] = {"color": "#F0C870", "hatch": "///", "edgecolor": "#333333"}
+_TOLD = {
+    "simulated": "Simulated 7B model",
+    "embedded": "The embedded reader (135M)",
+    "bare": "The embedded model without its adapter",
+}
 
 
 def draw(results: Sequence[dict[str, Any]], file: Path) -> None:
-    """Draw the results of a comparison, as its JSON holds them, to a PNG."""
+    """Draw the results of a comparison, as its JSON holds them: a PNG of that name, and one by length."""
+    settings = list(dict.fromkeys(it["setting"] for it in results))
+    scaled = [it for it in results if len(it["scaling"]) > 1]
 
-    def picture() -> Figure:
-        figure, (scores, lengths) = drawing.panels(1, 2, 7.5, 5.5)
-        _draw_scores(scores, results)
-        _draw_lengths(lengths, [it for it in results if it["scaling"]])
+    def scores() -> Figure:
+        figure, panels = drawing.panels(1, len(settings), 7.5, 6)
+        for setting, panel in zip(settings, panels, strict=True):
+            _draw_scores(panel, setting, [it for it in results if it["setting"] == setting])
         return figure
 
-    drawing.save({file.stem: picture}, file.parent)
+    def lengths() -> Figure | None:
+        if not scaled:
+            return None
+        figure, (panel,) = drawing.panels(1, 1, 8.5, 5.5)
+        _draw_lengths(panel, scaled)
+        return figure
+
+    drawing.save({file.stem: scores, f"{file.stem}-by-length": lengths}, file.parent)
 
 
-def _draw_scores(panel: Axes, results: Sequence[dict[str, Any]]) -> None:
+def _draw_scores(panel: Axes, setting: str, results: Sequence[dict[str, Any]]) -> None:
     """A bar for each reader, the fastest on top, with its score for each kind of problem."""
     kinds = list(dict.fromkeys(outcome["kind"] for outcome in results[0]["clean"]))
     ranked = sorted(results, key=lambda it: -fmean(outcome["seconds"] for outcome in it["clean"]))
+    labelled = {True: "ours", False: "other people's"}
     for place, it in enumerate(ranked):
         seconds = fmean(outcome["seconds"] for outcome in it["clean"])
         scores = (fmean(out["score"] for out in it["clean"] if out["kind"] == kind) for kind in kinds)
-        panel.barh(place, seconds, color="#0072B2" if it["ours"] else "#E69F00")
+        how = _OURS if it["ours"] else _PEERS
+        panel.barh(place, seconds, label=labelled.pop(it["ours"], None), **how)
         told = " / ".join(f"{score:.2f}" for score in scores)
         panel.annotate(
             told, (seconds, place), textcoords="offset points", xytext=(6, 0), va="center", fontsize=10
@@ -44,7 +68,8 @@ def _draw_scores(panel: Axes, results: Sequence[dict[str, Any]]) -> None:
     panel.margins(x=0.3)
     panel.grid(visible=False, axis="y")
     panel.set_xlabel("seconds a read")
-    panel.set_title(f"Time, and score for {' / '.join(kinds)}")
+    panel.set_title(f"{_TOLD[setting]}: time, and score for\n{' / '.join(kinds)}")
+    panel.legend(fontsize=10, loc="upper right", frameon=False)
 
 
 def _draw_lengths(panel: Axes, results: Sequence[dict[str, Any]]) -> None:
@@ -56,11 +81,14 @@ def _draw_lengths(panel: Axes, results: Sequence[dict[str, Any]]) -> None:
         panel.plot(chunks, seconds, label=label, **drawing.style(number) | again)
     panel.set_xscale("log")
     panel.set_yscale("log")
-    if results:
-        chunks = [outcome["chunks"] for outcome in results[0]["scaling"]]
-        panel.set_xticks(chunks, [str(count) for count in chunks])
-        panel.set_xticks([], minor=True)
+    chunks = [outcome["chunks"] for outcome in results[0]["scaling"]]
+    panel.set_xticks(chunks, [str(count) for count in chunks])
+    panel.set_xticks([], minor=True)
     panel.set_xlabel("chunks of 5000 tokens")
     panel.set_ylabel("seconds a read")
     panel.set_title("Time by length (exponent)")
     panel.legend(fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+if __name__ == "__main__":
+    draw(json.loads(Path(sys.argv[1]).read_text("utf-8"))["results"], Path(sys.argv[2]))

@@ -84,6 +84,14 @@ def write_example(folder: Path, task: str, tokens: int, chunk_tokens: int, numbe
     return _chunked(task, example.problem, example.answers, document, chunk_tokens)
 
 
+def write_beginning(whole: Ledger) -> Ledger:
+    """Write the first chunk of a document as one of its own, with the same problem."""
+    first = json.loads(whole.cut.read_text("utf-8"))[0]
+    document = whole.document.with_name(f"beginning-of-{whole.document.name}")
+    document.write_text(first, "utf-8")
+    return _chunked(whole.kind, whole.problem, whole.answers, document)
+
+
 def _chunked(
     kind: str, problem: str, answers: tuple[str, ...], document: Path, chunk_tokens: int = CHUNK_TOKENS
 ) -> Ledger:

@@ -118,6 +118,8 @@ def add_json_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def write_json(path: Path | None, record: dict[str, Any]) -> None:
-    """Write a record where `--json` said, if it did."""
+    """Write a record where `--json` said, if it did: whole or not at all."""
     if path:
-        path.write_text(json.dumps(record, indent=2) + "\n", "utf-8")
+        beside = path.with_name(f"{path.name}.part")
+        beside.write_text(json.dumps(record, indent=2) + "\n", "utf-8")
+        beside.replace(path)

@@ -13,9 +13,10 @@ tokens/s in all with vLLM for a 9B model on an H100 at long prompts (docs.gpusta
 The prefix cache holds blocks of 16 tokens and forgets the least recently used; 57 KB a token leave room for
 800,000. A token is four characters, as in cl100k for the documents of `ledgers.py`.
 
-With `embedded` it is memagent's own embedded model instead, which all share; it answers as it will and takes
-the time that it takes. What is posted to `/NAME/reset` begins anew, `/NAME/record` tells all calls. Leaves
-out: streaming, sampling.
+With `embedded` it is memagent's own embedded model instead, with its adapter, or with `bare` without it: all
+share it, one call at a time, and whoever asks for a longer reply gets no more tokens than the memory of the
+embedded reader has. It answers as it will and takes the time that it takes. What is posted to `/NAME/reset`
+begins anew, `/NAME/record` tells all calls. Leaves out: streaming, sampling.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -41,10 +43,13 @@ import measure
 from finder import reply_to
 
 from memagent.engines import open_engine
+from memagent.engines.adapters import adapter_of, trained_with
 from memagent.errors import ContextOverflowError, EngineError
+from memagent.settings import NO_ADAPTER, EngineSettings
 from memagent.types import Engine, Message, Sampling
 from server import FaultPlan, no_faults, seeded_faults
 
+MODELS = SIMULATED, EMBEDDED, BARE = "simulated", "embedded", "bare"
 STEP_SECONDS = 0.008
 PROMPT_TOKENS_PER_SECOND = 25_000
 REPLY_SECONDS = 0.0001  # of a step, to read the cache of a reply that is being written
@@ -97,6 +102,7 @@ class Gpu:
     _cache: OrderedDict[str, None] = field(default_factory=OrderedDict)
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
     _worker: asyncio.Task[None] | None = None
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def complete(self, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
         """The status of a call and what is sent."""
@@ -132,9 +138,11 @@ class Gpu:
     ) -> tuple[int, dict[str, Any]]:
         """The reply of a real model, with its own counts."""
         chat = tuple(Message(it["role"], _text(it["content"])) for it in messages)
-        began = time.monotonic()
+        sampling = Sampling(min(limit, reader_budgets()["memory_tokens"]))
         try:
-            made = await engine.complete(chat, Sampling(limit))
+            async with self._turn:
+                began = time.monotonic()
+                made = await engine.complete(chat, sampling)
         except ContextOverflowError as error:
             return self._refused(call, 400, str(error), "context_length_exceeded")
         except EngineError as error:
@@ -292,17 +300,24 @@ class Server:
         return 404, {"error": {"message": f"no page {path}"}}
 
 
-async def _serve(embedded: bool) -> None:
-    async with open_engine() if embedded else nullcontext() as engine:
+@cache
+def reader_budgets() -> Mapping[str, int]:
+    """What the embedded reader was trained with, in tokens."""
+    return trained_with(adapter_of(EngineSettings(), "llamacpp")).budgets
+
+
+async def _serve(model: str) -> None:
+    settings = EngineSettings(engine="llamacpp", adapter=NO_ADAPTER if model == BARE else None)
+    async with nullcontext() if model == SIMULATED else open_engine(settings) as engine:
         server = await asyncio.start_server(Server(engine).connect, "127.0.0.1", 0, limit=2**20)
         print(server.sockets[0].getsockname()[1], flush=True)
         await server.serve_forever()
 
 
 @contextmanager
-def serving(embedded: bool = False) -> Iterator[int]:
-    """Start the server in a process of its own; gives its port."""
-    with measure.started(__file__, *(["embedded"] if embedded else [])) as port:
+def serving(model: str) -> Iterator[int]:
+    """Start the server of one of `MODELS` in a process of its own; gives its port."""
+    with measure.started(__file__, model) as port:
         yield port
 
 
@@ -321,4 +336,4 @@ def record(port: int, name: str) -> tuple[list[Call], float, float]:
 
 if __name__ == "__main__":
     with suppress(KeyboardInterrupt):
-        asyncio.run(_serve(sys.argv[1:] == ["embedded"]))
+        asyncio.run(_serve(sys.argv[1]))

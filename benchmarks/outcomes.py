@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import fmean, linear_regression
+from typing import Any
 
 from model_server import Call
 
@@ -13,7 +14,10 @@ NOT_COMPARABLE = {
     "RLM (`rlms`)": "it needs a model that writes code",
     "PageIndex (`pageindex`)": "it needs a model that writes outlines as JSON and calls tools",
 }
-"""Peers that a model which only finds statements cannot serve: nothing is invented in their place."""
+"""Peers that neither a model which only finds statements nor a tiny one can serve: nothing is invented."""
+
+FOR_SHORT_DOCUMENTS = ("full", "truncate")
+"""Our workflows that put the text into one prompt: no way to read a long document, but what to beat."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class Result:
 
     name: str
     ours: bool
+    setting: str
     versions: dict[str, str]
     clean: list[Outcome] = field(default_factory=list)
     failing: list[Outcome] = field(default_factory=list)
@@ -53,6 +58,20 @@ class Result:
     paid_again: int = 0
     scaling: list[Outcome] = field(default_factory=list)
     at_once: Outcome | None = None
+
+    @classmethod
+    def load(cls, told: dict[str, Any]) -> Result:
+        """A result as `told` wrote it."""
+        kept = {key: it for key, it in told.items() if key != "exponent"}
+        for name in ("clean", "failing", "scaling"):
+            kept[name] = [Outcome(**it) for it in kept[name]]
+        for name in ("killed", "at_once"):
+            kept[name] = Outcome(**kept[name]) if kept[name] else None
+        return cls(**kept)
+
+    def told(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        return asdict(self) | {"exponent": self.exponent}
 
     @property
     def exponent(self) -> float | None:
@@ -102,12 +121,12 @@ def head(results: Sequence[Result]) -> list[str]:
 
 
 def rows(results: Sequence[Result]) -> Iterable[Sequence[object]]:
-    """A row for each contestant: means over all its reads; on the simulated model also who is left out."""
+    """A row for each contestant: means over all its reads. Then who is left out."""
     for it in results:
         scores = (f"{it.score(kind):.2f}" for kind in it.kinds)
         seconds = (f"{it.mean(name):.1f}" for name in ("seconds", "busy_seconds"))
         yield it.name, *scores, *seconds, *(f"{it.mean(name):,.0f}" for name in _COUNTED), *_in_trouble(it)
-    for name in NOT_COMPARABLE if results[0].failing else ():
+    for name in NOT_COMPARABLE:
         yield name, *["n/a"] * (len(head(results)) - 1)
 
 
@@ -134,8 +153,9 @@ def scaling_rows(results: Sequence[Result]) -> Iterable[Sequence[object]]:
 
 
 def goals(results: Sequence[Result]) -> Iterable[Sequence[object]]:
-    """For each peer the fastest of ours with no lower score on either kind of problem."""
-    ours = [it for it in results if it.ours]
+    """For each peer the fastest of ours that reads long documents, with no lower score on either kind."""
+    short = [f"memagent {name}" for name in FOR_SHORT_DOCUMENTS]
+    ours = [it for it in results if it.ours and it.name not in short]
     for peer in (it for it in results if not it.ours):
         as_good = [it for it in ours if all(it.score(kind) >= peer.score(kind) for kind in peer.kinds)]
         if best := min(as_good, key=lambda it: it.mean("seconds"), default=None):

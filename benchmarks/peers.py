@@ -46,7 +46,8 @@ Reader = Callable[[Task], Awaitable[str]]
 def ours(base_url: str, settings: str) -> Reader:
     """memagent: from the file on disk to the answer, with a journal.
 
-    `settings` are those of reading, or with `embedded` what the embedded reader was trained with as well.
+    `settings` are those of reading, and the name of the `model` (`model_server.py`): the embedded reader
+    brings the budgets and prompts that it was trained with, the bare model its budgets alone.
     """
     from memagent import Read, open_document
     from memagent.documents.tokens import estimate_tokens
@@ -56,10 +57,11 @@ def ours(base_url: str, settings: str) -> Reader:
     from memagent.types import Model, Trained
 
     told = json.loads(settings)
-    embedded = told.pop("embedded", False)
-    trained = trained_with(adapter_of(EngineSettings(), "llamacpp")) if embedded else Trained()
-    calls = 1 if embedded else 16
-    model = Model("simulated-7b", estimate_tokens, window_tokens=8192, calls=calls, trained=trained)
+    name = told.pop("model")
+    reader = trained_with(adapter_of(EngineSettings(), "llamacpp"))
+    trained = {"embedded": reader, "bare": Trained(reader.budgets)}.get(name, Trained())
+    calls = 16 if name == "simulated" else 1
+    model = Model(name, estimate_tokens, window_tokens=8192, calls=calls, trained=trained)
     engine: OpenAIEngine | None = None
 
     async def read(task: Task) -> str:

@@ -1,10 +1,12 @@
-"""The model of `benchmarks/compare.py` understands the prompts of every workflow: none is wronged by it."""
+"""`benchmarks/compare.py`: its model understands every workflow, its record goes on, its goals are fair."""
 
 import asyncio
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -13,18 +15,39 @@ from memagent.engines.scripted import ScriptedEngine
 from memagent.reading.workflows import WORKFLOWS
 from memagent.settings import ReadSettings
 
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
-def load_finder() -> ModuleType:
-    """The benchmark's module, which is in no package."""
-    path = Path(__file__).parent.parent / "benchmarks" / "finder.py"
-    spec = importlib.util.spec_from_file_location("finder", path)
+
+def load(name: str) -> ModuleType:
+    """A module of the benchmarks, which are in no package."""
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-FINDER = load_finder()
+FINDER = load("finder")
+
+
+@pytest.fixture
+def compare(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The script, whose neighbours it imports by their names."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return load("compare")
+
+
+def result(compare: Any, name: str, ours: bool, seconds: float, setting: str = "embedded") -> Any:
+    """What one reader came to in two reads."""
+    values = {"chunks": 3, "silent": 1, "errors": [], "calls": 4, "failed_calls": 0, "critical_path": 4}
+    values |= {"computed_tokens": 9, "cached_tokens": 0, "completion_tokens": 5, "late_seconds": 0.0}
+    made = compare.Result(name, ours, setting, {"openai": "3"})
+    made.clean = [
+        compare.outcomes.Outcome(kind=kind, score=1.0, seconds=seconds, busy_seconds=seconds, **values)
+        for kind in ("one", "other")
+    ]
+    made.killed = made.clean[0]
+    return made
 
 
 async def read_through(reading: Read) -> None:
@@ -71,3 +94,36 @@ def test_the_question_for_a_gap_is_for_the_first_missing_link() -> None:
     assert FINDER.first_gap(problem) == FINDER.problem("keeper", whose="Marinor")
     assert FINDER.first_gap(f"{problem}\n{keeper}") == FINDER.problem("code", whose="Tarugard")
     assert FINDER.first_gap(f"{problem}\n{keeper}\n{code}") == ""
+
+
+def test_a_record_is_continued_with_what_it_lacks(tmp_path: Path, compare: Any) -> None:
+    path, sizes = tmp_path / "record.json", {"embedded": {"documents": 1, "tokens": 700}}
+    peer, ours = result(compare, "LangChain refine", False, 9.0), result(compare, "memagent gated", True, 2.0)
+    first = compare.Record(path)
+    first.keep(sizes, ours)
+    again = compare.Record(path)
+    again.resume(sizes)
+    again.keep(sizes, peer)
+
+    read = compare.Record(path)
+    read.resume(sizes | {"bare": {"documents": 2, "tokens": 700}})
+    assert read.of("embedded") == [peer, ours], "in the order of the table"
+    assert len(json.loads(path.read_text())["continues"]) == 1
+    with pytest.raises(ValueError, match=r"has embedded with .*700.*, not with .*900"):
+        compare.Record(path).resume({"embedded": {"documents": 1, "tokens": 900}})
+
+
+def test_one_prompt_for_the_whole_text_wins_no_goal(compare: Any) -> None:
+    results = [
+        result(compare, "LangChain refine", False, 9.0),
+        result(compare, "memagent full", True, 1.0),
+        result(compare, "memagent gated", True, 2.0),
+    ]
+    assert [*compare.outcomes.goals(results)] == [("LangChain refine", "memagent gated", "0.22", "yes")]
+
+
+def test_the_settings_draw_a_picture_each(tmp_path: Path, compare: Any) -> None:
+    pytest.importorskip("matplotlib")
+    results = [result(compare, "memagent gated", True, 2.0, setting) for setting in compare.MODELS]
+    compare.compare_plot.draw([it.told() for it in results], tmp_path / "all.png")
+    assert [it.name for it in tmp_path.iterdir()] == ["all.png"], "nothing was measured by length"
