@@ -213,8 +213,32 @@ def test_annotations_tell_where_the_answer_stands(serving: Any) -> None:
 
 
 def test_every_setting_but_the_servers_own_can_be_said() -> None:
-    own = {"templates", "prompt_price", "cached_price", "completion_price", "screen"}
+    own = {"templates", "prompt_price", "cached_price", "completion_price"}
     assert set(ReadOptions.model_fields) == set(ReadSettings.model_fields) - own
+
+
+def test_screening_is_told_beside_the_answer(serving: Any, facts: Any) -> None:
+    chunks = [f"On day {number} nothing was written in any of the books. " * 12 for number in range(8)]
+    chunks[5] = "FACT-5: the zebra is striped. " * 6
+    said = {"problem": "What is the zebra?", "document": "\n\n".join(chunks), "screen": True}
+    engine = facts()
+    with serving(engine).client() as client:
+        whole = client.post(URL, json=chat("", memagent=said)).json()["choices"][0]["message"]
+        shown = len(engine.prompts)
+        streamed = client.post(URL, json=chat("", memagent=said, stream=True)).text
+        without = client.post(URL, json=chat("", memagent=said | {"screen": False})).json()
+    settings = ReadSettings(workflow="overwrite", chunk_tokens=120, memory_tokens=300, screen=True)
+    with serving(facts(), settings=settings).client() as client:
+        del said["screen"]
+        by_server = client.post(URL, json=chat("", memagent=said)).json()["choices"][0]["message"]
+    told = whole["memagent"]
+    assert "FACT-5" in whole["content"] and told["passed_over"] > 0
+    assert shown == told["chunks"] - told["passed_over"] + 1, "the answer is a call too"
+    deltas = [it["choices"][0]["delta"] for it in events(iter(streamed.splitlines()))]
+    assert [it for it in deltas if "memagent" in it] == [{"memagent": told}]
+    assert any("passed over, " in it.get("reasoning_content", "") for it in deltas)
+    assert "memagent" not in without["choices"][0]["message"]
+    assert by_server["memagent"] == told
 
 
 def test_files_are_read_by_id_and_by_data(serving: Any) -> None:

@@ -190,6 +190,28 @@ def test_a_read_goes_on_by_itself_and_is_not_paid_for_twice(
     assert paid + finish(second(begun)) == finish(whole())
 
 
+def test_a_question_that_screens_is_another_read_and_says_what_it_passed_over(
+    home: Path, facts: Callable[..., ScriptedEngine]
+) -> None:
+    pages = [f"On day {number} nothing was written in any of the books. " * 12 for number in range(8)]
+    (home / "open" / "days.txt").write_text("\n\n".join([*pages, "FACT-5: the zebra is striped. " * 6]))
+    question = {"question": "What is the zebra?", "paths": ["days.txt"]}
+
+    async def run() -> None:
+        engine = facts()
+        async with client_of(home, engine) as client:
+            screened = await call(client, "ask", **question, screen=True)
+            assert "FACT-5" in screened["answer"] and screened["passed_over"] > 0
+            assert len(engine.prompts) == screened["chunks"] - screened["passed_over"] + 1
+            assert (await call(client, "read_status", id=screened["id"]))["passed_over"] > 0
+            whole = await call(client, "ask", **question)
+            assert whole["id"] != screened["id"] and whole["passed_over"] == 0
+            assert (await call(client, "start_read", **question, screen=True))["id"] == screened["id"]
+            assert (await call(client, "start_read", **question, screen=False))["id"] == whole["id"]
+
+    finish(run())
+
+
 def test_a_read_that_was_running_finishes_after_a_restart(
     home: Path, facts: Callable[..., ScriptedEngine]
 ) -> None:

@@ -35,7 +35,7 @@ _MOST_AT_ONCE = 32
 @click.option("--notebooks", type=PATH, metavar="FOLDER", help="where notebooks are kept (in the user's data "
               "folder)")  # fmt: skip
 @quiet_and_verbose
-@with_settings("engine", "read", leave_out=("cite", "screen"))
+@with_settings("engine", "read", leave_out=("cite",))
 @click.pass_obj
 def command(
     console: Console,

@@ -44,7 +44,7 @@ _MIB = 2**20
               help="let a web page of this address use the server, such as http://localhost:3000; may be "
               "repeated")  # fmt: skip
 @quiet_and_verbose
-@with_settings("engine", "read", leave_out=("screen",))
+@with_settings("engine", "read")
 @click.pass_obj
 def command(
     console: Console,

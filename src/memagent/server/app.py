@@ -52,7 +52,6 @@ def create_app(
 
     Raises `SettingsError` for budgets that do not fit the model's window.
     """
-    settings = settings.changed(screen=False)  # a chat has no place to say what was passed over
     keys, limits, metrics = keys or Keys(), limits or Limits(), Metrics()
     chats = Chats(engine, settings, store, limits, metrics)
     jobs = Jobs(engine, settings, store, metrics, engine.model.calls)

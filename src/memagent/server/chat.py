@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from fastapi import Response
@@ -92,8 +93,8 @@ class Chats:
                     if conversation.kind == "update":
                         yield reply.chunk({"reasoning_content": progress_line(reading.read.progress)})
             yield reply.chunk({"content": reading.answer})
-            if reading.read.statements:
-                yield reply.chunk(told_sources(reading.answer, reading.read.statements))
+            if beside := reading.beside:
+                yield reply.chunk(beside)
             yield reply.chunk({}, reading.finish_reason)
             if wants_usage:
                 yield reply.usage(reading.usage, reading.thoughts)
@@ -109,7 +110,7 @@ class Chats:
                     pass
             await reading.finish()
             told = (reading.answer, reading.finish_reason, reading.usage, reading.thoughts)
-            return reply.whole(*told, reading.read.statements)
+            return reply.whole(*told, reading.beside)
 
 
 class _Reading:
@@ -196,6 +197,16 @@ class _Reading:
         return until_stop(self.read.answer, self._chat.stops)[0]
 
     @property
+    def beside(self) -> dict[str, Any]:
+        """Fields of the answer's message: its sources, and how much was passed over, where that is on."""
+        told = told_sources(self.answer, self.read.statements) if self.read.statements else {}
+        if self.read.settings.screen:
+            now = self.read.progress
+            counts = {"chunks": now.chunks, "passed_over": now.passed_over}
+            told["memagent"] = told.get("memagent", {}) | counts
+        return told
+
+    @property
     def finish_reason(self) -> str:
         """Why the answer ended."""
         return self._last.completion.finish_reason if self._last else "stop"
@@ -221,6 +232,8 @@ def progress_line(progress: Progress) -> str:
     if progress.passes > 1:
         chunks += f", again {progress.reread} of {progress.to_reread}"
     words = [f"Read {chunks}", f"{progress.document_tokens:,} tokens"]
+    if progress.passed_over:
+        words.append(f"{progress.passed_over} passed over")
     if progress.seconds_left:
         words.append(f"about {_duration(progress.seconds_left)} left")
     return ", ".join(words) + ".\n"

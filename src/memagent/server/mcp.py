@@ -27,6 +27,7 @@ from memagent.documents.opening import Document
 from memagent.errors import MemAgentError, SettingsError
 from memagent.notebooks import Notebook, Notebooks, note_document
 from memagent.reading.progress import Progress
+from memagent.server.bodies import ReadOptions
 from memagent.server.errors import ApiError
 from memagent.server.folders import Folders
 from memagent.server.gate import Gate
@@ -55,6 +56,13 @@ _FAR = 10**12
 
 Question = Annotated[str, Field(description="the question, or what to look for")]
 Paths = Annotated[list[str], Field(description="files or folders, absolute or within the open folders")]
+Screen = Annotated[
+    bool | None,
+    Field(
+        description="true passes over parts that share no telling word with the question, which is faster: "
+        "for questions that name what they look for, never for questions about the whole"
+    ),
+]
 Id = Annotated[str, Field(description="the id that start_read returned", max_length=100)]
 Name = Annotated[str, Field(description="the notebook's name")]
 
@@ -89,7 +97,7 @@ async def serve(
 
     Raises `SettingsError` for folders that cannot be used.
     """
-    limits, metrics, settings = Limits(), Metrics(), settings.changed(screen=False)  # as `create_app` does
+    limits, metrics = Limits(), Metrics()
     notebooks = await asyncio.to_thread(Notebooks, places.notebooks)
     with _free_store(places.data) as store:
         jobs = Jobs(engine, settings, store, metrics, engine.model.calls)
@@ -133,13 +141,13 @@ def create_mcp(desk: Desk) -> MCPServer[Any]:
 
 def _add_reads(server: MCPServer[Any], desk: Desk) -> None:
     @server.tool()
-    async def ask(question: Question, paths: Paths, ctx: Context) -> ToldAnswer:
+    async def ask(question: Question, paths: Paths, ctx: Context, screen: Screen = None) -> ToldAnswer:
         """Read files for a question, and wait for the answer. For long ones use start_read instead.
 
         If it is cut off, ask the same again: what was read by then is not read again.
         """
         with _clear_errors():
-            job = await asyncio.to_thread(_begun, desk, question, paths)
+            job = await asyncio.to_thread(_begun, desk, question, paths, screen)
             desk.jobs.wake()
             try:
                 await _watch(desk, job, ctx)
@@ -149,13 +157,13 @@ def _add_reads(server: MCPServer[Any], desk: Desk) -> None:
             return told_answer(await asyncio.to_thread(_found, desk, job.id))
 
     @server.tool()
-    async def start_read(question: Question, paths: Paths) -> ToldRead:
+    async def start_read(question: Question, paths: Paths, screen: Screen = None) -> ToldRead:
         """Start to read files for a question, and return at once: read_status tells how far it is.
 
         The same question on the same files continues what was read before, or gives its result.
         """
         with _clear_errors():
-            job = await asyncio.to_thread(_begun, desk, question, paths)
+            job = await asyncio.to_thread(_begun, desk, question, paths, screen)
             desk.jobs.wake()
             return _told(desk, job)
 
@@ -255,12 +263,14 @@ def _clear_errors() -> Iterator[None]:
         raise ToolError(error.message if isinstance(error, ApiError) else str(error)) from error
 
 
-def _begun(desk: Desk, question: str, paths: Sequence[str]) -> Job:
+def _begun(desk: Desk, question: str, paths: Sequence[str], screen: bool | None) -> Job:
     """The read of a question on files: a new one, or the one that there is."""
     if not question.strip():
         raise SettingsError("the question is empty: ask one")
     document = desk.folders.open(paths)
-    key = _key(desk, question, document)
+    asked = ReadOptions(cite=True, screen=screen)
+    settings, options = asked.over(desk.settings), asked.model_dump(exclude_none=True)
+    key = _key(desk, settings, question, document)
     jobs = desk.store.reads(OWNER, 2 * _MOST_KEPT, None, ascending=False)
     for old in jobs[_MOST_KEPT:]:
         if old.state not in UNFINISHED:
@@ -268,17 +278,17 @@ def _begun(desk: Desk, question: str, paths: Sequence[str]) -> Job:
     if job := next((it for it in jobs if it.request.get("key") == key), None):
         desk.store.requeue(job.id)  # if it failed, or was cancelled
         return _found(desk, job.id)
-    request = {"problem": question, "memory": "", "options": {"cite": True}, "key": key}
+    request = {"problem": question, "memory": "", "options": options, "key": key}
     told = {"unnamed": not any(it.named for it in document.sources), "left_out": document.skipped}
     files = [(it.name, it.origin) for it in document.sources if isinstance(it.origin, Path)]
     documents = [(name, Path(os.path.realpath(path))) for name, path in files]
     return desk.store.add_read(OWNER, request | told, documents)
 
 
-def _key(desk: Desk, question: str, document: Document) -> str:
+def _key(desk: Desk, settings: ReadSettings, question: str, document: Document) -> str:
     """The same for the same question on the same files, read in the same way."""
     names = [source.name for source in document.sources]
-    how = [desk.engine.model.name, desk.settings.model_dump(mode="json"), __version__]
+    how = [desk.engine.model.name, settings.model_dump(mode="json"), __version__]
     told = [question, document.fingerprint, names, *how]
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from urllib.parse import quote
@@ -31,11 +31,19 @@ class Reply:
     created: int = field(default_factory=lambda: int(time.time()))
 
     def whole(
-        self, text: str, finish_reason: str, usage: Usage, thoughts: int = 0, statements: Sources = ()
+        self,
+        text: str,
+        finish_reason: str,
+        usage: Usage,
+        thoughts: int = 0,
+        beside: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The completion in one piece; `thoughts` of its tokens were not the answer's."""
-        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
-        message |= told_sources(text, statements)
+        """The completion in one piece; `thoughts` of its tokens were not the answer's.
+
+        `beside` are further fields of its message.
+        """
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None, "annotations": []}
+        message |= beside or {}
         choice = {"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": None}
         return self._object("chat.completion", [choice]) | {"usage": told_usage(usage, thoughts)}
 

@@ -15,11 +15,15 @@ from memagent.server.store import Job, State
 
 
 class ToldRead(BaseModel):
-    """How far a read has come: `chunks` of about `chunks_in_all`, and what is remembered so far."""
+    """How far a read has come: `chunks` of about `chunks_in_all`, and what is remembered so far.
+
+    `passed_over` of these chunks were not read (`screen`).
+    """
 
     id: str
     state: State
     chunks: int = 0
+    passed_over: int = 0
     chunks_in_all: int | None = None
     seconds_left: float | None = None
     prompt_tokens: int = 0
@@ -29,7 +33,10 @@ class ToldRead(BaseModel):
 
 
 class ToldAnswer(BaseModel):
-    """The answer of a read; `statements` are its sentences, each with the place that says it, or none."""
+    """The answer of a read; `statements` are its sentences, each with the place that says it, or none.
+
+    `passed_over` of the `chunks` of the files were not read (`screen`).
+    """
 
     id: str
     answer: str
@@ -37,6 +44,7 @@ class ToldAnswer(BaseModel):
     files: list[str]
     left_out: list[str]
     chunks: int
+    passed_over: int = 0
     prompt_tokens: int
     completion_tokens: int
 

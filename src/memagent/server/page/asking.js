@@ -183,6 +183,7 @@ function progressLine(progress) {
   if (progress.state) return STATES[progress.state] ?? progress.state;
   const all = progress.chunks_in_all && !progress.done ? ` of about ${shown(progress.chunks_in_all)}` : "";
   const parts = [`${counted(progress.chunks, "chunk")}${all}`];
+  if (progress.passed_over) parts.push(`${shown(progress.passed_over)} passed over`);
   if (progress.passes > 1) parts.push(`again ${shown(progress.reread)} of ${shown(progress.to_reread)}`);
   parts.push(`${shown(progress.prompt_tokens)} + ${shown(progress.completion_tokens)} tokens`);
   if (progress.cost !== null) parts.push(`cost ${shown(progress.cost, 4)}`);
