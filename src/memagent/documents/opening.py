@@ -7,10 +7,7 @@ Leaves out: OCR, archives, and anything that has to be fetched.
 
 from __future__ import annotations
 
-import codecs
-import json
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -23,6 +20,7 @@ from typing import IO, Any, NamedTuple
 
 from memagent.documents.conversion import converted_blocks
 from memagent.documents.converters import HTML, PAGED
+from memagent.documents.decoding import decoded, row_texts, sendable
 from memagent.documents.files import (
     DocumentFile,
     NoTextError,
@@ -38,7 +36,6 @@ from memagent.documents.paths import find_files, shown
 from memagent.errors import DocumentError
 
 _HELD_BLANK = 64  # blocks of white space that are held back until there is text
-_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class Block(NamedTuple):
@@ -175,14 +172,14 @@ class Pass:
     def _texts(self, number: int, source: DocumentFile) -> Iterator[Block]:
         """The text of a source, as the format wants it read."""
         raw = self._bytes(number, source)
-        texts = _decoded(unpacked(source, raw) if source.gzipped else raw, source.encoding or "utf-8")
+        texts = decoded(unpacked(source, raw) if source.gzipped else raw, source.encoding or "utf-8")
         if source.format in PAGED:
             yield from self._paged(source, texts)
             return
         if source.format == "jsonl":
-            texts = _rows(texts)
+            texts = row_texts(texts)
         elif source.format == "html" or source.format in HTML:
-            texts = map(_sendable, markdown_of(texts))
+            texts = map(sendable, markdown_of(texts))
         for text in texts:
             yield Block(source, text, None)
 
@@ -249,7 +246,7 @@ def open_document(*paths: str | os.PathLike[str], follow_links: bool = False) ->
 
 def text_document(text: str, name: str = "text") -> Document:
     """A document from a string."""
-    content = _sendable(text).encode()
+    content = sendable(text).encode()
     return Document((DocumentFile(name, content, "text", "utf-8", len(content), title=name),))
 
 
@@ -282,46 +279,3 @@ def _titled(sources: tuple[DocumentFile, ...]) -> tuple[DocumentFile, ...]:
         replace(it, title=shown(os.path.relpath(it.origin, top))) if isinstance(it.origin, Path) else it
         for it in sources
     )
-
-
-def _decoded(blocks: Iterable[bytes], encoding: str) -> Iterator[str]:
-    decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
-    for block in blocks:
-        if text := decoder.decode(block):
-            yield text
-    if rest := decoder.decode(b"", final=True):
-        yield rest
-
-
-def _rows(blocks: Iterable[str]) -> Iterator[str]:
-    """The text of each row of a JSONL file, a blank line between rows."""
-    for line in _lines(blocks):
-        if line.strip():
-            yield _row_text(line.strip()) + "\n\n"
-
-
-def _lines(blocks: Iterable[str]) -> Iterator[str]:
-    rest: list[str] = []
-    for block in blocks:
-        *lines, last = block.split("\n")
-        for line in lines:
-            yield "".join(rest) + line
-            rest = []
-        rest.append(last)
-    yield "".join(rest)
-
-
-def _row_text(line: str) -> str:
-    """A row's `text` or `content`, or the row itself when it is text; else the line as it is."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return line
-    if isinstance(row, dict):
-        row = row.get("text", row.get("content"))
-    return _sendable(row) if isinstance(row, str) else line
-
-
-def _sendable(text: str) -> str:
-    """The text without lone surrogates, which no encoding has."""
-    return _SURROGATES.sub("\ufffd", text)

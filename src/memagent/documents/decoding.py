@@ -1,0 +1,54 @@
+"""From a file's bytes to text that can be sent to a model: decoded, and JSONL as the texts of its rows."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Iterable, Iterator
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def decoded(blocks: Iterable[bytes], encoding: str) -> Iterator[str]:
+    """The text of bytes; what cannot be decoded becomes U+FFFD."""
+    decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+    for block in blocks:
+        if text := decoder.decode(block):
+            yield text
+    if rest := decoder.decode(b"", final=True):
+        yield rest
+
+
+def row_texts(blocks: Iterable[str]) -> Iterator[str]:
+    """The text of each row of a JSONL file, a blank line between rows."""
+    for line in _lines(blocks):
+        if line.strip():
+            yield _row_text(line.strip()) + "\n\n"
+
+
+def _lines(blocks: Iterable[str]) -> Iterator[str]:
+    rest: list[str] = []
+    for block in blocks:
+        *lines, last = block.split("\n")
+        for line in lines:
+            yield "".join(rest) + line
+            rest = []
+        rest.append(last)
+    yield "".join(rest)
+
+
+def _row_text(line: str) -> str:
+    """A row's `text` or `content`, or the row itself when it is text; else the line as it is."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return line
+    if isinstance(row, dict):
+        row = row.get("text", row.get("content"))
+    return sendable(row) if isinstance(row, str) else line
+
+
+def sendable(text: str) -> str:
+    """The text without lone surrogates, which no encoding has."""
+    return _SURROGATES.sub("\ufffd", text)
