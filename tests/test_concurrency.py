@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from typing import Any
 
@@ -137,5 +139,39 @@ def test_what_came_before_an_error_comes_before_it() -> None:
             async for item in in_thread(broken()):
                 taken.append(item)
         assert taken == [0, 1, 2]
+
+    asyncio.run(run())
+
+
+def test_what_is_slow_has_threads_of_its_own() -> None:
+    """However many slow ones there are, others go on, and what waits for a turn can be cancelled."""
+    go, begun = threading.Event(), list[int]()
+
+    def slow(number: int) -> Iterator[int]:
+        begun.append(number)
+        assert go.wait(60)
+        yield number
+
+    async def taken(items: Iterable[int], is_slow: bool) -> list[int]:
+        return [it async for it in in_thread(items, lambda: is_slow)]
+
+    async def run() -> None:
+        with ThreadPoolExecutor(1) as threads:
+            asyncio.get_running_loop().set_default_executor(threads)
+            waiting = [asyncio.create_task(taken(slow(n), is_slow=True)) for n in range(20)]
+            try:
+                async with asyncio.timeout(60):
+                    while len(begun) < 2:  # noqa: ASYNC110 a thread adds to it
+                        await asyncio.sleep(0.005)
+                    assert await taken(range(20), is_slow=False) == list(range(20))
+                assert len(begun) < 10
+                for task in waiting[10:]:
+                    task.cancel()
+                await asyncio.wait(waiting[10:])
+            finally:
+                go.set()
+            assert await asyncio.gather(*waiting[:10]) == [[number] for number in range(10)]
+            assert await taken(range(3), is_slow=True) == [0, 1, 2]
+        assert sorted(begun) == list(range(10)), "a cancelled one was begun"
 
     asyncio.run(run())

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
-    AsyncIterator,
     Awaitable,
     Callable,
     Iterable,
     Sequence,
 )
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -21,6 +23,7 @@ Result = TypeVar("Result")
 _AHEAD = 4  # results that wait for an earlier one, as a multiple of the calls at a time
 _MOST_AHEAD = 8  # items of a thread
 _MOMENT_SECONDS = 0.002
+_LEAST_PATIENT, _MOST_PATIENT = 2, 8  # threads: what takes minutes takes a core for itself
 
 
 async def side_by_side(
@@ -108,31 +111,45 @@ async def _each(items: Iterable[Item] | AsyncIterable[Item]) -> AsyncGenerator[I
             yield item
 
 
-async def in_thread(items: Iterable[Item]) -> AsyncIterator[Item]:
+async def in_thread(
+    items: Iterable[Item], is_slow: Callable[[], bool] = lambda: False
+) -> AsyncGenerator[Item, None]:
     """The items of an iterable that blocks, fetched in a thread, so that the event loop goes on.
 
     As many are fetched at a time as come within a moment: to change threads takes longer than most items.
+    `is_slow` is asked, in the thread, before each of them. One that may take minutes waits for one of a few
+    threads that only such items have, so that they never keep all threads from others.
     """
     source = iter(items)
 
-    def some() -> tuple[list[Item], Exception | None]:
+    def some(patient: bool) -> tuple[list[Item], Exception | None, bool]:
         until = time.monotonic() + _MOMENT_SECONDS
         taken: list[Item] = []
         try:
-            for item in source:
-                taken.append(item)
-                if len(taken) == _MOST_AHEAD or time.monotonic() > until:
-                    break
+            while patient or not is_slow():
+                taken.append(next(source))
+                if patient or len(taken) == _MOST_AHEAD or time.monotonic() > until:
+                    return taken, None, False
+        except StopIteration:
+            return taken, None, False
         except Exception as error:  # noqa: BLE001 - raised below, behind what came before it
-            return taken, error
-        return taken, None
+            return taken, error, False
+        return taken, None, True
 
-    taken, error = await asyncio.to_thread(some)
-    while taken:
+    loop, patient = asyncio.get_running_loop(), False
+    while True:
+        threads = _patient_threads() if patient else None
+        taken, error, patient = await loop.run_in_executor(threads, some, patient)
         for item in taken:
             yield item
         if error:
-            break
-        taken, error = await asyncio.to_thread(some)
-    if error:
-        raise error
+            raise error
+        if not (taken or patient):
+            return
+
+
+@cache
+def _patient_threads() -> ThreadPoolExecutor:
+    """The threads of this process for what may take minutes."""
+    count = min(max(os.cpu_count() or 0, _LEAST_PATIENT), _MOST_PATIENT)
+    return ThreadPoolExecutor(count, thread_name_prefix="memagent-patient")

@@ -317,6 +317,40 @@ def test_ten_readers_convert_once(tmp_path: Path) -> None:
     assert read(path) == "Another.\n\n"
 
 
+def test_a_pass_tells_whether_it_may_have_to_convert(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    for name in ("b.pdf", "c.pdf"):
+        (tmp_path / name).write_bytes(pages_pdf(name))
+    assert not open_document(tmp_path / "a.txt").blocks().may_convert()
+    found = open_document(tmp_path).blocks()
+    blocks, told = iter(found), [found.may_convert()]
+    for _ in range(3):
+        next(blocks)
+        told.append(found.may_convert())
+    assert told == [True, True, True, False]
+    again = open_document(tmp_path).blocks()
+    blocks, told = iter(again), [again.may_convert()]
+    next(blocks), next(blocks)
+    for kept in cache_folder().iterdir():
+        kept.unlink()
+    assert [*told, again.may_convert()] == [False, True]
+
+
+def test_a_file_that_cannot_be_converted_is_tried_once(tmp_path: Path) -> None:
+    (tmp_path / "a.pdf").write_bytes(b"%PDF-1.4\nnothing")
+    (tmp_path / "b.txt").write_text("text")
+    code = (
+        "import sys\nfrom memagent import open_document\nstarted = []\n"
+        "sys.addaudithook(lambda event, _: started.append(event) if event == 'subprocess.Popen' else None)\n"
+        "document = open_document(sys.argv[1])\n"
+        "for _ in range(3):\n"
+        "    found = document.blocks()\n"
+        "    print(*(block.text for block in found), len(found.skipped), found.may_convert(), len(started))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
+    assert done.stdout == "text 1 False 1\n" * 3
+
+
 def test_a_text_that_is_dropped_from_the_cache_while_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.pdf"
     path.write_bytes(pages_pdf(*("A line of some length, again and again." for _ in range(8000))))

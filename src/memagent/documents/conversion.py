@@ -87,6 +87,14 @@ def converted_blocks(source: DocumentFile, taken: Print, turn: Lock, stopped: Ev
             place += 1
 
 
+def is_kept(source: DocumentFile, taken: Print) -> bool:
+    """Whether the text of a file is in the cache, as far as can be told without reading it."""
+    try:
+        return _place_of(source, taken).exists()
+    except OSError:
+        return False
+
+
 def _converted(
     source: DocumentFile, taken: Print, turn: Lock, stopped: Event, known: array[int] | None
 ) -> tuple[Path, array[int]]:
@@ -95,7 +103,7 @@ def _converted(
     The text is checked as a whole unless its checksums are `known`.
     """
     try:
-        place = cache_folder() / f"{taken.sha256.hex()}.{source.format}.{_VERSION}"
+        place = _place_of(source, taken)
         while True:
             with suppress(FileNotFoundError):
                 os.utime(place)  # the texts that were not used for longest are dropped first
@@ -148,6 +156,11 @@ def convert(
         if taken and take_print(source) != taken:  # before the text is in its place: for others, too
             raise changed(source)
     _prune(place)
+
+
+def _place_of(source: DocumentFile, taken: Print) -> Path:
+    """Where the text of a file is kept. Raises `OSError`."""
+    return cache_folder() / f"{taken.sha256.hex()}.{source.format}.{_VERSION}"
 
 
 def cache_folder() -> Path:

@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import Event, Lock
 from typing import IO, Any, NamedTuple
 
-from memagent.documents.conversion import converted_blocks
+from memagent.documents.conversion import converted_blocks, is_kept
 from memagent.documents.converters import HTML, PAGED
 from memagent.documents.decoding import decoded, row_texts, sendable
 from memagent.documents.files import (
@@ -58,6 +58,7 @@ class Document:
     skipped: tuple[str, ...] = ()
     titled: bool = False
     _prints: dict[int, Print] = field(default_factory=dict, init=False, repr=False)
+    _unusable: dict[int, UnusableError] = field(default_factory=dict, init=False, repr=False)
     _printing: Lock = field(default_factory=Lock, init=False, repr=False)
     _converting: Lock = field(default_factory=Lock, init=False, repr=False)
 
@@ -91,6 +92,16 @@ class Document:
         """A pass over the text."""
         return Pass(self)
 
+    def _is_at_hand(self, number: int) -> bool:
+        """Whether a source can be read without converting it first."""
+        source = self.sources[number]
+        if source.encoding or isinstance(source.origin, bytes) or number in self._unusable:
+            return True
+        try:
+            return is_kept(source, self._print(number))
+        except DocumentError:  # raised in its turn
+            return False
+
     def _print(self, number: int) -> Print:
         if number not in self._prints:
             with self._printing:  # of many readers, one reads the file through
@@ -117,6 +128,8 @@ class Pass:
         self.document = document
         self.skipped: tuple[str, ...] = ()
         self.replaced: dict[str, int] = {}
+        self._number = 0  # of the source that is read
+        self._at_hand = 0  # how many sources are known to need no conversion, or none any more
         self._stopped = Event()
 
     def __iter__(self) -> Iterator[Block]:
@@ -127,10 +140,14 @@ class Pass:
         """
         failed: list[UnusableError] = []
         for number, source in enumerate(self.document.sources):
+            self._number = number
             texts = self._with_text(source, self._texts(number, source))
             try:
+                if known := self.document._unusable.get(number):
+                    raise type(known)(*known.args)
                 first = next(texts, None)
             except UnusableError as error:
+                self.document._unusable[number] = error
                 if source.named:
                     raise
                 failed.append(error)
@@ -143,6 +160,17 @@ class Pass:
                 yield self._counted(block)
         if failed and not self.replaced:
             raise failed[0]
+
+    def may_convert(self) -> bool:
+        """Whether there is a file to be read that has to be converted first, which may take minutes. Blocks.
+
+        The files ahead are asked, too: a chunk may go over several.
+        """
+        sources = self.document.sources
+        self._at_hand = max(self._at_hand, self._number)
+        while self._at_hand < len(sources) and self.document._is_at_hand(self._at_hand):
+            self._at_hand += 1
+        return self._at_hand < len(sources) or not self.document._is_at_hand(self._number)
 
     def close(self) -> None:
         """Give up: a conversion that is under way is ended. May be called from any thread."""

@@ -41,7 +41,7 @@ class Passes:
         passed: Callable[[Chunk], None] = lambda _chunk: None,
     ) -> None:
         self._document = found.document
-        self._plan = in_thread(split(found, chunk_tokens, count_tokens))
+        self._plan = in_thread(split(found, chunk_tokens, count_tokens), found.may_convert)
         self._taken, self._begun, self._passed = taken, begun, passed
         self._readable: list[Chunk] = []  # outlines, from the first chunk with text on
         self._behind: set[int] = set()  # handed out, or passed over
@@ -108,7 +108,8 @@ class Passes:
     async def _at(self, places: Sequence[int]) -> AsyncGenerator[Chunk, None]:
         found = self._document.blocks()
         try:
-            async for chunk in in_thread(cut_again(found, [self._readable[place] for place in places])):
+            chunks = cut_again(found, [self._readable[place] for place in places])
+            async for chunk in in_thread(chunks, found.may_convert):
                 yield chunk
         finally:
             found.close()

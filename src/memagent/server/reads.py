@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import closing
 from functools import partial
 from typing import Annotated, Any
@@ -135,12 +135,12 @@ def _add_outcomes(router: APIRouter, store: Store, jobs: Jobs, keep_alive_second
     async def get_text(request: Request, id: Id) -> Response:
         """The text that is read, of all its documents: the spans of conversations are places in it."""
         document = await asyncio.to_thread(store.document_of, await found(request, id))
-        return StreamingResponse(in_thread(_text_of(document)), media_type="text/plain; charset=utf-8")
+        return StreamingResponse(_text_of(document), media_type="text/plain; charset=utf-8")
 
 
-def _text_of(document: Document) -> Iterator[bytes]:
+async def _text_of(document: Document) -> AsyncGenerator[bytes, None]:
     with closing(document.blocks()) as blocks:
-        for block in blocks:
+        async for block in in_thread(blocks, blocks.may_convert):
             yield block.text.encode("utf-8", "replace")
 
 
