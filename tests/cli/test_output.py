@@ -1,21 +1,26 @@
-"""What reaches stdout and stderr: nothing that a terminal obeys, and no defect where a disk is full."""
+"""What reaches stdout and stderr: nothing that a terminal obeys, no defect where a disk is full."""
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
 import pytest
 from terminal import on_terminal
 
-from memagent.cli import _signals_as_interrupts, main
-from memagent.cli.messages import harmless, with_flags
+import memagent
+from memagent.cli import _memagent, _signals_as_interrupts, main
+from memagent.cli.messages import FLAGS, harmless, with_flags
+from memagent.settings import OWNERS
 from server import Server, facts_document
 
 EVIL = "red \x1b[31m alert \x07 \x9b2J \u202eend"
@@ -154,3 +159,45 @@ def test_a_second_signal_does_not_disturb_the_end() -> None:
 def test_settings_that_the_library_names_are_named_as_flags() -> None:
     told = with_flags("raise `answer_tokens`, or try another `model`; `ollama run x` and memory_tokens stay")
     assert told == "raise --answer-tokens, or try another --model; `ollama run x` and memory_tokens stay"
+
+
+OF_PIP = {"--disable-pip-version-check", "--quiet", "--no-deps", "--only-binary", "--dest", "--python"}
+OF_PIP |= {"--force-reinstall"}
+
+
+def named_flags(source: str) -> Iterator[str]:
+    """The flags in the texts of a module, docstrings left out; `--` where a text is put together."""
+    tree = ast.parse(source)
+    told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    begun = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:
+            ending = "|$" if id(node) in begun else ""
+            yield from re.findall(rf"(?<![\w-])--(?:[a-z][a-z-]*{ending})", node.value)
+
+
+def test_the_library_names_no_flags() -> None:
+    """From Python a setting has a name; only the terminal has flags."""
+    found = {
+        (str(path), flag)
+        for path in Path(memagent.__path__[0]).rglob("*.py")
+        if "cli" not in path.parts
+        for flag in named_flags(path.read_text("utf-8"))
+        if flag not in OF_PIP
+    }
+    assert not found
+
+
+def options(command: click.Command, context: click.Context) -> Iterator[str]:
+    """The flags of a command and of all below it."""
+    for parameter in command.params:
+        yield from parameter.opts
+    for name in command.list_commands(context) if isinstance(command, click.Group) else ():
+        if below := command.get_command(context, name):  # type: ignore[attr-defined]
+            yield from options(below, context)
+
+
+def test_the_flags_that_a_terminal_is_told_are_there() -> None:
+    own = {flag for name, flag in FLAGS.items() if name not in OWNERS}
+    assert own <= {*options(_memagent, click.Context(_memagent))}
+    assert with_flags("`workflows`, `allow_origin` and `2wiki`") == "--workflow, --allow-origin and --2wiki"

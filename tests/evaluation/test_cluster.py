@@ -92,7 +92,7 @@ def test_files_are_asked_on_all_nodes(
     paid = len(server.paid)
     again = asyncio.run(rows(replace(asked, ray=cluster.address)))
     assert sum(row.kept for row in again) == 12 and len(server.paid) == paid
-    with pytest.raises(SettingsError, match="leave out --ray"):
+    with pytest.raises(SettingsError, match="leave out `ray`"):
         asyncio.run(rows(replace(asked, ray=cluster.address, max_tokens=9)))
 
 

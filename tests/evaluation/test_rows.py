@@ -86,7 +86,7 @@ def test_secrets_of_an_endpoint_are_not_kept() -> None:
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     write(tmp_path, ROWS)
-    with pytest.raises(SettingsError, match="--resume"):
+    with pytest.raises(SettingsError, match="add `resume` to continue it, or choose another `out`"):
         open_rows(tmp_path, header(), resume=False)
     assert len(list(read_rows(tmp_path))) == len(ROWS)
 

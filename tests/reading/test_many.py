@@ -268,7 +268,7 @@ def test_a_limit_of_tokens_ends_the_run_before_it_is_passed(folder: Path, calls:
         used, prompts = used + engine.used, prompts + len(engine.prompts)
         if len(answered) == 10:
             break
-        assert "--max-tokens" in (rows[names(rows, status="not read")[0]].error or "")
+        assert "`max_tokens`" in (rows[names(rows, status="not read")[0]].error or "")
     assert len(answered) == 10 and used == whole.used and prompts == len(whole.prompts), "none paid twice"
 
 
@@ -306,7 +306,7 @@ def test_what_is_foretold_is_not_exceeded_and_costs_nothing(folder: Path) -> Non
     found = asyncio.run(forecast_each(asked, engine))
     assert engine.prompts == [] and sorted(os.listdir(folder.parent)) == ["docs"]
     assert (found.files, found.to_read, found.no_text, found.kept) == (12, 10, 1, 0)
-    assert "old.doc" in found.unreadable[0] and found.exceeded == "--max-tokens 10"
+    assert "old.doc" in found.unreadable[0] and found.exceeded == "`max_tokens` 10"
     rows = run(replace(asked, max_tokens=None), reader())
     assert found.calls == sum(row.calls for row in rows.values())
     assert found.prompt_tokens >= sum(row.prompt_tokens for row in rows.values())

@@ -58,9 +58,9 @@ def test_a_named_file_goes_before_a_fetched_one_and_that_before_the_sample(tmp_p
 
 
 def test_what_is_missing_is_said_with_where_to_get_it_and_where_to_put_it(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"THUDM/LongBench.*--longbench.*corpora/longbench\.json"):
+    with pytest.raises(SettingsError, match=r"THUDM/LongBench.*`longbench`.*corpora/longbench\.json"):
         Corpora().find("longbench")
-    with pytest.raises(SettingsError, match="--squad: there is no file"):
+    with pytest.raises(SettingsError, match="`squad`: there is no file"):
         named("squad", tmp_path / "no.json").find("squad")
 
 

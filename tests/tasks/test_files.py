@@ -85,7 +85,7 @@ def test_the_authors_files_are_read_as_they_are(tmp_path: Path, name: str, inden
 
 
 def test_a_context_of_passage_numbers_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="--task hqa --documents N --questions"):
+    with pytest.raises(SettingsError, match="a number of `documents` and this file as its `questions`"):
         load(tmp_path / "eval_25600.json", {"context": [4, 5], "input": "Who?", "answers": ["Ada"]})
 
 

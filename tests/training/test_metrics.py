@@ -110,7 +110,7 @@ def test_a_folder_without_metrics_is_an_error(tmp_path: Path) -> None:
 
 def test_a_run_is_not_written_over(tmp_path: Path) -> None:
     write(tmp_path, range(1, 2))
-    with pytest.raises(SettingsError, match="holds a training run: use --resume"):
+    with pytest.raises(SettingsError, match="holds a training run: use `resume`"):
         open_metrics(tmp_path, SETTINGS)
     assert len(read_metrics(tmp_path)) == 1
 

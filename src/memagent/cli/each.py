@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from memagent.cli.flags import PATH
-from memagent.cli.messages import EXIT_CODES, say, say_json, tell, warn
+from memagent.cli.messages import EXIT_CODES, say, say_json, tell, warn, with_flags
 from memagent.engines import open_engine
 from memagent.errors import EngineError, SettingsError
 from memagent.reading.many.forecast import Forecast, forecast_each
@@ -137,6 +137,7 @@ class _Rows:
 async def _forecast(survey: Survey, as_json: bool, console: Console) -> None:
     async with open_engine(survey.settings.engine) as engine:
         found = await forecast_each(survey, engine)
+        found = replace(found, exceeded=with_flags(found.exceeded))
         model = engine.model
     if as_json:
         estimated = model.tokenizer == ESTIMATE

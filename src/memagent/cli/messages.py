@@ -22,8 +22,18 @@ USAGE = 2
 _COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
-_SETTING = re.compile(rf"`({'|'.join([*OWNERS, 'trace', 'resume'])})`")
-"""How the library writes the name of a setting, or of an argument of a read."""
+FLAGS = {
+    name: f"--{name.replace('_', '-')}"
+    for name in (
+        *OWNERS, "about", "absent", "allow_origin", "data", "documents", "examples", "follow_links", "host",
+        "keys", "max_cost", "max_tokens", "out", "port", "questions", "ray", "resume", "to", "trace",
+        "verbose", "essays", "squad", "hotpot", "2wiki", "musique", "longbench",
+    )
+} | {"folders": "--folder", "lengths": "--length", "tasks": "--task", "workflows": "--workflow"}  # fmt: skip
+"""The flag of each setting, and of each argument that messages of the library name."""
+
+_NAME = re.compile(rf"`({'|'.join(FLAGS)})`")
+"""How the library writes such a name."""
 
 
 class OutputError(Exception):
@@ -69,7 +79,7 @@ def warn(console: Console, text: str) -> None:
 
 def with_flags(text: str) -> str:
     """What the library says, with the flags of the settings that it names."""
-    return _SETTING.sub(lambda found: f"--{found[1].replace('_', '-')}", text)
+    return _NAME.sub(lambda found: FLAGS[found[1]], text)
 
 
 def tell(console: Console, text: str, style: str | None = None) -> None:

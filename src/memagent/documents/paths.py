@@ -81,7 +81,7 @@ def _walk(top: Path, follow_links: bool, hidden: bool = False) -> Iterator[Found
             if name.startswith(".") and not hidden:
                 continue
             if path.is_symlink() and not follow_links and not _real(path).is_relative_to(inside):
-                refusal = f"{shown(path)} is a link that leads out of {shown(top)}: --follow-links reads it"
+                refusal = f"{shown(path)} is a link that leads out of {shown(top)}: `follow_links` reads it"
                 yield Found(path, named=False, refusal=refusal)
             elif name not in links:
                 yield Found(path, named=False)

@@ -73,7 +73,7 @@ def adapter_of(settings: EngineSettings, engine: str) -> Path | None:
     if engine == "llamacpp" and is_folder:
         raise SettingsError(
             f"the adapter {path} is a PEFT folder, llama.cpp takes a GGUF adapter: "
-            "set `engine` to transformers, or export it anew with --to gguf-adapter"
+            "set `engine` to transformers, or export it anew with `to` gguf-adapter"
         )
     return path
 

@@ -98,7 +98,7 @@ async def _outcome(ray: Any, call: Any) -> Any:
     except ray.exceptions.RayTaskError as error:
         raise error.cause if isinstance(error.cause, MemAgentError) else error from None
     except ray.exceptions.RayActorError as error:
-        raise EngineError(f"a node of the cluster was lost: continue with --resume ({error})") from error
+        raise EngineError(f"a node of the cluster was lost: continue with `resume` ({error})") from error
 
 
 class Node:
@@ -122,7 +122,7 @@ def connect(address: str, settings: EngineSettings, work: Do) -> Nodes:
     try:
         ray = importlib.import_module("ray")
     except ImportError as error:
-        raise SettingsError(f"--ray needs more packages: {extra_hint('ray')}") from error
+        raise SettingsError(f"`ray` needs more packages: {extra_hint('ray')}") from error
     host, _, port = address.rpartition(":")
     try:
         if port.isdigit():  # Ray itself would try for minutes

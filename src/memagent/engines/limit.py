@@ -61,9 +61,9 @@ class Spending:
     def exceeded(self, tokens: int, cost: float) -> str:
         """Which limit so much would exceed, or "" for none."""
         if self.max_tokens is not None and tokens > self.max_tokens:
-            return f"--max-tokens {self.max_tokens}"
+            return f"`max_tokens` {self.max_tokens}"
         if self.max_cost is not None and cost > self.max_cost:
-            return f"--max-cost {self.max_cost:g}"
+            return f"`max_cost` {self.max_cost:g}"
         return ""
 
 

@@ -96,14 +96,16 @@ class Plan:
                     f"the sizes {', '.join(map(str, sizes))} must be above 0, each named once"
                 )
         if not self.workflows:
-            raise SettingsError(f"which workflow? --workflow {'|'.join(WORKFLOWS)}, as often as you like")
+            raise SettingsError(f"which workflow? `workflows` takes one or more of {', '.join(WORKFLOWS)}")
         if not self.tasks and self.examples is None:
-            raise SettingsError("which examples? --task NAME --length TOKENS, or --examples FILE")
+            raise SettingsError(
+                "which examples? give `tasks` and `lengths` in tokens, or a file with `examples`"
+            )
         _ = self.cells
 
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
-        """Each task at each of its sizes. A task made of documents takes --documents if there is any."""
+        """Each task at each of its sizes. A task made of documents takes `documents` if there is any."""
         found: list[Cell] = []
         for task in self.tasks:
             if TASKS[task].corpus == "longbench":  # its documents have lengths of their own
@@ -113,8 +115,10 @@ class Plan:
             elif self.lengths:
                 found += [Cell(task, length=length) for length in self.lengths]
             else:
-                sizes = "--length TOKENS" + (" or --documents N" if TASKS[task].documents else "")
-                raise SettingsError(f"{task} needs a size: {sizes}")
+                sizes = "`lengths` in tokens" + (
+                    ", or a number of `documents`" if TASKS[task].documents else ""
+                )
+                raise SettingsError(f"{task} needs a size: give {sizes}")
         return tuple(found)
 
     def totals(self) -> Counter[tuple[Cell, str]]:

@@ -144,7 +144,7 @@ def open_rows(folder: Path, header: Mapping[str, Any], resume: bool) -> RowLog:
             write_whole(folder / RUN_FILE, json.dumps(header, indent=2, ensure_ascii=False) + "\n")
         elif not resume:
             raise SettingsError(
-                f"{folder} holds an evaluation: add --resume to continue it, or choose another --out"
+                f"{folder} holds an evaluation: add `resume` to continue it, or choose another `out`"
             )
         else:
             _check_same(folder, header)
@@ -172,7 +172,7 @@ def _check_same(folder: Path, header: Mapping[str, Any]) -> None:
     """Raise `SettingsError` if the run in `folder` had other settings than `header` has."""
     if changed := difference(_identity(read_header(folder)), _identity(header)):
         raise SettingsError(
-            f"{folder} cannot be resumed: {changed.removeprefix('plan.')}; choose another --out for it"
+            f"{folder} cannot be resumed: {changed.removeprefix('plan.')}; choose another `out` for it"
         )
 
 

@@ -2,7 +2,7 @@
 
 Examples are made one at a time, each when there is room for an attempt, so that no more are held
 than are being read. An error of a read makes a row with the score 0; an error of anything else ends the run,
-and the same command with --resume continues it.
+and the same run with `resume` continues it.
 """
 
 from __future__ import annotations

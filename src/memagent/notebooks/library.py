@@ -141,7 +141,9 @@ class Notebooks:
         name = checked_name(name)
         about = about.encode("utf-8", "replace").decode().strip()
         if not about:
-            raise SettingsError('what is the notebook about? --about "what to keep of what it reads"')
+            raise SettingsError(
+                'what is the notebook about? give `about`, such as "what to keep of what it reads"'
+            )
         with self._changing() as db:
             if db.execute("SELECT 1 FROM notebooks WHERE name = ?", (name,)).fetchone():
                 raise SettingsError(f"there is a notebook {name!r} already: take another name")

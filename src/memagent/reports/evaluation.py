@@ -29,7 +29,7 @@ Means for one attempt, failed ones left out; the document's length is in tokens.
 chain of calls of which each began after the one before had ended, at the concurrency of the run. Cached: \
 tokens of prompts that the server had computed before, where it tells. Seconds pass while other attempts \
 are being read. Cost: at the prices of the run. Cut: how many replies ended at their token budget. Passed \
-over: the share of chunks that the model was not shown, where the run had --screen."""
+over: the share of chunks that the model was not shown, where the run screened them."""
 
 
 @dataclass(frozen=True, slots=True)

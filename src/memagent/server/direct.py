@@ -82,7 +82,7 @@ class Direct:
                 raise ApiError(
                     400,
                     f"{self.engine.model.name} runs in this process and completes texts only: leave {name} "
-                    "out, or have the server started with --base-url",
+                    "out, or have the server started with `base_url`",
                     "not_supported",
                     name,
                 )

@@ -48,8 +48,8 @@ class Folders:
 def opened_folders(paths: Sequence[Path]) -> Folders:
     """The folders. Raises `SettingsError` for none, and for a path that is no folder."""
     if not paths:
-        raise SettingsError("which files may be read? name their folder with --folder, which may be repeated")
+        raise SettingsError("which files may be read? name the folders that hold them with `folders`")
     for path in paths:
         if not path.is_dir():
-            raise SettingsError(f"--folder {path} is no folder: name one that is there")
+            raise SettingsError(f"`folders` names {path}, which is no folder: name one that is there")
     return Folders(tuple(Path(os.path.realpath(path)) for path in paths))

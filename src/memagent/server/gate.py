@@ -68,7 +68,7 @@ class Gate:
             await visit.refuse(refusal)
         except Exception as error:  # noqa: BLE001 the boundary: a defect becomes a 500
             where = "".join(traceback.format_tb(error.__traceback__))
-            _log.error("a defect in memagent: %s (--verbose tells where)", type(error).__name__)
+            _log.error("a defect in memagent: %s (`verbose` tells where)", type(error).__name__)
             _log.info("%s", where)  # without the message, which may quote a document
             await visit.refuse(ApiError(500, "a defect in memagent", "defect"))
         finally:
@@ -121,14 +121,14 @@ def _check_origin(headers: dict[bytes, bytes], allowed: tuple[str, ...]) -> None
     if name and not is_loopback(name):
         raise ApiError(
             403,
-            f"a server without keys is for its own machine, not for {name[:100]!r}: start it with --keys",
+            f"a server without keys is for its own machine, not for {name[:100]!r}: start it with `keys`",
             "invalid_host",
         )
     if said and origin.netloc != host and said not in allowed:  # "null" is a page that hides its place
         raise ApiError(
             403,
-            "a server without keys is not for web pages of other places (memagent serve lets those in that "
-            "--allow-origin names)",
+            "a server without keys is not for web pages of other places: start it with `allow_origin` to let "
+            "one in",
             "invalid_origin",
         )
 

@@ -59,9 +59,9 @@ def checked_origins(origins: Sequence[str], keys: Keys) -> tuple[str, ...]:
     for origin in origins:
         parts = urlsplit(origin)
         if origin == "*" and not keys.digests:
-            raise SettingsError("--allow-origin * lets in every web page: give the server --keys")
+            raise SettingsError("`allow_origin` * lets in every web page: give the server `keys`")
         if origin != "*" and (parts.scheme not in ("http", "https") or origin != _origin_of(parts)):
-            raise SettingsError(f"--allow-origin {origin!r} is no origin: give one as http://localhost:3000")
+            raise SettingsError(f"`allow_origin` {origin!r} is no origin: give one as http://localhost:3000")
     return tuple(origins)
 
 
@@ -74,14 +74,14 @@ def read_keys(path: Path) -> Keys:
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeError) as error:
-        raise SettingsError(f"--keys {path} cannot be read: {reason(error)}") from error
+        raise SettingsError(f"`keys` {path} cannot be read: {reason(error)}") from error
     keys = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
     if not keys:
-        raise SettingsError(f"--keys {path} has no key: write one on each line")
+        raise SettingsError(f"`keys` {path} has no key: write one on each line")
     for number, key in enumerate(keys, 1):
         if len(key) < _LEAST_KEY_CHARACTERS or not (key.isascii() and key.isprintable()) or " " in key:
             raise SettingsError(
-                f"--keys {path}: key {number} is shorter than {_LEAST_KEY_CHARACTERS} characters or has some "
+                f"`keys` {path}: key {number} is shorter than {_LEAST_KEY_CHARACTERS} characters or has some "
                 "that no key has; make one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
             )
     return Keys(tuple(hashlib.sha256(key.encode()).digest() for key in keys))

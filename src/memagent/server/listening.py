@@ -25,8 +25,8 @@ def listen(host: str, port: int, keys: Keys) -> socket.socket:
     """A socket that clients can connect to. Raises `SettingsError`."""
     if not is_loopback(host) and not keys.digests:
         raise SettingsError(
-            f"--host {host} can be reached from other machines: name a file with API keys with --keys, or "
-            "leave --host out to serve this machine only"
+            f"`host` {host} can be reached from other machines: name a file with API keys with `keys`, or "
+            "leave `host` out to serve this machine only"
         )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # With the protocol named, asyncio turns Nagle's delay off for the connections.
@@ -38,7 +38,7 @@ def listen(host: str, port: int, keys: Keys) -> socket.socket:
     except (OSError, OverflowError) as error:
         listener.close()
         reason = getattr(error, "strerror", None) or error
-        raise SettingsError(f"--host {host} --port {port} cannot be listened at: {reason}") from error
+        raise SettingsError(f"`host` {host} `port` {port} cannot be listened at: {reason}") from error
     return listener
 
 

@@ -91,7 +91,7 @@ class Store:
             lock(self._claim)
         except BlockingIOError as error:
             raise SettingsError(
-                f"{folder} is in use by another server: stop it, or name another --data"
+                f"{folder} is in use by another server: stop it, or name another folder with `data`"
             ) from error
         except OSError as error:
             raise SettingsError(f"{folder} cannot be used: {error.strerror or error}") from error

@@ -31,7 +31,7 @@ def examples(task: str, recipe: Recipe, count: int, start: int = 0) -> Iterator[
     """
     made = task_named(task)
     if recipe.absent and not made.can_be_absent:
-        raise SettingsError(f"{task} has no examples without the answer: leave --absent out")
+        raise SettingsError(f"{task} has no examples without the answer: leave `absent` out")
     make = made.make
     return (make(recipe, index) for index in range(start, start + count))
 

@@ -88,14 +88,14 @@ class Corpora:
         for given, path in self.given:
             if given == name:
                 if not path.exists():
-                    raise SettingsError(f"--{name}: there is no file {path}")
+                    raise SettingsError(f"`{name}`: there is no file {path}")
                 return Corpus(name, path, "given")
         for folder, origin in ((fetched_path(), "fetched"), (SAMPLE, "sample")):
             for path in [*sorted(folder.glob(f"{name}.*")), folder / name]:
                 if path.exists():
                     return Corpus(name, path, "fetched" if origin == "fetched" else "sample")
         raise SettingsError(
-            f"no {name} here: {HOMES[name]}; then name it with --{name}, or put it at "
+            f"no {name} here: {HOMES[name]}; then name it with `{name}`, or put it at "
             f"{fetched_path() / name}.json (or .jsonl, .jsonl.gz)"
         )
 

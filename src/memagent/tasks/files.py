@@ -118,8 +118,8 @@ def _document(row: dict[str, Any], place: str) -> str:
     """The one document, or the several under numbered headings; a title may come before a text."""
     if isinstance(row.get("context"), list):  # as in the published files of more than 10,000 documents
         raise SettingsError(
-            f"{place}: context is a list, not a text: make these examples anew, with "
-            "--task hqa --documents N --questions and this file"
+            f"{place}: context is a list, not a text: make these examples anew, from the task hqa "
+            "with a number of `documents` and this file as its `questions`"
         )
     if "document" in row or "documents" not in row:
         return _text(row.get("document", row.get("context")), "document", place)

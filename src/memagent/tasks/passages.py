@@ -65,7 +65,7 @@ def load_passages(corpus: Corpus, only: Path | None = None) -> Passages:
     try:
         return _selected(corpus.name, corpus.path, changed, only, only.stat().st_mtime_ns)
     except OSError as error:
-        raise SettingsError(f"--questions {only} cannot be read: {error.strerror}") from error
+        raise SettingsError(f"`questions` {only} cannot be read: {error.strerror}") from error
 
 
 @lru_cache(maxsize=4)
@@ -74,7 +74,7 @@ def _selected(name: str, path: Path, changed: int, only: Path, _changed: int) ->
     asked = {question_of(row, f"{only}, line {number}") for number, row in read_rows(only)}
     questions = tuple(it for it in passages.questions if (it.problem, it.answers) in asked)
     if not questions:
-        raise SettingsError(f"--questions {only} has no question of {path}")
+        raise SettingsError(f"`questions` {only} has no question of {path}")
     return Passages(questions, passages.pool)
 
 

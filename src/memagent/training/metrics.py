@@ -68,7 +68,7 @@ def open_metrics(folder: Path, settings_record: Mapping[str, Any], offset: int |
     log = Log(folder / METRICS_FILE)
     try:
         if offset is None and log.size():
-            raise SettingsError(f"{folder} holds a training run: use --resume, or choose another --out")
+            raise SettingsError(f"{folder} holds a training run: use `resume`, or choose another `out`")
         if (offset or 0) > log.size():
             raise SettingsError(
                 f"{log.path} has {log.size():,} bytes, {offset:,} when the checkpoint was written: "

@@ -72,7 +72,7 @@ class Survey:
     def spending(self) -> Spending:
         """What the run may cost. Raises `SettingsError` for a limit that cannot be kept."""
         if self.ray and not (self.max_tokens is None and self.max_cost is None):
-            raise SettingsError("a limit of tokens or cost is for one machine: leave out --ray, or the limit")
+            raise SettingsError("a limit of tokens or cost is for one machine: leave out `ray`, or the limit")
         return Spending(self.settings.read, self.max_tokens, self.max_cost)
 
 

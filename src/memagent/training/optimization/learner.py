@@ -99,7 +99,7 @@ class Learner:
             if self._skipped == _MOST_SKIPPED:
                 raise TrainingError(
                     f"the gradient was {norm} in {_MOST_SKIPPED} optimizer steps in a row: "
-                    "lower the learning rate and continue with --resume"
+                    "lower the learning rate and continue with `resume`"
                 )
         sums["steps"] += 1
         sums["skipped"] += self._skipped > 0
