@@ -45,8 +45,9 @@ from memagent import (  # noqa: E402
 )
 from memagent.engines.torch.calls import next_batch  # noqa: E402
 from memagent.engines.torch.chats import text_ids, token_counter  # noqa: E402
-from memagent.engines.torch.decoding import DecodingRow, Draws, nucleus, sample  # noqa: E402
+from memagent.engines.torch.decoding import DecodingRow  # noqa: E402
 from memagent.engines.torch.engine import TransformersEngine, open_transformers  # noqa: E402
+from memagent.engines.torch.sampling import Draws, nucleus, sample  # noqa: E402
 from memagent.settings import EngineSettings, load_settings  # noqa: E402
 
 SPECIALS = ("<|pad|>", "<|start|>", "<|end|>")
@@ -331,7 +332,7 @@ def test_tokens_are_drawn_by_their_shares_of_the_unit_interval() -> None:
         top_p=torch.tensor([[2.0]] * 4 + [[0.6]] * 2 + [[2.0]] * 2),
         uniforms=uniforms,
     )
-    token_ids, logprobs = sample(logits, draws, 0)
+    token_ids, logprobs = sample(logits, draws, torch.zeros(len(logits), dtype=torch.long))
     assert token_ids.tolist() == [1, 0, 1, 2, 0, 2, 0, 1]
     shares = [0.4, 0.5, 0.2, 0.3, 0.5, 0.3, 25 / 38, 4 / 38]
     assert logprobs.exp().tolist() == pytest.approx(shares, abs=1e-6)

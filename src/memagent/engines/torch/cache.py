@@ -23,9 +23,23 @@ def make_room(cache: Cache, rows: torch.Tensor, tokens: int) -> None:
             layer.reorder_cache(rows)  # type: ignore[arg-type, unused-ignore]
 
 
-def can_join(cache: Cache) -> bool:
-    """Whether rows of another batch can be put below those of this cache: not where layers keep states."""
+def has_room(cache: Cache) -> bool:
+    """Whether rows may join, and tokens be taken back: not where layers keep states."""
     return all(isinstance(layer, _RoomyLayer) for layer in cache.layers)
+
+
+def take_back(cache: Cache, tokens: int) -> None:
+    """Forget the last so many tokens of each row. Raises `TypeError` for layers without room."""
+    for layer in cache.layers:
+        if not isinstance(layer, _RoomyLayer):
+            raise TypeError(f"{type(layer).__name__} cannot take tokens back")
+        layer.take_back(tokens)
+
+
+def put_behind(cache: Cache, tokens: int) -> None:
+    """Put so many tokens behind those of each row, for a mask to hide."""
+    for layer in cache.layers:
+        layer.keys, layer.values = (pad(part, (0, 0, 0, tokens)) for part in (layer.keys, layer.values))  # type: ignore[arg-type, unused-ignore]
 
 
 def join(cache: Cache, filled: int, other: Cache, others_filled: int, tokens: int) -> None:
@@ -67,6 +81,11 @@ class _RoomyLayer(DynamicLayer):  # type: ignore[misc, no-untyped-call, unused-i
         """Write the new tokens behind those that are there."""
         rows, start = len(key_states), self.get_seq_length()
         stop = start + key_states.shape[2]
+        if stop > self._all_keys.shape[2]:  # guesses that did not come true have taken some of the room
+            rest = torch.arange(rows, device=self.device)
+            self._all_keys, self._all_values = (
+                _with_room(part, rest, stop - start + start // 2) for part in (self.keys, self.values)
+            )
         self._all_keys[:rows, :, start:stop] = key_states
         self._all_values[:rows, :, start:stop] = value_states
         return self._show(rows, stop)
@@ -78,6 +97,10 @@ class _RoomyLayer(DynamicLayer):  # type: ignore[misc, no-untyped-call, unused-i
         for part in (self._all_keys, self._all_values):
             part[moved, :, :tokens] = part[beam_idx[moved], :, :tokens]
         self._show(len(beam_idx), tokens)
+
+    def take_back(self, tokens: int) -> None:
+        """Forget the last so many tokens of each row."""
+        self._show(len(self.keys), self.get_seq_length() - tokens)
 
     def _show(self, rows: int, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
         keys, values = (part[:rows, :, :tokens] for part in (self._all_keys, self._all_values))

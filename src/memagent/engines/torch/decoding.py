@@ -1,7 +1,7 @@
 """Sample the rest of several prompts as one batch; what they begin with is computed once.
 
 Kept for each row: the token ids as sampled, and their log-probabilities. Calls that come while a batch runs
-may join it, where the model's cache lets them.
+may join it, and several tokens of a row be drawn from one pass, where the model's cache lets them.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
-from memagent.engines.torch.cache import can_join, join, make_room
+from memagent.engines.torch.cache import has_room, join, make_room, put_behind, take_back
+from memagent.engines.torch.lookup import MATCHED, Lookup
 from memagent.engines.torch.prefixes import shared_beginnings
+from memagent.engines.torch.sampling import Draws, sample
 from memagent.types import Sampling
 
 _LEAST_SAVED = 0.25  # of all tokens of the prompts: a pass of its own is not worth less
@@ -33,47 +34,20 @@ class DecodingRow:
     finished: asyncio.Future[None]
     completion_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    lookup: Lookup | None = None
 
+    def guess(self) -> list[int]:
+        """What may come next; nothing for a reply that has only begun."""
+        if len(self.completion_ids) < MATCHED:
+            return []
+        if not self.lookup:
+            self.lookup = Lookup((*self.prompt_ids, *self.completion_ids))
+        return self.lookup.guess(self.sampling.max_tokens - len(self.completion_ids) - 1)
 
-class Draws(NamedTuple):
-    """How each row of a batch draws its tokens."""
-
-    temperature: torch.Tensor  # (sequences, 1), 1 where greedy
-    greedy: torch.Tensor  # (sequences,)
-    top_p: torch.Tensor  # (sequences, 1), above 1 where nothing is cut
-    uniforms: torch.Tensor  # (sequences, tokens), a number in [0, 1) for each token
-
-    @classmethod
-    def of(cls, samplings: Sequence[Sampling], device: torch.device) -> Draws:
-        """The draws of rows that are sampled so, one for each."""
-        # Each row has its own generator and draws on the CPU, all at once: its numbers depend on
-        # its seed alone, not on the rows beside it, nor on the device.
-        uniforms = torch.zeros(len(samplings), max(it.max_tokens for it in samplings), dtype=torch.float64)
-        for row, sampling in zip(uniforms, samplings, strict=True):
-            generator = torch.Generator()
-            generator.seed() if sampling.seed is None else generator.manual_seed(sampling.seed % 2**63)
-            row[: sampling.max_tokens] = torch.rand(
-                sampling.max_tokens, generator=generator, dtype=torch.float64
-            )
-        column = partial(torch.tensor, device=device, dtype=torch.float32)
-        return cls(
-            temperature=column([[it.temperature or 1.0] for it in samplings]),
-            greedy=column([it.temperature for it in samplings]) == 0,
-            top_p=column([[it.top_p if it.top_p < 1 else 2.0] for it in samplings]),
-            uniforms=uniforms.to(device),
-        )
-
-    def left_after(self, steps: int) -> Draws:
-        """The draws of the tokens after so many."""
-        return self._replace(uniforms=self.uniforms[:, steps:])
-
-    def above(self, other: Draws) -> Draws:
-        """These rows and, below them, those of another batch."""
-        width = max(self.uniforms.shape[1], other.uniforms.shape[1])
-        wide = (
-            it._replace(uniforms=pad(it.uniforms, (0, width - it.uniforms.shape[1]))) for it in (self, other)
-        )
-        return Draws(*map(torch.cat, zip(*wide, strict=True)))
+    def learn(self, guessed: int, true: int) -> None:
+        """Of so many guessed tokens, so many came true."""
+        if self.lookup:
+            self.lookup.learn(guessed, true)
 
 
 def decode(
@@ -98,10 +72,8 @@ def _decode_batch(
     model: PreTrainedModel, rows: Sequence[DecodingRow], stop_ids: frozenset[int], door: Door | None
 ) -> None:
     batch = _Batch(model, rows)
-    takes_in = can_join(batch.cache)
     while True:
-        token_ids, logprobs = sample(batch.logits, batch.draws, batch.step)
-        _append(batch.rows, token_ids.tolist(), logprobs.tolist())
+        batch.draw(stop_ids)
         live = [index for index, row in enumerate(batch.rows) if not _ended(row, stop_ids)]
         if door:
             stay = set(live)
@@ -109,9 +81,9 @@ def _decode_batch(
         if not live:
             return
         if len(live) < len(batch.rows):
-            token_ids = batch.keep(_closed_up(live), token_ids)
-        batch.forward(model, token_ids)
-        if door and takes_in and (more := door.join(len(live))):
+            batch.keep(_closed_up(live))
+        batch.forward(model)
+        if door and batch.has_room and (more := door.join(len(live))):
             batch.join(_Batch(model, more))
 
 
@@ -128,35 +100,60 @@ class Door(Protocol):
 class _Batch:
     """Rows that are decoded together, at a moment when the logits of their next tokens are known.
 
-    `mask` `(sequences, tokens)` tells which places of the cache are a row's own; `step` is the column of the
-    draws that is next.
+    `mask` `(sequences, tokens)` tells which places of the cache are a row's own. `logits`
+    `(sequences, places, vocabulary)` are those of the next token and, where tokens were guessed, of those
+    behind each guess.
     """
 
     def __init__(self, model: PreTrainedModel, rows: Sequence[DecodingRow]) -> None:
         self.rows = list(rows)
         self.draws = Draws.of([row.sampling for row in rows], model.device)
-        self.step = 0
         self.logits, self.mask, self.cache = _read_prompts(model, rows, self.draws.uniforms.shape[1])
+        self.has_room = has_room(self.cache)
+        self._guesses: list[list[int]] = [[] for _ in rows]
 
-    def keep(self, order: list[int], token_ids: torch.Tensor) -> torch.Tensor:
-        """Keep the rows of these indices alone, in this order; returns the tokens of those rows."""
-        kept = torch.tensor(order, device=token_ids.device)
+    def draw(self, stop_ids: frozenset[int]) -> None:
+        """Draw each row's next token and, while these are the guessed ones, those behind it."""
+        going, true = list(range(len(self.rows))), [0] * len(self.rows)
+        for place in range(self.logits.shape[1]):
+            rows = [self.rows[index] for index in going]
+            chosen = torch.tensor(going, device=self.logits.device)
+            steps = chosen.new_tensor([len(row.completion_ids) for row in rows])
+            drawn = sample(self.logits[chosen, place], self.draws.of_rows(chosen), steps)
+            _append(rows, *(part.tolist() for part in drawn))
+            going = [
+                index for index, row in zip(going, rows, strict=True)
+                if self._guesses[index][place : place + 1] == row.completion_ids[-1:]
+                and not _ended(row, stop_ids)
+            ]  # fmt: skip
+            for index in going:
+                true[index] += 1
+            if not going:
+                break
+        self._forget_wrong(true)
+
+    def keep(self, order: list[int]) -> None:
+        """Keep the rows of these indices alone, in this order."""
+        kept = torch.tensor(order, device=self.mask.device)
         self.cache.reorder_cache(kept)  # the one selection of rows that every kind of cache has
         self.mask = self.mask[kept]
-        self.draws = Draws(*(part[kept] for part in self.draws))
+        self.draws = self.draws.of_rows(kept)
         self.rows = [self.rows[index] for index in order]
-        return token_ids[kept]
 
-    def forward(self, model: PreTrainedModel, token_ids: torch.Tensor) -> None:
-        """Read the tokens that were sampled `(sequences,)`."""
-        self.mask = torch.cat([self.mask, self.mask.new_ones(len(self.rows), 1)], dim=1)
-        self.logits, self.cache = _forward(model, token_ids[:, None], self.mask, self.cache)
-        self.step += 1
+    def forward(self, model: PreTrainedModel) -> None:
+        """Read the tokens that were drawn last, and what is guessed behind them."""
+        self._guesses = _even([row.guess() if self.has_room else [] for row in self.rows])
+        width = 1 + max(map(len, self._guesses))
+        read = [[row.completion_ids[-1], *guess] for row, guess in zip(self.rows, self._guesses, strict=True)]
+        ids = self.mask.new_tensor([it + [0] * (width - len(it)) for it in read])
+        own = self.mask.new_tensor([[1] * len(it) + [0] * (width - len(it)) for it in read])
+        self.mask = torch.cat([self.mask, own], dim=1)
+        self.logits, self.cache = _forward(model, ids, self.mask, self.cache, width)
 
     def join(self, other: _Batch) -> None:
         """Take in the rows of another batch, which is at its first token."""
-        self.draws = self.draws.left_after(self.step).above(other.draws)
-        self.step = 0
+        other._put_behind(self.logits.shape[1] - 1)
+        self.draws = self.draws.above(other.draws)
         widths = [int(mask.any(0).flip(0).nonzero().max()) + 1 for mask in (self.mask, other.mask)]
         join(self.cache, widths[0], other.cache, widths[1], self.draws.uniforms.shape[1])
         self.mask = torch.cat([
@@ -165,14 +162,41 @@ class _Batch:
         ])  # fmt: skip
         self.logits = torch.cat([self.logits, other.logits])
         self.rows += other.rows
+        self._guesses += other._guesses
+
+    def _put_behind(self, tokens: int) -> None:
+        """Put so many tokens behind the last ones that are not the rows' own."""
+        self.logits = pad(self.logits, (0, 0, 0, tokens))
+        self.mask = pad(self.mask, (0, tokens))
+        put_behind(self.cache, tokens)
+
+    def _forget_wrong(self, true: list[int]) -> None:
+        """Take the guesses out of the cache but for so many of each row."""
+        guessed = self.logits.shape[1] - 1
+        if not guessed:
+            return
+        for row, guess, number in zip(self.rows, self._guesses, true, strict=True):
+            row.learn(len(guess), number)
+        filled, kept = self.mask.shape[1] - guessed, max(true)
+        self.mask = self.mask[:, : filled + kept]
+        places = torch.arange(kept, device=self.mask.device)
+        self.mask[:, filled:] = places < self.mask.new_tensor(true)[:, None]
+        take_back(self.cache, guessed - kept)
+
+
+def _even(guesses: list[list[int]]) -> list[list[int]]:
+    """The guesses, cut so that a quarter of the rows have some of the longest: all cost as much as these."""
+    longest = sorted(map(len, guesses), reverse=True)[len(guesses) // 4]
+    return [guess[:longest] for guess in guesses]
 
 
 def _forward(
-    model: PreTrainedModel, input_ids: torch.Tensor, mask: torch.Tensor, cache: Any = None
+    model: PreTrainedModel, input_ids: torch.Tensor, mask: torch.Tensor, cache: Any = None, places: int = 1
 ) -> tuple[torch.Tensor, Any]:
     """Read tokens behind those in the cache; `mask` `(sequences, tokens)` tells what of both is no padding.
 
-    Returns the logits of the next token `(sequences, vocabulary)`, and the cache with the tokens in it.
+    Returns the logits behind the last `places` of them `(sequences, places, vocabulary)`, and the cache with
+    the tokens in it.
     """
     output = model(
         input_ids=input_ids,
@@ -180,9 +204,9 @@ def _forward(
         position_ids=(mask.cumsum(1) - 1).clamp(min=0)[:, -input_ids.shape[1] :],
         past_key_values=cache,
         use_cache=True,
-        logits_to_keep=1,
+        logits_to_keep=places,
     )
-    return output.logits[:, -1], output.past_key_values
+    return output.logits[:, -places:], output.past_key_values
 
 
 def _read_prompts(
@@ -190,8 +214,8 @@ def _read_prompts(
 ) -> tuple[torch.Tensor, torch.Tensor, Any]:
     """Read all prompts; one that several rows have, once, and what several begin with, once.
 
-    Returns, for each row, the logits of its first token `(sequences, vocabulary)`; which places of the cache
-    are its own `(sequences, tokens)`; and the cache, with room for so many more steps.
+    Returns, for each row, the logits of its first token `(sequences, 1, vocabulary)`; which places of the
+    cache are its own `(sequences, tokens)`; and the cache, with room for so many more steps.
     """
     prompts = list(dict.fromkeys(tuple(row.prompt_ids) for row in rows))
     prompts, mask, cache = _read_beginnings(model, prompts)
@@ -249,35 +273,11 @@ def _append(rows: Sequence[DecodingRow], token_ids: list[int], logprobs: list[fl
             raise ArithmeticError("the logits are not numbers, the weights may be broken")
         row.completion_ids.append(token_id)
         row.logprobs.append(logprob)
+        if row.lookup:
+            row.lookup.extend([token_id])
 
 
 def _ended(row: DecodingRow, stop_ids: frozenset[int]) -> bool:
     # The state of a future may be read from any thread; a row that nobody waits for has ended.
     full = len(row.completion_ids) == row.sampling.max_tokens
     return full or row.completion_ids[-1] in stop_ids or row.finished.done()
-
-
-def sample(logits: torch.Tensor, draws: Draws, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The next token of each row and its log-probability before `top_p`, both `(sequences,)`.
-
-    `logits` are `(sequences, vocabulary)`. A token is where the row's uniform number lies in the
-    cumulative distribution, which follows the order of the vocabulary: in that of the
-    probabilities, rounding would make tokens that are nearly as likely change places.
-    """
-    logprobs = torch.log_softmax(logits.float() / draws.temperature, dim=-1)  # (sequences, vocabulary)
-    cumulative = nucleus(logprobs.double().exp(), draws.top_p).cumsum(-1)
-    targets = draws.uniforms[:, step, None] * cumulative[:, -1:]  # (sequences, 1)
-    drawn = torch.searchsorted(cumulative, targets, right=True)[:, 0]
-    drawn = drawn.clamp(max=logits.shape[-1] - 1)  # only logits that are not numbers lead past the end
-    token_ids = torch.where(draws.greedy, logits.argmax(-1), drawn)
-    return token_ids, logprobs.gather(-1, token_ids[:, None])[:, 0]
-
-
-def nucleus(probabilities: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """The probabilities, zero but for each row's fewest tokens that together reach `top_p`."""
-    if bool((top_p > 1).all()):
-        return probabilities
-    ordered, order = probabilities.sort(-1, descending=True)  # (sequences, vocabulary)
-    before = ordered.cumsum(-1) - ordered
-    before[:, 0] = -1.0  # the likeliest token stays, however small top_p is
-    return probabilities * torch.zeros_like(probabilities).scatter(-1, order, (before < top_p).double())
