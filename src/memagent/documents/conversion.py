@@ -23,7 +23,7 @@ from pathlib import Path
 from threading import Event, Lock
 from typing import IO
 
-from memagent.documents import converters
+from memagent.documents import converter_program, converters
 from memagent.documents.files import (
     BLOCK_BYTES,
     DocumentFile,
@@ -172,7 +172,7 @@ def cache_folder() -> Path:
 
 def _run(source: DocumentFile, output: IO[bytes], stopped: Event, limits: Limits) -> str:
     """Run the converter. Returns why it failed, or nothing."""
-    command = [sys.executable, "-P", converters.__file__, source.format]
+    command = [sys.executable, "-P", converter_program.__file__, converters.__file__, source.format]
     command += [str(limits.memory_mib), str(limits.seconds), str(limits.output_mib), str(os.getpid())]
     with (
         _opened(source) as file,
@@ -204,9 +204,9 @@ def _reason(code: int, said: str, limits: Limits) -> str:
     """Why a converter ended as it did, or nothing if it ended well."""
     if code == 0:
         return ""
-    if code == converters.TOO_MUCH_MEMORY:
+    if code == converter_program.TOO_MUCH_MEMORY:
         return f"it takes more than {limits.memory_mib} MiB of memory"
-    if code == converters.TOO_MUCH_TEXT:
+    if code == converter_program.TOO_MUCH_TEXT:
         return f"it gives more than {limits.output_mib} MiB of text"
     if code == -signal.SIGXCPU:
         return f"it takes longer than {limits.seconds} s"

@@ -1,37 +1,24 @@
-"""The program that turns one file into text: `converters.py FORMAT MEMORY_MIB SECONDS OUTPUT_MIB PARENT`.
+"""What a file of each format gives as text; run by `converter_program.py`, in a process of its own.
 
-It reads standard input, which must be a file, and writes UTF-8. It ends when its parent process does. It
-imports nothing of memagent and only what the format needs, so that it starts quickly. Word, OpenDocument
+This imports nothing of memagent and only what the format needs, so that it starts quickly. Word, OpenDocument
 and e-book files come out as HTML; PDF and slides with a form feed between pages.
 """
 
 from __future__ import annotations
 
-import errno
 import io
-import logging
-import os
 import posixpath
 import re
-import resource
-import signal
-import sys
-import threading
-import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from datetime import datetime, time
 from html import escape
-from time import sleep
-from types import TracebackType
 from typing import IO, Any, ClassVar
 from urllib.parse import unquote
 
 HTML = frozenset({"docx", "epub", "odt"})
 PAGED = frozenset({"pdf", "pptx"})
-TOO_MUCH_MEMORY, TOO_MUCH_TEXT = 3, 4
 _PAGE_END = "\f"
-_WATCH_SECONDS = 0.5
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe]")
 
 
@@ -293,69 +280,3 @@ def _clean(text: str) -> str:
 CONVERTERS: dict[str, Callable[[IO[bytes]], Iterator[str]]] = {
     "pdf": pdf, "pptx": pptx, "xlsx": xlsx, "docx": docx, "odt": odt, "epub": epub, "rtf": rtf
 }  # fmt: skip
-
-
-def limit(memory_mib: int, seconds: int, output_mib: int) -> None:
-    """Set the limits of this process for good; those that it has already may be narrower."""
-    for which, soft, hard in (
-        (resource.RLIMIT_CORE, 0, 0),
-        (resource.RLIMIT_CPU, seconds, seconds + 1),  # SIGXCPU first: SIGKILL says nothing
-        (resource.RLIMIT_AS, memory_mib * 2**20, memory_mib * 2**20),
-        (resource.RLIMIT_FSIZE, output_mib * 2**20, output_mib * 2**20),
-    ):
-        most = resource.getrlimit(which)[1]
-        if most != resource.RLIM_INFINITY:
-            soft, hard = min(soft, most), min(hard, most)
-        resource.setrlimit(which, (soft, hard))
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the write fails instead
-
-
-def end_with(parent: int) -> None:
-    """Have this process end soon after the one that started it, which may be killed without a word."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            sleep(_WATCH_SECONDS)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def main(format: str, *numbers: str) -> int:
-    """Convert standard input. Returns the exit code; what went wrong is on standard error."""
-    *limits, parent = map(int, numbers)
-    end_with(parent)
-    limit(*limits)
-    logging.disable()  # of the many flaws that libraries complain of, few matter
-    warnings.simplefilter("ignore")
-    try:
-        with open(0, "rb", closefd=False) as file, open(1, "wb", closefd=False) as output:
-            file.seek(0)
-            for text in CONVERTERS[format](file):
-                output.write(text.encode("utf-8", "replace"))
-    except MemoryError:
-        return TOO_MUCH_MEMORY
-    except OSError as error:
-        if error.errno == errno.EFBIG:
-            return TOO_MUCH_TEXT
-        raise
-    return 0
-
-
-def tell(kind: type[BaseException], error: BaseException, _trace: TracebackType | None) -> None:
-    """Say what went wrong on one line, whatever a format's library raised."""
-    message = error.args[0] if isinstance(error, KeyError) and error.args else error
-    said = (str(message).strip().splitlines() or [""])[0][:500]
-    if "password" in said.lower() or "encrypted" in said.lower():
-        sys.stderr.write("it is protected by a password: save it without one")
-        return
-    if " " not in said:  # no sentence
-        said = f"{kind.__name__}: {said}".rstrip(": ")
-    sys.stderr.write(f"it is damaged, or not in {sys.argv[1].upper()} format ({said.rstrip('.')})")
-
-
-if __name__ == "__main__":
-    sys.excepthook = tell
-    code = main(*sys.argv[1:])
-    sys.stderr.flush()
-    os._exit(code)  # nothing is worth a tidy end, which takes long after a large file
