@@ -27,6 +27,7 @@ taken of a local model's window unless more is asked for, because memory grows w
 NO_ADAPTER = "none"
 
 Positive = Annotated[int, Field(gt=0)]
+Count = Annotated[int, Field(ge=0)]
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
 """Several texts: a list in TOML."""
@@ -129,6 +130,9 @@ class ReadSettings(StrictModel):
     seed: int | None = Field(default=None, description="the sampler's seed")
     early_exit: bool = Field(
         default=False, description="stop once the model says that it knows enough (gated)"
+    )
+    exit_patience: Count = Field(
+        default=0, description="how many chunks more must change nothing before early_exit stops"
     )
     screen: bool = Field(
         default=False,

@@ -247,6 +247,30 @@ def test_knowing_enough_is_no_reason_to_stop_by_default() -> None:
     assert result.calls == len(conversations) == result.chunks + 1 > 3
 
 
+def patient(replies: list[str], patience: int) -> tuple[int, bool]:
+    """At which chunk a reader with these replies, then UNCHANGED, stops; whether that is early."""
+    said = iter(replies)
+
+    def reply(messages: Any) -> str:
+        return next(said, "UNCHANGED") if chunk_of(messages[-1]["content"]) else "done"
+
+    settings = SETTINGS.changed(early_exit=True, exit_patience=patience, chunk_tokens=40)
+    result, _ = run(FactsEngine(reply), DOCUMENT, settings)
+    return result.chunks, result.stopped_early
+
+
+def test_patience_wants_chunks_that_change_nothing_behind_enough() -> None:
+    assert patient(["a fact", "the fact\nENOUGH"], 0) == (2, True)
+    assert patient(["a fact", "the fact\nENOUGH"], 2) == (4, True)
+    assert patient(["the fact\nENOUGH", "UNCHANGED\nENOUGH"], 2) == (3, True), "saying it again is no change"
+    assert patient(["the fact\nENOUGH", "another\nENOUGH"], 1) == (3, True), "of the memory as it is now"
+
+
+def test_a_memory_that_changes_is_no_longer_known_to_be_enough() -> None:
+    whole = patient([], 0)[0]
+    assert patient(["the fact\nENOUGH", "UNCHANGED", "another"], 2) == (whole, False)
+
+
 def test_enough_at_the_last_chunk_is_not_early() -> None:
     result, _ = run(knows_enough_at(1), "One fact.", SETTINGS.changed(early_exit=True))
     assert (result.stopped_early, result.chunks) == (False, 1)

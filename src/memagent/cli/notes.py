@@ -26,7 +26,7 @@ from memagent.settings import Settings
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_NOT_FOR_NOTES = ("early_exit", "screen", "passages", "passage_tokens")
+_NOT_FOR_NOTES = ("early_exit", "exit_patience", "screen", "passages", "passage_tokens")
 _MOST_NAMED = 3
 
 

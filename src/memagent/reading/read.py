@@ -321,6 +321,7 @@ class Read:
             "model": model.name,
             "workflow": self.workflow,
             "early_exit": settings.early_exit,
+            **({"exit_patience": settings.exit_patience} if settings.exit_patience else {}),
             **({"screen": RULE} if settings.screen else {}),
             "passages": {"count": settings.passages, "tokens": settings.passage_tokens},
             **self._workflow.own_settings(settings, model),

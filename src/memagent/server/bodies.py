@@ -43,6 +43,7 @@ class ReadOptions(BaseModel):
     top_p: float | None = Field(default=None, gt=0, le=1)
     seed: Seed | None = None
     early_exit: bool | None = None
+    exit_patience: int | None = Field(default=None, ge=0, le=_MOST)
     screen: bool | None = None
     cite: bool | None = None
     max_calls: Tokens | None = None

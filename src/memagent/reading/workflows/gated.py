@@ -2,7 +2,8 @@
 
 An unchanged memory is kept verbatim and costs a few tokens, so what was found early survives any number of
 chunks that have nothing to add. With `early_exit`, reading stops once the model has said that the memory
-is enough (gates as in GRU-Mem; the form here is our own).
+is enough, and so many chunks more, `exit_patience`, have changed nothing (gates as in GRU-Mem; the form here
+is our own).
 """
 
 from __future__ import annotations
@@ -18,12 +19,25 @@ async def gated(
     reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
 ) -> AsyncGenerator[Conversation, None]:
     """Read chunks until they end or the memory is enough, then answer from the memory alone."""
-    enough = False
+    settings, confirmed = reading.settings, None
     async for chunk in chunks:
+        before, enough = memory, False
         async for update in reading.update(chunk, memory, read_gated):
             memory, enough = update.memory, enough or update.enough
             yield update
-        if enough and reading.settings.early_exit:
+        confirmed = confirmations(confirmed, memory != before, enough)
+        if settings.early_exit and confirmed is not None and confirmed >= settings.exit_patience:
             break
     if reading.answers:
         yield await reading.answer(memory, memory)
+
+
+def confirmations(so_far: int | None, changed: bool, enough: bool) -> int | None:
+    """How many chunks have left the memory alone since the model said that it is enough.
+
+    `so_far` is that number before a chunk: None while the model has not said so of this memory. `changed` is
+    whether the chunk changed the memory, `enough` whether the model said of it that the memory is enough.
+    """
+    if so_far is None or changed:
+        return 0 if enough else None
+    return so_far + 1

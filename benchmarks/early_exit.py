@@ -1,0 +1,172 @@
+"""How often `--early-exit` comes too early and what it saves, by `--exit-patience`; which patience to take.
+
+Each example is read once, in the workflow `gated`, to its end. The conversations up to a stop are the same
+without it, so one read tells for every patience where it would have stopped. Too early: a passage of the
+example's evidence ends behind that. `--risk` chooses on every other example, and is measured on the rest. The
+model is the embedded reader, or the one behind `--base-url`. Leaves out what the answers are worth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+
+import measure
+
+from memagent import EngineSettings, Read, ReadSettings, open_engine, text_document
+from memagent.reading.workflows.gated import confirmations
+from memagent.tasks import TASKS, Recipe
+from memagent.tasks.scoring import confidence_interval
+from memagent.types import Engine, Example
+
+_TASKS = ("niah_single_2", "niah_multikey_1", "niah_multivalue", "qa_1")
+_PATIENCES = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What became of the memory at a chunk: where it ended, whether it changed it, whether it is enough."""
+
+    end: int
+    changed: bool
+    enough: bool
+
+
+@dataclass(frozen=True)
+class Path:
+    """One example, read to its end: its steps, and where in the document the last of its evidence ends."""
+
+    task: str
+    steps: tuple[Step, ...]
+    evidence_end: int
+
+    def stop(self, patience: int) -> int | None:
+        """After how many chunks a reader of that patience stops; None if it reads to the end."""
+        confirmed: int | None = None
+        for number, step in enumerate(self.steps, start=1):
+            confirmed = confirmations(confirmed, step.changed, step.enough)
+            if confirmed is not None and confirmed >= patience:
+                return number if number < len(self.steps) else None
+        return None
+
+    def too_early(self, patience: int) -> bool:
+        """Whether evidence comes behind the stop."""
+        stop = self.stop(patience)
+        return stop is not None and self.steps[stop - 1].end < self.evidence_end
+
+    def saved(self, patience: int) -> float:
+        """The share of the chunks that is not read."""
+        stop = self.stop(patience)
+        return 0.0 if stop is None else 1 - stop / len(self.steps)
+
+
+async def read_through(task: str, example: Example, engine: Engine, settings: ReadSettings) -> Path:
+    """Read an example to its end."""
+    steps: dict[int, Step] = {}
+    read = Read(example.problem, text_document(example.document), engine, settings, asks=False)
+    memory = ""
+    async for it in read:
+        if it.chunk_index is not None and it.span is not None:
+            before = steps.get(it.chunk_index, Step(0, changed=False, enough=False))
+            changed, enough = it.memory != memory, it.enough
+            steps[it.chunk_index] = Step(it.span[1], before.changed or changed, before.enough or enough)
+            memory = it.memory
+    ends = [at + len(passage) for passage in example.evidence if (at := example.document.find(passage)) >= 0]
+    return Path(task, tuple(steps[index] for index in sorted(steps)), max(ends))
+
+
+def least_patience(paths: Sequence[Path], risk: float) -> int | None:
+    """The least patience for which a further example is expected to be left too early with that probability.
+
+    Conformal risk control (arXiv 2208.02814), for examples that might have come in any order: a longer
+    patience is never too early where a shorter one is not. None where no patience is proved to be enough.
+    """
+    for patience in _PATIENCES:
+        if (sum(it.too_early(patience) for it in paths) + 1) / (len(paths) + 1) <= risk:
+            return patience
+    return None
+
+
+async def paths_of(args: argparse.Namespace) -> list[Path]:
+    """Read the examples, one after the other, or as many side by side as the engine takes calls."""
+    engine_settings = EngineSettings(base_url=args.base_url, model=args.model)
+    settings = ReadSettings(workflow="gated", chunk_tokens=args.chunk_tokens)
+    async with open_engine(engine_settings) as engine:
+        limit = asyncio.Semaphore(engine.model.calls)
+
+        async def one(number: int, task: str, example: Example) -> Path:
+            async with limit:
+                path = await read_through(task, example, engine, settings)
+            print(f"example {number} of {len(asked)} was read", file=sys.stderr, flush=True)
+            return path
+
+        asked = [(name, example) for name in args.task for example in _examples(name, args)]
+        return await asyncio.gather(*(one(number, *it) for number, it in enumerate(asked, start=1)))
+
+
+def _examples(name: str, args: argparse.Namespace) -> Iterator[Example]:
+    task, recipe = TASKS[name], Recipe(seed=args.seed, length_tokens=args.length)
+    for index in range(min(args.count, task.count(None, args.count, recipe.corpora))):
+        yield task.make(recipe, index)
+
+
+def rows(paths: Sequence[Path]) -> Iterator[Sequence[object]]:
+    """A row for each task and patience, and for all tasks together."""
+    tasks = list(dict.fromkeys(it.task for it in paths))
+    for task in (*tasks, "all") if len(tasks) > 1 else tasks:
+        chosen = [it for it in paths if task in (it.task, "all")]
+        for patience in _PATIENCES:
+            stopped = [it.stop(patience) is not None for it in chosen]
+            early = [float(it.too_early(patience)) for it in chosen]
+            saved = fmean(it.saved(patience) for it in chosen)
+            yield task, patience, len(chosen), _share(stopped), _share(early), f"{100 * saved:.1f}"
+
+
+def _share(found: Sequence[float]) -> str:
+    low, high = confidence_interval(found)
+    return f"{100 * fmean(found):.1f} [{100 * low:.0f}, {100 * high:.0f}]"
+
+
+def advice(paths: Sequence[Path], risk: float) -> str:
+    """The patience that every other example leads to, and what comes of it among the rest."""
+    chosen_on, rest = paths[::2], paths[1::2]
+    patience = least_patience(chosen_on, risk)
+    if patience is None:
+        return (
+            f"{len(chosen_on)} examples prove of no patience that it leaves at most {risk:.0%} too early: "
+            "read to the end, or take more examples."
+        )
+    told = [f"--exit-patience {patience}: chosen on {len(chosen_on)} examples for a risk of {risk:.0%}."]
+    if rest:
+        early = _share([float(it.too_early(patience)) for it in rest])
+        saved = fmean(it.saved(patience) for it in rest)
+        told.append(f"Of {len(rest)} others {early}% were left too early, {saved:.1%} of their chunks saved.")
+    return " ".join(told)
+
+
+def main() -> None:
+    """Read, print the table and the advice."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--task", nargs="+", default=_TASKS, metavar="NAME", help="of RULER")
+    parser.add_argument("--length", type=int, default=4096, help="tokens of an example (4096)")
+    parser.add_argument("--count", type=int, default=16, help="examples of each task (16)")
+    parser.add_argument("--seed", type=int, default=1, help="makes the examples (1)")
+    parser.add_argument("--chunk-tokens", type=int, help="the size of a chunk (the model's own)")
+    parser.add_argument("--base-url", help="an endpoint (the embedded reader)")
+    parser.add_argument("--model", help="its model")
+    parser.add_argument("--risk", type=float, default=0.1, help="of leaving an example too early (0.1)")
+    measure.add_json_flag(parser)
+    args = parser.parse_args()
+    paths = asyncio.run(paths_of(args))
+    heads = ["task", "patience", "examples", "stopped, %", "too early, %", "chunks saved, %"]
+    print(measure.table(heads, rows(paths)), end="\n\n")
+    print(advice(paths, args.risk))
+    measure.write_json(args.json, measure.provenance() | {"paths": [asdict(it) for it in paths]})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""`benchmarks/early_exit.py` tells where a patient reader would stop, and how much patience is enough."""
+
+import asyncio
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memagent import Message, Read, ReadSettings, text_document
+from memagent.engines.scripted import ScriptedEngine
+from memagent.types import Example
+
+SETTINGS = ReadSettings(workflow="gated", chunk_tokens=40, memory_tokens=60, answer_tokens=40)
+
+
+@pytest.fixture
+def early_exit(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The script, which is in no package."""
+    folder = Path(__file__).parent.parent / "benchmarks"
+    monkeypatch.syspath_prepend(folder)
+    spec = importlib.util.spec_from_file_location("early_exit", folder / "early_exit.py")
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def engine() -> ScriptedEngine:
+    """Notes the facts that it is shown, and says of each memory that it is enough."""
+
+    def reply(messages: tuple[Message, ...]) -> str:
+        prompt = messages[-1].content
+        if "<chunk-" not in prompt:
+            return "done"
+        facts = [it for it in ("First fact.", "Second fact.") if it in prompt]
+        shown = prompt.partition("<chunk-")[2].partition("</chunk-")[0]
+        return "MEMORY\n" + "\n".join(facts) + "\nENOUGH" if " fact." in shown else "UNCHANGED"
+
+    return ScriptedEngine(reply)
+
+
+def example() -> Example:
+    texts = [" ".join(f"word{place}x{number}" for number in range(30)) for place in range(12)]
+    texts[2] += " First fact."
+    texts[5] += " Second fact."
+    facts = ("First fact.", "Second fact.")
+    return Example("one", "task", "What are the facts?", "\n\n".join(texts), facts, 400, facts)
+
+
+@pytest.mark.parametrize("patience", [0, 1, 2, 3, 5, 100])
+def test_a_stop_is_where_a_read_with_that_patience_stops(patience: int, early_exit: Any) -> None:
+    path = asyncio.run(early_exit.read_through("task", example(), engine(), SETTINGS))
+
+    async def stopped() -> Any:
+        settings = SETTINGS.changed(early_exit=True, exit_patience=patience)
+        read = Read(example().problem, text_document(example().document), engine(), settings)
+        async for _ in read:
+            pass
+        return read.result
+
+    result = asyncio.run(stopped())
+    assert path.stop(patience) == (result.chunks if result.stopped_early else None)
+    assert path.too_early(patience) is ("Second" not in result.memory)
+    assert path.saved(patience) == pytest.approx(1 - result.chunks / len(path.steps))
+
+
+def test_the_least_patience_is_proved_by_enough_examples(early_exit: Any) -> None:
+    path = asyncio.run(early_exit.read_through("task", example(), engine(), SETTINGS))
+    least = next(it for it in early_exit._PATIENCES if not path.too_early(it))
+    assert least > 0
+    assert early_exit.least_patience([path] * 9, 0.1) == least, "(0 + 1) / (9 + 1)"
+    assert early_exit.least_patience([path] * 8, 0.1) is None
+    assert early_exit.least_patience([path] * 9, 1.0) == 0
+
+
+def test_the_advice_is_measured_on_the_others(early_exit: Any) -> None:
+    path = asyncio.run(early_exit.read_through("task", example(), engine(), SETTINGS))
+    told = early_exit.advice([path] * 18, 0.1)
+    assert "chosen on 9 examples" in told and "Of 9 others 0.0 [0, 30]% were left too early" in told
+    assert "9 examples prove of no patience" in early_exit.advice([path] * 18, 0.05)
+    assert next(row[:3] for row in early_exit.rows([path])) == ("task", 0, 1)
