@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -217,7 +218,7 @@ def test_every_setting_but_the_servers_own_can_be_said() -> None:
     assert set(ReadOptions.model_fields) == set(ReadSettings.model_fields) - own
 
 
-def test_screening_is_told_beside_the_answer(serving: Any, facts: Any) -> None:
+def test_screening_is_told_beside_the_answer(serving: Any, facts: Any, tmp_path: Path) -> None:
     chunks = [f"On day {number} nothing was written in any of the books. " * 12 for number in range(8)]
     chunks[5] = "FACT-5: the zebra is striped. " * 6
     said = {"problem": "What is the zebra?", "document": "\n\n".join(chunks), "screen": True}
@@ -228,7 +229,7 @@ def test_screening_is_told_beside_the_answer(serving: Any, facts: Any) -> None:
         streamed = client.post(URL, json=chat("", memagent=said, stream=True)).text
         without = client.post(URL, json=chat("", memagent=said | {"screen": False})).json()
     settings = ReadSettings(workflow="overwrite", chunk_tokens=120, memory_tokens=300, screen=True)
-    with serving(facts(), settings=settings).client() as client:
+    with serving(facts(), settings=settings, folder=tmp_path / "other").client() as client:
         del said["screen"]
         by_server = client.post(URL, json=chat("", memagent=said)).json()["choices"][0]["message"]
     told = whole["memagent"]
