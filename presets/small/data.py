@@ -30,13 +30,6 @@ def careless(index: int) -> Example:
     return noted(example(index, (1 + index // 4 % 3) * CHUNK, "warm"), 0.5)
 
 
-def brief(index: int) -> Example:
-    """For imitation: several facts with nothing between them, three of four noted, to practise answers."""
-    turn, kind = divmod(index, len(RULER))
-    whole = example(turn * (len(RULER) + 1) + kind + 1, CHUNK, "brief")
-    return noted(replace(whole, document="\n".join(FACT.findall(whole.document))), 0.75)
-
-
 def careful(index: int) -> Example:
     """The same, but the oracle notes every fact."""
     return noted(example(index, (1 + index // 4 % 3) * CHUNK, "warm"), 1.0)
@@ -76,29 +69,29 @@ def noted(wanted: Example, share: float) -> Example:
 
 
 def two_hops(index: int, tokens: int, seed: str) -> Example:
-    """In which town does somebody live, and who is its mayor? Two sentences of several tell, in any order."""
+    """Who is the mayor of the town where somebody lives? Two sentences tell, in any order, among others."""
     source = random.Random(f"two hops/{seed}/{index}")
-    people, mayors, towns, homes, offices = facts(source)
+    people, mayors, homes, offices = facts(source)
     hidden = homes + offices
     source.shuffle(hidden)
     document = _hidden_in_essays(hidden, tokens, source)
     return Example(
         id=f"two-hops-{tokens}-{seed}-{index}",
         task="two_hops",
-        problem=f"In which town does {people[0]} live, and who is its mayor?",
+        problem=f"Who is the mayor of the town where {people[0]} lives?",
         document=document,
-        answers=(f"{towns[0]}, {mayors[0]}",),
+        answers=(mayors[0],),
         length_tokens=count_tokens()(document),
         evidence=tuple(text for text in hidden if text in (homes[0], offices[0])),
     )
 
 
-def facts(source: random.Random) -> tuple[list[str], list[str], list[str], list[str], list[str]]:
-    """Three people, the mayors of their towns, the towns, and the sentences that tell of both."""
+def facts(source: random.Random) -> tuple[list[str], list[str], list[str], list[str]]:
+    """Three people, the mayors of their towns, and the sentences that tell of both."""
     people, mayors, towns = (_names(source, 3, words) for words in (2, 2, 1))
     homes = [f"{person} lives in {town}." for person, town in zip(people, towns, strict=True)]
     offices = [f"The mayor of {town} is {mayor}." for town, mayor in zip(towns, mayors, strict=True)]
-    return people, mayors, towns, homes, offices
+    return people, mayors, homes, offices
 
 
 @cache

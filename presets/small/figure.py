@@ -153,7 +153,7 @@ def write_documents(plan: Plan, seed: int, length: int) -> None:
 def read_at(plan: Plan, seed: int, name: str, length: int) -> None:
     """Have a reader read the documents of a length, those that it has not read yet."""
     model = name if name in (WARM, *CREDITS) else RL
-    budgets = {"window": 704, "problem": 48, "chunk": 256, "memory": 128, "answer": 48}
+    budgets = {"window": 704, "problem": 48, "chunk": 256, "memory": 96, "answer": 48}
     memagent(
         "eval", "--engine", "transformers", "--model", _folder(plan, model, seed),
         "--workflow", plan.workflow, "--templates", plan.templates,

@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 FOLDER = HERE / "policy"
 TOKENS = 1024
 END = "<|end|>"
-PROBLEM = "In which town does {} live, and who is its mayor?"
+PROBLEM = "Who is the mayor of the town where {} lives?"
 
 
 def texts() -> Iterator[str]:
@@ -35,7 +35,7 @@ def texts() -> Iterator[str]:
     yield " ".join(f"{compound(source)}" for _ in range(4000))
     facts = load_function(f"{HERE / 'data.py'}:facts")
     for number in range(300):
-        people, mayors, _, homes, offices = facts(source)
+        people, mayors, homes, offices = facts(source)
         yield "\n".join((PROBLEM.format(people[0]), *mayors, *homes, *offices))
         for name in ("niah_single_1", "vt"):
             shown = TASKS[name].make(Recipe(length_tokens=512), number)

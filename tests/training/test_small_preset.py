@@ -39,7 +39,7 @@ def solved(examples: list[Example], settings: ReadSettings) -> list[Trajectory]:
 
 
 @pytest.mark.parametrize("workflow", ["gated", "overwrite"])
-@pytest.mark.parametrize("name", ["brief", "careless", "careful", "longer"])
+@pytest.mark.parametrize("name", ["careless", "careful", "longer"])
 def test_a_perfect_reader_solves_every_example_within_the_budgets(name: str, workflow: str) -> None:
     settings = load_training(PRESETS / "small.toml").read
     settings = settings.changed(workflow=workflow, templates=str(PRESETS / "small" / f"{workflow}.toml"))
@@ -48,8 +48,7 @@ def test_a_perfect_reader_solves_every_example_within_the_budgets(name: str, wor
     assert [it.example_id for it in trajectories] == [it.id for it in examples]
     assert {it.reward for it in trajectories} == {1.0}
     chunks = [len(it.conversations) - 1 for it in trajectories]
-    # Cut at natural places, they are somewhat more.
-    least, most = {"longer": (2, 10), "brief": (1, 1)}.get(name, (1, 4))
+    least, most = (2, 10) if name == "longer" else (1, 4)  # cut at natural places, they are somewhat more
     assert least <= min(chunks) and max(chunks) <= most
 
 
@@ -64,9 +63,9 @@ def test_a_careless_oracle_notes_half_of_the_facts_and_answers_from_those() -> N
     for example, whole in zip(examples, made("careful", 50 * KINDS), strict=True):
         assert set(example.evidence) <= set(whole.evidence) and example.document == whole.document
         answers = set(example.answers) - {"does not hold the answer"}
-        assert answers <= set(whole.answers)
-        noted = "".join(example.evidence)
-        assert all(word in noted for answer in answers for word in answer.split(", "))
+        assert answers <= set(whole.answers) and all(
+            answer in "".join(example.evidence) for answer in answers
+        )
         known += bool(answers) and example.task == "two_hops"
     assert 5 <= known <= 22  # both of two facts
 
@@ -83,10 +82,8 @@ def test_the_two_hops_stand_in_any_order_among_others_like_them() -> None:
         office = first if first.startswith("The mayor of ") else second
         home = second if office is first else first
         town = home.removesuffix(".").rpartition(" lives in ")[2]
-        mayor = office.removesuffix(".").removeprefix(f"The mayor of {town} is ")
-        assert example.answers == (f"{town}, {mayor}",)
-        person = home.partition(" lives")[0]
-        assert example.problem == f"In which town does {person} live, and who is its mayor?"
+        assert office == f"The mayor of {town} is {example.answers[0]}."
+        assert example.problem == f"Who is the mayor of the town where {home.partition(' lives')[0]} lives?"
     assert 4 <= mayor_first <= 16
 
 
