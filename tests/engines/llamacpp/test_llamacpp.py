@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 from memagent.engines import open_engine as open_any
+from memagent.engines.forwarding import RefusedError
 from memagent.engines.gguf_header import trained_window
 from memagent.engines.llamacpp.engine import LlamaCppEngine, available_cores, embedded, open_llamacpp
 from memagent.engines.llamacpp.loopback import Loopback
@@ -183,6 +184,23 @@ def test_what_a_forwarded_chat_leaves_behind_changes_no_read(model: Path) -> Non
             assert said["model"] == engine.model.name  # not the path of its file
             assert await engine.complete(prompt, Sampling(4)) == first  # with as much from the cache, too
             assert (await engine.complete(prompt, Sampling(4))).usage.cached_tokens == 384
+
+    asyncio.run(run())
+
+
+def test_a_forwarded_picture_is_refused_with_its_cause(model: Path) -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    turns = [{"role": "user", "content": [{"type": "text", "text": "What is this?"}, picture]}]
+
+    async def run() -> None:
+        async with opened(model, window_tokens=256) as engine:
+            with pytest.raises(RefusedError, match=r"completes texts only: .*image_url") as caught:
+                async with engine.forward({"messages": turns}):
+                    pass
+            assert caught.value.refusal.status == 400
+            turns[0]["content"] = [{"type": "text", "text": "What is this?"}]
+            async with engine.forward({"messages": turns, "max_tokens": 1}) as chat:
+                assert json.loads(b"".join([piece async for piece in chat.pieces]))["usage"]
 
     asyncio.run(run())
 

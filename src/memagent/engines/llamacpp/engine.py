@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from memagent.engines.adapters import adapter_of, misfit, name_with, trained_with
-from memagent.engines.forwarding import Forwarded
+from memagent.engines.forwarding import Forwarded, RefusedError
 from memagent.engines.gguf_header import trained_window
 from memagent.engines.llamacpp import embedded, hub
 from memagent.engines.llamacpp.loopback import Loopback
 from memagent.engines.openai import Connection, OpenAIEngine
+from memagent.engines.refusals import Refusal
 from memagent.errors import EngineError, SettingsError
 from memagent.settings import DEFAULT_WINDOW_TOKENS, EngineSettings
 from memagent.types import Completion, Message, Model, Sampling
@@ -79,6 +80,9 @@ class LlamaCppEngine:
         """See `Forwards.forward`."""
         if not self._servers:
             raise EngineError(f"the engine of {self.model.name} is closed: open another")
+        if others := _parts_beside_text(body):  # llama.cpp tells them as a fault of its own, status 500
+            said = f"{self.model.name} completes texts only: leave out parts of type {', '.join(others)}"
+            raise RefusedError(Refusal(400, said, "not_supported", "messages"))
         try:
             async with self._engine.forward(body) as reply:
                 yield reply
@@ -91,6 +95,13 @@ class LlamaCppEngine:
         self._loopback.close()
         # Dropping the last reference ends the server's own threads, which can take a moment.
         await asyncio.to_thread(self._servers.clear)
+
+
+def _parts_beside_text(body: Mapping[str, Any]) -> list[str]:
+    """What the messages of a chat have beside texts: the types of their other parts, such as image_url."""
+    contents = [message.get("content") for message in body["messages"]]
+    parts = [part for content in contents if isinstance(content, list) for part in content]
+    return sorted({part["type"] for part in parts} - {"text"})
 
 
 async def open_llamacpp(settings: EngineSettings) -> LlamaCppEngine:
