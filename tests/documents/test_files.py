@@ -380,7 +380,7 @@ def test_links_that_lead_out_are_named_and_not_followed(linked: Path) -> None:
     document = open_document(linked)
     assert text_of(document) == "AB"
     assert sorted(document.skipped) == [
-        f"{linked / name} is a link that leads out of {linked}: --follow-links reads it"
+        f"{linked / name} is a link that leads out of {linked}: `follow_links` reads it"
         for name in ("out.txt", "outdir")
     ]
     assert text_of(open_document(linked, follow_links=True)) == "ASDB"

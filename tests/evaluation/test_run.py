@@ -281,8 +281,8 @@ def test_watchers_are_told_what_is_to_do_and_what_is_done(
 @pytest.mark.parametrize(
     ("fields", "wrong"),
     [
-        ({"tasks": ("vt",)}, "needs a size: --length TOKENS"),
-        ({"tasks": ("hqa",)}, "--documents N"),
+        ({"tasks": ("vt",)}, "needs a size: give `lengths` in tokens"),
+        ({"tasks": ("hqa",)}, "or a number of `documents`"),
         ({"tasks": ("vt",), "documents": (50,)}, "vt needs a size"),
         ({"tasks": ("nothing",), "lengths": (9,)}, "no task 'nothing'"),
         ({"tasks": ("vt", "vt"), "lengths": (9,)}, "named twice"),

@@ -411,8 +411,8 @@ def test_an_interrupt_ends_it_while_it_waits_for_input(home: Path, serve: Callab
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "name their folder with --folder"),
-        (["--folder", "missing"], "--folder missing is no folder"),
+        ([], "name the folders that hold them with --folder"),
+        (["--folder", "missing"], "--folder names missing, which is no folder"),
         (["--folder", ".", "--http", "--host", "0.0.0.0"], "name a file with API keys with --keys"),
     ],
 )
