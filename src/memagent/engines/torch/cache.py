@@ -37,9 +37,11 @@ def take_back(cache: Cache, tokens: int) -> None:
 
 
 def put_behind(cache: Cache, tokens: int) -> None:
-    """Put so many tokens behind those of each row, for a mask to hide."""
+    """Put so many tokens behind those of each row, for a mask to hide. Raises `TypeError` without room."""
     for layer in cache.layers:
-        layer.keys, layer.values = (pad(part, (0, 0, 0, tokens)) for part in (layer.keys, layer.values))  # type: ignore[arg-type, unused-ignore]
+        if not isinstance(layer, _RoomyLayer):
+            raise TypeError(f"{type(layer).__name__} takes no padding")
+        layer.keys, layer.values = (pad(part, (0, 0, 0, tokens)) for part in (layer.keys, layer.values))
 
 
 def join(cache: Cache, filled: int, other: Cache, others_filled: int, tokens: int) -> None:

@@ -152,7 +152,8 @@ class _Batch:
 
     def join(self, other: _Batch) -> None:
         """Take in the rows of another batch, which is at its first token."""
-        other._put_behind(self.logits.shape[1] - 1)
+        if guessed := self.logits.shape[1] - 1:
+            other._put_behind(guessed)
         self.draws = self.draws.above(other.draws)
         widths = [int(mask.any(0).flip(0).nonzero().max()) + 1 for mask in (self.mask, other.mask)]
         join(self.cache, widths[0], other.cache, widths[1], self.draws.uniforms.shape[1])
