@@ -24,7 +24,7 @@ from memagent.training.imitation.warm_start import imitate
 from memagent.training.metrics import open_metrics
 from memagent.training.optimization.policy import Policy, load_policy
 from memagent.training.ranks import Ranks
-from memagent.training.reinforcement import reinforce
+from memagent.training.reinforcement import check_reinforcement, reinforce
 from memagent.training.run import RunState, TrainingObserver, TrainingPosition
 from memagent.training.serving import open_server
 from memagent.training.settings import TrainingSettings, restored
@@ -71,6 +71,8 @@ async def train(
             if state:
                 policy.load_weights(state["weights"])
                 run.position, run.optimizer = TrainingPosition(**state["position"]), state["optimizer"]
+            if not only_warm_start:
+                check_reinforcement(run)
             await imitate(run)
             if not only_warm_start:
                 await reinforce(run, server)

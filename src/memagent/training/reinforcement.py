@@ -65,6 +65,13 @@ async def reinforce(run: RunState, server: Server | None = None) -> None:
             run.save(learner)
 
 
+def check_reinforcement(run: RunState) -> None:
+    """Raise `SettingsError` for a reward or an evaluation that cannot be, before a warm start is made."""
+    _rollout(run)
+    if run.ranks.main:
+        HeldOut(run.settings, run.folder, run.engine)
+
+
 def update(
     learner: Learner,
     groups: Mapping[int, Group],
