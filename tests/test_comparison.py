@@ -1,40 +1,26 @@
 """`benchmarks/compare.py`: its model understands every workflow, its record goes on, its goals are fair."""
 
 import asyncio
-import importlib.util
 import json
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+from benchmark_modules import BENCHMARKS, load_benchmark
 from memagent import Read, open_document
 from memagent.engines.scripted import ScriptedEngine
 from memagent.reading.workflows import WORKFLOWS
 from memagent.settings import ReadSettings
 
-BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
-
-
-def load(name: str) -> ModuleType:
-    """A module of the benchmarks, which are in no package."""
-    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-FINDER = load("finder")
+FINDER = load_benchmark("finder")
 
 
 @pytest.fixture
 def compare(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The script, whose neighbours it imports by their names."""
     monkeypatch.syspath_prepend(BENCHMARKS)
-    return load("compare")
+    return load_benchmark("compare")
 
 
 def result(compare: Any, name: str, ours: bool, seconds: float, setting: str = "embedded") -> Any:

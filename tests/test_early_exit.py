@@ -1,13 +1,11 @@
 """`benchmarks/early_exit.py` tells where a patient reader would stop, and how much patience is enough."""
 
 import asyncio
-import importlib.util
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmark_modules import BENCHMARKS, load_benchmark
 from memagent import Message, Read, ReadSettings, text_document
 from memagent.engines.scripted import ScriptedEngine
 from memagent.types import Example
@@ -18,13 +16,8 @@ SETTINGS = ReadSettings(workflow="gated", chunk_tokens=40, memory_tokens=60, ans
 @pytest.fixture
 def early_exit(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The script, which is in no package."""
-    folder = Path(__file__).parent.parent / "benchmarks"
-    monkeypatch.syspath_prepend(folder)
-    spec = importlib.util.spec_from_file_location("early_exit", folder / "early_exit.py")
-    assert spec is not None and spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return load_benchmark("early_exit")
 
 
 def engine() -> ScriptedEngine:

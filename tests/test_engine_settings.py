@@ -1,23 +1,17 @@
 """`benchmarks/engine_settings.py`: its settings are llama.cpp's, its shares are paired."""
 
-import importlib.util
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+
+from benchmark_modules import BENCHMARKS, load_benchmark
 
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The script, which is in no package."""
-    folder = Path(__file__).parent.parent / "benchmarks"
-    monkeypatch.syspath_prepend(folder)
-    spec = importlib.util.spec_from_file_location("engine_settings", folder / "engine_settings.py")
-    assert spec is not None and spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return load_benchmark("engine_settings")
 
 
 def test_every_setting_changes_what_it_says(script: Any) -> None:

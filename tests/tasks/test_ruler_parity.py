@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+from benchmark_modules import load_benchmark
 from memagent.tasks import RULER, TASKS, Corpora, Recipe, examples
 from memagent.tasks.passages import load_passages
 from memagent.types import TokenCounter
@@ -20,17 +18,7 @@ RECORDED: dict[str, Any] = json.loads((HERE / "ruler_sample.json").read_text())
 SEED = 42
 
 
-def load_statistics() -> ModuleType:
-    """The benchmark's module, which is in no package."""
-    path = HERE.parent.parent / "benchmarks" / "ruler_statistics.py"
-    spec = importlib.util.spec_from_file_location("ruler_statistics", path)
-    assert spec is not None and spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-RULERS = load_statistics()
+RULERS = load_benchmark("ruler_statistics")
 
 
 @pytest.mark.parametrize("task", [task for task in RULER if not task.startswith("qa_")])

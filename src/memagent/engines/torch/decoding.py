@@ -119,7 +119,10 @@ class _Batch:
             rows = [self.rows[index] for index in going]
             chosen = torch.tensor(going, device=self.logits.device)
             steps = chosen.new_tensor([len(row.completion_ids) for row in rows])
-            drawn = sample(self.logits[chosen, place], self.draws.of_rows(chosen), steps)
+            if len(going) == len(self.rows):
+                drawn = sample(self.logits[:, place], self.draws, steps)
+            else:
+                drawn = sample(self.logits[chosen, place], self.draws.of_rows(chosen), steps)
             _append(rows, *(part.tolist() for part in drawn))
             going = [
                 index for index, row in zip(going, rows, strict=True)

@@ -180,15 +180,16 @@ def _even_trees(sequences: Sequence[TrainingSequence]) -> list[Tree]:
 def _fill(trees: Sequence[Tree], budget_tokens: int) -> list[list[Tree]]:
     """The trees in bins of at most `budget_tokens`; one that is too large is cut, its beginning repeated."""
     pieces = [piece for tree in trees for piece in _cut(tree, budget_tokens)]
+    sized = [(piece.tokens, piece) for piece in pieces]
     bins: list[tuple[int, list[Tree]]] = []
-    for piece in sorted(pieces, key=lambda piece: piece.tokens, reverse=True):
+    for tokens, piece in sorted(sized, key=lambda pair: pair[0], reverse=True):
         for index, (used, members) in enumerate(bins):
-            if used + piece.tokens <= budget_tokens:
+            if used + tokens <= budget_tokens:
                 members.append(piece)
-                bins[index] = (used + piece.tokens, members)
+                bins[index] = (used + tokens, members)
                 break
         else:
-            bins.append((piece.tokens, [piece]))
+            bins.append((tokens, [piece]))
     return [members for _, members in bins]
 
 
