@@ -45,6 +45,13 @@ def held_out(index: int) -> Example:
     return example(index, 12 * CHUNK, "held out")
 
 
+def brief(index: int) -> Example:
+    """For imitation: several facts with nothing between them, most of them noted, to practise answers."""
+    turn, kind = divmod(index, len(RULER))
+    whole = example(turn * (len(RULER) + 1) + kind + 1, CHUNK, "brief")  # all but single needles
+    return noted(replace(whole, document="\n".join(FACT.findall(whole.document))), 0.75)
+
+
 def example(index: int, tokens: int, seed: str) -> Example:
     """Example number `index` of a seed, with a document of about so many tokens."""
     turn, kind = divmod(index, len(RULER) + 1)
@@ -53,7 +60,13 @@ def example(index: int, tokens: int, seed: str) -> Example:
     name = RULER[kind]
     number = random.Random(seed).getrandbits(32)
     recipe = Recipe(length_tokens=tokens + ROOM[name], seed=number, count_tokens=count_tokens())
-    return TASKS[name].make(recipe, turn)
+    made = TASKS[name].make(recipe, turn)
+    return replace(made, rationale=_quoted(made.evidence[-1])) if name != "vt" else made
+
+
+def _quoted(needle: str) -> str:
+    """What of a needle an answer quotes: its key and its value."""
+    return needle.partition(" numbers for ")[2]
 
 
 def noted(wanted: Example, share: float) -> Example:
@@ -65,7 +78,9 @@ def noted(wanted: Example, share: float) -> Example:
         answers = tuple(name for name in wanted.answers if name in kept)
     else:
         answers = wanted.answers if set(wanted.evidence) <= set(facts) else ()
-    return replace(wanted, evidence=facts, answers=answers or ABSENT_ANSWERS[:1])
+    if not answers:
+        return replace(wanted, evidence=facts, answers=ABSENT_ANSWERS[:1], rationale="")
+    return replace(wanted, evidence=facts, answers=answers)
 
 
 def two_hops(index: int, tokens: int, seed: str) -> Example:
@@ -83,6 +98,7 @@ def two_hops(index: int, tokens: int, seed: str) -> Example:
         answers=(mayors[0],),
         length_tokens=count_tokens()(document),
         evidence=tuple(text for text in hidden if text in (homes[0], offices[0])),
+        rationale=f"{homes[0]} {offices[0]}",
     )
 
 

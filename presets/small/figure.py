@@ -34,6 +34,7 @@ from memagent.reading.workflows.whole import head_and_tail
 from memagent.tasks import write_examples
 from memagent.tasks.scoring import confidence_interval
 from memagent.training.rewards import load_function
+from memagent.training.settings import load_training
 from memagent.types import Example
 
 HERE = Path(__file__).parent
@@ -153,12 +154,15 @@ def write_documents(plan: Plan, seed: int, length: int) -> None:
 def read_at(plan: Plan, seed: int, name: str, length: int) -> None:
     """Have a reader read the documents of a length, those that it has not read yet."""
     model = name if name in (WARM, *CREDITS) else RL
-    budgets = {"window": 704, "problem": 48, "chunk": 256, "memory": 96, "answer": 48}
+    trained = load_training(PRESET)
+    budgets = {"--window-tokens": trained.engine.window_tokens}
+    for part in ("problem", "chunk", "memory", "answer"):
+        budgets[f"--{part}-tokens"] = getattr(trained.read, f"{part}_tokens")
     memagent(
         "eval", "--engine", "transformers", "--model", _folder(plan, model, seed),
         "--workflow", plan.workflow, "--templates", plan.templates,
         "--examples", _documents(plan, seed, length, name),
-        *(word for budget, tokens in budgets.items() for word in (f"--{budget}-tokens", tokens)),
+        *(word for budget in budgets.items() for word in budget),
         "--out", _rows(plan, seed, name, length), "--resume", "--quiet",
     )  # fmt: skip
 

@@ -137,6 +137,7 @@ class Example:
     `answers` holds the gold answers; `length_tokens` is the document's length, counted by the
     tokenizer that it was made for. `evidence` holds the passages that the answer follows from, word
     for word and in the document's order; it is empty where they are not known, or the whole text counts.
+    `rationale` leads from the evidence to the answer: what a reader that is to think first says before it.
     """
 
     id: str
@@ -146,6 +147,7 @@ class Example:
     answers: tuple[str, ...]
     length_tokens: int
     evidence: tuple[str, ...] = ()
+    rationale: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ def solved(examples: list[Example], settings: ReadSettings) -> list[Trajectory]:
 
 
 @pytest.mark.parametrize("workflow", ["gated", "overwrite"])
-@pytest.mark.parametrize("name", ["careless", "careful", "longer"])
+@pytest.mark.parametrize("name", ["careless", "careful", "brief", "longer"])
 def test_a_perfect_reader_solves_every_example_within_the_budgets(name: str, workflow: str) -> None:
     settings = load_training(PRESETS / "small.toml").read
     settings = settings.changed(workflow=workflow, templates=str(PRESETS / "small" / f"{workflow}.toml"))
@@ -98,14 +98,17 @@ def test_every_digit_is_a_token() -> None:
     assert count("8618545") - count("861854") == 1 and count("1" * 30) == 30
 
 
-def test_the_first_head_starts_by_seeing_the_token_before() -> None:
+def test_the_first_heads_start_by_seeing_the_tokens_before() -> None:
     torch = pytest.importorskip("torch")
     from memagent.training.optimization.policy import load_policy
 
     settings = load_training(PRESETS / "small.toml").policy
     model = load_policy(settings, 1.0, seed=3, device="cpu").network
     model.set_attn_implementation("eager")
-    seen = model(torch.arange(100, 160)[None], output_attentions=True).attentions[0][0, 0]  # (tokens, tokens)
-    assert seen.diagonal(-1).min() > 0.95
+    output = model(torch.arange(100, 160)[None], output_attentions=True)
+    seen = output.attentions[0][0]  # (heads, tokens, tokens)
+    for head, back in enumerate((1, 2, 3)):
+        assert seen[head].diagonal(-back).min() > 0.95
+    assert seen[3].max(dim=-1).values[10:].max() < 0.9  # the fourth is left to learn
     with pytest.raises(SettingsError, match="set random_weights"):
         load_training(PRESETS / "small.toml", {"policy": {"random_weights": False}})

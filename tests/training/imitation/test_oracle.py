@@ -250,6 +250,15 @@ def test_a_comparison_is_answered_once_all_its_evidence_was_read() -> None:
     assert play([whole], settings(memory_tokens=5))[0].answer == REFUSAL
 
 
+@pytest.mark.parametrize("task", ["niah_single_1", "of my own"])
+def test_a_rationale_comes_before_the_answer_and_only_where_there_is_one(task: str) -> None:
+    whole = example("Ada is 77.\nBob slept.", "Ada is 77.", answers=("77",), task=task)
+    whole = replace(whole, rationale="Ada is 77, it says.")
+    (trajectory,) = play([whole], settings())
+    assert (trajectory.answer, trajectory.reward) == ("Ada is 77, it says. The answer is 77.", 1.0)
+    assert play([whole], settings(memory_tokens=1))[0].answer == REFUSAL
+
+
 def test_the_same_words_are_noted_once() -> None:
     whole = example(
         "Ada. She was 77.\nBob slept.\nAda. She died.", "Ada.", "She was 77.", "Ada.", "She died."

@@ -94,10 +94,13 @@ class Notes:
         return self._text()
 
     def answer(self) -> str:
-        """All answers that stand in the memory, or the first one if everything it follows from does."""
+        """All answers that stand in the memory, or the first one if everything it follows from does.
+
+        A rationale comes before the first one.
+        """
         answers, memory = self._example.answers, self._text()
         task = TASKS.get(self._example.task)
-        if task and task.scorer == _SEVERAL:
+        if task and task.scorer == _SEVERAL and not self._example.rationale:
             memory = memory.lower()
             found = [answer for answer in answers if answer.lower() in memory]
             return ", ".join(sorted(found, key=lambda it: memory.find(it.lower()))) or REFUSAL
@@ -105,7 +108,10 @@ class Notes:
         evidence = enumerate(self._example.evidence)
         complete = all(number in noted or text in memory for number, text in evidence)
         known = complete or substring_match(memory, answers) == 1
-        return answers[0] if self._notes and known else REFUSAL
+        if not self._notes or not known:
+            return REFUSAL
+        rationale = self._example.rationale
+        return f"{rationale} The answer is {answers[0]}." if rationale else answers[0]
 
     def _note(self, sentence: tuple[int, int, int], start: int, end: int) -> Note | None:
         """What to note of a sentence of which these characters are seen, without white space around."""
