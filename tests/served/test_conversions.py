@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,11 @@ def sent(client: Any, content: bytes) -> str:
 
 def converters() -> list[str]:
     """The converters that run for this process, by their numbers."""
-    tasks = Path(f"/proc/{os.getpid()}/task").glob("*/children")
-    return [number for task in tasks for number in task.read_text().split() if begun(number)]
+    found: list[str] = []
+    for task in Path(f"/proc/{os.getpid()}/task").glob("*/children"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended
+            found += filter(begun, task.read_text().split())
+    return found
 
 
 def states(client: Any, reads: list[str]) -> set[str]:

@@ -20,11 +20,13 @@ from memagent.types import Example
 TEXTS = st.text(st.characters(), min_size=1).filter(str.strip)  # with lone surrogates and line separators
 EXAMPLE = Example("vt-9-0-0", "vt", "Which?", "VAR A = 1", ("A", "B"), 9)
 
-
-@given(
-    st.lists(st.builds(Example, TEXTS, TEXTS, TEXTS, TEXTS, st.tuples(TEXTS, TEXTS), st.integers(1, 10**7))),
-    st.sampled_from(["a.jsonl", "a.jsonl.gz"]),
+SEVERAL = st.tuples(TEXTS, TEXTS)
+EXAMPLES = st.builds(
+    Example, TEXTS, TEXTS, TEXTS, TEXTS, SEVERAL, st.integers(1, 10**7), rationale=st.just("") | TEXTS
 )
+
+
+@given(st.lists(EXAMPLES), st.sampled_from(["a.jsonl", "a.jsonl.gz"]))
 def test_what_is_written_is_read_again(examples: list[Example], name: str) -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder) / name
@@ -119,6 +121,7 @@ def test_a_list_that_is_cut_off_or_mistaken_names_the_line(tmp_path: Path) -> No
             {"problem": "x", "document": "y", "answers": ["z"], "length_tokens": "many"},
             "line 2: length_tokens",
         ),
+        ({"problem": "x", "document": "y", "answers": ["z"], "rationale": 7}, "line 2: rationale is 7"),
     ],
 )
 def test_a_row_that_is_no_example_is_named(tmp_path: Path, row: dict[str, Any] | str, said: str) -> None:
