@@ -21,18 +21,20 @@ RULER = ("niah_single_1", "niah_multikey_1", "vt")
 ROOM = {"niah_single_1": 168, "niah_multikey_1": 168, "vt": 84}  # for the problem, and RULER's for an answer
 FACT = re.compile(
     r"One of the special magic numbers for [^\n]+? is: \d+\.|VAR [A-Z]+ = (?:VAR )?[A-Z\d]+"
-    r"|The mayor of \w+ is \w+ \w+\.|[A-Z]\w+ [A-Z]\w+ lives in \w+\."
+    r"|The home town of \w+ \w+ is \w+\.|The mayor of \w+ is \w+ \w+\."
 )
+VERSIONS = 4  # of each document that is imitated, with other facts noted: its chunks are computed once
+NAMES = 256  # words that people and towns are called, each a token
 
 
 def careless(index: int) -> Example:
     """For imitation: one to three chunks, of which the oracle notes a fact or not as a coin falls."""
-    return noted(example(index, (1 + index // 4 % 3) * CHUNK, "warm"), 0.5)
+    return _imitated(index, 0.5)
 
 
 def careful(index: int) -> Example:
     """The same, but the oracle notes every fact."""
-    return noted(example(index, (1 + index // 4 % 3) * CHUNK, "warm"), 1.0)
+    return _imitated(index, 1.0)
 
 
 def longer(index: int) -> Example:
@@ -47,9 +49,10 @@ def held_out(index: int) -> Example:
 
 def brief(index: int) -> Example:
     """For imitation: several facts with nothing between them, most of them noted, to practise answers."""
-    turn, kind = divmod(index, len(RULER))
+    number, version = divmod(index, VERSIONS)
+    turn, kind = divmod(number, len(RULER))
     whole = example(turn * (len(RULER) + 1) + kind + 1, CHUNK, "brief")  # all but single needles
-    return noted(replace(whole, document="\n".join(FACT.findall(whole.document))), 0.75)
+    return noted(replace(whole, document="\n".join(facts_of(whole))), 0.75, version)
 
 
 def example(index: int, tokens: int, seed: str) -> Example:
@@ -61,18 +64,26 @@ def example(index: int, tokens: int, seed: str) -> Example:
     number = random.Random(seed).getrandbits(32)
     recipe = Recipe(length_tokens=tokens + ROOM[name], seed=number, count_tokens=count_tokens())
     made = TASKS[name].make(recipe, turn)
-    return replace(made, rationale=_quoted(made.evidence[-1])) if name != "vt" else made
+    if name == "vt":
+        return replace(made, rationale=f"All have the value {made.evidence[0].rpartition(' ')[2]}.")
+    return replace(made, rationale=made.evidence[-1])
 
 
-def _quoted(needle: str) -> str:
-    """What of a needle an answer quotes: its key and its value."""
-    return needle.partition(" numbers for ")[2]
+def facts_of(wanted: Example) -> tuple[str, ...]:
+    """All facts that are hidden in a document, those that are not asked for among them."""
+    return tuple(FACT.findall(wanted.document))
 
 
-def noted(wanted: Example, share: float) -> Example:
+def _imitated(index: int, share: float) -> Example:
+    number, version = divmod(index, VERSIONS)
+    return noted(example(number, (1 + number // 4 % 3) * CHUNK, "warm"), share, version)
+
+
+def noted(wanted: Example, share: float, version: int = 0) -> Example:
     """The example for an oracle that notes this share of all facts, by chance, and answers from those."""
+    wanted = replace(wanted, id=f"{wanted.id}-{version}")
     source = random.Random(f"noted/{wanted.id}")
-    facts = tuple(text for text in FACT.findall(wanted.document) if source.random() < share)
+    facts = tuple(text for text in facts_of(wanted) if source.random() < share)
     kept = "\n".join(facts)
     if wanted.task == "vt":
         answers = tuple(name for name in wanted.answers if name in kept)
@@ -84,16 +95,16 @@ def noted(wanted: Example, share: float) -> Example:
 
 
 def two_hops(index: int, tokens: int, seed: str) -> Example:
-    """Who is the mayor of the town where somebody lives? Two sentences tell, in any order, among others."""
+    """Who is the mayor of somebody's home town? Two sentences tell, in any order, among others."""
     source = random.Random(f"two hops/{seed}/{index}")
-    people, mayors, homes, offices = facts(source)
+    people, mayors, homes, offices = town_facts(source)
     hidden = homes + offices
     source.shuffle(hidden)
     document = _hidden_in_essays(hidden, tokens, source)
     return Example(
         id=f"two-hops-{tokens}-{seed}-{index}",
         task="two_hops",
-        problem=f"Who is the mayor of the town where {people[0]} lives?",
+        problem=two_hop_problem(people[0]),
         document=document,
         answers=(mayors[0],),
         length_tokens=count_tokens()(document),
@@ -102,12 +113,33 @@ def two_hops(index: int, tokens: int, seed: str) -> Example:
     )
 
 
-def facts(source: random.Random) -> tuple[list[str], list[str], list[str], list[str]]:
-    """Three people, the mayors of their towns, and the sentences that tell of both."""
-    people, mayors, towns = (_names(source, 3, words) for words in (2, 2, 1))
-    homes = [f"{person} lives in {town}." for person, town in zip(people, towns, strict=True)]
+def two_hop_problem(person: str) -> str:
+    """What is asked of a person."""
+    return f"Who is the mayor of the home town of {person}?"
+
+
+def town_facts(source: random.Random) -> tuple[list[str], list[str], list[str], list[str]]:
+    """Three people, the mayors of their towns, and the sentences that tell of both.
+
+    No sentence begins with a name: a token has the space before a word in it, so one would be another there.
+    """
+    words = source.sample(names(), 15)
+    people, mayors = ([" ".join(words[at : at + 2]) for at in range(start, start + 6, 2)] for start in (0, 6))
+    towns = words[12:]
+    homes = [f"The home town of {person} is {town}." for person, town in zip(people, towns, strict=True)]
     offices = [f"The mayor of {town} is {mayor}." for town, mayor in zip(towns, mayors, strict=True)]
     return people, mayors, homes, offices
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """Invented words that people and towns are called."""
+    source = random.Random("names")
+    found: dict[str, None] = {}
+    while len(found) < NAMES:
+        syllables = (source.choice("bdfgklmnprstvz") + source.choice("aeiou") for _ in range(2))
+        found["".join(syllables).capitalize() + source.choice(("", "n", "r", "s", "l"))] = None
+    return tuple(found)
 
 
 @cache
@@ -137,18 +169,3 @@ def _hidden_in_essays(hidden: Sequence[str], tokens: int, source: random.Random)
     for already, at in enumerate(sorted(source.choices(range(len(texts) + 1), k=len(hidden)))):
         texts.insert(at + already, hidden[already])
     return " ".join(texts)
-
-
-def _names(source: random.Random, count: int, words: int) -> list[str]:
-    """So many names, each of so many words that nobody has seen."""
-    found: dict[str, None] = {}
-    while len(found) < count:
-        found[" ".join(_word(source) for _ in range(words))] = None
-    return list(found)
-
-
-def _word(source: random.Random) -> str:
-    syllables = (
-        source.choice("bdfgklmnprstvz") + source.choice("aeiou") for _ in range(source.choice((2, 3)))
-    )
-    return "".join(syllables).capitalize() + source.choice(("", "n", "r", "s", "l"))

@@ -23,9 +23,8 @@ from memagent.training.rewards import load_function
 
 HERE = Path(__file__).parent
 FOLDER = HERE / "policy"
-TOKENS = 1024
+TOKENS = 1280
 END = "<|end|>"
-PROBLEM = "Who is the mayor of the town where {} lives?"
 
 
 def texts() -> Iterator[str]:
@@ -33,10 +32,13 @@ def texts() -> Iterator[str]:
     source = random.Random(0)
     yield " ".join(Corpora().essays().words)
     yield " ".join(f"{compound(source)}" for _ in range(4000))
-    facts = load_function(f"{HERE / 'data.py'}:facts")
+    names, town_facts, problem = (
+        load_function(f"{HERE / 'data.py'}:{name}") for name in ("names", "town_facts", "two_hop_problem")
+    )
+    yield from [" " + " ".join(names())] * 200
     for number in range(300):
-        people, mayors, homes, offices = facts(source)
-        yield "\n".join((PROBLEM.format(people[0]), *mayors, *homes, *offices))
+        people, _, homes, offices = town_facts(source)
+        yield "\n".join((problem(people[0]), *homes, *offices))
         for name in ("niah_single_1", "vt"):
             shown = TASKS[name].make(Recipe(length_tokens=512), number)
             yield "\n".join((shown.problem, *shown.evidence, *shown.answers))

@@ -77,25 +77,29 @@ def test_the_two_hops_stand_in_any_order_among_others_like_them() -> None:
     for example in hops:
         first, second = example.evidence
         assert example.document.index(first) < example.document.index(second)
-        assert example.document.count("The mayor of ") == example.document.count(" lives in ") == 3
+        assert example.document.count("The mayor of ") == example.document.count("The home town of ") == 3
         mayor_first += first.startswith("The mayor of ")
         office = first if first.startswith("The mayor of ") else second
         home = second if office is first else first
-        town = home.removesuffix(".").rpartition(" lives in ")[2]
+        person, _, town = home.removeprefix("The home town of ").removesuffix(".").partition(" is ")
         assert office == f"The mayor of {town} is {example.answers[0]}."
-        assert example.problem == f"Who is the mayor of the town where {home.partition(' lives')[0]} lives?"
+        assert example.problem == f"Who is the mayor of the home town of {person}?"
     assert 4 <= mayor_first <= 16
 
 
 def test_no_two_uses_share_an_example() -> None:
-    found = [it for name in ("careless", "longer", "held_out") for it in made(name, KINDS)]
-    assert len({it.document for it in found}) == len({it.id for it in found}) == 3 * KINDS
-    assert made("careless", KINDS) == [replace(it) for it in found[:KINDS]]
+    uses = [made(name, 4 * KINDS) for name in ("careless", "brief", "longer", "held_out")]
+    assert len({it.id for use in uses for it in use}) == 4 * 4 * KINDS
+    assert [len({it.document for it in use}) for use in uses] == [KINDS, KINDS, 4 * KINDS, 4 * KINDS]
+    assert len({it.document for use in uses for it in use}) == 10 * KINDS
+    assert made("careless", KINDS) == [replace(it) for it in uses[0][:KINDS]]
 
 
-def test_every_digit_is_a_token() -> None:
+def test_every_digit_is_a_token_and_every_name() -> None:
     count = load_tokenizer(POLICY)
     assert count("8618545") - count("861854") == 1 and count("1" * 30) == 30
+    names = load_function(f"{PRESETS / 'small' / 'data.py'}:names")()
+    assert len(set(names)) == 256 and {count(f" {name}") for name in names} == {1}
 
 
 def test_the_first_heads_start_by_seeing_the_tokens_before() -> None:

@@ -96,22 +96,26 @@ class Notes:
     def answer(self) -> str:
         """All answers that stand in the memory, or the first one if everything it follows from does.
 
-        A rationale comes before the first one.
+        The example's rationale, if it has one, comes before them.
         """
+        answer = ", ".join(self._known_answers())
+        if not answer:
+            return REFUSAL
+        rationale = self._example.rationale
+        return f"{rationale} The answer is {answer}." if rationale else answer
+
+    def _known_answers(self) -> Sequence[str]:
         answers, memory = self._example.answers, self._text()
         task = TASKS.get(self._example.task)
-        if task and task.scorer == _SEVERAL and not self._example.rationale:
+        if task and task.scorer == _SEVERAL:
             memory = memory.lower()
             found = [answer for answer in answers if answer.lower() in memory]
-            return ", ".join(sorted(found, key=lambda it: memory.find(it.lower()))) or REFUSAL
+            return sorted(found, key=lambda it: memory.find(it.lower()))
         noted = {note.passage for note in self._notes}
         evidence = enumerate(self._example.evidence)
         complete = all(number in noted or text in memory for number, text in evidence)
         known = complete or substring_match(memory, answers) == 1
-        if not self._notes or not known:
-            return REFUSAL
-        rationale = self._example.rationale
-        return f"{rationale} The answer is {answers[0]}." if rationale else answers[0]
+        return answers[:1] if self._notes and known else ()
 
     def _note(self, sentence: tuple[int, int, int], start: int, end: int) -> Note | None:
         """What to note of a sentence of which these characters are seen, without white space around."""
