@@ -37,6 +37,14 @@ def careful(index: int) -> Example:
     return _imitated(index, 1.0)
 
 
+def brief(index: int) -> Example:
+    """For imitation: several facts with nothing between them, most of them noted, to practise answers."""
+    number, version = divmod(index, VERSIONS)
+    turn, kind = divmod(number, len(RULER))
+    whole = example(turn * (len(RULER) + 1) + kind + 1, CHUNK, "brief")  # all but single needles
+    return noted(replace(whole, document="\n".join(facts_of(whole))), 0.75, version)
+
+
 def longer(index: int) -> Example:
     """For reinforcement: two to eight chunks."""
     return example(index, (2 + index // 4 % 7) * CHUNK, "longer")
@@ -45,14 +53,6 @@ def longer(index: int) -> Example:
 def held_out(index: int) -> Example:
     """Twelve chunks, and not trained on."""
     return example(index, 12 * CHUNK, "held out")
-
-
-def brief(index: int) -> Example:
-    """For imitation: several facts with nothing between them, most of them noted, to practise answers."""
-    number, version = divmod(index, VERSIONS)
-    turn, kind = divmod(number, len(RULER))
-    whole = example(turn * (len(RULER) + 1) + kind + 1, CHUNK, "brief")  # all but single needles
-    return noted(replace(whole, document="\n".join(facts_of(whole))), 0.75, version)
 
 
 def example(index: int, tokens: int, seed: str) -> Example:

@@ -21,32 +21,33 @@ from memagent.training.settings import load_training
 from memagent.types import Engine, Example, Sampling
 
 HERE = Path(__file__).parent
-PRESET = load_training(HERE.parent / "small.toml")
 MEMORIES = ("all facts", "the needed ones")
 
 
-async def answered(engine: Engine, example: Example, facts: tuple[str, ...]) -> bool:
-    """Whether all answers are given from a memory of these facts."""
+async def answered(engine: Engine, example: Example, facts: tuple[str, ...], answer_tokens: int) -> bool:
+    """Whether all answers are given, in so many tokens, from a memory of these facts."""
     prompts = load_prompts(HERE / "gated.toml").for_document(example.id, guards_turns=False, asks=False)
     messages = prompts.for_answer(example.problem, "\n".join(facts))
-    reply = (await engine.complete(messages, Sampling(PRESET.read.answer_tokens))).text
+    reply = (await engine.complete(messages, Sampling(answer_tokens))).text
     return all(answer in reply for answer in example.answers)
 
 
 async def measured(model: str, count: int) -> dict[str, dict[str, list[bool]]]:
     """For each task and kind of memory, whether each of so many questions was answered."""
     example, facts_of = (load_function(f"{HERE / 'data.py'}:{name}") for name in ("example", "facts_of"))
+    preset = load_training(HERE.parent / "small.toml")
     settings = EngineSettings(
-        engine="transformers", model=model, window_tokens=PRESET.engine.window_tokens, concurrency=32
+        engine="transformers", model=model, window_tokens=preset.engine.window_tokens, concurrency=32
     )
     found: dict[str, dict[str, list[bool]]] = defaultdict(dict)
     async with open_engine(settings) as engine:
         for name in MEMORIES:
             asked = [example(index, 500, "recall") for index in range(4 * count)]
             given = (facts_of(it) if name == MEMORIES[0] else it.evidence for it in asked)
-            right = await asyncio.gather(
-                *(answered(engine, it, facts) for it, facts in zip(asked, given, strict=True))
-            )
+            right = await asyncio.gather(*(
+                answered(engine, it, facts, preset.read.answer_tokens)
+                for it, facts in zip(asked, given, strict=True)
+            ))  # fmt: skip
             for it, was in zip(asked, right, strict=True):
                 found[it.task].setdefault(name, []).append(was)
     return found
