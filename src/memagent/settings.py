@@ -82,18 +82,17 @@ class EngineSettings(StrictModel):
         default=None, description="a tokenizer.json for a remote model, whose tokens are otherwise estimated"
     )
     window_tokens: Positive | None = Field(
-        default=None, description="the model's window, where the model does not say"
+        default=None,
+        description="the model's window; at most 8192 of a local model's are used unless this is set",
     )
     threads: Positive | None = Field(default=None, description="CPU threads for a local model")
     concurrency: Positive | None = Field(
-        default=None, description="calls in flight at most (16; 1 for an embedded model)"
+        default=None, description="calls in flight at most (16; 1 for a GGUF file)"
     )
     timeout_seconds: float = Field(default=600.0, gt=0, description="how long a call may take")
     connect_seconds: float = Field(default=10.0, gt=0, description="how long connecting may take")
     retries: int = Field(default=6, ge=0, description="how often a failed call is tried again")
-    discover: bool = Field(
-        default=True, description="whether ask and serve look for a model server on this machine"
-    )
+    discover: bool = Field(default=True, description="whether a model server on this machine is looked for")
 
     @field_validator("base_url")
     @classmethod

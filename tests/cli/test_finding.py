@@ -1,4 +1,4 @@
-"""With nothing said, `ask` and `serve` use a model server of this machine, and say so; `models` lists all."""
+"""With nothing said, all but measurements use a server of this machine, and say so; `models` lists all."""
 
 from __future__ import annotations
 
@@ -57,6 +57,17 @@ def test_each_uses_what_it_finds(found: Server, story: str, tmp_path: Path) -> N
     out = str(tmp_path / "table.csv")
     assert main(["ask", "--each", "Which facts?", str(Path(story).parent), "--out", out]) == 0
     assert asked_models(found) == {"reader-7b"}
+
+
+def test_notebooks_use_what_they_find(found: Server, story: str, tmp_path: Path) -> None:
+    kept = ["--notebooks", str(tmp_path / "kept")]
+    assert main(["notes", "new", "facts", "--about", "Which facts?", *kept]) == 0
+    assert found.requests == []
+    assert main(["notes", "add", "facts", story, *kept]) == 0
+    asked = len(found.asked)
+    assert asked_models(found) == {"reader-7b"}
+    assert main(["notes", "ask", "facts", "Which facts?", *kept]) == 0
+    assert len(found.asked) == asked + 1 and asked_models(found) == {"reader-7b"}
 
 
 def test_a_named_model_is_looked_for_by_its_name(

@@ -388,6 +388,18 @@ def test_templates_are_for_the_workflows_with_a_memory(tmp_path: Any) -> None:
         chosen_workflow(ReadSettings(templates="no.toml"), Trained())
 
 
+def test_templates_for_another_workflow_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    prompts = 'update = "{problem} {chunk} {memory}"\nanswer = "{problem} {memory}"'
+    path.write_text(f'{prompts}\nworkflow = "overwrite"', "utf-8")
+    settings = ReadSettings(templates=str(path))
+    assert (
+        chosen_workflow(settings.changed(workflow="overwrite"), Trained())[1].prompts.workflow == "overwrite"
+    )
+    with pytest.raises(SettingsError, match="are for overwrite, not for gated: set workflow to overwrite"):
+        chosen_workflow(settings, Trained())
+
+
 def test_an_adapter_brings_its_templates_for_its_own_workflow() -> None:
     templates = {"update": "{problem} {chunk} {memory} theirs", "answer": "{problem} {memory} theirs"}
     trained = Trained(templates=templates, workflow="overwrite")

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from memagent.cli.finding import with_found_model
 from memagent.cli.flags import PATH, Command, quiet_and_verbose, with_settings
 from memagent.cli.messages import tell
 from memagent.engines import open_engine
@@ -62,6 +63,7 @@ def command(
     from memagent.server.listening import listen
     from memagent.server.mcp import Places, serve
 
+    settings = with_found_model(settings, console, quiet)
     places = Places(opened_folders(folders), _free_folders(data), notebooks)
     known = read_keys(keys) if keys else Keys()
     with ExitStack() as closing_all:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
+from memagent.cli.finding import with_found_model
 from memagent.cli.flags import PATH, Command, quiet_and_verbose, with_settings
 from memagent.cli.memories import citations, say_changes, say_styled
 from memagent.cli.messages import say, say_json, tell, warn
@@ -109,6 +110,7 @@ def add(
     """
     notebook = Notebook(name, notebooks)
     document = _document(paths, text, follow_links)
+    settings = with_found_model(settings, console, quiet)
     for file in document.skipped:
         warn(console, f"left out: {file}")
     with ReadDisplay(console, quiet, [name]) as display:
@@ -179,6 +181,7 @@ def ask(
 ) -> int:
     """Answer a question from a notebook's memory alone."""
     notebook = Notebook(name, notebooks)
+    settings = with_found_model(settings, console, quiet)
 
     async def asked() -> int:
         async with open_engine(settings.engine) as engine:

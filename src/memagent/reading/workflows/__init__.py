@@ -91,7 +91,7 @@ def chosen_workflow(settings: ReadSettings, trained: Trained) -> tuple[str, Work
 
     The settings decide; what they leave open, an adapter does that was trained with a workflow and templates.
     Raises `SettingsError` for a workflow that is not there or cannot `screen` where it has to, and for
-    templates that cannot be used.
+    templates that cannot be used, or that are for another workflow.
     """
     name = settings.workflow or trained.workflow or DEFAULT
     if name not in WORKFLOWS:
@@ -106,6 +106,11 @@ def chosen_workflow(settings: ReadSettings, trained: Trained) -> tuple[str, Work
     prompts = workflow.prompts
     if settings.templates and workflow.templates:
         prompts = load_prompts(Path(settings.templates))
+        if prompts.workflow not in ("", name):
+            raise SettingsError(
+                f"the templates in {settings.templates} are for {prompts.workflow}, not for {name}: "
+                f"set workflow to {prompts.workflow}, or name other templates"
+            )
     elif trained.templates and name == trained.workflow:
         prompts = prompts_from(trained.templates, "the adapter's templates")
     return name, replace(workflow, prompts=prompts)
