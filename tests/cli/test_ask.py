@@ -48,6 +48,15 @@ def test_quiet_says_nothing_on_stderr(
     assert capsys.readouterr().err == ""
 
 
+def test_a_journal_is_no_part_of_the_document(
+    serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["ask", "Which facts?", str(story.parent), "--base-url", serve().base_url]
+    assert main([*words, "--trace", str(story.parent / "t.jsonl")]) == 2
+    assert "would be part of the document" in capsys.readouterr().err
+    assert not (story.parent / "t.jsonl").exists()
+
+
 def test_json_has_just_the_documented_fields(
     serve: Callable[..., Server], story: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -135,6 +135,7 @@ def test_an_endpoint_that_fails_ends_with_3(
         ([PRESET, "--set", "loss.kl_wight=1"], "loss: unknown setting 'kl_wight', did you mean 'kl_weight'?"),
         ([PRESET, "--set", "steps=many"], "steps is 'many': it must be a whole number"),
         ([PRESET, "--set", "steps"], "--set steps: write NAME=VALUE"),
+        ([PRESET, "--set", "loss=3", "--set", "loss.kl_weight=0"], "loss was set to 3 before"),
         ([PRESET, "--set", "rollout.groups=0"], "rollout.groups is 0: it must be above 0"),
         ([PRESET, "--set", "policy=tiny"], "policy is 'tiny': it must be a table"),
         (["collect", PRESET, "--out", "x", *flags("data.examples=[]", *NOWHERE)], "which examples?"),

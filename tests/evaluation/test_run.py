@@ -364,6 +364,9 @@ def test_needed_are_literal_answers_or_else_the_evidence() -> None:
     assert list(Needed.of(example, "f1").items) == [("Ada", "1843")]
     assert list(Needed.of(replace(example, answers=("yes",)), "f1").items) == [("Bob read",)]
     assert not Needed.of(replace(example, id="e-absent", evidence=()), "f1").items
+    lines = Needed.of(replace(example, answers=("yes",), evidence=("Ada\ncame",)), "f1")
+    lines.see('E1 "Ada\\ncame"')  # as a memory of excerpts has it
+    assert lines.captured
 
 
 def test_secrets_of_an_address_do_not_reach_the_rows(serve: Serve, tmp_path: Path, examples: str) -> None:

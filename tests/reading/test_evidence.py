@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -169,6 +170,24 @@ def test_pages_may_be_crossed_and_files_may_not() -> None:
     assert quoted("goes on", chunk) == Source("a.pdf", 4, 23, 31, "goes on.")
     assert quoted("Other file.", chunk) == Source("b.txt", None, 0, 11, "Other file.")
     assert quoted("goes on other file", chunk) is None
+
+
+def test_quotation_marks_of_the_next_file_are_no_part_of_a_passage() -> None:
+    first, second = 'He said "no"', '"Ryder took it," said Holmes.'
+    text = first + "Ryder took it." + second
+    places = (0, len(first), len(text) - len(second), len(text))
+    parts = (Part(f"{n}.txt", *span, offset=span[0]) for n, span in enumerate(pairwise(places)))
+    chunk = chunk_of(text, *parts)
+    assert quoted("Ryder took it", chunk) == Source("1.txt", None, 0, 14, "Ryder took it.")
+    assert quoted("He said no", chunk) == Source("0.txt", None, 0, 12, first)
+
+
+def test_other_words_at_the_same_place_of_a_file_that_changed_are_kept() -> None:
+    before = excerpt("The release is planned for 4 December.")
+    now = "The release has moved to May."
+    assert kept(f'ADD "{now}"', now, before) == [before.source.excerpt, now]
+    longer = now + " It was decided on Tuesday, by all of them."
+    assert kept(f'ADD "{longer}"', longer, before) == [before.source.excerpt, longer]
 
 
 def test_the_oldest_goes_first_and_what_was_promoted_last() -> None:

@@ -141,7 +141,14 @@ def test_unchanged_below_memory_is_unchanged() -> None:
     assert read_gated("MEMORY\n", OLD, GATED) == Verdict("keep")
 
 
-@pytest.mark.parametrize("reply", ["UNCHANGED\n\nThis chunk is about ships.", "Unchanged\n- rent: 900"])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "UNCHANGED\n\nThis chunk is about ships.",
+        "Unchanged\n- rent: 900",
+        f"UNCHANGED\n\nThe memory says that {OLD}; nothing is new.",
+    ],
+)
 def test_unchanged_with_more_is_not_explained_by_the_marker(reply: str) -> None:
     for prompts in (GATED, UNMARKED):
         assert read_gated(reply, OLD, prompts) == Verdict("ask", reply)

@@ -169,6 +169,28 @@ def test_an_answer_from_notes_on_several_chunks_has_the_sources_of_all() -> None
     assert [it.source is not None for it in made.statements] == [True, True]
 
 
+def test_a_reply_that_is_asked_about_has_its_sources() -> None:
+    text = "The lamp stands in Oslo, green.\n\n" + "Nothing. " * 400 + "\n\nThe anchor lies in Bergen.\n"
+
+    def replies(messages: tuple[Message, ...]) -> str:
+        prompt = messages[-1].content
+        if "<chunk" not in prompt:
+            return "MEMORY" if "what the reader wrote" in prompt else "No."
+        said = [it for it in ("The lamp stands in Oslo", "The anchor lies in Bergen") if it in prompt]
+        return f"MEMORY\n{said[-1]}." if said and "<chunk" in prompt.partition(said[-1])[0] else "UNCHANGED"
+
+    settings = ReadSettings(cite=True, chunk_tokens=300)
+    made = Read("Where?", text_document(text, "a.txt"), ScriptedEngine(replies), settings)
+
+    async def run() -> list[str]:
+        return [it.memory async for it in made]
+
+    memories = asyncio.run(run())
+    assert memories[-2:] == ["The anchor lies in Bergen."] * 2 and "Oslo" in memories[-3]
+    (remembered,) = made.progress.statements
+    assert remembered.source and remembered.source.excerpt == "The anchor lies in Bergen."
+
+
 @pytest.mark.parametrize("workflow", ["full", "rag", "truncate"])
 def test_without_a_memory_the_whole_document_is_searched(workflow: str) -> None:
     made = read(STORY, "", "Catherine Cusack was maid. It was in Vienna, in 1812.", workflow)

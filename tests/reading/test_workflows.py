@@ -352,6 +352,18 @@ def test_map_reduce_shortens_notes_that_are_too_many() -> None:
     assert answer.split()[2:] == wanted
 
 
+def test_map_reduce_keeps_notes_that_the_model_would_not_note_again() -> None:
+    first = notes_on(8)
+
+    def reply(messages: Any) -> str:
+        prompt = messages[-1]["content"]
+        return "UNCHANGED" if "<chunk" in prompt and "note0" in prompt else first(messages)
+
+    engine = Recorder(reply)
+    answer, conversations = reading("map_reduce", story(), engine)
+    assert "note0" in answer and sum("note0" in it.memory for it in conversations) == 2
+
+
 def test_map_reduce_shortens_notes_that_the_model_finds_too_long() -> None:
     class Narrow(Recorder):
         last = 150

@@ -476,6 +476,13 @@ def test_what_is_there_stays(tmp_path: Path, tokenizer: Any) -> None:
     assert (tmp_path / "out").read_text() == "dear"
 
 
+def test_settings_beside_an_adapter_stay(tmp_path: Path, smollm: Any, whole_tokenizer: Any) -> None:
+    (tmp_path / "out.toml").write_text("steps = 1")
+    with pytest.raises(SettingsError, match=r"out\.toml exists already"):
+        export_policy(smollm, whole_tokenizer, "gguf-adapter", tmp_path / "out.gguf")
+    assert os.listdir(tmp_path) == ["out.toml"]
+
+
 def test_a_place_that_cannot_be_written(tmp_path: Path, tokenizer: Any) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingsError, match="cannot be written"):

@@ -22,6 +22,7 @@ pytest.importorskip("transformers")
 from runs import PRESET, Told, lines, settings, start, train, weights  # noqa: E402
 
 from memagent.errors import SettingsError, TrainingError  # noqa: E402
+from memagent.tasks import write_examples  # noqa: E402
 from memagent.training import checkpoint, loop  # noqa: E402
 from memagent.training.loop import trained_policy  # noqa: E402
 from memagent.training.optimization.sequences import group_sequences  # noqa: E402
@@ -100,6 +101,14 @@ def test_the_rows_of_each_evaluation_stay_with_the_run(whole: Path) -> None:
         rows = [json.loads(line) for line in (it / "rows.jsonl").read_text("utf-8").splitlines()]
         assert len({row["example_id"] for row in rows}) == 8
         assert all("held out" in row["example_id"] for row in rows)
+
+
+def test_a_run_that_begins_anew_has_held_out_examples_of_its_own(folder: Path) -> None:
+    run = folder / "anew"
+    run.mkdir()
+    write_examples(run / "held_out.jsonl", [Example("of other settings", "mine", "?", "a", ("a",), 1)])
+    train(settings(folder, "steps=1"), run, resume=True)
+    assert "of other settings" not in (run / "held_out.jsonl").read_text("utf-8")
 
 
 def test_a_seed_decides_a_run(folder: Path, whole: Path) -> None:

@@ -78,10 +78,13 @@ def test_attempts_have_the_conversations_of_a_read(workflow: str) -> None:
             assert (attempt.answer, attempt.reward, attempt.error) == (answer, answer == "Ada", None)
 
 
-def test_each_call_of_each_attempt_has_a_seed_of_its_own() -> None:
+@pytest.mark.parametrize("workflow", ["gated", "parallel", "map_reduce"])
+def test_each_call_of_each_attempt_has_a_seed_of_its_own(workflow: str) -> None:
     engine, again, other = Sampler(), Sampler(), Sampler()
+    for one in (engine, again, other):
+        one.model = replace(one.model, calls=8)
     for one in (engine, again):
-        groups(one)
+        groups(one, settings=SETTINGS.changed(workflow=workflow))
     seeds = [sampling.seed for _, sampling in engine.calls]
     assert len(set(seeds)) == len(seeds) > 40 and None not in seeds
     assert sorted(map(str, again.calls)) == sorted(map(str, engine.calls))

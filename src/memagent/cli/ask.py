@@ -117,6 +117,8 @@ def command(
     if needless := [name for name in ("out", "verify", "ray") if each[name]]:
         raise SettingsError(f"--{needless[0]} is for --each: add it, or leave --{needless[0]} out")
     spending = Spending(settings.read, each["max_tokens"], each["max_cost"])
+    if trace:
+        _check_place(trace, paths)
     document = open_document(*paths, follow_links=follow_links)
     _say_left_out(document.skipped, console)
     for source in document.sources:
@@ -260,6 +262,15 @@ async def _answer(
     if passed_over := read.progress.passed_over:
         warn(console, f"{passed_over} of {read.progress.chunks} chunks were passed over (--screen)")
     return question, read.result
+
+
+def _check_place(trace: Path, paths: Sequence[str]) -> None:
+    """Raise `SettingsError` for a journal that would be part of the document."""
+    place = trace.resolve()
+    if folder := next((it for it in paths if place.is_relative_to(Path(it).resolve())), None):
+        raise SettingsError(
+            f"--trace {trace} would be part of the document {folder}: name a place outside of it"
+        )
 
 
 def _check_trace(path: Path) -> None:

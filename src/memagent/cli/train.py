@@ -172,6 +172,10 @@ def overrides(pairs: Sequence[str]) -> dict[str, Any]:
         table = tables
         for part in path:
             table = table.setdefault(part, {})
+            if not isinstance(table, dict):
+                raise SettingsError(
+                    f"--set {pair}: {part} was set to {table!r} before: leave out one of the two"
+                )
         table[last] = value
     return tables
 

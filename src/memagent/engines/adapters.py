@@ -99,7 +99,7 @@ def trained_with(adapter: Path | None) -> Trained:
     """
     if adapter is None:
         return Trained()
-    beside = _toml_of(adapter)
+    beside = trained_file(adapter)
     told = read_toml(beside) if beside.is_file() else {}
     in_header = build(_Budgets, _header_budgets(adapter), str(adapter))
     table: dict[str, object] = {name: told.pop(name) for name in ("workflow", "budgets") if name in told}
@@ -120,10 +120,11 @@ def write_trained(adapter: Path, trained: Trained) -> None:
     if trained.budgets:
         lines += ["", "[budgets]", *(f"{name} = {tokens}" for name, tokens in trained.budgets.items())]
     if lines:
-        write_whole(_toml_of(adapter), "\n".join(lines) + "\n")
+        write_whole(trained_file(adapter), "\n".join(lines) + "\n")
 
 
-def _toml_of(adapter: Path) -> Path:
+def trained_file(adapter: Path) -> Path:
+    """Where it stands what an adapter was trained with."""
     return adapter / _PEFT_TOML if adapter.is_dir() else adapter.with_suffix(".toml")
 
 

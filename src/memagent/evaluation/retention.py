@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
+from memagent.reading.excerpts import escaped
 from memagent.tasks.scoring import substring_match
 from memagent.types import Example
 
@@ -38,7 +39,7 @@ class Needed:
         )
         if found:
             return cls([(answer,) for answer in found] if scorer == "string_match_all" else [found])
-        return cls([(passage,) for passage in example.evidence])
+        return cls([tuple({passage: 0, escaped(passage): 0}) for passage in example.evidence])
 
     def see(self, memory: str) -> None:
         """Look at the next memory of the attempt."""

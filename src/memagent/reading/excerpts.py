@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from memagent.errors import SettingsError
 from memagent.prompts import ENOUGH, MEMORY, UNCHANGED
-from memagent.reading.sources import Source, source_at
+from memagent.reading.sources import Source, file_span, source_at
 from memagent.reading.wording import is_telling, place_of
 from memagent.types import Chunk
 
@@ -53,10 +53,10 @@ def memory_of(excerpts: Iterable[Excerpt]) -> str:
         source = it.source
         if source.file != file:
             file = source.file
-            lines.append(f'file "{_escaped(file)}"')
+            lines.append(f'file "{escaped(file)}"')
         page = "" if source.page is None else f"page {source.page}, "
         promoted = ", promoted" if it.promoted else ""
-        lines.append(f'E{number} "{_escaped(source.excerpt)}" ({page}{source.start}-{source.end}{promoted})')
+        lines.append(f'E{number} "{escaped(source.excerpt)}" ({page}{source.start}-{source.end}{promoted})')
     return "\n".join(lines)
 
 
@@ -78,7 +78,8 @@ def excerpts_of(memory: str) -> list[Excerpt]:
     return found
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """A text on one line, as a memory of excerpts has it."""
     return re.sub(r"[\\\n\r]", lambda it: _ESCAPES[it.group()], text)
 
 
@@ -123,14 +124,19 @@ def quoted(text: str, chunk: Chunk) -> Source | None:
     first, _, _ = text.partition("\n")
     for words in dict.fromkeys((text, inside[1] if inside else text, first)):
         if is_telling(words) and (place := place_of(words, chunk.text)):
-            return source_at(chunk, *(chunk.start + it for it in _rounded(chunk.text, *place)))
+            return source_at(chunk, *_rounded(chunk, chunk.start + place[0], chunk.start + place[1]))
     return None
 
 
-def _rounded(text: str, start: int, end: int) -> tuple[int, int]:
-    """A place with the article and the quotation mark before it, and the punctuation behind it."""
-    before, behind = _BEFORE.search(text, max(start - 8, 0), start), _BEHIND.match(text, end)
-    return before.start() if before else start, behind.end() if behind else end
+def _rounded(chunk: Chunk, start: int, end: int) -> tuple[int, int]:
+    """A span with the article and quotation mark before it, and the punctuation behind it, in its file."""
+    low, high = (place - chunk.start for place in file_span(chunk, start))
+    first, last = start - chunk.start, end - chunk.start
+    before = _BEFORE.search(chunk.text, max(first - 8, low), first)
+    behind = _BEHIND.match(chunk.text, last, high)
+    return chunk.start + (before.start() if before else first), chunk.start + (
+        behind.end() if behind else last
+    )
 
 
 def _commands(lines: Sequence[str], chunk: Chunk) -> list[tuple[str, str]]:
@@ -193,7 +199,9 @@ def _with(excerpts: Sequence[Excerpt], source: Source) -> list[Excerpt]:
 
 
 def _holds(one: Source, other: Source) -> bool:
-    return one.file == other.file and one.start <= other.start and other.end <= one.end
+    """Whether one is around the other, in files of the same name and with the same words."""
+    within = one.file == other.file and one.start <= other.start and other.end <= one.end
+    return within and one.excerpt[other.start - one.start : other.end - one.start] == other.excerpt
 
 
 def _same(one: str, other: str) -> bool:

@@ -62,7 +62,7 @@ def read_overwrite(reply: str, memory: str, prompts: Prompts) -> Verdict:  # noq
 
 
 def read_gated(reply: str, memory: str, prompts: Prompts) -> Verdict:
-    """The reply by its markers; `ask` where it has none that explain it and would drop most of the memory.
+    """The reply by its markers; `ask` where they contradict it, or where it has none and would drop most.
 
     Asks only if `prompts.asks`. In training pass `replace(prompts, asks=False)`: there the markers alone
     decide. An empty memory is never enough.
@@ -71,7 +71,8 @@ def read_gated(reply: str, memory: str, prompts: Prompts) -> Verdict:
     verdict = replace(verdict, text=prompts.restore(verdict.text))
     if not memory and verdict.action != "replace":
         verdict = replace(verdict, action="replace" if verdict.text else "keep")
-    if verdict.action == "ask" and not (prompts.asks and _drops_most(verdict.text, memory)):
+    doubtful = _contradicted(verdict.text) or _drops_most(verdict.text, memory)
+    if verdict.action == "ask" and not (prompts.asks and doubtful):
         verdict = replace(verdict, action="replace")
     return replace(verdict, enough=verdict.enough and bool(verdict.memory_after(memory)))
 
@@ -156,6 +157,11 @@ def _bare(line: str) -> str:
     if len(line) > _SHORT_CHARACTERS:
         return line
     return " ".join(re.sub(r"[^\w\s]|_", " ", line.replace("\\boxed", "")).split()).upper()
+
+
+def _contradicted(text: str) -> bool:
+    """Whether a text that goes on says first that nothing changes."""
+    return _bare(text.partition("\n")[0]) == UNCHANGED
 
 
 def _drops_most(text: str, memory: str) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from memagent.reading.wording import UNSPACED, is_telling, place_of, says
-from memagent.types import Chunk, Conversation
+from memagent.types import Chunk, Conversation, Part
 
 _SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？])|\n+")
 _TEXT_END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？])|\n[ \t]*(?:\r?\n[ \t]*)+")
@@ -25,6 +25,7 @@ _CONTEXT = 200
 """At most so many characters of its sentence are shown on either side of what a source says."""
 
 _MOST_DROPPED = 1000
+_MOST_ENDED = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +83,14 @@ class Provenance:
 
     def __init__(self, statements: Iterable[Statement] = ()) -> None:
         self._chunks: dict[int, Chunk] = {}
+        self._ended: dict[int, None] = {}  # chunks that were read: a question about the reply may still come
         self._statements = {it.text: it.source for it in statements}
         self._dropped: dict[str, Source] = {}  # out of the memory, but may come back
 
     def chunk(self, chunk: Chunk) -> None:
         """A chunk is about to be read."""
         self._chunks[chunk.index] = chunk
+        self._ended.pop(chunk.index, None)
 
     def update(self, conversation: Conversation) -> None:
         """The memory was written: statements that are new come from the chunk that was read."""
@@ -104,7 +107,9 @@ class Provenance:
             del self._dropped[oldest]
         self._statements = statements
         if chunk and span and span[1] == chunk.end:
-            self._chunks.pop(chunk.index, None)
+            self._ended[chunk.index] = None
+        for ended in list(self._ended)[:-_MOST_ENDED]:
+            del self._ended[ended], self._chunks[ended]
 
     @property
     def memory(self) -> tuple[Statement, ...]:
@@ -152,17 +157,27 @@ def source_at(chunk: Chunk, start: int, end: int, *, sentence: bool = False) -> 
 
     None if it goes beyond one file. Of several pages, the one where it begins is told.
     """
-    part = next(part for part in chunk.parts if start < part.end)
-    same = [it for it in chunk.parts if (it.source, it.offset) == (part.source, part.offset)]
-    if end > same[-1].end:
+    low, high = file_span(chunk, start)
+    if end > high:
         return None
     if sentence:
-        low, high = same[0].start - chunk.start, same[-1].end - chunk.start
-        place = _with_sentence(chunk.text, (start - chunk.start, end - chunk.start), low, high)
+        place = (start - chunk.start, end - chunk.start)
+        place = _with_sentence(chunk.text, place, low - chunk.start, high - chunk.start)
         start, end = chunk.start + place[0], chunk.start + place[1]
-        part = next(part for part in chunk.parts if start < part.end)
+    part = _part_at(chunk, start)
     excerpt = chunk.text[start - chunk.start : end - chunk.start]
     return Source(part.source, part.page, start - part.offset, end - part.offset, excerpt)
+
+
+def file_span(chunk: Chunk, start: int) -> tuple[int, int]:
+    """The span of the file at a place of the whole document, as much of it as the chunk holds."""
+    part = _part_at(chunk, start)
+    same = [it for it in chunk.parts if (it.source, it.offset) == (part.source, part.offset)]
+    return same[0].start, same[-1].end
+
+
+def _part_at(chunk: Chunk, start: int) -> Part:
+    return next(part for part in chunk.parts if start < part.end)
 
 
 def _with_sentence(text: str, place: tuple[int, int], low: int, high: int) -> tuple[int, int]:

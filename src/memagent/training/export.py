@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from memagent.engines.adapters import BUDGETS, write_trained
+from memagent.engines.adapters import BUDGETS, trained_file, write_trained
 from memagent.engines.llamacpp.embedded import QUANTISATION, requantise
 from memagent.engines.torch.gguf_layout import GgufLayout, layout_of
 from memagent.errors import SettingsError
@@ -63,8 +63,9 @@ def export_policy(
         raise SettingsError(
             "the policy has no LoRA, all its weights were trained: export it as merged or gguf"
         )
-    if out.exists():
-        raise SettingsError(f"{out} exists already: delete it, or name another place")
+    for place in (out, trained_file(out)) if to == "gguf-adapter" else (out,):
+        if place.exists():
+            raise SettingsError(f"{place} exists already: delete it, or name another place")
     try:
         with written_whole(out) as place:
             match to:

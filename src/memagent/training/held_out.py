@@ -32,6 +32,11 @@ class HeldOut:
             run.mkdir(parents=True, exist_ok=True)
             write_examples(self._examples, data.first(wanted.count))
 
+    @staticmethod
+    def forget(run: Path) -> None:
+        """Delete the examples of a folder whose run begins anew: they may be of other settings."""
+        (run / "held_out.jsonl").unlink(missing_ok=True)
+
     def due(self, step: int) -> bool:
         """Whether the policy is to be evaluated after so many steps."""
         wanted = self._settings.evaluation

@@ -20,6 +20,7 @@ from memagent.reading.budgets import given_budgets
 from memagent.reading.workflows import chosen_workflow
 from memagent.training import checkpoint
 from memagent.training.data import load_data
+from memagent.training.held_out import HeldOut
 from memagent.training.imitation.warm_start import imitate
 from memagent.training.metrics import open_metrics
 from memagent.training.optimization.policy import Policy, load_policy
@@ -71,6 +72,8 @@ async def train(
             if state:
                 policy.load_weights(state["weights"])
                 run.position, run.optimizer = TrainingPosition(**state["position"]), state["optimizer"]
+            elif ranks.main:
+                HeldOut.forget(folder)
             if not only_warm_start:
                 check_reinforcement(run)
             await imitate(run)

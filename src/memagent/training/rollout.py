@@ -133,13 +133,15 @@ class _Recorder:
         self.model = engine.model
         self._engine = engine
         self._seed = seed
+        self._begun = 0
         self._calls: list[tuple[tuple[Message, ...], Completion]] = []
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """As the engine behind does it. One seed for all calls would give them the same random numbers."""
         if self._seed is not None:
-            seed = random.Random(f"{self._seed}/{len(self._calls)}").getrandbits(31)
+            seed = random.Random(f"{self._seed}/{self._begun}").getrandbits(31)
             sampling = replace(sampling, seed=seed)
+        self._begun += 1
         completion = await self._engine.complete(messages, sampling)
         self._calls.append((messages, completion))
         return completion

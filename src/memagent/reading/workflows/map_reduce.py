@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 
 from memagent.concurrency import side_by_side
+from memagent.documents.tokens import shorten
 from memagent.errors import ContextOverflowError
 from memagent.prompts import CLOSING, MEMORY, UNCHANGED, Prompts, sections
 from memagent.reading.conversations import Reading
@@ -53,7 +55,7 @@ async def map_reduce(
             count = reading.model.count_tokens
             groups = await asyncio.to_thread(_note_chunks, notes, budgets.chunk_tokens, count)
             notes = []
-            async for conversation in _take_notes(reading, groups, notes):
+            async for conversation in _take_notes(reading, groups, notes, again=True):
                 yield conversation
         try:
             answer = await reading.answer(BETWEEN.join(notes))
@@ -67,12 +69,20 @@ async def map_reduce(
 
 
 async def _take_notes(
-    reading: Reading, chunks: AsyncIterable[Chunk] | Iterable[Chunk], notes: list[str]
+    reading: Reading, chunks: AsyncIterable[Chunk] | Iterable[Chunk], notes: list[str], again: bool = False
 ) -> AsyncGenerator[Conversation, None]:
-    """Read each chunk with nothing in memory, and append what is noted down of it to `notes`, in order."""
+    """Read each chunk with nothing in memory, and append what is noted down of it to `notes`, in order.
+
+    Where the chunks are notes, read `again`, those of which none are taken stay, cut at a memory's size.
+    """
 
     async def take(chunk: Chunk) -> list[Conversation]:
-        return [update async for update in reading.update(chunk, "", read_gated)]
+        updates = [update async for update in reading.update(chunk, "", read_gated)]
+        if again and updates and not updates[-1].memory:
+            limit, count_tokens = reading.budgets.memory_tokens, reading.model.count_tokens
+            memory = await asyncio.to_thread(shorten, chunk.text, limit, count_tokens)
+            updates[-1] = replace(updates[-1], memory=memory)
+        return updates
 
     async with aclosing(side_by_side(take, chunks, reading.model.calls)) as taken:
         async for updates in taken:
