@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from memagent.reports import drawing
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_MOST_TIMES = 4
 _STYLES = 8  # lines that `drawing.style` tells apart
 _OURS: dict[str, Any] = {"color": "#0072B2"}
 _PEERS: dict[str, Any] = {"color": "#F0C870", "hatch": "///", "edgecolor": "#333333"}
@@ -51,23 +52,29 @@ def draw(results: Sequence[dict[str, Any]], file: Path) -> None:
 
 
 def _draw_scores(panel: Axes, setting: str, results: Sequence[dict[str, Any]]) -> None:
-    """A bar for each reader, the fastest on top, with its score for each kind of problem."""
+    """A bar for each reader, the fastest on top, with its score for each kind of problem.
+
+    One that takes many times as long as most is cut, and tells its seconds.
+    """
     kinds = list(dict.fromkeys(outcome["kind"] for outcome in results[0]["clean"]))
     ranked = sorted(results, key=lambda it: -fmean(outcome["seconds"] for outcome in it["clean"]))
     labelled = {True: "ours", False: "other people's"}
+    longest = _MOST_TIMES * median(fmean(outcome["seconds"] for outcome in it["clean"]) for it in results)
     for place, it in enumerate(ranked):
-        seconds = fmean(outcome["seconds"] for outcome in it["clean"])
+        whole = fmean(outcome["seconds"] for outcome in it["clean"])
+        seconds = min(whole, longest)
         scores = (fmean(out["score"] for out in it["clean"] if out["kind"] == kind) for kind in kinds)
         how = _OURS if it["ours"] else _PEERS
         panel.barh(place, seconds, label=labelled.pop(it["ours"], None), **how)
-        told = " / ".join(f"{score:.2f}" for score in scores)
+        cut = f" ({whole:.0f} s)" if whole > longest else ""
+        told = " / ".join(f"{score:.2f}" for score in scores) + cut
         panel.annotate(
             told, (seconds, place), textcoords="offset points", xytext=(6, 0), va="center", fontsize=10
         )
     panel.set_yticks(range(len(ranked)), [it["name"] for it in ranked])
     panel.margins(x=0.3)
     panel.grid(visible=False, axis="y")
-    panel.set_xlabel("seconds a read")
+    panel.set_xlabel("seconds per read")
     panel.set_title(f"{_TOLD[setting]}: time, and score for\n{' / '.join(kinds)}")
     panel.legend(fontsize=10, loc="upper right", frameon=False)
 
@@ -85,7 +92,7 @@ def _draw_lengths(panel: Axes, results: Sequence[dict[str, Any]]) -> None:
     panel.set_xticks(chunks, [str(count) for count in chunks])
     panel.set_xticks([], minor=True)
     panel.set_xlabel("chunks of 5000 tokens")
-    panel.set_ylabel("seconds a read")
+    panel.set_ylabel("seconds per read")
     panel.set_title("Time by length (exponent)")
     panel.legend(fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
 

@@ -21,11 +21,13 @@ import pytest
 from test_opening import docx, office, passed, pdf, read, text_of, zipped
 
 from memagent import DocumentError, open_document
+from memagent.documents import converters
 from memagent.documents.chunking import split
 from memagent.documents.conversion import Limits, cache_folder, convert
 from memagent.documents.files import look_at
 
 WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+RELATION = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 MATH = "http://schemas.openxmlformats.org/officeDocument/2006/math"
 
 
@@ -77,6 +79,37 @@ def sheet(rows: bytes) -> bytes:
     return file.getvalue()
 
 
+def form_pdf(field: str) -> bytes:
+    """A PDF of one page with one field."""
+    text = "BT /F1 12 Tf 72 700 Td (Tenant:) Tj 0 -20 Td (The last line.) Tj ET"
+    objects = [
+        "<< /Type /Catalog /Pages 2 0 R /AcroForm << /Fields [6 0 R] /DA (/F1 12 Tf 0 g) "
+        "/DR << /Font << /F1 3 0 R >> >> >> >>",
+        "<< /Type /Pages /Kids [4 0 R] /Count 1 >>",
+        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+        "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 5 0 R "
+        "/Resources << /Font << /F1 3 0 R >> >> /Annots [6 0 R] >>",
+        f"<< /Length {len(text)} >>\nstream\n{text}\nendstream",
+        f"<< /Type /Annot /Subtype /Widget /FT /Tx /T (tenant) /F 4 /P 4 0 R /DA (/F1 12 Tf 0 g) {field} >>",
+    ]
+    body = "".join(f"{number} 0 obj\n{content}\nendobj\n" for number, content in enumerate(objects, 1))
+    return f"%PDF-1.7\n{body}trailer\n<< /Size {len(objects) + 1} /Root 1 0 R >>\n%%EOF\n".encode()
+
+
+def rewritten(content: bytes, name: str, *changes: tuple[str, str]) -> bytes:
+    """A zip file in which the text of the parts whose names begin so is replaced."""
+    with zipfile.ZipFile(BytesIO(content)) as archive:
+        parts = {part: archive.read(part) for part in archive.namelist()}
+    file = BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for part, old in parts.items():
+            for before, after in changes if part.startswith(name) else ():
+                assert before.encode() in old
+                old = old.replace(before.encode(), after.encode())
+            archive.writestr(part, old)
+    return file.getvalue()
+
+
 # What each format gives
 
 
@@ -119,6 +152,20 @@ def test_a_scanned_pdf_is_an_error_and_named_in_a_directory(tmp_path: Path) -> N
     assert passed(document).skipped == (f"{tmp_path / 'scan.pdf'} has no text (scanned? run OCR first)",)
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("/Rect [200 690 400 710] /V (Ada Lovelace)", "Ada Lovelace\n"),
+        ("/Rect [200 690 400 710]", ""),
+        ("/Rect (no) /V 99 0 R /AP << /N 99 0 R >> /Kids [6 0 R] /Parent 6 0 R", ""),
+    ],
+    ids=["filled", "empty", "broken"],
+)
+def test_a_pdf_gives_what_its_form_was_filled_in_with(tmp_path: Path, field: str, value: str) -> None:
+    (tmp_path / "a.pdf").write_bytes(form_pdf(field))
+    assert read(tmp_path / "a.pdf") == f"Tenant:\nThe last line.\n{value}\n"
+
+
 @office
 def test_a_sheet_has_whole_numbers_and_empty_cells(tmp_path: Path) -> None:
     openpyxl = pytest.importorskip("openpyxl")
@@ -141,6 +188,29 @@ def test_a_sheet_has_whole_numbers_and_empty_cells(tmp_path: Path) -> None:
         "| sum | =SUM(B2:B4) |",
         *("", "## Empty", "", "", ""),
     ]
+
+
+@office
+def test_a_formula_whose_result_is_empty_was_computed(tmp_path: Path) -> None:
+    cells = '<c t="str"><f>IF(A1,"late","")</f><v>{}</v></c>'
+    row = f"<row>{cells.format('')}{cells.format('late')}<c><f>SUM(A1)</f><v></v></c></row>"
+    (tmp_path / "a.xlsx").write_bytes(sheet(row.encode()))
+    assert "|  | late | =SUM(A1) |" in read(tmp_path / "a.xlsx")
+
+
+@office
+@pytest.mark.parametrize("before", range(2**20 - 20, 2**20 - 10, 4))
+def test_a_formula_under_a_prefix(tmp_path: Path, before: int) -> None:
+    """It is found wherever the file is cut into blocks."""
+    main = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+    head = f'<sheets:worksheet xmlns:sheets="{main}"><sheets:sheetData><sheets:row>'
+    head += " " * (before - len(head))
+    text = f"{head}<sheets:c><sheets:f>SUM(B1:C9)</sheets:f></sheets:c>"
+    text += "</sheets:row></sheets:sheetData></sheets:worksheet>"
+    old = f'<worksheet xmlns="{main}"><sheetData></sheetData></worksheet>'
+    (tmp_path / "a.xlsx").write_bytes(rewritten(sheet(b""), "xl/worksheets/", (old, text)))
+    with (tmp_path / "a.xlsx").open("rb") as file:
+        assert "| =SUM(B1:C9) |" in "".join(converters.xlsx(file))
 
 
 @office
@@ -176,6 +246,15 @@ def test_a_word_file_keeps_headings_lists_tables_links_and_equations(tmp_path: P
     assert "It says E=mc^(2)(a)/(b) here." in text
     assert "| a | b |\n| --- | --- |\n| c | d |" in text
     assert "Title" in text
+
+
+@office
+def test_a_word_file_keeps_fields_tagged_text_and_what_was_moved(tmp_path: Path) -> None:
+    kinds = ("fldSimple", "moveTo", "moveFrom", "customXml", "ins", "del")
+    runs = "".join(f"<w:{kind}><w:r><w:t>{kind} </w:t></w:r></w:{kind}>" for kind in kinds)
+    old = "<w:r><w:t>text</w:t></w:r>"
+    (tmp_path / "a.docx").write_bytes(rewritten(docx("text"), "word/", (old, runs)))
+    assert read(tmp_path / "a.docx").split() == ["fldSimple", "moveTo", "customXml", "ins"]
 
 
 def test_an_odt_file(tmp_path: Path) -> None:
@@ -224,6 +303,69 @@ def test_slides_are_pages(tmp_path: Path) -> None:
         (page, f"{title}\n\n| x | y |\n| --- | --- |\n\nNotes: Say {title}.\n\n")
         for page, title in ((1, "First"), (2, "Second"))
     ]
+
+
+DIAGRAM = "http://schemas.openxmlformats.org/drawingml/2006/diagram"
+DRAWING = "http://schemas.openxmlformats.org/drawingml/2006/main"
+
+
+@office
+def test_a_slide_gives_the_text_of_its_diagram() -> None:
+    pptx = pytest.importorskip("pptx")
+    from pptx.opc.package import Part
+    from pptx.opc.packuri import PackURI
+
+    show = pptx.Presentation()
+    slide = show.slides.add_slide(show.slide_layouts[6])
+    frame = slide.shapes.add_table(1, 1, 0, 0, 9, 9)._element.graphic.graphicData
+    texts = "".join(f"<a:p><a:r><a:t>{text}</a:t></a:r></a:p>" for text in ("First, dig.", "", "Then plant."))
+    data = f'<dataModel xmlns="{DIAGRAM}" xmlns:a="{DRAWING}"><pt><t>{texts}</t></pt></dataModel>'.encode()
+    kind = "application/vnd.openxmlformats-officedocument.drawingml.diagramData+xml"
+    part = Part(PackURI("/ppt/diagrams/data1.xml"), kind, show.part.package, data)
+    number = slide.part.relate_to(part, f"{RELATION}/diagramData")
+    for identifier in (number, "rId99"):  # the second is not there
+        reference = frame.makeelement(f"{{{DIAGRAM}}}relIds", {f"{{{RELATION}}}dm": identifier})
+        frame.append(reference)
+    frame.remove(frame[0])
+    frame.set("uri", DIAGRAM)
+    file = BytesIO()
+    show.save(file)
+    assert list(converters.pptx(file)) == ["First, dig.\nThen plant.\n\n\f"]
+
+
+@office
+def test_a_slide_gives_charts_of_all_kinds() -> None:
+    pptx = pytest.importorskip("pptx")
+    from pptx.chart.data import CategoryChartData, XyChartData
+    from pptx.enum.chart import XL_CHART_TYPE
+
+    bars, dots = CategoryChartData(), XyChartData()
+    for year in ("2019", "2020"):
+        bars.add_category(year).add_sub_category("spring")
+    bars.add_series("rent", (1, 0.1 + 0.2))
+    bars.add_series("food", (None, 4))
+    for place in (1, 2):
+        series = dots.add_series(f"line {place}")
+        series.add_data_point(place, 5)
+        series.add_data_point(place + 1, 6)
+    show = pptx.Presentation()
+    for kind, data in ((XL_CHART_TYPE.BAR_CLUSTERED, bars), (XL_CHART_TYPE.XY_SCATTER, dots)):
+        slide = show.slides.add_slide(show.slide_layouts[6])
+        chart = slide.shapes.add_chart(kind, 0, 0, 9, 9, data).chart
+        chart.has_title = True
+        chart.chart_title.text_frame.text = "In thousands"
+    file = BytesIO()
+    show.save(file)
+    tables = [
+        "|  | 2019 | 2020 |\n| --- | --- | --- |\n|  | spring | spring |\n"
+        "| rent | 1 | 0.3 |\n| food |  | 4 |",
+        "|  | 1 | 2 |\n| --- | --- | --- |\n| line 1 | 5 | 6 |\n|  | 2 | 3 |\n| line 2 | 5 | 6 |",
+    ]
+    with zipfile.ZipFile(file) as archive:
+        (bar,) = (name for name in archive.namelist() if b"c:barChart" in archive.read(name))
+    solid = rewritten(file.getvalue(), bar, ("c:barChart", "c:bar3DChart"))
+    for content in (file.getvalue(), solid):
+        assert list(converters.pptx(BytesIO(content))) == [f"In thousands\n\n{it}\n\n\f" for it in tables]
 
 
 # Limits
@@ -380,6 +522,24 @@ def test_the_cache_is_bounded_and_keeps_what_was_used_last(
         if number == 1:
             os.utime(next(it for it in cache_folder().iterdir() if first(it) == "0"), (1500, 1500))
     assert sorted(map(first, cache_folder().iterdir())) == ["0", "3"]
+
+
+def test_what_goes_from_the_cache_meanwhile_stops_no_conversion(tmp_path: Path) -> None:
+    crashed = cache_folder() / ".left"
+    crashed.mkdir()
+    os.utime(crashed, (0, 0))
+    for name in (".gone", "gone"):  # listed, but not there
+        (cache_folder() / name).symlink_to(tmp_path / "nothing")
+    (tmp_path / "a.pdf").write_bytes(pages_pdf("The key."))
+    assert read(tmp_path / "a.pdf") == "The key.\n\n"
+    assert not crashed.exists()
+
+
+def test_a_cache_that_cannot_be_pruned_stops_no_conversion(tmp_path: Path) -> None:
+    loop = cache_folder() / ".loop"
+    loop.symlink_to(loop)
+    (tmp_path / "a.pdf").write_bytes(pages_pdf("The key."))
+    assert read(tmp_path / "a.pdf") == "The key.\n\n"
 
 
 def first(kept: Path) -> str:

@@ -437,6 +437,16 @@ def test_standard_input(folder: Path) -> None:
     assert run_on_stdin(f"'-', {path!r}, '-'", b"from stdin ") == f"stdin {path}\nfrom stdin A"
 
 
+def test_a_closed_standard_input_is_told() -> None:
+    code = (
+        "import memagent\ntry: memagent.open_document('-')\n"
+        "except memagent.DocumentError as error: print(error)"
+    )
+    closed = ["sh", "-c", 'exec "$0" -c "$1" <&-', sys.executable, code]
+    said = subprocess.run(closed, capture_output=True, text=True, check=True).stdout
+    assert said == "stdin is closed: pipe a text into it, or name a file\n"
+
+
 @office
 def test_a_pdf_on_standard_input() -> None:
     assert "4711" in run_on_stdin("'-'", pdf("The key is 4711."))

@@ -6,7 +6,8 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ import pytest
 from openai.types.chat import ChatCompletionMessage
 
 from memagent.engines import ScriptedEngine
+from memagent.engines.forwarding import Forwarded
 from memagent.errors import ContextOverflowError
 from memagent.server.bodies import ReadOptions
+from memagent.server.direct import _whole_events
 from memagent.server.limits import Limits
 from memagent.settings import EngineSettings, ReadSettings
 from memagent.types import Completion, Message, Sampling
@@ -70,6 +73,69 @@ def test_a_stream_comes_back_byte_for_byte(serve: Any, serving: Any) -> None:
             {"role": "user", "content": "Hi"}]})  # fmt: skip
     assert reply.text == stream
     assert reply.headers["content-type"].startswith("text/event-stream")
+
+
+class Passing(ScriptedEngine):
+    """Passes chats to an endpoint that goes on with its stream once it is let."""
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        super().__init__([], window_tokens=2000)
+        self.pieces, self.go, self.sent = pieces, threading.Event(), 0
+
+    @asynccontextmanager
+    async def forward(self, body: Mapping[str, Any]) -> AsyncGenerator[Forwarded, None]:
+        yield Forwarded("text/event-stream", self._pieces())
+
+    async def _pieces(self) -> AsyncGenerator[bytes, None]:
+        for piece in self.pieces:
+            while self.sent and not self.go.is_set():  # noqa: ASYNC110 from another thread
+                await asyncio.sleep(0.005)
+            self.sent += 1
+            yield piece
+
+
+HELLO = {"model": "memagent", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
+
+
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
+def test_an_event_is_passed_on_when_it_is_whole_however_its_lines_end(end: bytes, serving: Any) -> None:
+    engine = Passing([b"data: one" + end, b"data: two" + end])
+    with serving(engine).client() as client, client.stream("POST", URL, json=HELLO) as reply:
+        pieces = reply.iter_raw()
+        first = next(pieces)
+        engine.go.set()
+        rest = b"".join(pieces)
+    assert first == b"data: one" + end
+    assert rest == b"data: two" + end
+
+
+def test_events_are_cut_at_their_ends_wherever_the_pieces_are_cut() -> None:
+    events = [b"data: 1\n\n", b"data: 2\r\ndata: 3\r\n\r\n", b"data: 4\r\r", b"data: 5\n\r\n", b"data: 6"]
+
+    async def cut(size: int) -> list[bytes]:
+        async def pieces() -> AsyncGenerator[bytes, None]:
+            whole = b"".join(events)
+            for start in range(0, len(whole), size):
+                yield whole[start : start + size]
+
+        return [it async for it in _whole_events(pieces())]
+
+    assert asyncio.run(cut(1)) == events
+    for size in range(2, 40):
+        found = asyncio.run(cut(size))
+        ends = [sum(map(len, events[: number + 1])) for number in range(len(events))]
+        assert b"".join(found) == b"".join(events)
+        assert {sum(map(len, found[: number + 1])) for number in range(len(found))} <= set(ends)
+
+
+def test_a_stream_without_events_is_not_held_without_end(serving: Any) -> None:
+    engine = Passing([b"x" * 2**20] * 100)
+    engine.go.set()
+    with serving(engine).client() as client:
+        reply = client.post(URL, json=HELLO)
+    assert reply.status_code == 502
+    assert "an event of the reply is longer than" in reply.json()["error"]["message"]
+    assert engine.sent < 100
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -257,8 +323,30 @@ def test_files_are_read_by_id_and_by_data(serving: Any) -> None:
         assert "FACT-1: apple" in answer
         parts[0] = {"type": "file", "file": {"file_id": "file-nothing"}}
         assert client.post(URL, json=body).status_code == 404
-        parts[0] = {"type": "file", "file": {"file_data": "no base64!"}}
-        assert client.post(URL, json=body).json()["error"]["code"] == "invalid_file"
+        for data in ("no base64!", "FACT,FACT", "data:text/plain;base64,no base64!", "data:text/plain"):
+            parts[0] = {"type": "file", "file": {"file_data": data}}
+            assert client.post(URL, json=body).json()["error"]["code"] == "invalid_file"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "data:text/plain,FACT-1:apple",
+        "data:,FACT-1%3Aapple",
+        "DATA:text/plain;charset=utf-8,It%20is%20so,%20FACT-1:apple",
+        "data:text/plain;base64,RkFDVC0xOmFwcGxl",
+        "data:text/plain;BASE64,RkFDVC0xOmFwcGx%6C",
+        "RkFDVC0xOmFwcGxl",
+    ],
+)
+def test_a_data_url_is_read_with_and_without_base64(url: str, serving: Any) -> None:
+    file = {"type": "file", "file": {"file_data": url, "filename": "a.txt"}}
+    turns = [{"role": "user", "content": [file, {"type": "text", "text": QUESTION}]}]
+    engine = ScriptedEngine(lambda messages: messages[-1].content, window_tokens=2000)
+    with serving(engine).client() as client:
+        assert client.post(URL, json={"model": "memagent", "messages": turns}).status_code == 200
+    said = "It is so, FACT-1:apple" if "%20" in url else "FACT-1:apple"
+    assert f"\n{said}\n" in engine.prompts[0][-1].content
 
 
 @pytest.mark.parametrize(
@@ -300,8 +388,8 @@ def test_another_model_is_not_there(serving: Any) -> None:
 class _Gated(ScriptedEngine):
     """Waits before each call for a permit."""
 
-    def __init__(self, reply: Callable[[tuple[Message, ...]], str]) -> None:
-        super().__init__(reply, window_tokens=2000)
+    def __init__(self, reply: Callable[[tuple[Message, ...]], str], window_tokens: int = 2000) -> None:
+        super().__init__(reply, window_tokens)
         self.permits = threading.Semaphore(0)
         self.cancelled = 0
 
@@ -347,6 +435,56 @@ def test_a_client_that_goes_away_ends_its_read_and_continues_it_later(
         client.post(URL, json=body)
         assert len(engine.prompts) == 12  # a finished chat that is asked again is read anew
     assert not list(served.store.chats.iterdir())
+
+
+SIZED = ReadSettings(workflow="overwrite", problem_tokens=60, memory_tokens=300, answer_tokens=300)
+LONG = chat(facts_document(60), memagent={})
+
+
+def cut_off(serving: Any, function: Any, window: int) -> Path:
+    """Have a client leave after two calls, and the server end. Returns the journal that is kept."""
+    engine = _Gated(function, window)
+    served = serving(engine, settings=SIZED)
+    engine.permits.release(2)
+    with served.client() as client, pytest.raises(httpx2.TimeoutException):
+        client.post(URL, json=LONG, timeout=1)
+    wait_until(lambda: engine.cancelled == 1)
+    served.close()
+    (kept,) = served.store.chats.iterdir()
+    return Path(kept)
+
+
+def calls_of(served: Any, engine: ScriptedEngine) -> int:
+    """How many calls the same chat takes at a server that ends behind it."""
+    before = len(engine.prompts)
+    with served.client() as client:
+        reply = client.post(URL, json=LONG)
+        assert reply.status_code == 200, reply.text
+        assert "FACT-59: " in reply.json()["choices"][0]["message"]["content"]
+    served.close()
+    return len(engine.prompts) - before
+
+
+def test_a_journal_of_another_window_is_passed_over_and_still_good_for_its_own(
+    serving: Any, facts: Any
+) -> None:
+    function = facts()._function
+    kept = cut_off(serving, function, 1200)
+    wider = facts(window_tokens=1300)
+    assert calls_of(serving(wider, settings=SIZED), wider) > 2
+    assert list(kept.parent.iterdir()) == [kept]
+    same = facts(window_tokens=1200)
+    resumed = calls_of(serving(same, settings=SIZED), same)
+    assert not list(kept.parent.iterdir())
+    assert calls_of(serving(same, settings=SIZED), same) == resumed + 2
+
+
+def test_a_damaged_journal_is_passed_over(serving: Any, facts: Any) -> None:
+    kept = cut_off(serving, facts()._function, 1200)
+    kept.write_bytes(kept.read_bytes().replace(b"header", b"hander", 1))
+    engine = facts(window_tokens=1200)
+    assert calls_of(serving(engine, settings=SIZED), engine) > 2
+    assert list(kept.parent.iterdir()) == [kept]
 
 
 def test_silence_is_filled_with_empty_chunks(serving: Any, facts: Any) -> None:

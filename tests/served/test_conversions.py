@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx2
+import pytest
 from test_conversion import begun, sheet, wait_for
 from test_opening import office
 from test_reads import QUESTION, events, start
@@ -68,7 +71,10 @@ def test_a_text_that_nobody_waits_for_is_not_converted(serving: Any) -> None:
         read = start(client, files=[file], document=None)
         assert client.post(f"/v1/reads/{read}/cancel").json()["state"] == "cancelled"
         wait_for(lambda: not converters())
-        with client.stream("GET", f"/v1/reads/{read}/text"):
+        with ThreadPoolExecutor(1) as threads:
+            reply = threads.submit(client.get, f"/v1/reads/{read}/text", timeout=5)
             wait_for(converters)
+            with pytest.raises(httpx2.TimeoutException):
+                reply.result()
         wait_for(lambda: not converters())
         wait_for(lambda: not list(cache_folder().iterdir()))

@@ -190,6 +190,25 @@ def test_a_read_goes_on_by_itself_and_is_not_paid_for_twice(
     assert paid + finish(second(begun)) == finish(whole())
 
 
+def test_the_oldest_read_is_found_before_it_makes_room_for_others(
+    home: Path, facts: Callable[..., ScriptedEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memagent.server.mcp._MOST_KEPT", 2)
+
+    async def run() -> None:
+        engine = facts()
+        async with client_of(home, engine) as client:
+            told = [await call(client, "ask", question=f"Which? {n}", paths=["short.txt"]) for n in range(3)]
+            paid = len(engine.prompts)
+            assert await call(client, "ask", question="Which? 0", paths=["short.txt"]) == told[0]
+            assert len(engine.prompts) == paid
+            await call(client, "ask", question="Which? 3", paths=["short.txt"])
+            assert "there is no read" in await refusal(client, "read_result", id=told[0]["id"])
+            assert await call(client, "read_result", id=told[1]["id"]) == told[1]
+
+    finish(run())
+
+
 def test_a_question_that_screens_is_another_read_and_says_what_it_passed_over(
     home: Path, facts: Callable[..., ScriptedEngine]
 ) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from test_opening import office
 
 from memagent.engines import ScriptedEngine
 from memagent.errors import SettingsError
 from memagent.reading.journal import read_journal
 from memagent.server.limits import Keys, Limits
+from memagent.server.reads import _whole_lines
 from memagent.server.store import Store
 from memagent.types import Completion, Message, Sampling
 from server import facts_document
@@ -137,6 +140,60 @@ def test_a_read_gives_its_text_and_its_journal(serving: Any, tmp_path: Path) -> 
     (tmp_path / "j.jsonl").write_bytes(journal.content)
     lines = list(read_journal(tmp_path / "j.jsonl"))
     assert lines[-1]["type"] == "answer" and str(tmp_path) not in journal.text
+
+
+def test_a_journal_is_what_it_was_when_it_was_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(b"one\ntwo\ntorn")
+    lines = _whole_lines(path)
+    found = [next(lines)]
+    with path.open("ab") as file:
+        file.write(b" no more\nthree\n")
+    assert [*found, *lines] == [b"one\n", b"two\n"]
+
+
+def test_a_journal_that_grows_can_be_fetched(serving: Any) -> None:
+    class Wordy(ScriptedEngine):
+        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+            await asyncio.sleep(0.002)
+            return Completion(f"memory {len(self.prompts)} " + "word " * 700)
+
+    values = {"memory_tokens": 1000, "answer_tokens": 1000, "chunk_tokens": 50}
+    with serving(Wordy([], window_tokens=100_000)).client() as client:
+        read = start(client, document="some words stand here " * 5000, **values)
+        with client.stream("GET", f"/v1/reads/{read}/events") as reply:
+            assert "id: 3" in reply.iter_lines()
+        sizes: list[int] = []
+        while client.get(f"/v1/reads/{read}").json()["state"] == "running":
+            journal = client.get(f"/v1/reads/{read}/journal")
+            assert journal.status_code == 200 and journal.content.endswith(b"\n")
+            sizes.append(len(journal.content))
+    assert sizes == sorted(sizes) and len(set(sizes)) > 3
+
+
+@office
+def test_a_text_that_cannot_be_converted_is_refused(serving: Any) -> None:
+    with serving().client() as client:
+        file = client.post("/v1/files", files={"file": ("a.pdf", b"%PDF-1.4 broken")}).json()["id"]
+        read = start(client, files=[file], document=None)
+        reply = client.get(f"/v1/reads/{read}/text")
+        assert (reply.status_code, reply.json()["error"]["code"]) == (400, "invalid_document")
+        assert "a.pdf cannot be converted" in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "text"),
+    [
+        ("a.html.gz", b"<script>var a = 1;</script><p>Ryder did it.</p>", "Ryder did it.\n"),
+        ("a.jsonl.gz", b'{"text": "Ryder did it.", "other": 1}\n', "Ryder did it.\n\n"),
+        ("a.txt.gz", b"<p>Ryder did it.</p>", "<p>Ryder did it.</p>"),
+    ],
+)
+def test_a_packed_file_is_read_in_its_own_format(name: str, content: bytes, text: str, serving: Any) -> None:
+    with serving().client() as client:
+        file = client.post("/v1/files", files={"file": (name, gzip.compress(content))}).json()["id"]
+        read = start(client, files=[file], document=None)
+        assert client.get(f"/v1/reads/{read}/text").text == text
 
 
 class Three(ScriptedEngine):

@@ -40,7 +40,7 @@ from memagent.errors import DocumentError
 from memagent.settings import user_cache_path
 from memagent.storage import written_whole
 
-_VERSION = 2  # of the converters: texts of another version are not used
+_VERSION = 3  # of the converters: texts of another version are not used
 _CACHE_BYTES = 2**30
 _STALE_SECONDS = 24 * 3600
 _POLL_SECONDS = 0.1
@@ -155,7 +155,8 @@ def convert(
         output.write(digest)
         if taken and take_print(source) != taken:  # before the text is in its place: for others, too
             raise changed(source)
-    _prune(place)
+    with suppress(OSError):  # the text is in its place
+        _prune(place)
 
 
 def _place_of(source: DocumentFile, taken: Print) -> Path:
@@ -229,13 +230,21 @@ def _opened(source: DocumentFile) -> IO[bytes]:
 
 
 def _prune(kept: Path) -> None:
-    """Drop the texts that were not used for longest, until the rest fits; and what a crash left behind."""
-    for path in kept.parent.glob(".*"):
-        if path.stat().st_mtime < time.time() - _STALE_SECONDS:
-            shutil.rmtree(path, ignore_errors=True)
-    files = [(path.stat(), path) for path in kept.parent.iterdir() if path.is_file() and path != kept]
+    """Drop the texts that were not used for longest, until the rest fits; and what a crash left behind.
+
+    Raises `OSError`.
+    """
+    files: list[tuple[float, int, Path]] = []
+    for path in kept.parent.iterdir():
+        with suppress(FileNotFoundError):  # other conversions come and go
+            found = path.stat()
+            if path.name.startswith("."):
+                if found.st_mtime < time.time() - _STALE_SECONDS:
+                    shutil.rmtree(path, ignore_errors=True)
+            elif path != kept:
+                files.append((found.st_mtime, found.st_size, path))
     room = _CACHE_BYTES - kept.stat().st_size
-    for found, path in sorted(files, key=lambda file: file[0].st_mtime, reverse=True):
-        room -= found.st_size
+    for _, size, path in sorted(files, reverse=True):
+        room -= size
         if room < 0:
             path.unlink(missing_ok=True)

@@ -10,7 +10,8 @@ import io
 import posixpath
 import re
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from datetime import datetime, time
 from html import escape
 from typing import IO, Any, ClassVar
@@ -19,15 +20,29 @@ from urllib.parse import unquote
 HTML = frozenset({"docx", "epub", "odt"})
 PAGED = frozenset({"pdf", "pptx"})
 _PAGE_END = "\f"
+_DRAWING = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
+_RELATION = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}"
+_WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+_WORD_TEXT = re.compile(r"word/(document\d*|footnotes|endnotes)\.xml")
+_UNREAD = re.compile(rb"oMath|fldSimple|moveTo|customXml")  # what mammoth would leave out
+_FORMULA = re.compile(rb"<([\w.-]+:)?f[\s/>]")
+_FORMULA_BYTES = 256  # kept between blocks: more than such a name has, with its prefix
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe]")
 
 
 def pdf(file: IO[bytes]) -> Iterator[str]:
-    """Each page's text, in the order of the file."""
+    """Each page's text, in the order of the file, and behind it the values of its form's fields."""
     import pypdfium2
 
     document = pypdfium2.PdfDocument(file)
-    for page in document:
+    with suppress(pypdfium2.PdfiumError):  # a form that cannot be read: the pages can
+        document.init_forms()
+    for number, page in enumerate(document):
+        if page.formenv:
+            with suppress(pypdfium2.PdfiumError):
+                page.flatten()  # the values are then part of the page, which is to be loaded anew
+            page.close()
+            page = document[number]
         lines = page.get_textpage().get_text_range().replace("\ufffe", "-").split("\r\n")
         text = _clean("\n".join(line.rstrip() for line in lines)).strip("\n")
         yield (text + "\n\n" if text.strip() else "") + _PAGE_END
@@ -35,7 +50,7 @@ def pdf(file: IO[bytes]) -> Iterator[str]:
 
 
 def pptx(file: IO[bytes]) -> Iterator[str]:
-    """Each slide's text, tables, charts and notes."""
+    """Each slide's text, tables, diagrams, charts and notes."""
     from pptx import Presentation
 
     for slide in Presentation(file).slides:
@@ -53,9 +68,64 @@ def _shape_texts(shape: Any) -> Iterator[str]:
     if getattr(shape, "has_table", False):
         yield _table([[cell.text for cell in row.cells] for row in shape.table.rows])
     if getattr(shape, "has_chart", False):
-        for plot in shape.chart.plots:
-            series = [[one.name, *map(_cell, one.values)] for one in plot.series]
-            yield _table([["", *map(str, plot.categories)], *series])
+        yield from _chart(shape.chart.element)
+    for diagram in shape.element.iterfind("{*}graphic/{*}graphicData/{*}relIds"):
+        if (number := diagram.get(f"{_RELATION}dm")) in shape.part.rels:
+            yield _diagram(shape.part.related_part(number).blob)
+
+
+def _diagram(content: bytes) -> str:
+    """The texts of SmartArt."""
+    from lxml import etree
+
+    return _paragraphs(etree.fromstring(content, _parser()))
+
+
+def _paragraphs(node: Any) -> str:
+    """The paragraphs of a drawing, a line each."""
+    texts = (
+        "".join(
+            it.text or "" if it.tag == f"{_DRAWING}t" else "\n"
+            for it in one.iter(f"{_DRAWING}t", f"{_DRAWING}br")
+        )
+        for one in node.iter(f"{_DRAWING}p")
+    )
+    return "\n".join(filter(str.strip, texts))
+
+
+def _chart(chart: Any) -> Iterator[str]:
+    """The titles, and a table of each plot, from the XML: python-pptx does not know all kinds of plots."""
+    for title in chart.iter("{*}title"):
+        yield _paragraphs(title)
+    for plot in chart.iterfind(".//{*}plotArea/*"):
+        rows: list[list[str]] = []
+        labels: list[list[str]] = []
+        for one in plot.iterfind("{*}ser"):
+            found = [["", *row] for row in _points(one, "cat", "xVal")] or [[""]]
+            if not rows or found not in ([[""]], labels):
+                labels = found
+                rows += labels
+            name = one.findtext("{*}tx//{*}v") or ""
+            rows += [[name, *row] for row in _points(one, "val", "yVal", "bubbleSize")]
+        if rows:
+            yield _table(rows)
+
+
+def _points(series: Any, *kinds: str) -> Iterator[list[str]]:
+    """What a chart keeps of a series in its parts of these kinds; labels may have several levels."""
+    for part in (it for kind in kinds for it in series.iterfind(f"{{*}}{kind}")):
+        numeric = next(part.iter("{*}numCache", "{*}numLit"), None) is not None
+        for level in reversed(list(part.iter("{*}lvl")) or [part]):
+            texts = {int(it.get("idx")): it.findtext("{*}v") or "" for it in level.iter("{*}pt")}
+            row = [texts.get(number, "") for number in range(max(texts, default=-1) + 1)]
+            yield list(map(_number, row)) if numeric else row
+
+
+def _number(text: str) -> str:
+    try:
+        return _cell(float(text))
+    except ValueError:  # an error of the sheet, as #N/A
+        return text
 
 
 def xlsx(file: IO[bytes]) -> Iterator[str]:
@@ -69,18 +139,28 @@ def xlsx(file: IO[bytes]) -> Iterator[str]:
         for one in {sheet, computed}:
             one.reset_dimensions()  # what the file says of them may be wrong
         begun = False
-        for row, shown in zip(
-            sheet.iter_rows(values_only=True), computed.iter_rows(values_only=True), strict=False
-        ):
-            cells = [
-                _cell(known if known is not None else given) for given, known in zip(row, shown, strict=False)
-            ]
+        for row in _values(sheet, computed):
+            cells = list(map(_cell, row))
             while cells and not cells[-1]:
                 cells.pop()
             if cells:
                 yield _row(cells) if begun else _row(cells) + _rule(cells)
                 begun = True
         yield "\n"
+
+
+def _values(sheet: Any, computed: Any) -> Iterator[Iterable[object]]:
+    """The values of each row; of a formula the computed one, where there is one."""
+    if sheet is computed:
+        yield from sheet.iter_rows(values_only=True)
+        return
+    for row, shown in zip(sheet.iter_rows(values_only=True), computed.iter_rows(), strict=False):
+        yield [
+            given
+            if known.value is None and known.data_type != "str"
+            else known.value  # an empty text is None
+            for given, known in zip(row, shown, strict=False)
+        ]
 
 
 def _has_formulas(file: IO[bytes]) -> bool:
@@ -90,9 +170,9 @@ def _has_formulas(file: IO[bytes]) -> bool:
                 with archive.open(name) as sheet:
                     before = b""
                     while block := sheet.read(2**20):
-                        if re.search(rb"<f[ >/]", before + block):
+                        if _FORMULA.search(before + block):
                             return True
-                        before = block[-2:]
+                        before = block[-_FORMULA_BYTES:]
     return False
 
 
@@ -122,38 +202,43 @@ def _rule(cells: list[str]) -> str:
 
 
 def docx(file: IO[bytes]) -> Iterator[str]:
-    """HTML, with equations as lines of text, and without pictures."""
+    """HTML, with equations as lines of text, and without pictures and what tracked changes have deleted."""
     import mammoth
 
     nothing = mammoth.images.img_element(lambda _image: {})
-    yield mammoth.convert_to_html(_with_plain_equations(file), convert_image=nothing).value
+    yield mammoth.convert_to_html(_for_mammoth(file), convert_image=nothing).value
 
 
-def _with_plain_equations(file: IO[bytes]) -> IO[bytes]:
-    """The same Word file, its equations turned into text, which mammoth would leave out."""
+def _for_mammoth(file: IO[bytes]) -> IO[bytes]:
+    """The same Word file, with all of its text where mammoth reads it."""
     with zipfile.ZipFile(file) as archive:
-        name = "word/document.xml"
-        if name not in archive.namelist() or b"oMath" not in (content := archive.read(name)):
+        plain = {
+            name: _plain(content)
+            for name in archive.namelist()
+            if _WORD_TEXT.fullmatch(name) and _UNREAD.search(content := archive.read(name))
+        }
+        if not plain:
             return io.BytesIO(_all(file))  # mammoth takes the name of a file for a path
         changed = io.BytesIO()
         with zipfile.ZipFile(changed, "w") as copy:
-            for part in archive.namelist():
-                copy.writestr(part, _plain_equations(content) if part == name else archive.read(part))
+            for name in archive.namelist():
+                if not name.startswith("word/media/"):  # pictures, which would fill the memory
+                    copy.writestr(name, plain.get(name) or archive.read(name))
     return changed
 
 
-def _plain_equations(content: bytes) -> bytes:
+def _plain(content: bytes) -> bytes:
+    """Equations as text; fields, text that was moved here, and tagged text as mammoth reads them."""
     from lxml import etree
 
     root = etree.fromstring(content, _parser())
-    word = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
     for equation in list(root.iter("{*}oMath")):
-        run = etree.Element(f"{word}r")
-        etree.SubElement(run, f"{word}t").text = _equation(equation)
+        run = etree.Element(f"{_WORD}r")
+        etree.SubElement(run, f"{_WORD}t").text = _equation(equation)
         run.tail = equation.tail
         equation.getparent().replace(equation, run)
-    for paragraph in list(root.iter("{*}oMathPara")):
-        paragraph.tag = f"{word}smartTag"  # whose content mammoth reads
+    for unread in list(root.iter("{*}oMathPara", "{*}fldSimple", "{*}moveTo", "{*}customXml")):
+        unread.tag = f"{_WORD}smartTag"  # whose content mammoth reads
     plain: bytes = etree.tostring(root)
     return plain
 

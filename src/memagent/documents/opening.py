@@ -285,6 +285,8 @@ def characters_of(source: DocumentFile) -> int:
 
 def _kept_input() -> IO[bytes]:
     """Standard input in a file without a name, which is gone with the process. Raises `DocumentError`."""
+    if sys.stdin is None:
+        raise DocumentError("stdin is closed: pipe a text into it, or name a file")
     try:
         kept = tempfile.TemporaryFile()  # noqa: SIM115 the document keeps it
         shutil.copyfileobj(sys.stdin.buffer, kept)

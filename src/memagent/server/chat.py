@@ -116,7 +116,8 @@ class Chats:
 class _Reading:
     """The read that a chat comes to, in an `async with`.
 
-    Its journal is kept until it is finished: the same chat, asked again, continues there.
+    Its journal is kept until it is finished: the same chat, asked again, continues there. A kept journal that
+    it cannot continue (it is damaged, or the model's window is another by now) is passed over.
     """
 
     def __init__(
@@ -134,15 +135,13 @@ class _Reading:
                     tempfile.TemporaryDirectory, prefix="files-", dir=self._chats.store.chats
                 )
             prepared = await asyncio.to_thread(self._prepared)
-            self._trace = self._journal(prepared.digest)
-            resume = await asyncio.to_thread(self._trace.exists)
             self.read = Read(
                 prepared.problem,
                 prepared.document,
                 self._chats.engine,
                 prepared.settings,
-                trace=self._trace,
-                resume=resume,
+                trace=await self._journals(prepared.digest),
+                resume=True,
             )
             await asyncio.to_thread(lambda: self.read.budgets)
         except BaseException:
@@ -172,13 +171,15 @@ class _Reading:
                 raise self._overflow from None
             raise
 
-    def _journal(self, digest: str) -> Path:
-        """Where the journal goes; a second chat that is the same has one of its own."""
+    async def _journals(self, digest: str) -> list[Path]:
+        """Those that were kept of this chat, and a new one; a second chat that is the same has only that."""
+        folder = self._chats.store.chats
+        new = folder / f"{digest}-{uuid4().hex[:8]}.jsonl"
         if digest in self._chats._reading:
-            digest = f"{digest}-{uuid4().hex[:8]}"
+            return [new]
         self._chats._reading.add(digest)
         self._digest = digest
-        return self._chats.store.chats / f"{digest}.jsonl"
+        return [*await asyncio.to_thread(lambda: sorted(folder.glob(f"{digest}*.jsonl"))), new]
 
     async def conversations(self) -> AsyncGenerator[Conversation, None]:
         """The conversations of the read, counted."""
@@ -189,7 +190,8 @@ class _Reading:
 
     async def finish(self) -> None:
         """Drop the journal: whoever asks again wants another answer."""
-        await asyncio.to_thread(self._trace.unlink, missing_ok=True)
+        if trace := self.read.trace:
+            await asyncio.to_thread(trace.unlink, missing_ok=True)
 
     @property
     def answer(self) -> str:

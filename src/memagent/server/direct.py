@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
 from typing import Any
 
 from fastapi import Response
@@ -18,6 +19,7 @@ from memagent.settings import ReadSettings
 from memagent.types import Completion, Engine, Message, Sampling
 
 _MOST_REPLY_BYTES = 64 * 2**20
+_EVENT_ENDS = b"\n\n", b"\n\r\n", b"\r\r"  # a blank line, by each way of ending lines
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 
@@ -56,15 +58,12 @@ class Direct:
             yield DONE
             return
         try:
-            async with self.engine.forward(body) as forwarded:
-                rest = b""
-                async for piece in forwarded.pieces:
-                    # Whole events only, so that something may be said between them.
-                    whole, end, rest = (rest + piece).rpartition(b"\n\n")
-                    if end:
-                        yield whole + end
-                if rest:
-                    yield rest
+            async with (
+                self.engine.forward(body) as forwarded,
+                aclosing(_whole_events(forwarded.pieces)) as whole,
+            ):
+                async for events in whole:
+                    yield events
         except RefusedError as error:
             raise _told(error) from error
 
@@ -102,6 +101,25 @@ class Direct:
             settings.top_p if chat.top_p is None else chat.top_p,
             settings.seed if chat.seed is None else chat.seed,
         )
+
+
+async def _whole_events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """The same bytes, cut behind events only, so that something may be said between them.
+
+    Raises `EngineError` for an event that is too long.
+    """
+    rest = bytearray()
+    async for piece in pieces:
+        unseen = max(0, len(rest) - 2)  # the end of an event may itself be cut
+        rest += piece
+        found = [place + len(end) for end in _EVENT_ENDS if (place := rest.rfind(end, unseen)) >= 0]
+        if found:
+            yield bytes(rest[: max(found)])
+            del rest[: max(found)]
+        if len(rest) > _MOST_REPLY_BYTES:
+            raise EngineError(f"an event of the reply is longer than {_MOST_REPLY_BYTES:,} bytes")
+    if rest:
+        yield bytes(rest)
 
 
 def until_stop(text: str, stops: list[str]) -> tuple[str, bool]:

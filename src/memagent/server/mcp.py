@@ -272,12 +272,12 @@ def _begun(desk: Desk, question: str, paths: Sequence[str], screen: bool | None)
     settings, options = asked.over(desk.settings), asked.model_dump(exclude_none=True)
     key = _key(desk, settings, question, document)
     jobs = desk.store.reads(OWNER, 2 * _MOST_KEPT, None, ascending=False)
-    for old in jobs[_MOST_KEPT:]:
-        if old.state not in UNFINISHED:
-            desk.store.delete_read(old.id)
     if job := next((it for it in jobs if it.request.get("key") == key), None):
         desk.store.requeue(job.id)  # if it failed, or was cancelled
         return _found(desk, job.id)
+    for old in jobs[_MOST_KEPT:]:
+        if old.state not in UNFINISHED:
+            desk.store.delete_read(old.id)
     request = {"problem": question, "memory": "", "options": options, "key": key}
     told = {"unnamed": not any(it.named for it in document.sources), "left_out": document.skipped}
     files = [(it.name, it.origin) for it in document.sources if isinstance(it.origin, Path)]

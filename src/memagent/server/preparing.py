@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote_to_bytes
 
 from memagent import __version__
 from memagent.documents.opening import Document, text_document
@@ -16,7 +16,7 @@ from memagent.reading.workflows import chosen_workflow
 from memagent.server.bodies import ChatOptions, ChatRequest, FilePart
 from memagent.server.division import Division, divide, labelled
 from memagent.server.errors import ApiError, not_found
-from memagent.server.store import Store, joined, opened, shown_name, suffix_of
+from memagent.server.store import Store, joined, opened, shown_name
 from memagent.settings import DEFAULT_WINDOW_TOKENS, ReadSettings
 from memagent.types import Model
 
@@ -150,15 +150,23 @@ def _file(file: FilePart, owner: str, store: Store, folder: Path) -> Document:
         return opened(store.path_of(stored), stored.name)
     if file.file_data is None:
         raise ApiError(400, "a file part needs a file_id or file_data", "no_file", "messages")
-    _, _, data = file.file_data.rpartition(",")  # a data URL has its type before it
     try:
-        content = base64.b64decode(data, validate=True)
-    except (binascii.Error, ValueError) as error:
+        content = _bytes_of(file.file_data)
+    except ValueError as error:
         raise ApiError(
             400, "file_data is neither a data URL nor base64", "invalid_file", "messages"
         ) from error
     name = shown_name(file.filename)
-    path = folder / f"content{suffix_of(name)}"
+    path = folder / "content"
     folder.mkdir(mode=0o700)
     path.write_bytes(content)
     return opened(path, name)
+
+
+def _bytes_of(data: str) -> bytes:
+    """What a data URL (RFC 2397) holds, or base64 alone. Raises `ValueError` for anything else."""
+    kind, comma, content = data.partition(",")
+    if not (comma and kind[:5].lower() == "data:"):
+        return base64.b64decode(data, validate=True)
+    plain = unquote_to_bytes(content)
+    return base64.b64decode(plain, validate=True) if kind.lower().endswith(";base64") else plain

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import closing
+import os
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, closing
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
-from fastapi.responses import FileResponse, Response, StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 
 from memagent.concurrency import in_thread
 from memagent.documents.opening import Document
@@ -127,15 +129,43 @@ def _add_outcomes(router: APIRouter, store: Store, jobs: Jobs, keep_alive_second
     async def get_journal(request: Request, id: Id) -> Response:
         """The journal of a read as far as it has come: its page opens it, and `memagent show`."""
         path = store.journal_of(await found(request, id))
-        if not await asyncio.to_thread(path.exists):
-            raise ApiError(409, f"{id} has not begun: wait for it", "no_journal", "id")
-        return FileResponse(path, media_type="application/x-ndjson", filename=f"{id}.jsonl")
+        try:
+            reply = await _begun(in_thread(_whole_lines(path)), "application/x-ndjson")
+        except FileNotFoundError as error:
+            raise ApiError(409, f"{id} has not begun: wait for it", "no_journal", "id") from error
+        reply.headers["Content-Disposition"] = f'attachment; filename="{id}.jsonl"'
+        return reply
 
     @router.get("/{id}/text", response_class=Response, responses=_content("text/plain"))
     async def get_text(request: Request, id: Id) -> Response:
         """The text that is read, of all its documents: the spans of conversations are places in it."""
+        await request.body()  # only then the gate sees its client go away: a conversion may take minutes
         document = await asyncio.to_thread(store.document_of, await found(request, id))
-        return StreamingResponse(_text_of(document), media_type="text/plain; charset=utf-8")
+        return await _begun(_text_of(document), "text/plain; charset=utf-8")
+
+
+async def _begun(pieces: AsyncGenerator[bytes, None], kind: str) -> StreamingResponse:
+    """A reply that streams the pieces. What fails before the first of them is raised: it has a status."""
+    first = await anext(pieces, b"")
+
+    async def whole() -> AsyncGenerator[bytes, None]:
+        async with aclosing(pieces):
+            yield first
+            async for piece in pieces:
+                yield piece
+
+    return StreamingResponse(whole(), media_type=kind)
+
+
+def _whole_lines(path: Path) -> Iterator[bytes]:
+    """The lines that a file has now; it may grow meanwhile. Blocks. Raises `OSError`."""
+    with path.open("rb") as file:
+        left = os.fstat(file.fileno()).st_size
+        for line in file:
+            left -= len(line)
+            if left < 0 or not line.endswith(b"\n"):
+                return
+            yield line
 
 
 async def _text_of(document: Document) -> AsyncGenerator[bytes, None]:

@@ -20,8 +20,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Literal, Self
 
-from memagent.documents.opening import Document, open_document
-from memagent.errors import DocumentError, SettingsError
+from memagent.documents.files import look_at
+from memagent.documents.opening import Document
+from memagent.errors import SettingsError
 from memagent.storage import lock, written_whole
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
@@ -275,12 +276,11 @@ class Store:
 
 
 def opened(path: Path, name: str) -> Document:
-    """A file as a document under the name that its client gave it. Raises `DocumentError`."""
-    try:
-        document = open_document(path)
-    except DocumentError as error:
-        raise DocumentError(str(error).replace(str(path), name)) from None
-    return Document(tuple(replace(source, name=name, title=name) for source in document.sources))
+    """A file as a document under the name that its client gave it, which tells the format.
+
+    Raises `DocumentError`.
+    """
+    return Document((look_at(path, name, named=True),))
 
 
 def joined(documents: Sequence[Document]) -> Document:
@@ -300,7 +300,7 @@ def shown_name(name: str | None) -> str:
 
 
 def suffix_of(name: str) -> str:
-    """What a name ends in, if that can be the end of a file's name; it tells the format."""
+    """What a name ends in, if that can be the end of a file's name."""
     suffix = Path(name).suffix[1:].lower()
     return f".{suffix}" if suffix.isascii() and suffix.isalnum() and len(suffix) <= _SUFFIX_CHARACTERS else ""
 
