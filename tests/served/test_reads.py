@@ -18,6 +18,7 @@ from memagent.reading.journal import read_journal
 from memagent.server.limits import Keys, Limits
 from memagent.server.reads import _whole_lines
 from memagent.server.store import Store
+from memagent.settings import ReadSettings
 from memagent.types import Completion, Message, Sampling
 from server import facts_document
 
@@ -219,6 +220,25 @@ def test_a_read_goes_on_behind_a_clean_stop(serving: Any, facts: Any) -> None:
         result = client.get(f"/v1/reads/{read}/result").json()
     assert "FACT-11" in result["answer"]
     assert len(again.prompts) == result["calls"] - 3, "what was answered is not asked again"
+
+
+def test_a_journal_that_cannot_be_continued_is_put_aside(serving: Any, facts: Any) -> None:
+    served = serving(Three(facts()._function, window_tokens=2000))
+    with served.client() as client:
+        read = start(client)
+        with client.stream("GET", f"/v1/reads/{read}/events") as reply:
+            assert "id: 3" in reply.iter_lines()
+    served.close()
+    again, smaller = (
+        facts(),
+        ReadSettings(
+            workflow="overwrite", problem_tokens=60, chunk_tokens=90, memory_tokens=300, answer_tokens=300
+        ),
+    )
+    with serving(again, settings=smaller).client() as client:
+        assert events(client, read)[-1] == ("end", {"state": "done"}, None)
+        result = client.get(f"/v1/reads/{read}/result").json()
+    assert "FACT-11" in result["answer"] and len(again.prompts) == result["calls"]
 
 
 def test_a_read_is_cancelled_and_resumed(serving: Any, facts: Any) -> None:

@@ -197,10 +197,22 @@ class Jobs:
             self._ended(job.id, state)
 
     async def _outcome(self, job: Job) -> dict[str, Any]:
-        journal, request = self.store.journal_of(job), job.request
+        """What a read comes to. A journal that it cannot continue, of another window say, is put aside."""
+        journal = self.store.journal_of(job)
+        resume = await asyncio.to_thread(journal.exists)
+        try:
+            return await self._read(job, journal, resume)
+        except JournalError:
+            read = self._running[job.id].read
+            if not resume or read is None or read.progress.calls:
+                raise
+        await asyncio.to_thread(journal.replace, journal.with_name("earlier.jsonl"))
+        return await self._read(job, journal, resume=False)
+
+    async def _read(self, job: Job, journal: Path, resume: bool) -> dict[str, Any]:
+        request = job.request
         settings = ReadOptions(**request["options"]).over(self.settings)
         document = await asyncio.to_thread(self.store.document_of, job)
-        resume = await asyncio.to_thread(journal.exists)
         read = Read(
             request["problem"],
             document,
