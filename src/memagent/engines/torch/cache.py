@@ -6,6 +6,7 @@ of other kinds (sliding windows, states), which stay as they are.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,7 +19,12 @@ def make_room(cache: Cache, rows: torch.Tensor, tokens: int) -> None:
     """Give each place i a copy of the cache's row `rows[i]`, with room for so many more tokens."""
     for place, layer in enumerate(cache.layers):
         if type(layer) is DynamicLayer and layer.keys is not None and layer.values is not None:
-            cache.layers[place] = _RoomyLayer(layer.keys, layer.values, rows, tokens)
+            filled = layer.keys.shape[2]
+            every = rows.equal(torch.arange(len(layer.keys), device=rows.device))
+            keys, values = (
+                _with_room([part if every else part[rows]], tokens) for part in (layer.keys, layer.values)
+            )
+            cache.layers[place] = _RoomyLayer(keys, values, filled)
         else:
             layer.reorder_cache(rows)  # type: ignore[arg-type, unused-ignore]
 
@@ -53,16 +59,10 @@ def join(cache: Cache, filled: int, other: Cache, others_filled: int, tokens: in
         if not (isinstance(layer, _RoomyLayer) and isinstance(added, _RoomyLayer)):
             raise TypeError(f"{type(layer).__name__} cannot take in more rows")
         keys, values = (
-            _aligned(one[:, :, -filled:], two[:, :, -others_filled:])
+            _with_room([one[:, :, -filled:], two[:, :, -others_filled:]], tokens)
             for one, two in ((layer.keys, added.keys), (layer.values, added.values))
         )
-        cache.layers[place] = _RoomyLayer(keys, values, torch.arange(len(keys), device=keys.device), tokens)
-
-
-def _aligned(one: torch.Tensor, two: torch.Tensor) -> torch.Tensor:
-    """The rows of both, padded on the left: with zeros, since a mask does not hide what is not a number."""
-    width = max(one.shape[2], two.shape[2])
-    return torch.cat([pad(part, (0, 0, width - part.shape[2], 0)) for part in (one, two)])
+        cache.layers[place] = _RoomyLayer(keys, values, max(filled, others_filled))
 
 
 class _RoomyLayer(DynamicLayer):  # type: ignore[misc, no-untyped-call, unused-ignore]
@@ -71,11 +71,11 @@ class _RoomyLayer(DynamicLayer):  # type: ignore[misc, no-untyped-call, unused-i
     keys: torch.Tensor
     values: torch.Tensor
 
-    def __init__(self, keys: torch.Tensor, values: torch.Tensor, rows: torch.Tensor, tokens: int) -> None:
+    def __init__(self, all_keys: torch.Tensor, all_values: torch.Tensor, filled: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
-        self.dtype, self.device, self.is_initialized = keys.dtype, keys.device, True
-        self._all_keys, self._all_values = (_with_room(part, rows, tokens) for part in (keys, values))
-        self._show(len(rows), keys.shape[2])
+        self.dtype, self.device, self.is_initialized = all_keys.dtype, all_keys.device, True
+        self._all_keys, self._all_values = all_keys, all_values
+        self._show(len(all_keys), filled)
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
@@ -84,9 +84,8 @@ class _RoomyLayer(DynamicLayer):  # type: ignore[misc, no-untyped-call, unused-i
         rows, start = len(key_states), self.get_seq_length()
         stop = start + key_states.shape[2]
         if stop > self._all_keys.shape[2]:  # guesses that did not come true have taken some of the room
-            rest = torch.arange(rows, device=self.device)
             self._all_keys, self._all_values = (
-                _with_room(part, rest, stop - start + start // 2) for part in (self.keys, self.values)
+                _with_room([part], stop - start + start // 2) for part in (self.keys, self.values)
             )
         self._all_keys[:rows, :, start:stop] = key_states
         self._all_values[:rows, :, start:stop] = value_states
@@ -110,8 +109,16 @@ class _RoomyLayer(DynamicLayer):  # type: ignore[misc, no-untyped-call, unused-i
         return keys, values
 
 
-def _with_room(part: torch.Tensor, rows: torch.Tensor, tokens: int) -> torch.Tensor:
-    _, heads, filled, size = part.shape
-    room = part.new_empty(len(rows), heads, filled + tokens, size)
-    room[:, :, :filled] = part[rows]
+def _with_room(parts: Sequence[torch.Tensor], tokens: int) -> torch.Tensor:
+    """The rows of all parts, ending in one place, with room for so many tokens behind it.
+
+    Before shorter ones are zeros, since a mask does not hide what is not a number.
+    """
+    _, heads, _, size = parts[0].shape
+    filled = max(part.shape[2] for part in parts)
+    room = parts[0].new_empty(sum(map(len, parts)), heads, filled + tokens, size)
+    for own, part in zip(torch.split(room, [len(part) for part in parts]), parts, strict=True):
+        before = filled - part.shape[2]
+        own[:, :, :before] = 0
+        own[:, :, before:filled] = part
     return room
