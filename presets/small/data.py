@@ -19,30 +19,35 @@ from memagent.types import Example, TokenCounter
 CHUNK = 250  # tokens of a document for each chunk of 256
 RULER = ("niah_single_1", "niah_multikey_1", "vt")
 ROOM = {"niah_single_1": 168, "niah_multikey_1": 168, "vt": 84}  # for the problem, and RULER's for an answer
-FACT = re.compile(
-    r"One of the special magic numbers for [^\n]+? is: \d+\.|VAR [A-Z]+ = (?:VAR )?[A-Z\d]+"
-    r"|The home town of \w+ \w+ is \w+\.|The mayor of \w+ is \w+ \w+\."
+FACT = re.compile(  # a group for what is noted of it
+    r"One of the special magic numbers (for [^\n]+? is: \d+\.)|(VAR [A-Z]+ = (?:VAR )?[A-Z\d]+)"
+    r"|The home town (of \w+ \w+ is \w+\.)|The mayor (of \w+ is \w+ \w+\.)"
 )
-VERSIONS = 4  # of each document that is imitated, with other facts noted: its chunks are computed once
+SHARES = (0.25, 0.25, 0.5, 1.0)  # of the facts noted, in each version of a document: half of them, all in all
 NAMES = 256  # words that people and towns are called, each a token
 
 
 def careless(index: int) -> Example:
     """For imitation: one to three chunks, of which the oracle notes a fact or not as a coin falls."""
-    return _imitated(index, 0.5)
+    number, version = divmod(index, len(SHARES))
+    return noted(_warm(number), SHARES[version], version)
 
 
 def careful(index: int) -> Example:
     """The same, but the oracle notes every fact."""
-    return _imitated(index, 1.0)
+    return noted(_warm(index), 1.0)
 
 
 def brief(index: int) -> Example:
-    """For imitation: several facts with nothing between them, most of them noted, to practise answers."""
-    number, version = divmod(index, VERSIONS)
+    """For imitation: facts with nothing between them, most of them noted, to practise answers.
+
+    One of four has the needed facts alone.
+    """
+    number, version = divmod(index, len(SHARES))
     turn, kind = divmod(number, len(RULER))
     whole = example(turn * (len(RULER) + 1) + kind + 1, CHUNK, "brief")  # all but single needles
-    return noted(replace(whole, document="\n".join(facts_of(whole))), 0.75, version)
+    facts = (it.group() for it in FACT.finditer(whole.document) if version or _note(it) in whole.evidence)
+    return noted(replace(whole, document="\n".join(facts)), 0.75 if version else 1.0, version)
 
 
 def longer(index: int) -> Example:
@@ -66,24 +71,31 @@ def example(index: int, tokens: int, seed: str) -> Example:
     made = TASKS[name].make(recipe, turn)
     if name == "vt":
         return replace(made, rationale=f"All have the value {made.evidence[0].rpartition(' ')[2]}.")
-    return replace(made, rationale=made.evidence[-1])
+    notes = notes_of("\n".join(made.evidence))
+    return replace(made, evidence=notes, rationale=notes[-1])
 
 
-def facts_of(wanted: Example) -> tuple[str, ...]:
-    """All facts that are hidden in a document, those that are not asked for among them."""
-    return tuple(FACT.findall(wanted.document))
+def notes_of(text: str) -> tuple[str, ...]:
+    """What is to be noted of all facts in a text, those that are not asked for among them.
+
+    From the key on: notes that begin with the same words are hard to copy one after the other.
+    """
+    return tuple(map(_note, FACT.finditer(text)))
 
 
-def _imitated(index: int, share: float) -> Example:
-    number, version = divmod(index, VERSIONS)
-    return noted(example(number, (1 + number // 4 % 3) * CHUNK, "warm"), share, version)
+def _note(fact: re.Match[str]) -> str:
+    return fact[fact.lastindex or 0]
+
+
+def _warm(number: int) -> Example:
+    return example(number, (1 + number // 4 % 3) * CHUNK, "warm")
 
 
 def noted(wanted: Example, share: float, version: int = 0) -> Example:
     """The example for an oracle that notes this share of all facts, by chance, and answers from those."""
     wanted = replace(wanted, id=f"{wanted.id}-{version}")
     source = random.Random(f"noted/{wanted.id}")
-    facts = tuple(text for text in facts_of(wanted) if source.random() < share)
+    facts = tuple(text for text in notes_of(wanted.document) if source.random() < share)
     kept = "\n".join(facts)
     if wanted.task == "vt":
         answers = tuple(name for name in wanted.answers if name in kept)
@@ -108,8 +120,8 @@ def two_hops(index: int, tokens: int, seed: str) -> Example:
         document=document,
         answers=(mayors[0],),
         length_tokens=count_tokens()(document),
-        evidence=tuple(text for text in hidden if text in (homes[0], offices[0])),
-        rationale=f"{homes[0]} {offices[0]}",
+        evidence=notes_of("\n".join(text for text in hidden if text in (homes[0], offices[0]))),
+        rationale=" ".join(notes_of(f"{homes[0]} {offices[0]}")),
     )
 
 

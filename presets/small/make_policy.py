@@ -32,16 +32,19 @@ def texts() -> Iterator[str]:
     source = random.Random(0)
     yield " ".join(Corpora().essays().words)
     yield " ".join(f"{compound(source)}" for _ in range(4000))
-    names, town_facts, problem = (
-        load_function(f"{HERE / 'data.py'}:{name}") for name in ("names", "town_facts", "two_hop_problem")
+    names, notes_of, town_facts, problem = (
+        load_function(f"{HERE / 'data.py'}:{name}")
+        for name in ("names", "notes_of", "town_facts", "two_hop_problem")
     )
     yield from [" " + " ".join(names())] * 200
     for number in range(300):
         people, _, homes, offices = town_facts(source)
-        yield "\n".join((problem(people[0]), *homes, *offices))
+        told = "\n".join((*homes, *offices))
+        yield "\n".join((problem(people[0]), told, *notes_of(told)))
         for name in ("niah_single_1", "vt"):
             shown = TASKS[name].make(Recipe(length_tokens=512), number)
-            yield "\n".join((shown.problem, *shown.evidence, *shown.answers))
+            told = "\n".join(shown.evidence)
+            yield "\n".join((shown.problem, told, *notes_of(told), *shown.answers))
     for name in ("gated", "overwrite"):
         prompts = load_prompts(HERE / f"{name}.toml")
         for text in (prompts.update, prompts.answer, prompts.empty_memory):

@@ -34,7 +34,7 @@ async def answered(engine: Engine, example: Example, facts: tuple[str, ...], ans
 
 async def measured(model: str, count: int) -> dict[str, dict[str, list[bool]]]:
     """For each task and kind of memory, whether each of so many questions was answered."""
-    example, facts_of = (load_function(f"{HERE / 'data.py'}:{name}") for name in ("example", "facts_of"))
+    example, notes_of = (load_function(f"{HERE / 'data.py'}:{name}") for name in ("example", "notes_of"))
     preset = load_training(HERE.parent / "small.toml")
     settings = EngineSettings(
         engine="transformers", model=model, window_tokens=preset.engine.window_tokens, concurrency=32
@@ -43,7 +43,7 @@ async def measured(model: str, count: int) -> dict[str, dict[str, list[bool]]]:
     async with open_engine(settings) as engine:
         for name in MEMORIES:
             asked = [example(index, 500, "recall") for index in range(4 * count)]
-            given = (facts_of(it) if name == MEMORIES[0] else it.evidence for it in asked)
+            given = (notes_of(it.document) if name == MEMORIES[0] else it.evidence for it in asked)
             right = await asyncio.gather(*(
                 answered(engine, it, facts, preset.read.answer_tokens)
                 for it, facts in zip(asked, given, strict=True)

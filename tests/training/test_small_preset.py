@@ -21,7 +21,8 @@ from memagent.types import Example, Model, Trajectory
 
 PRESETS = Path(__file__).parents[2] / "presets"
 POLICY = PRESETS / "small" / "policy"
-KINDS = 4
+KINDS = 4  # of tasks
+VERSIONS = 4  # of each document that is imitated
 
 
 def made(name: str, count: int) -> list[Example]:
@@ -53,21 +54,23 @@ def test_a_perfect_reader_solves_every_example_within_the_budgets(name: str, wor
 
 
 def test_a_careless_oracle_notes_half_of_the_facts_and_answers_from_those() -> None:
-    examples = made("careless", 50 * KINDS)
-    facts = [len(it.evidence) for it in made("careful", 50 * KINDS)]
+    examples = made("careless", 50 * VERSIONS)
+    wholes = [whole for whole in made("careful", 50) for _ in range(VERSIONS)]
+    facts = [len(it.evidence) for it in wholes]
     assert set(zip((it.task for it in examples), facts, strict=True)) == {
         ("niah_single_1", 1), ("niah_multikey_1", 4), ("vt", 5), ("two_hops", 6)
     }  # fmt: skip
     assert 0.42 < sum(len(it.evidence) for it in examples) / sum(facts) < 0.58
     known = 0
-    for example, whole in zip(examples, made("careful", 50 * KINDS), strict=True):
+    for example, whole in zip(examples, wholes, strict=True):
         assert set(example.evidence) <= set(whole.evidence) and example.document == whole.document
         answers = set(example.answers) - {"does not hold the answer"}
         assert answers <= set(whole.answers) and all(
             answer in "".join(example.evidence) for answer in answers
         )
         known += bool(answers) and example.task == "two_hops"
-    assert 5 <= known <= 22  # both of two facts
+    assert 12 <= known <= 25  # both of two facts: 1 of 16, twice, 1 of 4 and 1 of 1
+    assert all(len(it.evidence) == there for it, there in zip(examples[3::4], facts[3::4], strict=True))
 
 
 def test_the_two_hops_stand_in_any_order_among_others_like_them() -> None:
@@ -78,11 +81,12 @@ def test_the_two_hops_stand_in_any_order_among_others_like_them() -> None:
         first, second = example.evidence
         assert example.document.index(first) < example.document.index(second)
         assert example.document.count("The mayor of ") == example.document.count("The home town of ") == 3
-        mayor_first += first.startswith("The mayor of ")
-        office = first if first.startswith("The mayor of ") else second
+        mayor_first += first.endswith(f" is {example.answers[0]}.")
+        office = first if first.endswith(f" is {example.answers[0]}.") else second
         home = second if office is first else first
-        person, _, town = home.removeprefix("The home town of ").removesuffix(".").partition(" is ")
-        assert office == f"The mayor of {town} is {example.answers[0]}."
+        person, _, town = home.removeprefix("of ").removesuffix(".").partition(" is ")
+        assert office == f"of {town} is {example.answers[0]}." and f"The mayor {office}" in example.document
+        assert f"The home town {home}" in example.document and example.rationale == f"{home} {office}"
         assert example.problem == f"Who is the mayor of the home town of {person}?"
     assert 4 <= mayor_first <= 16
 
@@ -90,8 +94,9 @@ def test_the_two_hops_stand_in_any_order_among_others_like_them() -> None:
 def test_no_two_uses_share_an_example() -> None:
     uses = [made(name, 4 * KINDS) for name in ("careless", "brief", "longer", "held_out")]
     assert len({it.id for use in uses for it in use}) == 4 * 4 * KINDS
-    assert [len({it.document for it in use}) for use in uses] == [KINDS, KINDS, 4 * KINDS, 4 * KINDS]
-    assert len({it.document for use in uses for it in use}) == 10 * KINDS
+    # Of `brief` one version has the needed facts alone; of `vt` that is every fact.
+    assert [len({it.document for it in use}) for use in uses] == [4, 7, 4 * KINDS, 4 * KINDS]
+    assert len({it.document for use in uses for it in use}) == 11 + 8 * KINDS
     assert made("careless", KINDS) == [replace(it) for it in uses[0][:KINDS]]
 
 
