@@ -1,4 +1,4 @@
-"""One contestant of `compare.py` at its GPU: a process that reads, and what the server counted meanwhile."""
+"""One contestant of `compare.py` with its own GPU: the process that reads, and what the server counted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FAILURES = 0.1
 
 @dataclass(frozen=True)
 class Contestant:
-    """A reader of `peers.py`, its settings, and its environment where that is not ours."""
+    """A reader of `peers.py`, its settings, and its environment if that is not ours."""
 
     name: str
     reader: str
@@ -47,7 +47,7 @@ PEERS = (
 
 
 class Bench:
-    """One contestant at its GPU."""
+    """One contestant with its own GPU."""
 
     def __init__(self, contestant: Contestant, setting: str, folder: Path, port: int) -> None:
         self._contestant, self._port = contestant, port
@@ -69,7 +69,7 @@ class Bench:
         self._process.close()
 
     def warm_up(self, document: Ledger) -> None:
-        """Read a document, so that all is imported and connected."""
+        """Read a document, so that everything is imported and connected."""
         self._read([document])
 
     def read_all(self, documents: Sequence[Ledger]) -> None:
@@ -79,7 +79,7 @@ class Bench:
         self._note(f"{len(documents)} documents read in {seconds:.0f} s")
 
     def compare(self, documents: Sequence[Ledger]) -> None:
-        """Read each document as it is and with failing calls, and one with a kill on half of the way."""
+        """Read each document as it is and with failing calls, and one with a kill halfway through."""
         self.read_all(documents)
         self.result.failing = [
             self._read([it], _FAILURES, seed) for seed, it in enumerate(documents, start=1)
@@ -110,7 +110,7 @@ class Bench:
         return self._outcome(documents, self._process.ask(self._job(documents)))
 
     def _kill(self, document: Ledger, calls: int) -> None:
-        """Kill the process once half of its calls have ended, and let another do the same job."""
+        """Kill the process after half of its calls, and let another do the same job."""
         model_server.reset(self._port, self._gpu)
         job = self._job([document])
         self._process.begin(job)

@@ -1,7 +1,7 @@
-"""Other people's clients against `memagent serve`, each in an environment of its own, with 200,000 tokens.
+"""Other people's clients against `memagent serve`, each in its own environment, with 200,000 tokens.
 
-Prints for each client whether the answer came, streamed and not, and whether the stream told the progress;
-writes the same as JSON with --out. The model is scripted; the environments are made in --folder, and kept.
+Prints for each client whether the answer arrived, streamed and not, and whether the stream showed progress;
+with --out, also writes this as JSON. The model is scripted; --folder keeps the environments.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from server import facts_document, read_facts
 QUESTION = "What are all the facts?"
 LAST_FACT = "FACT-59"
 
-# Each reads the text from a file, and prints JSON: the answer whole and streamed, and the thoughts.
+# Each reads the text from a file and prints JSON: the whole answer, the streamed answer and the thoughts.
 SCRIPTS = {
     "openai": (
         ["openai"],
@@ -103,7 +103,7 @@ TAIL = '\nprint(json.dumps({"whole": whole, "streamed": streamed, "thoughts": th
 
 
 def start(folder: Path) -> str:
-    """A server in a thread; its base URL."""
+    """Start a server in a thread; returns its base URL."""
 
     def reply(messages: tuple[Message, ...]) -> str:
         return read_facts([{"role": it.role, "content": it.content} for it in messages])
@@ -117,7 +117,7 @@ def start(folder: Path) -> str:
 
 
 def try_client(name: str, url: str, text: Path, folder: Path) -> dict[str, Any]:
-    """What a client made of it."""
+    """Install and run a client; returns its version and how it did."""
     packages, script = SCRIPTS[name]
     place = folder / name.replace(" ", "-")
     python = place / "bin" / "python"
@@ -144,7 +144,7 @@ def try_client(name: str, url: str, text: Path, folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Try them all."""
+    """Try the clients."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("clients", nargs="*", default=list(SCRIPTS))
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "memagent-clients")

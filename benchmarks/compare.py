@@ -1,12 +1,11 @@
 """Ways to read a long document, ours and other people's, with the same model: score, time and cost.
 
-Each reader runs in a process of its own, in the environment that it needs: same model, same documents, same
-scorer. What was computed, and what had to wait for what, is counted by the server (`model_server.py` says
-what the models are). `simulated`: a GPU for each reader, all at the same time, documents of `ledgers.py`.
-`embedded`: memagent's embedded model, one reader after the other, RULER's examples. `bare`: the same without
-its adapter.
+Each reader runs in its own process and environment, with the same model, documents and scorer. The server
+counts what was computed and which calls had to wait for others (`model_server.py` describes the models).
+`simulated`: all readers at once, each with its own GPU, on documents of `ledgers.py`. `embedded`: memagent's
+embedded model, one reader after the other, on RULER's examples. `bare`: the same without the adapter.
 
-What has been measured is written to the file of `--json` as it comes; `--resume` goes on with the rest.
+Results are written to the file of `--json` as they come; `--resume` measures the rest.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ Keep = Callable[[Result], None]
 
 
 def contestants_of(names: Sequence[str], setting: str) -> list[Contestant]:
-    """Peers and our workflows, all of them or those that are named."""
+    """Peers and our workflows: all of them, or those named."""
     ours = [
         Contestant(f"memagent {name}", "ours", json.dumps({"workflow": name, "model": setting}))
         for name in WORKFLOWS
@@ -53,7 +52,7 @@ def contestants_of(names: Sequence[str], setting: str) -> list[Contestant]:
 
 
 def run_simulated(args: argparse.Namespace, left: Sequence[Contestant], keep: Keep) -> None:
-    """Let all contestants read everything, side by side, each at a GPU of its own."""
+    """Let all contestants read everything at the same time, each with its own GPU."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         port = stack.enter_context(model_server.serving(SIMULATED))
@@ -69,7 +68,7 @@ def run_simulated(args: argparse.Namespace, left: Sequence[Contestant], keep: Ke
             list(pool.map(lambda bench: bench.warm_up(crowd[0]), benches))
             list(pool.map(lambda bench: bench.compare(documents), benches))
             list(pool.map(lambda bench: bench.measure_scaling(lengths), ours))
-        for bench in ours:  # sixteen reads are enough for the client's processor
+        for bench in ours:  # one by one: sixteen reads keep the client's processor busy
             bench.measure_utilisation(crowd)
         for bench in benches:
             keep(bench.result)
@@ -90,7 +89,7 @@ def run_embedded(args: argparse.Namespace, setting: str, left: Sequence[Contesta
 
 
 class Record:
-    """What has been measured, on disk if there is a file for it."""
+    """The results so far, kept on disk if there is a file."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -99,7 +98,7 @@ class Record:
         self.results: list[Result] = []
 
     def resume(self, sizes: dict[str, Any]) -> None:
-        """Take what the file holds. Raises `ValueError` where it was measured with other sizes."""
+        """Load what the file holds. Raises `ValueError` if it was measured with other sizes."""
         if not self._path or not self._path.exists():
             return
         earlier = json.loads(self._path.read_text("utf-8"))
@@ -111,7 +110,7 @@ class Record:
         self._told["continues"] = [*earlier.get("continues", []), earlier["command"]]
 
     def keep(self, sizes: dict[str, Any], result: Result) -> None:
-        """Take a result, and write it down."""
+        """Add a result and write the record."""
         self.results.append(result)
         self.sizes[result.setting] = sizes[result.setting]
         results = {"sizes": self.sizes, "results": [it.told() for it in self.results]}
@@ -159,15 +158,15 @@ def _arguments() -> argparse.Namespace:
         "--tokens", type=int, default=2048, help="embedded: of each of RULER's examples (2048)"
     )
     parser.add_argument("--trouble", action="store_true", help="embedded: failing calls and a kill as well")
-    parser.add_argument("--resume", action="store_true", help="go on with what the file of --json lacks")
-    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw pictures (needs the extra report)")
+    parser.add_argument("--resume", action="store_true", help="measure only what the file of --json lacks")
+    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw plots (needs the extra report)")
     measure.add_json_flag(parser)
     args = parser.parse_args()
     if args.resume and not args.json:
-        parser.error("--resume needs the file to go on with: --json FILE")
+        parser.error("--resume needs a file to continue: --json FILE")
     if not any(contestants_of(args.only, setting) for setting in args.setting):
         known = ", ".join(it.name for it in contestants_of([], args.setting[-1]))
-        parser.error(f"no reader has such a name: {known}")
+        parser.error(f"no such reader; choose from {known}")
     return args
 
 

@@ -1,7 +1,7 @@
-"""The pictures of `compare.py`: time and score in each setting, and time against length.
+"""The plots of `compare.py`: time and score in each setting, and time against length.
 
-`python compare_plot.py RECORD PNG` draws them again from a record. In grey, peers are told from ours by their
-hatching.
+`python compare_plot.py RECORD PNG` draws them again from a record. Hatching tells peers from ours even in
+greyscale.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TOLD = {
 
 
 def draw(results: Sequence[dict[str, Any]], file: Path) -> None:
-    """Draw the results of a comparison, as its JSON holds them: a PNG of that name, and one by length."""
+    """Draw the results in a comparison's JSON: a PNG of that name, and one by length."""
     settings = list(dict.fromkeys(it["setting"] for it in results))
     scaled = [it for it in results if len(it["scaling"]) > 1]
 
@@ -54,7 +54,7 @@ def draw(results: Sequence[dict[str, Any]], file: Path) -> None:
 def _draw_scores(panel: Axes, setting: str, results: Sequence[dict[str, Any]]) -> None:
     """A bar for each reader, the fastest on top, with its score for each kind of problem.
 
-    One that takes many times as long as most is cut, and tells its seconds.
+    A bar many times longer than most is cut off and labelled with its seconds.
     """
     kinds = list(dict.fromkeys(outcome["kind"] for outcome in results[0]["clean"]))
     ranked = sorted(results, key=lambda it: -fmean(outcome["seconds"] for outcome in it["clean"]))

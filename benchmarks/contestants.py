@@ -1,9 +1,9 @@
 """The readers that `overhead.py` compares: one process each, in the environment that it needs.
 
-Started as `python contestants.py NAME PORT`. Tells its packages' versions, then takes jobs as JSON
-lines on standard input and answers each with its seconds. Every reader makes its client once, before
-the clock runs. The bare loops post the very requests that memagent makes; the peers get the very
-chunks, cut beforehand.
+Started as `python contestants.py NAME PORT`. Prints its packages' versions, then takes jobs as JSON lines on
+standard input and answers each with its seconds. Every reader creates its client once, before the clock
+starts. The bare loops post exactly the requests that memagent makes; the peers get the same chunks, split
+beforehand.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def bare(base_url: str) -> Contestant:
 
 
 def client_only(base_url: str) -> Contestant:
-    """The openai client, called in the cheapest of its ways."""
+    """The openai client, called in its cheapest way."""
     import httpx2
     import openai
 
@@ -129,7 +129,7 @@ def llamaindex(base_url: str) -> Contestant:
 
 
 def langchain_model(base_url: str, **settings: Any) -> Any:
-    """LangChain's client of an endpoint; what `settings` leave out is as its authors set it."""
+    """LangChain's client for an endpoint, with its own defaults except for `settings`."""
     from langchain_openai import ChatOpenAI
 
     return ChatOpenAI(
@@ -143,7 +143,7 @@ def langchain_model(base_url: str, **settings: Any) -> Any:
 
 
 def llamaindex_model(base_url: str, window_tokens: int, **settings: Any) -> Any:
-    """LlamaIndex's client of an endpoint; what `settings` leave out is as its authors set it."""
+    """LlamaIndex's client for an endpoint, with its own defaults except for `settings`."""
     from llama_index.llms.openai_like import OpenAILike
 
     return OpenAILike(
@@ -188,7 +188,7 @@ def _concurrently(read: Contestant) -> Contestant:
 
 
 def load_job(reads: int, document: str, requests: str) -> Job:
-    """Read what a job needs before the clock runs. `requests` is a JSON file of requests' bodies."""
+    """Load what a job needs before the clock starts. `requests` is a JSON file of request bodies."""
     bodies: list[dict[str, Any]] = json.loads(Path(requests).read_text("utf-8"))
     prompts = [body["messages"][-1]["content"] for body in bodies[:-1]]  # the last one asks for the answer
     chunks = [found[2] for prompt in prompts if (found := _CHUNK.search(prompt))]

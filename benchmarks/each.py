@@ -1,7 +1,8 @@
-"""`memagent ask --each` over many small files, killed with signal 9 and started again until it is done.
+"""`memagent ask --each` over many small files, repeatedly killed with signal 9 and restarted.
 
 Prints how many files have an answer, how many calls were paid for, how long the runs took, and the same for
-a second run in which one file has changed. The endpoint is a server on loopback that takes no time to think.
+further runs with nothing changed and with one file changed. The endpoint is a server on loopback that answers
+at once.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from server import Server, facts_document
 
 
 def start(server: Server, folder: Path, calls: int) -> subprocess.Popen[str]:
-    """One run of the command."""
+    """Start one run of the command."""
     command = [
         *(sys.executable, "-m", "memagent", "ask", "--each", "Which facts?", str(folder / "docs"), "--quiet"),
         *("--out", str(folder / "table.csv"), "--base-url", server.base_url, "--concurrency", str(calls)),
@@ -35,7 +36,7 @@ def start(server: Server, folder: Path, calls: int) -> subprocess.Popen[str]:
 
 
 def kill_after(process: subprocess.Popen[str], server: Server, calls: int) -> bool:
-    """Kill a run once it has paid for so many calls; False if it ended before."""
+    """Kill a run once it has paid for `calls` calls; False if it ended before."""
     until = len(server.paid) + calls
     while process.poll() is None and len(server.paid) < until:
         time.sleep(0.01)
@@ -45,7 +46,7 @@ def kill_after(process: subprocess.Popen[str], server: Server, calls: int) -> bo
 
 
 def measure(files: int, kills: int, calls: int) -> dict[str, Any]:
-    """What the runs came to."""
+    """Make the runs and return the measurements."""
     chance = random.Random(0)
     with tempfile.TemporaryDirectory() as name, Server() as server:
         folder = Path(name)
@@ -59,7 +60,7 @@ def measure(files: int, kills: int, calls: int) -> dict[str, Any]:
         )
         first = start(server, folder, calls).communicate()[0].strip()
         seconds, paid, twice = time.perf_counter() - begun, len(server.paid), server.paid_twice
-        time.sleep(2)  # so that the change below is no longer taken for one of the moment
+        time.sleep(2)  # so that the times of the files are no longer too recent to be trusted
         begun = time.perf_counter()
         same = start(server, folder, calls).communicate()[0].strip()
         unchanged_seconds, unchanged_paid = time.perf_counter() - begun, len(server.paid) - paid
@@ -82,11 +83,11 @@ def measure(files: int, kills: int, calls: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print, and write what was found."""
+    """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, default=10_000)
     parser.add_argument("--kills", type=int, default=5)
-    parser.add_argument("--calls", type=int, default=16, help="calls side by side")
+    parser.add_argument("--calls", type=int, default=16, help="concurrent calls")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     found = measure(options.files, options.kills, options.calls)

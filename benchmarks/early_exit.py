@@ -1,9 +1,9 @@
-"""How often `--early-exit` comes too early and what it saves, by `--exit-patience`; which patience to take.
+"""How often `--early-exit` comes too early and what it saves, by `--exit-patience`; which patience to choose.
 
-Each example is read once, in the workflow `gated`, to its end. The conversations up to a stop are the same
-without it, so one read tells for every patience where it would have stopped. Too early: a passage of the
-example's evidence ends behind that. `--risk` chooses on every other example, and is measured on the rest. The
-model is the embedded reader, or the one behind `--base-url`. Leaves out what the answers are worth.
+Each example is read once, to its end, with the workflow `gated`. The conversations before a stop are the same
+without it, so one read shows for every patience where it would have stopped. A stop is too early if a passage
+of the example's evidence ends after it. `--risk` chooses a patience on every other example and tests it on
+the rest. The model is the embedded reader, or the one behind `--base-url`. Not measured: the answers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PATIENCES = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 @dataclass(frozen=True)
 class Step:
-    """What became of the memory at a chunk: where it ended, whether it changed it, whether it is enough."""
+    """A chunk: where it ends, whether it changed the memory, and whether the memory is then enough."""
 
     end: int
     changed: bool
@@ -38,14 +38,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Path:
-    """One example, read to its end: its steps, and where in the document the last of its evidence ends."""
+    """One example, read to its end: its steps, and where its last evidence ends in the document."""
 
     task: str
     steps: tuple[Step, ...]
     evidence_end: int
 
     def stop(self, patience: int) -> int | None:
-        """After how many chunks a reader of that patience stops; None if it reads to the end."""
+        """The number of chunks after which a reader of that patience stops; None if it reads to the end."""
         confirmed: int | None = None
         for number, step in enumerate(self.steps, start=1):
             confirmed = confirmations(confirmed, step.changed, step.enough)
@@ -54,12 +54,12 @@ class Path:
         return None
 
     def too_early(self, patience: int) -> bool:
-        """Whether evidence comes behind the stop."""
+        """Whether evidence ends after the stop."""
         stop = self.stop(patience)
         return stop is not None and self.steps[stop - 1].end < self.evidence_end
 
     def saved(self, patience: int) -> float:
-        """The share of the chunks that is not read."""
+        """The share of the chunks that are not read."""
         stop = self.stop(patience)
         return 0.0 if stop is None else 1 - stop / len(self.steps)
 
@@ -80,10 +80,10 @@ async def read_through(task: str, example: Example, engine: Engine, settings: Re
 
 
 def least_patience(paths: Sequence[Path], risk: float) -> int | None:
-    """The least patience for which a further example is expected to be left too early with that probability.
+    """The least patience that leaves a further example too early with at most the probability `risk`.
 
-    Conformal risk control (arXiv 2208.02814), for examples that might have come in any order: a longer
-    patience is never too early where a shorter one is not. None where no patience is proved to be enough.
+    Conformal risk control (arXiv 2208.02814), for exchangeable examples: a longer patience is never too early
+    where a shorter one is not. None if no patience is proved to be enough.
     """
     for patience in _PATIENCES:
         if (sum(it.too_early(patience) for it in paths) + 1) / (len(paths) + 1) <= risk:
@@ -92,7 +92,7 @@ def least_patience(paths: Sequence[Path], risk: float) -> int | None:
 
 
 async def paths_of(args: argparse.Namespace) -> list[Path]:
-    """Read the examples, one after the other, or as many side by side as the engine takes calls."""
+    """Read the examples, as many at once as the engine takes calls."""
     engine_settings = EngineSettings(base_url=args.base_url, model=args.model)
     settings = ReadSettings(workflow="gated", chunk_tokens=args.chunk_tokens)
     async with open_engine(engine_settings) as engine:
@@ -101,7 +101,7 @@ async def paths_of(args: argparse.Namespace) -> list[Path]:
         async def one(number: int, task: str, example: Example) -> Path:
             async with limit:
                 path = await read_through(task, example, engine, settings)
-            print(f"example {number} of {len(asked)} was read", file=sys.stderr, flush=True)
+            print(f"example {number} of {len(asked)} read", file=sys.stderr, flush=True)
             return path
 
         asked = [(name, example) for name in args.task for example in _examples(name, args)]
@@ -132,7 +132,7 @@ def _share(found: Sequence[float]) -> str:
 
 
 def advice(paths: Sequence[Path], risk: float) -> str:
-    """The patience that every other example leads to, and what comes of it among the rest."""
+    """The patience chosen on every other example, and how it does on the rest."""
     chosen_on, rest = paths[::2], paths[1::2]
     patience = least_patience(chosen_on, risk)
     if patience is None:
@@ -152,10 +152,10 @@ def main() -> None:
     """Read, print the table and the advice."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--task", nargs="+", default=_TASKS, metavar="NAME", help="of RULER")
-    parser.add_argument("--length", type=int, default=4096, help="tokens of an example (4096)")
-    parser.add_argument("--count", type=int, default=16, help="examples of each task (16)")
-    parser.add_argument("--seed", type=int, default=1, help="makes the examples (1)")
-    parser.add_argument("--chunk-tokens", type=int, help="the size of a chunk (the model's own)")
+    parser.add_argument("--length", type=int, default=4096, help="tokens per example (4096)")
+    parser.add_argument("--count", type=int, default=16, help="examples per task (16)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the examples (1)")
+    parser.add_argument("--chunk-tokens", type=int, help="tokens per chunk (the model's own)")
     parser.add_argument("--base-url", help="an endpoint (the embedded reader)")
     parser.add_argument("--model", help="its model")
     parser.add_argument("--risk", type=float, default=0.1, help="of leaving an example too early (0.1)")

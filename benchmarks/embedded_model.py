@@ -1,8 +1,8 @@
 """The embedded model: which quantisation, which settings of llama.cpp, and what repeatability costs.
 
-One server at a time, in this process and on one thread unless said otherwise. Speeds are per second
-of processor time, which a busy machine does not change; the part `waiting`, which is about busy
-machines, is by the clock. Leaves out: how good the model's answers are.
+One server at a time, in this process and on one thread unless stated otherwise. Speeds are per second of
+processor time, which a busy machine does not change; only the part `waiting`, which is about busy machines,
+uses the clock. Not covered: how good the model's answers are.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ class Client:
         return found
 
     def complete(self, prompt: list[int], tokens: int, **options: Any) -> Any:
-        """A greedy completion of so many tokens."""
+        """A greedy completion of `tokens` tokens."""
         fixed = {"temperature": 0, "ignore_eos": True, "n_predict": tokens}
         return self.post("/completion", prompt=prompt, **(fixed | options))
 
 
 @contextmanager
 def server(path: Path, window_tokens: int = 8192, threads: int = 1, **changed: Any) -> Iterator[Client]:
-    """memagent's own server, some of its parameters changed."""
+    """memagent's own server with some parameters changed."""
     xllamacpp = llamacpp.import_xllamacpp()
     params = llamacpp.parameters(xllamacpp, llamacpp.ServerStart(path, window_tokens, 1, threads, "key"))
-    params.cpuparams.n_threads = threads  # for writing as well, which memagent does with one
+    params.cpuparams.n_threads = threads  # for writing too, for which memagent uses one
     for name, value in changed.items():
         setattr(params, name, value)
     running = xllamacpp.Server(params)
@@ -82,10 +82,10 @@ def speeds(client: Client, prompt: list[int]) -> tuple[float, float]:
 
 
 def losses(client: Client, tokens: list[int]) -> list[float]:
-    """Minus the log-probability of each token but the first of a window, given those before it.
+    """The negative log-probability of each token in a window but the first, given those before it.
 
-    The server tells the log-probability of the token it takes, before any bias: a bias makes it
-    take the text's own.
+    The server reports the log-probability of the token it picks, before any bias; a bias makes it pick the
+    text's own.
     """
     found = []
     for start in range(0, len(tokens), _WINDOW_TOKENS):
@@ -99,7 +99,7 @@ def losses(client: Client, tokens: list[int]) -> list[float]:
 
 
 def quantisations(text: str, folder: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Each quantisation's size, speeds and perplexity, rounds taken in turns."""
+    """Each quantisation's size, speeds and perplexity, with the rounds interleaved."""
     source = embedded.installed_model()
     assert source, f"install {embedded.PACKAGE} with --no-deps first"
     files = {"Q4_1": source}
@@ -209,7 +209,7 @@ def _in_a_process(path: Path, threads: int, policy: str) -> bytes:
 
 
 def work(path: Path, threads: int, policy: str) -> None:
-    """Read and write by the clock, and print the speeds: a process of `waiting`."""
+    """Time reading and writing by the clock, and print the speeds, in a process of `waiting`."""
     if policy == "default":
         importlib.import_module("xllamacpp")  # before memagent can set the policy
     with server(path, 2048, threads) as client:

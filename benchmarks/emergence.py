@@ -1,11 +1,11 @@
-"""Does writing a memory emerge from the final reward alone? The smallest run, five seeds, with and without.
+"""Does writing a memory emerge from the final reward alone? The smallest run, with five seeds.
 
     python benchmarks/emergence.py --out DIR
 
 Trains presets/tiny.toml (six symbols in three chunks) with the advantage given to every conversation of an
-attempt, and again with it given to the answer alone, then reads documents of up to 10,000 chunks with what
-came out. Writes DIR/emergence.json, and DIR/report with the curves (`memagent report`). About twenty-five
-minutes on one CPU core; what is there already is not made again.
+attempt, and again with it given only to the answer, then reads documents of up to 10,000 chunks with the
+policies of the former. Writes DIR/emergence.json, and DIR/report with the curves (`memagent report`). Takes
+about twenty-five minutes on one CPU core; finished parts are not repeated.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ EXAMPLES = 16
 
 
 def memagent(*words: object) -> None:
-    """Run a command of memagent; its failure ends the benchmark."""
+    """Run a memagent command; if it fails, the benchmark ends."""
     subprocess.run([sys.executable, "-m", "memagent", *map(str, words)], check=True)
 
 
 def train(credit: str, seed: int, out: Path) -> Path:
-    """One run, or the one that is there."""
+    """Make one run, unless it exists; returns its folder."""
     run = out / f"{credit}-seed{seed}"
     if not (run / "done").exists():
         memagent("train", "run", PRESET, "--out", run, "--resume", "--quiet", "--set", f"seed={seed}",
@@ -44,7 +44,7 @@ def train(credit: str, seed: int, out: Path) -> Path:
 
 
 def curve(run: Path) -> dict[str, Any]:
-    """First and last rewards of a run, and its held-out scores in percent."""
+    """The first and last rewards of a run, and its held-out scores in percent."""
     rows = read_metrics(run)
     rewards = [row.values["reward"] for row in rows if row.stage == "training"]
     scores = {row.step: row.values["score"] for row in rows if row.stage == "evaluation"}
@@ -52,7 +52,7 @@ def curve(run: Path) -> dict[str, Any]:
 
 
 def longer(run: Path, seed: int) -> dict[int, float]:
-    """The score in percent at each number of chunks, all of them never seen in training."""
+    """The score in percent at each number of chunks, on documents never seen in training."""
     symbols = runpy.run_path(str(PRESET.parent / "tiny" / "symbols.py"))
     policy = run / "policy"
     if not policy.exists():

@@ -1,9 +1,9 @@
 """Settings of llama.cpp for the embedded reader, each beside the default: batch, threads, cache, speculation.
 
 The prompts are those of two reads: `gated`, which mostly replies UNCHANGED, and `overwrite`, which copies its
-memory into every reply. Default and changed server run in one process and get each prompt in turn, so that
-what else the machine does meets both; told is the median over the prompts. `the default again` shows how much
-of a difference is chance. To be run on a quiet machine. Leaves out the kept beginning of prompts.
+memory into every reply. The default and the changed server run in one process and get each prompt in turn,
+so that other work on the machine affects both; the median over the prompts is reported. `the default again`
+shows how much of a difference is chance. Run it on a quiet machine. Not covered: cached prompt prefixes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _WINDOW_TOKENS = 8192
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 Change = Callable[[Any, Any], None]
-"""Changes llama.cpp's parameters: from the module and the parameters."""
+"""Given the xllamacpp module and llama.cpp's parameters, changes the parameters."""
 
 
 def _batch(tokens: int) -> Change:
@@ -68,7 +68,7 @@ def _writing_threads(_: Any, params: Any) -> None:
 
 
 def _speculation(kind: str, known: int | None = None, drafted: int | None = None) -> Change:
-    """Drafts by what followed the last `known` tokens where they stood before, `drafted` tokens at most."""
+    """Draft what followed the last `known` tokens at an earlier place, at most `drafted` tokens."""
 
     def change(xllamacpp: Any, params: Any) -> None:
         name = f"COMMON_SPECULATIVE_TYPE_NGRAM_{kind.upper()}"
@@ -112,7 +112,7 @@ class Reply:
 
     @property
     def seconds(self) -> float:
-        """For all of it."""
+        """Reading and writing together."""
         return self.read_seconds + self.write_seconds
 
 
@@ -132,7 +132,7 @@ class Server:
         self._address = address
 
     def reply(self, messages: Sequence[Message]) -> Reply:
-        """The greedy reply to a prompt, of which nothing is in the cache."""
+        """The greedy reply to a prompt, without using the cache."""
         plain: dict[str, Any] = {"temperature": 0, "max_tokens": _REPLY_TOKENS, "cache_prompt": False}
         chat = {"messages": [asdict(it) for it in messages], **llamacpp._PLAIN_SAMPLING, **plain}
         headers = {"Authorization": "Bearer key", "Content-Type": "application/json"}
@@ -154,7 +154,7 @@ class Server:
 
 @contextmanager
 def server(change: Change | None = None) -> Iterator[Server]:
-    """memagent's own server with the reader's adapter, its parameters changed or not."""
+    """memagent's own server with the reader's adapter, and changed parameters if there is a `change`."""
     xllamacpp = llamacpp.import_xllamacpp()
     adapter = adapter_of(EngineSettings(), "llamacpp")
     threads, path = llamacpp.available_cores(), embedded.default_model()
@@ -169,7 +169,7 @@ def server(change: Change | None = None) -> Iterator[Server]:
 
 
 async def prompts_of(workflow: str, text: str, count: int) -> list[tuple[Message, ...]]:
-    """The prompts of the last so many updates of a read of a text."""
+    """The prompts of the last `count` updates in a read of a text."""
     async with open_engine(EngineSettings(engine="llamacpp")) as engine:
         read = Read(_PROBLEM, text_document(text), engine, ReadSettings(workflow=workflow), asks=False)
         made = [it.messages async for it in read if it.kind == "update"]
@@ -179,7 +179,7 @@ async def prompts_of(workflow: str, text: str, count: int) -> list[tuple[Message
 def pairs_of(
     default: Server, changed: Server, prompts: dict[str, list[tuple[Message, ...]]]
 ) -> Iterator[Pair]:
-    """Give both servers each prompt in turn, now one of them first, now the other."""
+    """Give each prompt to both servers, alternating which goes first."""
     default.reply(next(iter(prompts.values()))[0])
     changed.reply(next(iter(prompts.values()))[0])
     for workflow, asked in prompts.items():
@@ -192,7 +192,7 @@ def pairs_of(
 
 
 def row(name: str, pairs: Sequence[Pair]) -> list[str]:
-    """What a setting comes to: its speeds, its time as a share of the default's, what its replies are."""
+    """A setting's row: speeds, time as a share of the default's, accepted drafts, differing replies."""
     replies = [it.changed for it in pairs]
     read = median(it.prompt_tokens / it.read_seconds for it in replies)
     written = sum(it.written_tokens for it in replies) / sum(it.write_seconds for it in replies)
@@ -223,7 +223,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", choices=SETTINGS, default=[*SETTINGS], help="some settings")
     parser.add_argument("--prompts", type=int, default=6, help="of each read (6)")
-    parser.add_argument("--chunks", type=int, default=10, help="that are read to have prompts (10)")
+    parser.add_argument("--chunks", type=int, default=10, help="to read for the prompts (10)")
     parser.add_argument("--text", type=Path, default=measure.STORY)
     measure.add_json_flag(parser)
     args = parser.parse_args()

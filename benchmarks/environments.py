@@ -1,4 +1,4 @@
-"""Other people's packages, each in an environment of its own, and processes that take jobs there."""
+"""Environments for other people's packages, and processes that take jobs in them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ PEERS = {
     "llamaindex": ["llama-index-core>=0.14", "llama-index-llms-openai-like>=0.5"],
     "bm25s": ["bm25s>=0.2", "openai>=2.8"],
 }
-"""What is installed for whom; LlamaIndex's client of endpoints pins an older openai."""
+"""What each environment installs; LlamaIndex's endpoint client pins an older openai."""
 
 
 def environment(peer: str) -> Path:
-    """The Python of a peer's environment, made if it is not there."""
+    """The Python of a peer's environment, which is created if missing."""
     folder = user_cache_path("memagent-benchmarks", appauthor=False) / peer
     python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
     if not python.exists():
@@ -32,7 +32,7 @@ def environment(peer: str) -> Path:
 
 
 class Process:
-    """A script that tells its packages' versions, then answers a line of JSON with a line of JSON."""
+    """A script that prints its packages' versions, then answers each line of JSON with another."""
 
     def __init__(self, python: Path, script: Path, *arguments: str) -> None:
         self._process = subprocess.Popen(
@@ -42,17 +42,17 @@ class Process:
         self.versions: dict[str, str] = self.answer()
 
     def ask(self, job: dict[str, Any]) -> dict[str, Any]:
-        """Let it do a job, and wait for what it says."""
+        """Give it a job and wait for the answer."""
         self.begin(job)
         return self.answer()
 
     def begin(self, job: dict[str, Any]) -> None:
-        """Let it begin a job."""
+        """Give it a job."""
         assert self._process.stdin
         print(json.dumps(job), file=self._process.stdin, flush=True)
 
     def answer(self) -> dict[str, Any]:
-        """Wait for what it says of its job."""
+        """Wait for the answer to its job."""
         assert self._process.stdout
         line = self._process.stdout.readline()
         if not line:
@@ -61,7 +61,7 @@ class Process:
         return told
 
     def kill(self) -> None:
-        """End the process as `kill -9` does."""
+        """Kill the process, as `kill -9` does."""
         self._process.kill()
         self._process.wait()
 

@@ -1,9 +1,9 @@
-"""A model that reads without fault: it finds what a prompt's problem leads to, in the prompt alone.
+"""A model that reads without error: it finds what a prompt's problem leads to, in the prompt alone.
 
-It understands sentences of one form and problems of one form, which a document must not hold by chance. It
-is the same for all who ask, knows no answer beforehand, and has no memory. What it cannot do is see that a
-statement matters whose link to the problem is not in the prompt: so a clue that comes late sends one back.
-Leaves out a real model's mistakes: none of the readers is told apart by how many of them it invites.
+It understands one form of sentence and one form of problem, which a document must not contain by chance. It
+is the same for all callers, knows no answers in advance, and has no memory. It cannot see that a statement
+matters if its link to the problem is not in the prompt, so a late clue forces a reader to go back. It makes
+no mistakes as real models do, so readers are not told apart by how many mistakes they provoke.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NEXT_PART = re.compile(r"\[part \d+ of \d+, next\]\n(.*?)(?=\n\n\[part |\Z)", r
 
 
 def statement(what: str, whose: str, value: str) -> str:
-    """A sentence of the kind that the model understands."""
+    """A sentence that the model understands."""
     entry = f"the {what} of {whose} is {value}, and two witnesses signed it."
     return f"The clerk of the harbour office entered in the ledger that {entry}"
 
@@ -34,8 +34,8 @@ def problem(*path: str, whose: str) -> str:
 def relevant(text: str) -> list[str]:
     """The statements in a prompt that its problem leads to, in order, each once.
 
-    Those about whom a problem names, and then about whom these name, as far as the problem asks for what they
-    tell. A statement whose link to the problem is not in the prompt is not seen to matter.
+    These are about those whom the problem names, or whom other relevant statements name, and tell something
+    that the problem asks for. A statement whose link to the problem is not in the prompt is not found.
     """
     problems = _PROBLEM.findall(text)
     asked = {word for path, _ in problems for word in path.split(" of ") if word}
@@ -47,7 +47,7 @@ def relevant(text: str) -> list[str]:
 
 
 def first_gap(text: str) -> str:
-    """The question for the first thing that the problem leads to and the prompt does not state, if any."""
+    """The question for the first thing that the problem needs and the prompt does not state, if any."""
     stated = {(it["what"], it["whose"]): it["value"] for it in _STATEMENT.finditer(text)}
     for path, whose in _PROBLEM.findall(text):
         for what in reversed(path.removesuffix(" of ").split(" of ")):
@@ -58,13 +58,12 @@ def first_gap(text: str) -> str:
 
 
 def reply_to(prompt: str) -> str:
-    """What the model replies: the statements that matter, word for word, in the form that is asked for.
+    """The model's reply: the statements that matter, word for word, in the requested form.
 
-    Where the prompt offers UNCHANGED as a reply: that word if the text that is read has nothing which the
-    memory lacks, else the marker MEMORY (or lines that begin with ADD) and what the prompt asks for: the
-    memory with what is new, the part of it that is its turn, or what is new alone. Where the prompt offers
-    ENOUGH or a question: a question for what is missing. Everywhere else: all statements that matter, be it a
-    memory, a note, an answer to be refined or the last one.
+    If the prompt offers UNCHANGED: that word if the text adds nothing to the memory, else the marker MEMORY
+    (or lines that begin with ADD) and what the prompt asks for: the memory with what is new, its next part
+    with what is new, or only what is new. If the prompt offers ENOUGH or a question: a question for what is
+    missing, or ENOUGH. Otherwise, for a memory, a note or an answer: all statements that matter.
     """
     found = relevant(prompt)
     sections = {name: text for _, name, text in _SECTION.findall(prompt)}

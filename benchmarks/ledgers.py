@@ -1,8 +1,8 @@
 """Documents with planted statements and distractors, and two kinds of problems about them.
 
-`values`: all numbers of one merchant, spread evenly over the document. `hops`: the code of the keeper of a
-merchant; that keeper is named only after the code has passed, so whoever reads on must come back for it. In
-every chunk stand other merchants' numbers, keepers and codes, in the very same words.
+`values`: all numbers of one merchant, spread evenly over the document. `hops`: the code of a merchant's
+keeper, who is named only after the code has passed, so that a reader must go back for it. Every chunk holds
+other merchants' numbers, keepers and codes, in exactly the same words.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from memagent.tasks import Recipe, examples
 
 CHUNK_TOKENS = 5000
 VALUES = 16
-_CHUNK_BYTES = 17_150  # about what 5000 tokens of this text are
-_DISTRACTORS = 6  # in the bytes of a chunk
+_CHUNK_BYTES = 17_150  # about 5000 tokens of this text
+_DISTRACTORS = 6  # per chunk
 _BEGINNINGS = ("Bar", "Cor", "Dal", "Fen", "Gor", "Hal", "Jor", "Kel", "Lom", "Mar", "Nor", "Pel", "Tar")
 _MIDDLES = ("a", "e", "i", "o", "u", "ane", "ilo", "oru", "uma")
 _ENDS = ("bel", "dan", "fis", "gard", "lin", "mund", "ner", "rik", "stan", "vel", "wyn", "zor")
@@ -41,7 +41,7 @@ class Ledger:
     chunks: int
 
     def task(self, trace: Path) -> dict[str, str]:
-        """What a process is told of it."""
+        """The task as given to a process."""
         return {
             "document": str(self.document),
             "chunks": str(self.cut),
@@ -51,8 +51,8 @@ class Ledger:
 
 
 def write_ledger(folder: Path, kind: str, chunks: int, seed: int) -> Ledger:
-    """Write a document of about so many chunks and a problem of that kind; the same seed gives the same."""
-    chance = random.Random(f"{kind} {seed}")  # at the same places in any length
+    """Write a document of about `chunks` chunks and a problem of that kind; repeatable by seed."""
+    chance = random.Random(f"{kind} {seed}")  # the same positions at any length
     names = chance.sample(_NAMES, len(_NAMES))
     merchant, keeper = names.pop(), names.pop()
     if kind == "values":
@@ -85,7 +85,7 @@ def write_example(folder: Path, task: str, tokens: int, chunk_tokens: int, numbe
 
 
 def write_beginning(whole: Ledger) -> Ledger:
-    """Write the first chunk of a document as one of its own, with the same problem."""
+    """Write the first chunk of a document as a document of its own, with the same problem."""
     first = json.loads(whole.cut.read_text("utf-8"))[0]
     document = whole.document.with_name(f"beginning-of-{whole.document.name}")
     document.write_text(first, "utf-8")
@@ -108,7 +108,7 @@ def _distractor(chance: random.Random, names: list[str]) -> str:
 
 
 def _text(planted: list[tuple[float, str]], size_bytes: int, seed: int) -> str:
-    """A story with statements at their places, which are shares of its length, each behind a paragraph."""
+    """A story with statements at their places (shares of its length), each at the end of a paragraph."""
     story = measure.STORY.read_text("utf-8")
     paragraphs = "".join(measure.varied(f"({seed})\n\n{story}", size_bytes)).split("\n\n")
     for place, sentence in planted:

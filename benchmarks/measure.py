@@ -22,12 +22,12 @@ from typing import Any
 STORY = Path(__file__).parent.parent / "examples" / "blue_carbuncle.txt"
 _SYLLABLES = ("ka", "lo", "mi", "ren", "tas", "vor", "el", "dun", "shi", "bra", "que", "zen", "pol", "ith")
 _WORD = re.compile(r"\b[a-z]{5,}\b")
-_EVERY = 40  # of the longer words, one is replaced
+_EVERY = 40  # one in this many longer words is replaced
 
 
 @contextmanager
 def started(script: str, *words: str) -> Iterator[int]:
-    """Run a server in a process of its own until the end; gives its port, which it prints first."""
+    """Run a server in its own process for the block; yields its port, which it prints first."""
     process = subprocess.Popen([sys.executable, script, *words], stdout=subprocess.PIPE, text=True)
     assert process.stdout
     try:
@@ -38,8 +38,8 @@ def started(script: str, *words: str) -> Iterator[int]:
 
 
 def varied(text: str, size_bytes: int) -> Iterator[str]:
-    """`text` again and again up to some size, never twice the same: with other paragraphs' order,
-    an invented word or a number here and there, so that no cache of words or texts is enough.
+    """Repeat `text` up to `size_bytes`, never the same twice: paragraphs are reordered and some words
+    replaced by invented ones or numbers, so that no cache of words or texts helps.
     """
     made, copy = 0, 0
     paragraphs = text.split("\n\n")
@@ -72,7 +72,7 @@ def write_text(path: Path, sources: Sequence[Path], size_bytes: int) -> None:
 
 
 def provenance() -> dict[str, Any]:
-    """When, on what and by which command this process was run."""
+    """When, where and by which command this process was run."""
     command = shlex.join(["python", os.path.relpath(sys.argv[0]), *sys.argv[1:]])
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
@@ -99,7 +99,7 @@ def _vector_unit() -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table, numbers on the right."""
+    """A Markdown table, all but the first column right-aligned."""
     texts = [[f"{it:.3g}" if isinstance(it, float) else str(it) for it in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(head, *texts, strict=True)]
 
@@ -113,12 +113,12 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def add_json_flag(parser: argparse.ArgumentParser) -> None:
-    """The flag that all benchmarks have."""
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all that was measured")
+    """Add the `--json` flag that most benchmarks have."""
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all measurements")
 
 
 def write_json(path: Path | None, record: dict[str, Any]) -> None:
-    """Write a record where `--json` said, if it did: whole or not at all."""
+    """Write a record to the path of `--json`, if given, atomically."""
     if path:
         beside = path.with_name(f"{path.name}.part")
         beside.write_text(json.dumps(record, indent=2) + "\n", "utf-8")

@@ -1,22 +1,22 @@
 """A chat-completions endpoint that takes the time of a 7B model on one GPU, and reads as `finder.py` does.
 
-Each first part of a path, `/NAME/v1/chat/completions`, is a GPU of its own, so that readers that run at the
-same time do not wait for each other. A GPU works in steps, as servers with continuous batching do: a step
-takes in waiting prompts, first come first served, up to 8192 tokens, and writes one token of every reply that
-has begun. It lasts as long as its tokens take to compute, but no less than reading the weights does, and
-a little for each reply's cache. A call that is made to fail does so at once, with status 500.
+Each NAME in `/NAME/v1/chat/completions` has its own GPU, so that concurrent readers do not wait for each
+other. A GPU works in steps, as servers with continuous batching do: a step takes in waiting prompts, first
+come first served, up to 8192 tokens, and writes one token of every reply that has begun. It lasts as long as
+its tokens take to compute, but no less than reading the weights does, plus a little for each reply's cache.
+A call that is made to fail does so at once, with status 500.
 
-The figures are those of Qwen2.5-7B in bfloat16 on an H100. To read 15.2 GB of weights takes 4.5 ms at 3.35
-TB/s, and 15.2 GFLOP a token allow 65,000 tokens/s at the dense peak of 989 TFLOPS. No server comes near
-either: 8 ms a step and 25,000 prompt tokens/s (38% of the peak) are assumed. GPUStack measured 32,000
-tokens/s in all with vLLM for a 9B model on an H100 at long prompts (docs.gpustack.ai, Qwen3.5-9B).
-The prefix cache holds blocks of 16 tokens and forgets the least recently used; 57 KB a token leave room for
-800,000. A token is four characters, as in cl100k for the documents of `ledgers.py`.
+The figures are those of Qwen2.5-7B in bfloat16 on an H100. Reading 15.2 GB of weights takes 4.5 ms at 3.35
+TB/s, and 15.2 GFLOP per token allow 65,000 tokens/s at the dense peak of 989 TFLOPS. No server comes near
+either: 8 ms per step and 25,000 prompt tokens/s (38% of the peak) are assumed. GPUStack measured 32,000
+tokens/s in total with vLLM for a 9B model on an H100 with long prompts (docs.gpustack.ai, Qwen3.5-9B).
+The prefix cache holds blocks of 16 tokens and evicts the least recently used; at 57 KB per token there is
+room for 800,000. A token is four characters, as in cl100k for the documents of `ledgers.py`.
 
-With `embedded` it is memagent's own embedded model instead, with its adapter, or with `bare` without it: all
-share it, one call at a time, and whoever asks for a longer reply gets no more tokens than the memory of the
-embedded reader has. It answers as it will and takes the time that it takes. What is posted to `/NAME/reset`
-begins anew, `/NAME/record` tells all calls. Leaves out: streaming, sampling.
+With `embedded`, memagent's own embedded model answers instead, with its adapter; with `bare`, the same model
+without it. All readers share it, one call at a time, and no reply gets more tokens than the memory of the
+embedded reader has. Its replies and times are real. A post to `/NAME/reset` starts over; `/NAME/record`
+returns all calls. Not simulated: streaming, sampling.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from server import FaultPlan, no_faults, seeded_faults
 MODELS = SIMULATED, EMBEDDED, BARE = "simulated", "embedded", "bare"
 STEP_SECONDS = 0.008
 PROMPT_TOKENS_PER_SECOND = 25_000
-REPLY_SECONDS = 0.0001  # of a step, to read the cache of a reply that is being written
+REPLY_SECONDS = 0.0001  # per step, to read the cache of a reply being written
 STEP_TOKENS = 8192
 WINDOW_TOKENS = 8192
 CACHE_TOKENS = 800_000
@@ -62,7 +62,7 @@ BLOCK_CHARACTERS = 16 * CHARACTERS_PER_TOKEN
 
 @dataclass
 class Call:
-    """One request: when it came and ended, in seconds of the server's clock, and what it cost."""
+    """One request: when it began and ended, in seconds of the server's clock, and what it cost."""
 
     digest: str
     began: float
@@ -75,7 +75,7 @@ class Call:
 
 @dataclass
 class _Work:
-    """A call that waits or is being computed."""
+    """A call that is waiting or being computed."""
 
     call: Call
     blocks: list[str]
@@ -86,10 +86,10 @@ class _Work:
 
 @dataclass
 class Gpu:
-    """A simulated GPU: what waits for it, its prefix cache and its record.
+    """A simulated GPU: its queue, its prefix cache and its record.
 
-    `busy_seconds` is the time of all steps, `late_seconds` how far the clock of this machine was behind, at
-    worst: what a busy machine adds to a figure.
+    `busy_seconds` is the time of all steps; `late_seconds` is how far this machine fell behind the simulated
+    clock at worst, which is the error that a busy machine adds.
     """
 
     faults: FaultPlan = no_faults
@@ -105,7 +105,7 @@ class Gpu:
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def complete(self, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
-        """The status of a call and what is sent."""
+        """The status and body of the response to a call."""
         prompt = "\n".join(_text(message["content"]) for message in body["messages"])
         digest = hashlib.sha256(prompt.encode()).hexdigest()[:16]
         call = Call(digest, time.monotonic(), len(prompt) // CHARACTERS_PER_TOKEN, 0)
@@ -158,7 +158,7 @@ class Gpu:
         return status, {"error": {"message": message, "type": "server_error", "param": None, "code": code}}
 
     async def _run(self) -> None:
-        """Step by step, as long as there is work. Steps that the machine delays are caught up with."""
+        """Take steps as long as there is work, catching up after delays of the machine."""
         clock = time.monotonic()
         while self._works:
             self._arrived.clear()
@@ -167,7 +167,7 @@ class Gpu:
             step = max(STEP_SECONDS, (read + len(writing)) / PROMPT_TOKENS_PER_SECOND)
             step += len(writing) * REPLY_SECONDS
             steps = 1 if read else min(work.left_to_write for work in writing)
-            if steps > 1:  # all alike until a reply is finished, or another prompt arrives
+            if steps > 1:  # identical until a reply ends or another prompt arrives
                 steps = min(steps, await self._steps_until_arrival(clock, step, steps))
             self.busy_seconds += steps * step
             clock += steps * step
@@ -180,14 +180,14 @@ class Gpu:
                 work.done.set()
 
     async def _steps_until_arrival(self, clock: float, step: float, steps: int) -> int:
-        """How many of so many steps have begun when a prompt arrives."""
+        """How many of `steps` steps have begun when a prompt arrives."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._arrived.wait(), clock + steps * step - time.monotonic())
             return max(1, math.ceil((time.monotonic() - clock) / step))
         return steps
 
     def _take_in(self) -> int:
-        """What a step takes in of the waiting prompts, in tokens; the last part of one gives one."""
+        """Take in waiting prompts for a step; returns the number of tokens taken."""
         room = STEP_TOKENS
         for work in self._works:
             if work.left_to_read < 0 and room:
@@ -201,7 +201,7 @@ class Gpu:
         return STEP_TOKENS - room
 
     def _uncached(self, work: _Work) -> int:
-        """The tokens of the prompt that have to be computed: one at least."""
+        """The tokens of the prompt to compute: at least one."""
         known = next((place for place, it in enumerate(work.blocks) if it not in self._cache), None)
         count = len(work.blocks) if known is None else known
         tokens = count * BLOCK_CHARACTERS // CHARACTERS_PER_TOKEN
@@ -209,14 +209,14 @@ class Gpu:
         return max(1, work.call.prompt_tokens - work.call.cached_tokens)
 
     def _remember(self, blocks: Sequence[str]) -> None:
-        for block in reversed(blocks):  # so that the end of a prompt is forgotten before its beginning
+        for block in reversed(blocks):  # so that the end of a prompt is evicted before its beginning
             self._cache[block] = None
             self._cache.move_to_end(block)
         while len(self._cache) * BLOCK_CHARACTERS // CHARACTERS_PER_TOKEN > CACHE_TOKENS:
             self._cache.popitem(last=False)
 
     def record(self) -> dict[str, Any]:
-        """All that was done since the last reset."""
+        """Everything since the last reset."""
         return {
             "calls": [asdict(call) for call in self.calls],
             "busy_seconds": self.busy_seconds,
@@ -225,12 +225,12 @@ class Gpu:
 
 
 def _text(content: Any) -> str:
-    """The text of a message: a string, or parts."""
+    """The text of a message, which is a string or a list of parts."""
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content or ())
 
 
 def _blocks(prompt: str) -> list[str]:
-    """A name for each full block of a prompt, which depends on all that precedes it."""
+    """A key for each full block of a prompt, which depends on everything before it."""
     names, digest = [], hashlib.sha256()
     for start in range(0, len(prompt) - BLOCK_CHARACTERS + 1, BLOCK_CHARACTERS):
         digest.update(prompt[start : start + BLOCK_CHARACTERS].encode())
@@ -262,14 +262,14 @@ def _completion(call: Call, text: str, finish_reason: str) -> dict[str, Any]:
 
 
 class Server:
-    """All GPUs, and the HTTP between them and the readers."""
+    """The HTTP server in front of all GPUs."""
 
     def __init__(self, engine: Engine | None = None) -> None:
         self._engine = engine
         self._gpus: dict[str, Gpu] = {}
 
     async def connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one client until it goes away; one that was killed is no news."""
+        """Serve one client until it disconnects or is killed."""
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
@@ -302,7 +302,7 @@ class Server:
 
 @cache
 def reader_budgets() -> Mapping[str, int]:
-    """What the embedded reader was trained with, in tokens."""
+    """The budgets that the embedded reader was trained with, in tokens."""
     return trained_with(adapter_of(EngineSettings(), "llamacpp")).budgets
 
 
@@ -316,19 +316,19 @@ async def _serve(model: str) -> None:
 
 @contextmanager
 def serving(model: str) -> Iterator[int]:
-    """Start the server of one of `MODELS` in a process of its own; gives its port."""
+    """Start the server of one of `MODELS` in its own process; yields its port."""
     with measure.started(__file__, model) as port:
         yield port
 
 
 def reset(port: int, name: str, faults: float = 0.0, seed: int = 0) -> None:
-    """Begin anew with a GPU: empty cache, empty record, and so many calls that fail."""
+    """Reset a GPU: empty cache, empty record, and a share `faults` of failing calls."""
     body = json.dumps({"faults": faults, "seed": seed}).encode()
     urlopen(Request(f"http://127.0.0.1:{port}/{name}/reset", body)).close()
 
 
 def record(port: int, name: str) -> tuple[list[Call], float, float]:
-    """The calls of a GPU, the seconds that it was busy, and how late it was at worst."""
+    """The calls of a GPU, its busy seconds, and how late it was at worst."""
     with urlopen(f"http://127.0.0.1:{port}/{name}/record") as reply:
         told = json.load(reply)
     return [Call(**call) for call in told["calls"]], told["busy_seconds"], told["late_seconds"]

@@ -1,4 +1,4 @@
-"""What `compare.py` measures of a reader, and the tables of it."""
+"""What `compare.py` measures of a reader, and the tables that show it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ NOT_COMPARABLE = {
     "RLM (`rlms`)": "it needs a model that writes code",
     "PageIndex (`pageindex`)": "it needs a model that writes outlines as JSON and calls tools",
 }
-"""Peers that neither a model which only finds statements nor a tiny one can serve: nothing is invented."""
+"""Peers that work neither with a model that only finds statements nor with a tiny one."""
 
 FOR_SHORT_DOCUMENTS = ("full", "truncate")
-"""Our workflows that put the text into one prompt: no way to read a long document, but what to beat."""
+"""Our workflows that put the text into one prompt: a baseline, not a way to read a long document."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One read (or several at once): what the reader says of it, and what the server counted.
+    """One read (or several at once): what the reader reports, and what the server counted.
 
-    `score` is the mean share of the answers that were found; `silent` counts reads that ended without an
-    error. `critical_path` is the longest chain of calls of which each began after the one before had ended.
+    `score` is the mean share of answers found; `silent` counts reads that ended without an error.
+    `critical_path` is the longest chain of calls in which each began after the previous one had ended.
     """
 
     kind: str
@@ -46,7 +46,7 @@ class Outcome:
 
 @dataclass
 class Result:
-    """All that was measured of one contestant."""
+    """Everything measured for one contestant."""
 
     name: str
     ours: bool
@@ -70,12 +70,12 @@ class Result:
         return cls(**kept)
 
     def told(self) -> dict[str, Any]:
-        """All of it, for JSON."""
+        """The result for JSON."""
         return asdict(self) | {"exponent": self.exponent}
 
     @property
     def exponent(self) -> float | None:
-        """Of the seconds by the chunks: the slope in a plot of their logarithms."""
+        """How seconds grow with chunks: the slope of log seconds against log chunks."""
         if len(self.scaling) < 2:
             return None
         chunks = [math.log(it.chunks) for it in self.scaling]
@@ -83,7 +83,7 @@ class Result:
 
     @property
     def silently_wrong(self) -> int:
-        """Reads with failing calls that ended without an error and with a lower score than without them."""
+        """Reads with failing calls that ended without an error but scored lower than without failures."""
         pairs = zip(self.clean, self.failing, strict=True)
         return sum(bool(after.silent) and after.score < before.score for before, after in pairs)
 
@@ -97,12 +97,12 @@ class Result:
         return list(dict.fromkeys(it.kind for it in self.clean))
 
     def mean(self, name: str) -> float:
-        """The mean of a figure of the reads without failures."""
+        """The mean of a field over the reads without failures."""
         return fmean(getattr(it, name) for it in self.clean)
 
 
 def longest_chain(calls: Iterable[Call]) -> int:
-    """The most calls of which none overlaps another: what had to wait, if nothing waits without need."""
+    """The largest number of calls that do not overlap: the critical path, if no call waits needlessly."""
     length, last = 0, -math.inf
     for call in sorted(calls, key=lambda it: it.ended):
         if call.began >= last:
@@ -116,12 +116,12 @@ _TROUBLE = ("10% fail: score", "seconds", "silently wrong / failed", "kill -9: p
 
 
 def head(results: Sequence[Result]) -> list[str]:
-    """Above `rows`."""
+    """The head of the table of `rows`."""
     return ["reader", *results[0].kinds, *_COSTS, *_TROUBLE]
 
 
 def rows(results: Sequence[Result]) -> Iterable[Sequence[object]]:
-    """A row for each contestant: means over all its reads. Then who is left out."""
+    """A row for each contestant, with means over its reads, then a row for each left out."""
     for it in results:
         scores = (f"{it.score(kind):.2f}" for kind in it.kinds)
         seconds = (f"{it.mean(name):.1f}" for name in ("seconds", "busy_seconds"))
@@ -131,7 +131,7 @@ def rows(results: Sequence[Result]) -> Iterable[Sequence[object]]:
 
 
 def _in_trouble(it: Result) -> Sequence[str]:
-    """What failing calls cost, and a kill."""
+    """What failing calls and a kill cost."""
     if not (it.failing and it.killed):
         return ["-"] * len(_TROUBLE)
     failed = sum(bool(outcome.errors) for outcome in it.failing)
@@ -153,7 +153,7 @@ def scaling_rows(results: Sequence[Result]) -> Iterable[Sequence[object]]:
 
 
 def goals(results: Sequence[Result]) -> Iterable[Sequence[object]]:
-    """For each peer the fastest of ours that reads long documents, with no lower score on either kind."""
+    """For each peer, our fastest reader of long documents that scores no lower on any kind."""
     short = [f"memagent {name}" for name in FOR_SHORT_DOCUMENTS]
     ours = [it for it in results if it.ours and it.name not in short]
     for peer in (it for it in results if not it.ours):

@@ -1,9 +1,9 @@
-"""What a reader adds to each call of a model: time per chunk against an endpoint that answers at once.
+"""What a reader adds to each model call: time per chunk against an endpoint that answers at once.
 
-memagent reads the file, cuts it, keeps a journal and retries; the bare loop only posts the same
-requests; `--peers` adds the openai client and LangChain's and LlamaIndex's refine chains, each in an
-environment of its own that is made at first use. All run in turns, in processes of their own, so that a
-busy machine disturbs all alike. Leaves out: a model, TLS, a network.
+memagent reads the file, splits it, keeps a journal and retries; the bare loop only posts the same requests.
+`--peers` adds the openai client and LangChain's and LlamaIndex's refine chains, each in its own environment,
+created on first use. All take turns in separate processes, so that a busy machine disturbs all alike. Not
+covered: a model, TLS, a network.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from memagent.engines.openai import Connection, OpenAIEngine
 from memagent.settings import ReadSettings
 from memagent.types import Model
 
-_CHUNK_BYTES = 20_000  # what 5000 tokens of four bytes are
-_CHUNKS = {1: 256, 16: 32, 256: 8}  # of the document, by concurrent reads: the runs stay short
+_CHUNK_BYTES = 20_000  # 5000 tokens of four bytes
+_CHUNKS = {1: 256, 16: 32, 256: 8}  # of the document, by concurrent reads, to keep the runs short
 _OURS = ("bare", "memagent", "memagent+journal")
 _PEERS = ("openai", "langchain", "llamaindex")
 
 
 @dataclass(frozen=True)
 class Timing:
-    """One run of one contestant. `calls` were counted by the server."""
+    """One run of one contestant. The server counted the `calls`."""
 
     contestant: str
     reads: int
@@ -51,17 +51,17 @@ class Timing:
 
     @property
     def milliseconds(self) -> float:
-        """Per call by the clock: the reciprocal of the throughput."""
+        """Wall time per call: the reciprocal of the throughput."""
         return self.seconds / self.calls * 1000
 
     @property
     def processor_milliseconds(self) -> float:
-        """Per call, of the client's processor time: what other work on the machine disturbs least."""
+        """The client's processor time per call, which other work on the machine disturbs least."""
         return self.processor_seconds / self.calls * 1000
 
 
 class Worker(Process):
-    """A contestant in a process of its own."""
+    """A contestant in its own process."""
 
     def __init__(self, name: str, python: Path, port: int) -> None:
         super().__init__(python, Path(contestants.__file__), name, str(port))
@@ -69,14 +69,14 @@ class Worker(Process):
         self.port = port
 
     def run(self, reads: int, document: Path, requests: Path) -> Timing:
-        """Let it read a document so many times at once."""
+        """Let it read a document `reads` times at once."""
         before = zero_server.completions(self.port)
         took = self.ask({"reads": reads, "document": str(document), "requests": str(requests)})
         return Timing(self.name, reads, zero_server.completions(self.port) - before, **took)
 
 
 class _Noting(OpenAIEngine):
-    """Keeps the requests that it makes."""
+    """Records the requests that it makes."""
 
     def __init__(self, port: int) -> None:
         super().__init__(Model("zero", estimate_tokens), Connection(f"http://127.0.0.1:{port}/v1"))
@@ -158,7 +158,7 @@ def _median_and_ratio(
 
 
 def share(alone: dict[str, float], timings: Sequence[Timing]) -> Iterable[tuple[str, str]]:
-    """Where a chunk's time goes in one read: differences between contestants, and parts run alone."""
+    """Where a chunk's time goes in a single read: the bare loop, parts run alone, and the rest."""
     of = {
         name: median(it.processor_milliseconds for it in timings if it.contestant == name and it.reads == 1)
         for name in _OURS
@@ -179,7 +179,7 @@ def main() -> None:
     parser.add_argument("--reads", type=int, nargs="+", default=list(_CHUNKS), help="concurrent reads")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--peers", action="store_true", help="also openai, LangChain and LlamaIndex")
-    parser.add_argument("--delay-ms", type=float, default=0.0, help="how long the endpoint takes for a call")
+    parser.add_argument("--delay-ms", type=float, default=0.0, help="how long the endpoint takes per call")
     parser.add_argument("--text", type=Path, nargs="+", default=[measure.STORY])
     measure.add_json_flag(parser)
     args = parser.parse_args()

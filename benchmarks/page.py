@@ -1,7 +1,7 @@
-"""How long a journal of many steps takes to open in the page, and what a step costs as the slider is dragged.
+"""How long a journal of many steps takes to open in the page, and what a step of the slider costs.
 
-Needs chromium and the extra dev: python benchmarks/page.py --steps 10000. Times of the main thread are those
-of its processor, so that other work on the machine does not count.
+Needs chromium and the extra dev: python benchmarks/page.py --steps 10000. The main thread is timed in
+processor seconds, so that other work on the machine does not count.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ DRAG = """async (frames) => {
 
 
 def sentences(draw: random.Random, count: int) -> list[str]:
-    """Sentences of the lengths that English has."""
+    """Sentences of 14 random words each."""
     words = (Path(__file__).parent.parent / "examples" / "blue_carbuncle.txt").read_text("utf-8")
     known = words.replace(".", "").split()
     return [" ".join(draw.choices(known, k=14)).capitalize() + "." for _ in range(count)]
 
 
 def write_text(path: Path, steps: int, draw: random.Random) -> str:
-    """A text of so many chunks; gives the fingerprint that a journal has for it."""
+    """Write a text of `steps` chunks; returns its fingerprint as in a journal."""
     known, digest = sentences(draw, 3000), sha256()
     with path.open("wb") as file:
         for _ in range(steps):
@@ -53,7 +53,7 @@ def write_text(path: Path, steps: int, draw: random.Random) -> str:
 
 
 def journal(text: Path, fingerprint: str, steps: int, draw: random.Random) -> Iterator[dict[str, object]]:
-    """The lines of a journal whose every second step changes the memory."""
+    """The lines of a journal in which about every second step changes the memory."""
     yield {
         "type": "header", "format": 2, "problem": "What happened?", "memory": "", "model": "scripted",
         "document": {"sha256": fingerprint, "sources": [str(text)]}, "workflow": "gated",
@@ -76,7 +76,7 @@ def journal(text: Path, fingerprint: str, steps: int, draw: random.Random) -> It
 
 
 def write_journal(path: Path, lines: Iterator[dict[str, object]]) -> None:
-    """As a log writes it, without its waits for the disk."""
+    """Write the lines as a log does, without waiting for the disk."""
     with path.open("wb") as file:
         for line in lines:
             body = json.dumps(line).encode()
@@ -84,7 +84,7 @@ def write_journal(path: Path, lines: Iterator[dict[str, object]]) -> None:
 
 
 def processor_seconds(session: CDPSession) -> float:
-    """What the page's main thread has computed so far."""
+    """The processor time that the page's main thread has used so far."""
     metrics = session.send("Performance.getMetrics")["metrics"]
     return float(next(it["value"] for it in metrics if it["name"] == "TaskDuration"))
 

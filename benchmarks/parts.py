@@ -1,4 +1,4 @@
-"""The parts of memagent's work on a chunk, each measured alone, without a server."""
+"""The parts of memagent's work on a chunk, each measured on its own, without a server."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Instant:
 
 
 def measure(document: Path, folder: Path, rounds: int) -> dict[str, float]:
-    """Milliseconds of processor time per chunk of each part: the median of rounds, taken in turns."""
+    """Milliseconds of processor time per chunk of each part: the median of interleaved rounds."""
     chunks = _cut(document)
     prompts = [_prompt(chunk) for chunk in chunks]
     numbers = count()

@@ -1,9 +1,9 @@
 """The readers that `compare.py` compares: one process each, in the environment that it needs.
 
-Started as `python peers.py NAME BASE_URL [SETTINGS]`. Tells its packages' versions, then takes jobs as JSON
-lines on standard input, and answers each with its seconds and its answers, or with what it failed of.
-Libraries are used as their documentation shows, with their own retries; all but ours, which cut the file
-themselves, get the very chunks that we make of it.
+Started as `python peers.py NAME BASE_URL SETTINGS`. Prints its packages' versions, then takes jobs as JSON
+lines on standard input, and answers each with its seconds, answers and errors. Libraries are used as their
+documentation shows, with their own retries. Our readers split the file themselves; all others get the chunks
+that we make of it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PASSAGE_CHARACTERS, _PASSAGES = 1024, 16
 
 @dataclass(frozen=True)
 class Task:
-    """One read: a file, the chunks that it was cut into, what is asked, and where a journal may stand."""
+    """One read: a file, its chunks, the problem, and where a journal may be kept."""
 
     document: Path
     chunks: list[str]
@@ -46,8 +46,8 @@ Reader = Callable[[Task], Awaitable[str]]
 def ours(base_url: str, settings: str) -> Reader:
     """memagent: from the file on disk to the answer, with a journal.
 
-    `settings` are those of reading, and the name of the `model` (`model_server.py`): the embedded reader
-    brings the budgets and prompts that it was trained with, the bare model its budgets alone.
+    `settings` are those of reading, and the name of the `model` (see `model_server.py`): the embedded reader
+    comes with the budgets and prompts that it was trained with, the bare model only with the budgets.
     """
     from memagent import Read, open_document
     from memagent.documents.tokens import estimate_tokens
@@ -77,7 +77,7 @@ def ours(base_url: str, settings: str) -> Reader:
 
 
 def langchain(base_url: str, kind: str) -> Reader:
-    """LangChain's chains for questions, `refine` or `map_reduce`. Its own tokenizer would be downloaded."""
+    """LangChain's question chains, `refine` or `map_reduce`, without its tokenizer, a download."""
     from langchain_classic.chains.question_answering import load_qa_chain
     from langchain_core.documents import Document
 
@@ -100,9 +100,8 @@ def llamaindex(base_url: str, mode: str) -> Reader:
     """LlamaIndex's response synthesizers, `refine` or `tree_summarize`."""
     from llama_index.core.response_synthesizers import ResponseMode, get_response_synthesizer
 
-    llm = contestants.llamaindex_model(
-        base_url, window_tokens=8000
-    )  # leaves no room itself for counts that differ
+    # Below the real window: LlamaIndex itself leaves no room for token counts that differ.
+    llm = contestants.llamaindex_model(base_url, window_tokens=8000)
     synthesizer = get_response_synthesizer(llm=llm, response_mode=ResponseMode(mode), use_async=True)
 
     async def read(task: Task) -> str:
@@ -112,10 +111,10 @@ def llamaindex(base_url: str, mode: str) -> Reader:
 
 
 def published(base_url: str, _: str) -> Reader:
-    """The loop of MemAgent (arXiv 2507.02259), after its description; the prompts are ours.
+    """The loop of MemAgent (arXiv 2507.02259), as described there; the prompts are ours.
 
-    The memory is whatever the model replies. As in the authors' script, a call that fails is not tried again,
-    and its reply is the empty text.
+    The memory is whatever the model replies. As in the authors' script, a failed call is not retried and
+    counts as an empty reply.
     """
     complete = _client(base_url, max_retries=0)
 
@@ -146,7 +145,7 @@ def published(base_url: str, _: str) -> Reader:
 
 
 def plain_rag(base_url: str, _: str) -> Reader:
-    """Sixteen passages of 256 tokens that BM25 ranks best (`bm25s` and its defaults), in one prompt."""
+    """The sixteen passages of 256 tokens that BM25 (`bm25s`, default settings) ranks best, in one prompt."""
     import bm25s  # type: ignore[import-untyped]
 
     complete = _client(base_url)
@@ -193,10 +192,10 @@ READERS: dict[str, Callable[[str, str], Reader]] = {
 
 
 async def _attempt(reader: Reader, task: Task) -> tuple[str, str]:
-    """The answer, and the kind of error if there is none."""
+    """The answer, or an empty one and the error."""
     try:
         return await reader(task), ""
-    except Exception as error:  # noqa: BLE001 - whatever a library raises is its failure, which is told
+    except Exception as error:  # noqa: BLE001 - whatever a library raises is reported as its failure
         return "", f"{type(error).__name__}: {error}"[:200]
 
 

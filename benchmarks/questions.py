@@ -1,9 +1,9 @@
-"""What several questions about one document compute, beside one question, with the embedded reader.
+"""What several questions about one document compute, compared with one question, with the embedded reader.
 
     python benchmarks/questions.py [--questions 16] [--words 1500] [--chunk-tokens 1500]
 
-Prints, for one question and for all of them, the prompt tokens that were computed: those that the engine
-counts, less those that it had in its cache.
+Prints, for one question and for all of them, the prompt tokens that were computed: those counted by the
+engine, less those in its cache.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NAMES = (
 
 
 async def computed(engine: Engine, text: str, questions: int, settings: ReadSettings) -> dict[str, Any]:
-    """What so many questions about a text come to, all asked together."""
+    """The cost of `questions` questions about a text, all asked together."""
     document, started = text_document(text), time.perf_counter()
 
     async def ended(question: str, seat: Seat) -> Usage:
@@ -56,7 +56,7 @@ async def computed(engine: Engine, text: str, questions: int, settings: ReadSett
 
 
 async def main(questions: int, words: int, chunk_tokens: int | None) -> None:
-    """Measure, and print a line for each."""
+    """Measure, and print the results."""
     text = " ".join((ROOT / "examples" / "blue_carbuncle.txt").read_text("utf-8").split()[:words])
     settings = ReadSettings(chunk_tokens=chunk_tokens)
     async with open_engine(EngineSettings()) as engine:

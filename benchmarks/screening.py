@@ -1,8 +1,8 @@
 """How much of the evidence `--screen` keeps, and how much of a document it passes over.
 
-No model takes part: an engine that knows an example's evidence notes what it is shown of it, word for word
-(`ideal`), or notes nothing, so that the problem alone decides (`problem alone`). A reader that notes less
-than the one and more than the other lies between them. The screen is that of `memagent ask --screen`.
+No model is involved: an engine that knows an example's evidence notes what it sees of it, word for word
+(`ideal`), or notes nothing, so that only the problem decides (`problem alone`). A real reader lies in
+between. The screen is that of `memagent ask --screen`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _TASKS: Sequence[tuple[str, dict[str, Any]]] = (
     ("hqa", {"documents": 200}),
     ("musique", {"documents": 20}),
 )
-_LEAST_SHOWN = 12  # characters of a passage that a chunk's border divides
+_LEAST_SHOWN = 12  # characters of a passage split by a chunk's border
 
 
 class Noting:
-    """Notes the evidence that it is shown, or nothing."""
+    """An engine that notes the evidence it is shown, or nothing."""
 
     def __init__(self, example: Example, notes: bool) -> None:
         self.model = Model("noting", estimate_tokens, "pieces")
@@ -50,7 +50,7 @@ class Noting:
         messages: tuple[Message, ...],
         sampling: Sampling,  # noqa: ARG002
     ) -> Completion:
-        """A memory with what was shown so far."""
+        """Reply with the evidence shown so far, or UNCHANGED."""
         prompt = messages[-1].content
         if "<chunk-" not in prompt:
             return Completion("an answer")
@@ -62,7 +62,7 @@ class Noting:
 
 
 def _part(passage: str, chunk: str) -> str:
-    """What a chunk has of a passage: all, or what its border leaves of it."""
+    """The part of a passage in a chunk: all of it, or what the chunk's border leaves."""
     if passage in chunk:
         return passage
     for length in range(len(passage) - 1, _LEAST_SHOWN - 1, -1):
@@ -75,7 +75,7 @@ def _part(passage: str, chunk: str) -> str:
 
 @dataclass(frozen=True)
 class Screened:
-    """What came of one example: its chunks, those passed over, those with evidence and how many were kept."""
+    """Counts for one example: chunks, those passed over, those with evidence, and those of them kept."""
 
     chunks: int
     passed_over: int
@@ -107,7 +107,7 @@ def _share(shares: Sequence[float]) -> str:
 
 
 def rows(seed: int, count: int, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """What was measured of each task and size of chunk."""
+    """The measurements for each task and chunk size."""
     for name, size in _TASKS:
         task = TASKS[name]
         recipe = Recipe(seed=seed, **size)
@@ -134,9 +134,9 @@ def _told(row: dict[str, Any]) -> list[str]:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=32, help="examples of each task (32)")
-    parser.add_argument("--seed", type=int, default=1, help="makes the examples (1)")
-    parser.add_argument("--chunks", type=int, nargs="+", default=[256, 1024, 5000], help="sizes of chunks")
+    parser.add_argument("--count", type=int, default=32, help="examples per task (32)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the examples (1)")
+    parser.add_argument("--chunks", type=int, nargs="+", default=[256, 1024, 5000], help="chunk sizes")
     measure.add_json_flag(parser)
     options = parser.parse_args()
     heads = ["task", "chunk", "evidence chunks", "kept, ideal, %", "kept, problem alone, %", "passed over, %"]

@@ -1,8 +1,8 @@
-"""A server under load: so many streaming chats at once, each read in chunks by an engine with 50 ms a call.
+"""A server under load: many streaming chats at once, each read in chunks by an engine with 50 ms per call.
 
 Prints how many were answered, how long they took, the server's memory, and how long /health took meanwhile;
-writes the same as JSON with --out. Servers, clients and the one that asks for /health are processes of their
-own. A second server, which has nothing to do, tells what the machine itself takes.
+with --out, also writes this as JSON. Servers, clients and the /health probe run in separate processes. A
+second, idle server shows what the machine itself contributes.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def serve(folder: str, pipe: Any) -> None:
 
 
 def probe(ports: Sequence[int], stop: Any, pipe: Any) -> None:
-    """Ask for /health of each server in turn, on connections that are there already."""
+    """Request /health from each server in turn, on open connections."""
     asked: list[tuple[http.client.HTTPConnection, list[float]]] = [
         (http.client.HTTPConnection("127.0.0.1", port, timeout=60), []) for port in ports
     ]
@@ -80,7 +80,7 @@ def probe(ports: Sequence[int], stop: Any, pipe: Any) -> None:
 
 
 async def ask(port: int, number: int, paragraphs: int) -> tuple[float, bool]:
-    """One streaming chat; the seconds that it took, and whether its answer is right."""
+    """Run one streaming chat; returns its seconds and whether the answer is right."""
     document = facts_document(paragraphs, seed=number, words=8)
     turns = [{"role": "user", "content": document}, {"role": "user", "content": QUESTION}]
     body = json.dumps({"model": "memagent", "stream": True, "messages": turns, "memagent": {}}).encode()
@@ -101,13 +101,13 @@ async def ask(port: int, number: int, paragraphs: int) -> tuple[float, bool]:
 
 
 def rss_mib(pid: int) -> float:
-    """The memory of a process."""
+    """The resident memory of a process."""
     line = next(it for it in Path(f"/proc/{pid}/status").read_text().splitlines() if it.startswith("VmRSS"))
     return int(line.split()[1]) / 1024
 
 
 async def load(port: int, pid: int, options: argparse.Namespace) -> dict[str, Any]:
-    """The rounds; memory is that at the end of each, and at most within it."""
+    """Run the rounds; memory is measured at the end of each, and at its peak within it."""
     rounds, answered, seconds = [], 0, []
     for number in range(options.rounds):
         asked = [
@@ -132,7 +132,7 @@ async def load(port: int, pid: int, options: argparse.Namespace) -> dict[str, An
 
 
 def percentile(values: list[float], share: float) -> float:
-    """In milliseconds."""
+    """The percentile of times in seconds, in milliseconds."""
     return round(1000 * sorted(values)[min(len(values) - 1, int(share * len(values)))], 1)
 
 

@@ -1,8 +1,8 @@
-"""How fast a text is cut into chunks, and how much memory that takes, up to a gigabyte.
+"""How fast a text is split into chunks, and how much memory that takes, up to a gigabyte.
 
-Each run is a process of its own, so that its peak memory is its own: memagent without a tokenizer
-(the estimate), with one, and the tokenizer alone on pieces of a chunk's size. Runs are taken in
-turns. Leaves out: conversion of formats, models.
+Each run has its own process, so that its peak memory can be measured: memagent without a tokenizer (the
+estimate), with one, and the tokenizer alone on pieces of a chunk's size. Runs are interleaved. Not covered:
+conversion of formats, models.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WAYS = ("estimate", "tokenizer", "tokenizer alone")
 
 @dataclass(frozen=True)
 class Run:
-    """One pass over a text. `counted` is how many characters went to the counter, per character."""
+    """One pass over a text. `counted` is how many characters were counted per character of text."""
 
     way: str
     megabytes: int
@@ -47,7 +47,7 @@ class Run:
 
     @property
     def processor_speed(self) -> float:
-        """MB per second of processor time: what other work on the machine disturbs least."""
+        """MB per second of processor time, which other work on the machine disturbs least."""
         return self.megabytes / self.processor_seconds
 
 
@@ -83,7 +83,7 @@ def _chunk(path: Path, count_tokens: Callable[[str], int]) -> tuple[int, int, fl
 
 
 def tokenizer_alone(path: Path, tokenizer: Path | None) -> tuple[int, int, float]:
-    """The same call of the tokenizer, on pieces of 4 characters a token and nothing around it."""
+    """The same call of the tokenizer, on pieces of 4 characters per token, with nothing around it."""
     from tokenizers import Tokenizer
 
     encoder = Tokenizer.from_file(str(tokenizer))
@@ -96,7 +96,7 @@ def tokenizer_alone(path: Path, tokenizer: Path | None) -> tuple[int, int, float
 
 
 def peak_mebibytes() -> float:
-    """The most memory that this process has held (Linux: since it began; else what getrusage says)."""
+    """The peak memory of this process, from /proc/self/status if there is one, else from getrusage."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
@@ -133,7 +133,7 @@ def start(way: str, path: Path, tokenizer: Path | None) -> Run:
 
 
 def train_tokenizer(texts: Sequence[Path], target: Path) -> None:
-    """A byte-level BPE tokenizer, as most models have, from these texts."""
+    """Train a byte-level BPE tokenizer, as most models have, on these texts."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -147,7 +147,7 @@ def train_tokenizer(texts: Sequence[Path], target: Path) -> None:
 
 
 def runs(args: argparse.Namespace, folder: Path) -> Iterator[Run]:
-    """All runs, sizes ascending, the ways in turns."""
+    """Make all runs, size by size, with the ways interleaved."""
     ways = _WAYS if args.tokenizer else _WAYS[:1]
     for megabytes in args.sizes:
         path = folder / f"{megabytes}.txt"
@@ -185,7 +185,7 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--sizes", type=int, nargs="+", default=[10, 100, 1000], metavar="MB")
-    parser.add_argument("--text", type=Path, nargs="+", default=[measure.STORY], help="what is varied")
+    parser.add_argument("--text", type=Path, nargs="+", default=[measure.STORY], help="texts to vary")
     parser.add_argument("--tokenizer", type=Path, help="a tokenizer.json; without it the estimate only")
     parser.add_argument("--train-tokenizer", action="store_true", help="make --tokenizer from --text first")
     parser.add_argument("--rounds", type=int, default=5)

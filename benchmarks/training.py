@@ -1,12 +1,12 @@
-"""What a step of training costs: the update in three layouts, decoding with shared beginnings and without.
+"""What a step of training costs: the update in three layouts, and decoding with and without shared prefixes.
 
     python benchmarks/training.py [--layers 6] [--device cpu] [--json FILE]
 
-A group of G attempts reads one chunk: prompts that begin with the same chunk and go on with a memory of
-their own. Weights are random, of SmolLM2-135M's shape with fewer layers, or of any folder (--model). Every
-variant runs in a process of its own, so that its peak of memory is its own; the median of --rounds is told,
-on a CPU in seconds of the processor (take one thread, OMP_NUM_THREADS=1: threads that wait are counted too).
-"Tokens" are those of all sequences, whatever a layout spares or pads: so tokens/s compare work done.
+A group of G attempts reads one chunk: the prompts begin with the same chunk and continue with their own
+memories. Weights are random, of SmolLM2-135M's shape with fewer layers, or from any folder (--model). Every
+variant runs in its own process, so that its peak memory can be measured. Reported is the median of --rounds,
+on a CPU in processor seconds (use one thread, OMP_NUM_THREADS=1: waiting threads are counted too). "Tokens"
+are those of all sequences, whatever a layout saves or pads, so that tokens/s compare work done.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def network(options: argparse.Namespace) -> PreTrainedModel:
 
 
 def clock_of(options: argparse.Namespace) -> Callable[[], float]:
-    """Seconds: of the processor on a CPU, which other work does not lengthen; else of the wall."""
+    """A clock in seconds: processor time on a CPU, which other work does not affect, else wall time."""
     return time.process_time if options.device == "cpu" else time.perf_counter
 
 
@@ -94,7 +94,7 @@ def update(options: argparse.Namespace, layout: Literal["shared", "packed", "pad
 
 
 def rollout(options: argparse.Namespace, layout: str) -> dict[str, float]:
-    """Median seconds and tokens/s (read and written) of decoding a batch."""
+    """Median seconds and tokens/s, read and written, of decoding a batch."""
     clock, model = clock_of(options), network(options)
     if layout == "apart":
         vars(decoding)["shared_beginnings"] = lambda prompts: [(0, [it]) for it in range(len(prompts))]
@@ -121,7 +121,7 @@ def rollout(options: argparse.Namespace, layout: str) -> dict[str, float]:
 
 
 def in_own_process(kind: str, layout: str) -> dict[str, float]:
-    """One variant, by this very script."""
+    """Run one variant of this script in its own process."""
     command = [sys.executable, __file__, *sys.argv[1:], "--only", f"{kind} {layout}"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     measured: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
@@ -129,7 +129,7 @@ def in_own_process(kind: str, layout: str) -> dict[str, float]:
 
 
 def main() -> None:
-    """Time the variants, print a table."""
+    """Time the variants and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name, value in (("layers", 6), ("attempts", 16), ("chunk", 640), ("memory", 128), ("rounds", 3),
                         ("budget", 1 << 20)):  # fmt: skip

@@ -1,9 +1,9 @@
-"""How many files of real corpora `neutralise` alters, by kind of file, and whether all are restored.
+"""How many files of real corpora `neutralise` alters, by file type, and whether all are restored.
 
     python benchmarks/unharmed.py FOLDER... [--json FILE] [--show]
 
-Two prompts are tried: our own, with delimiters that no text knows, and those of the shipped adapter. With
-`--show` each altered file is named with the first place in it.
+Two sets of prompts are tried: our own, with delimiters that no text contains, and those of the shipped
+adapter. `--show` names each altered file with the first altered place.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MOST_BYTES = 2_000_000
 
 
 def texts(folders: list[Path]) -> Iterator[tuple[str, Path, str]]:
-    """The kind, path and text of each file; C++ headers without an ending are known by their folder."""
+    """The kind, path and text of each file; C++ headers without a suffix are recognised by their folder."""
     kind_of = {ending: kind for kind, endings in KINDS.items() for ending in endings}
     for folder in folders:
         for path in sorted(folder.rglob("*")):
@@ -41,7 +41,7 @@ def texts(folders: list[Path]) -> Iterator[tuple[str, Path, str]]:
 
 
 def first_place(text: str, safe: str) -> str:
-    """What stands where the texts differ first."""
+    """What surrounds the first difference between the texts."""
     at = next((at for at, (a, b) in enumerate(zip(text, safe, strict=False)) if a != b), 0)
     return repr(text[max(0, at - 20) : at + 30])
 

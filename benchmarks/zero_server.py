@@ -1,9 +1,9 @@
-"""A chat-completions endpoint that answers at once, in a process of its own.
+"""A chat-completions endpoint that answers at once, in its own process.
 
-It reads nothing of a request but its length, and always writes the same reply, so whatever time a
-client needs is the client's. Any request without a body is answered with the list of models, which
-also tells how many completions were written. With a delay, it is a model that takes so long for each
-call and any number of calls at once. Leaves out: errors, streaming, TLS.
+It reads only the length of a request and always writes the same reply, so that all measured time is the
+client's. A request without a body gets the list of models, which also tells how many completions were
+written. With a delay, it acts as a model that takes that long for each call and any number of calls at once.
+Not covered: errors, streaming, TLS.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WINDOW_TOKENS = 32768
 
 
 class _Connection(asyncio.Protocol):
-    """One client: counts the bytes of a request and replies when it is whole."""
+    """One client connection: counts the bytes of a request and replies when it is complete."""
 
     completions = 0  # of all clients
 
@@ -122,7 +122,7 @@ async def _serve(delay_seconds: float) -> None:
 
 @contextmanager
 def serving(delay_seconds: float = 0.0) -> Iterator[int]:
-    """Start the server; gives its port."""
+    """Start the server; yields its port."""
     with measure.started(__file__, str(delay_seconds)) as port:
         yield port
 
@@ -134,7 +134,7 @@ def completions(port: int) -> int:
 
 
 def seconds_per_call(port: int, bodies: list[bytes], connections: int) -> float:
-    """The server's own ceiling: raw sockets, requests made beforehand, replies thrown away."""
+    """The server's own ceiling: raw sockets, requests prepared beforehand, replies discarded."""
     head = "POST /v1/chat/completions HTTP/1.1\r\nHost: zero\r\nContent-Length: {}\r\n\r\n"
     requests = [head.format(len(body)).encode() + body for body in bodies]
     sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(connections)]

@@ -133,7 +133,7 @@ GOOD = f"update = '{UPDATE}'\nanswer = '{ANSWER}'\n"
         ),
         (GOOD + "system = 3", "system must be text, not int"),
         (GOOD + "asks = 'no'", "asks must be true or false, not str"),
-        (GOOD + "replies = 'any'", "replies is 'any', it must be 'marked' or 'unmarked'"),
+        (GOOD + "replies = 'any'", "replies is 'any': it must be 'marked' or 'unmarked'"),
         (GOOD + "mark = 'x'", "unknown key 'mark'"),
         (GOOD + "[update.x]", "cannot be read"),
         (f"update = '{UPDATE}'", "the key 'answer' is missing"),

@@ -2,9 +2,9 @@
 
     python recipes/smollm2/data.py --kinds needles squad --books BOOK.txt ... --squad SQUAD.jsonl --out FILE
 
-Several questions are asked of one document, some of which it does not answer: what a chunk is worth
+Several questions are asked about each document, some of which it does not answer: what a chunk is worth
 depends on the question, and training computes a chunk once for all of them. The first 1,405 rows of
-HotpotQA are kept for evaluation (`--skip`), and the rest is stored beside FILE, as the split that was made.
+HotpotQA are kept for evaluation (`--skip`), and the remaining split is stored beside FILE.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ ALL_ASKED = (
     "Which special magic {kind}s does the text give for {key}? List every one of them.",
     "What are all the {kind}s of {key}?",
 )
-WRAPPED = 0.35  # of the documents have short lines, as books of Project Gutenberg have
-SENTENCE = 400  # characters, the most that evidence may have
+WRAPPED = 0.35  # of the documents have short lines, like books of Project Gutenberg
+SENTENCE = 400  # characters: the limit for evidence
 NOUNS = {"numbers": "number", "words": "word", "uuids": "UUID"}
 
 
 Limits = tuple[int, int]
-"""The least and the most characters of a document."""
+"""The minimum and maximum characters of a document."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked of a document; without answers it is one that the document leaves open."""
+    """A question about a document, which may not answer it; `evidence` is then empty."""
 
     problem: str
     answers: tuple[str, ...]
@@ -62,7 +62,7 @@ class Question:
 
 
 def needles(essays: Sequence[Essays], limits: Limits, seed: int) -> Iterator[tuple[str, list[Question]]]:
-    """Documents with two or three keys among novels, noise or needles like them, and their questions."""
+    """Documents with needles for one to four keys among novels, noise or similar needles; their questions."""
     source = random.Random(f"needles/{seed}")
     while True:
         key_kind: Kind = source.choice(("words",) * 7 + ("uuids",))
@@ -107,7 +107,7 @@ def needles(essays: Sequence[Essays], limits: Limits, seed: int) -> Iterator[tup
 def _haystack(
     essays: Sequence[Essays], like: Iterator[str], characters: int, source: random.Random
 ) -> tuple[list[str], str]:
-    """Sentences or lines to hide needles among, and what stands between them."""
+    """Sentences or lines to hide needles among, and the separator between them."""
     kind = source.random()
     if kind < 0.75:
         return _passage(source.choice(essays), source, characters), " "
@@ -117,7 +117,7 @@ def _haystack(
 
 
 def _passage(essays: Essays, source: random.Random, characters: int) -> list[str]:
-    """Sentences of a book that follow each other, from a random one on."""
+    """Consecutive sentences of a book, from a random one on."""
     sentence = source.randrange(len(essays.starts) - 400)
     found: list[str] = []
     while sum(len(text) for text in found) < characters:
@@ -127,7 +127,7 @@ def _passage(essays: Essays, source: random.Random, characters: int) -> list[str
 
 
 def squad(rows: Sequence[dict[str, Any]], limits: Limits, seed: int) -> Iterator[tuple[str, list[Question]]]:
-    """Paragraphs of an article that follow each other, with questions on them and on others of it."""
+    """Consecutive paragraphs of an article, with questions on them and on other paragraphs of it."""
     source = random.Random(f"squad/{seed}")
     while True:
         first = source.randrange(len(rows))
@@ -147,7 +147,7 @@ def squad(rows: Sequence[dict[str, Any]], limits: Limits, seed: int) -> Iterator
 def natural(
     rows: Sequence[dict[str, Any]], limits: Limits, seed: int
 ) -> Iterator[tuple[str, list[Question]]]:
-    """Paragraphs of several articles, each with the question that somebody asked a search engine."""
+    """Paragraphs of several articles, each with a question that somebody asked a search engine."""
     source = random.Random(f"natural/{seed}")
     asked = [(_plain(row["text"]), question) for row in rows for question in _searched(row)]
     while True:
@@ -161,7 +161,7 @@ def natural(
 
 
 def _left_open(document: str, questions: Sequence[Question]) -> list[Question]:
-    """Those of the questions whose answers the document does not have, as questions without an answer."""
+    """The questions whose answers the document lacks, as unanswerable questions."""
     return [
         Question(it.problem, ABSENT_ANSWERS, (), it.task)
         for it in questions
@@ -170,7 +170,7 @@ def _left_open(document: str, questions: Sequence[Question]) -> list[Question]:
 
 
 def _answerable(row: dict[str, Any]) -> Iterator[Question]:
-    """The questions on a paragraph, each with the sentence that its first answer stands in."""
+    """The questions on a paragraph, each with the sentence that contains its first answer."""
     for item in row["qas"]:
         if not item.get("is_impossible") and item["answers"]:
             answers = tuple(dict.fromkeys(answer["text"] for answer in item["answers"]))
@@ -180,7 +180,7 @@ def _answerable(row: dict[str, Any]) -> Iterator[Question]:
 
 
 def _searched(row: dict[str, Any]) -> Iterator[Question]:
-    """A row's question, with the sentence of its text that has an answer and most of the question's words."""
+    """A row's question, with the sentence that has an answer and shares the most words with the question."""
     text, words = _plain(row["text"]), set(row["question"].lower().split())
     answers = tuple(map(_plain, row["answers"]))
     found = [
@@ -199,7 +199,7 @@ def _plain(text: str) -> str:
 
 
 def _sentence(text: str, start: int, length: int) -> str:
-    """What stands between the borders of sentences around a part of a text."""
+    """The sentence or sentences around a part of a text."""
     borders = [match.span() for match in SENTENCE_END.finditer(text)]
     begin = max((after for _, after in borders if after <= start), default=0)
     stop = min((before for before, _ in borders if before >= start + length), default=len(text))
@@ -207,7 +207,7 @@ def _sentence(text: str, start: int, length: int) -> str:
 
 
 def examples(name: str, documents: Iterator[tuple[str, list[Question]]], count: int) -> Iterator[Example]:
-    """The questions of the documents, those of one document after each other; some have short lines."""
+    """Examples for the questions, document by document; some documents have short lines."""
     tokens, source = estimate_tokens, random.Random(name)
     for number, (document, questions) in enumerate(islice(documents, count)):
         if source.random() < WRAPPED:
@@ -225,7 +225,7 @@ def examples(name: str, documents: Iterator[tuple[str, list[Question]]], count: 
 
 
 def _wrapped(document: str, questions: list[Question], width: int) -> tuple[str, list[Question]]:
-    """The document with lines of at most `width` characters, where they have spaces, and its evidence."""
+    """The document and its evidence with lines wrapped at `width` characters, or unchanged if that fails."""
     lines = (textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False)
              for line in document.split("\n"))  # fmt: skip
     wrapped = "\n".join("\n".join(parts) for parts in lines)
@@ -249,14 +249,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--books", nargs="+", type=Path, default=(), help="texts for haystacks")
-    parser.add_argument("--squad", type=Path, help="rows of a paragraph and its questions")
-    parser.add_argument("--nq", type=Path, help="rows of a question and its paragraph")
-    parser.add_argument("--hotpot", type=Path, help="rows of HotpotQA, with their paragraphs")
+    parser.add_argument("--squad", type=Path, help="rows with a paragraph and its questions")
+    parser.add_argument("--nq", type=Path, help="rows with a question and its paragraph")
+    parser.add_argument("--hotpot", type=Path, help="rows of HotpotQA with their paragraphs")
     parser.add_argument("--skip", type=int, default=1405, help="rows of HotpotQA kept for evaluation")
     parser.add_argument("--count", type=int, default=1200,
                         help="documents of needles, squad and nq each; a twelfth of others")  # fmt: skip
     parser.add_argument("--characters", nargs=2, type=int, default=(700, 2400), metavar="N",
-                        help="the least and the most of a document (one to three chunks)")  # fmt: skip
+                        help="minimum and maximum of a document (one to three chunks)")  # fmt: skip
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The bare model and the LoRAs of all rounds on held-out examples: evaluate.sh 4|16|story FLAGS
-# FLAGS are those of `memagent eval`, at least --workflow gated. A round that was not run is left out. Started
-# again, it goes on.
+# Evaluates the bare model and the LoRAs of all rounds on held-out examples: evaluate.sh 4|16|story FLAGS
+# FLAGS are those of `memagent eval`, at least --workflow gated. Rounds that were not run are left out. When
+# started again, it continues.
 set -euo pipefail
 cd "$(dirname "$0")"
 examples=$1

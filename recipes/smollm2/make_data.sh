@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The examples of all rounds, and those that are held out, from a folder of sources: make_data.sh SOURCES
-# README.md says what SOURCES has, and where that is from.
+# Makes the examples of all rounds and the held-out ones from a folder of sources: make_data.sh SOURCES
+# README.md says what SOURCES must contain and where to get it.
 set -euo pipefail
 sources=$(realpath "$1")
 cd "$(dirname "$0")"

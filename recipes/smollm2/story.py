@@ -1,4 +1,4 @@
-"""Questions on the story in examples/, which no training text has a part of: story.py FILE."""
+"""Questions about the story in examples/, which is not in any training text: story.py FILE."""
 
 from __future__ import annotations
 

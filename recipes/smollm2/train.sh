@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A round of training, and its LoRA in runs/NAME/reader.gguf: train.sh needles|questions|reinforce|gpu
-# Started again, it goes on from its newest checkpoint.
+# Runs a round of training and writes its LoRA to runs/NAME/reader.gguf:
+# train.sh needles|questions|reinforce|gpu
+# When started again, it continues from the newest checkpoint.
 set -euo pipefail
 cd "$(dirname "$0")"
 run=runs/$1

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Trains as qwen7b.yaml says, on a Ray cluster that is up: `ray start --head` on one machine, `ray start
-# --address HEAD:6379` on the others, each with this package, its extra `verl` and vllm, and the examples at one place.
+# Trains as qwen7b.yaml says, on a running Ray cluster: `ray start --head` on one machine, `ray start
+# --address HEAD:6379` on the others. Each needs this package with its extra `verl`, vllm, and the examples
+# at the same path.
 #
 #   MODEL=/models/Qwen2.5-7B-Instruct TRAIN=/data/train.jsonl HELD_OUT=/data/held_out.jsonl OUT=/data/qwen7b \
 #       recipes/verl/launch.sh [trainer.nnodes=2 memagent.read.chunk_tokens=2000 ...]
 #
-# A job does not run in the folder that it was submitted from: give whole paths.
+# A job does not run in the folder that it was submitted from, so give absolute paths.
 set -euo pipefail
 : "${MODEL:?the model: a folder on every machine, or an id of the hub}"
 : "${TRAIN:?the JSONL file of training examples}"

@@ -1,6 +1,6 @@
 """memagent: an LLM with a small window reads a document of any length, chunk by chunk.
 
-`read` and `aread` answer a problem from a document; `Read` gives the conversations one by one.
+`read` and `aread` answer a problem from a document; `Read` yields the conversations one by one.
 """
 
 from __future__ import annotations

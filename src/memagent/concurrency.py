@@ -1,4 +1,4 @@
-"""Run things side by side, so many at a time: the one place that does."""
+"""Run work concurrently, within bounds."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from typing import TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_AHEAD = 4  # results that wait for an earlier one, as a multiple of the calls at a time
-_MOST_AHEAD = 8  # items of a thread
+_AHEAD = 4  # calls whose results were not yielded yet, as a multiple of the limit
+_MOST_AHEAD = 8  # items fetched per visit to a thread
 _MOMENT_SECONDS = 0.002
-_LEAST_PATIENT, _MOST_PATIENT = 2, 8  # threads: what takes minutes takes a core for itself
+_LEAST_PATIENT, _MOST_PATIENT = 2, 8  # threads: a slow item keeps a core busy
 
 
 async def side_by_side(
@@ -34,12 +34,12 @@ async def side_by_side(
 ) -> AsyncGenerator[Result, None]:
     """Await `work(item)` for all items, at most `limit` at a time, and yield the results.
 
-    They come in the items' order, or with `ordered` False as they are ready. An item is taken only when
-    there is room for it. The first error is raised at once; what still runs is cancelled, as it is when the
-    generator is closed.
+    Results come in the items' order or, if `ordered` is False, as they are ready. An item is taken only when
+    there is room for it. The first error is raised at once. An error, or closing the generator, cancels
+    whatever is still running.
     """
     source = _each(items)
-    begun: list[asyncio.Task[Result]] = []  # those whose results were not yielded, in the items' order
+    begun: list[asyncio.Task[Result]] = []  # not yielded yet, in the items' order
     more = True
     try:
         while True:
@@ -71,9 +71,9 @@ async def side_by_side(
 
 
 async def interleaved(sources: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerator[Item, None]:
-    """The items of all generators, one of each in turn until all have ended; each is at work on its next one.
+    """Yield one item of each generator in turn until all have ended; each works ahead on its next item.
 
-    An error is raised in its turn; what still runs is cancelled, as it is when this generator is closed.
+    An error is raised in its turn. An error, or closing this generator, cancels whatever is still running.
     """
     running = {place: asyncio.ensure_future(_next(source)) for place, source in enumerate(sources)}
     try:
@@ -114,11 +114,11 @@ async def _each(items: Iterable[Item] | AsyncIterable[Item]) -> AsyncGenerator[I
 async def in_thread(
     items: Iterable[Item], is_slow: Callable[[], bool] = lambda: False
 ) -> AsyncGenerator[Item, None]:
-    """The items of an iterable that blocks, fetched in a thread, so that the event loop goes on.
+    """Yield the items of a blocking iterable, fetched in a thread so that the event loop stays free.
 
-    As many are fetched at a time as come within a moment: to change threads takes longer than most items.
-    `is_slow` is asked, in the thread, before each of them. One that may take minutes waits for one of a few
-    threads that only such items have, so that they never keep all threads from others.
+    Each visit to the thread fetches as many items as come within a moment, because switching threads takes
+    longer than most items. `is_slow` is called in the thread before each item. A slow item, which may take
+    minutes, waits for one of a few threads reserved for such items, so that they never occupy all threads.
     """
     source = iter(items)
 
@@ -132,7 +132,7 @@ async def in_thread(
                     return taken, None, False
         except StopIteration:
             return taken, None, False
-        except Exception as error:  # noqa: BLE001 - raised below, behind what came before it
+        except Exception as error:  # noqa: BLE001 - raised below, after the items before it
             return taken, error, False
         return taken, None, True
 
@@ -150,6 +150,6 @@ async def in_thread(
 
 @cache
 def _patient_threads() -> ThreadPoolExecutor:
-    """The threads of this process for what may take minutes."""
+    """The process's threads for items that may take minutes."""
     count = min(max(os.cpu_count() or 0, _LEAST_PATIENT), _MOST_PATIENT)
     return ThreadPoolExecutor(count, thread_name_prefix="memagent-patient")

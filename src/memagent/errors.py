@@ -3,16 +3,16 @@
 MemAgentError
 ├── SettingsError            a flag, file or template that cannot be used
 │   ├── ProblemTooLongError  the problem does not fit its token budget
-│   └── JournalError         a journal that cannot be read, or is of another read
+│   └── JournalError         a journal that cannot be read, or belongs to another read
 ├── DocumentError            the document cannot be read
-├── TrainingError            training cannot go on
+├── TrainingError            training cannot continue
 └── EngineError              the model could not be reached, or failed for good
     ├── ContextOverflowError the prompt is longer than the model's window
-    ├── EmptyAnswerError     the model answered the problem with nothing
+    ├── EmptyAnswerError     the model's answer is empty
     ├── CallLimitError       `max_calls` is used up
-    └── SpendingLimitError   the tokens or the money that a run may cost are used up
+    └── SpendingLimitError   the run's budget of tokens or money is used up
 
-Each message carries the offending value and the next thing to do.
+Each message names the offending value and says what to do next.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from __future__ import annotations
 import re
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")
-# A password may hold a slash: then what follows the host's colon is no port.
+# A password may contain a slash. In that case, what follows the first colon is not a port.
 _USER = re.compile(r"(?<=://)(?:[^/?#]*|[^/?#:]*:(?!\d+(?:[/?#]|\Z)).*)@")
 
 
 class MemAgentError(Exception):
-    """The root: catch this one to catch them all."""
+    """Base class of all errors of memagent."""
 
 
 class SettingsError(MemAgentError, ValueError):
@@ -45,7 +45,7 @@ class DocumentError(MemAgentError):
 
 
 class TrainingError(MemAgentError):
-    """Training cannot go on: a gradient that is no number, a checkpoint of another policy."""
+    """Training cannot continue: the gradient is not finite, or a checkpoint belongs to another policy."""
 
 
 class EngineError(MemAgentError):
@@ -57,27 +57,27 @@ class ContextOverflowError(EngineError):
 
 
 class EmptyAnswerError(EngineError):
-    """The model answered the problem with nothing."""
+    """The model's answer is empty."""
 
 
 class CallLimitError(EngineError):
-    """The calls that the user allowed are used up."""
+    """The number of calls that the user allowed is used up."""
 
 
 class SpendingLimitError(EngineError):
-    """The tokens, or the money, that the user allowed are used up."""
+    """The budget of tokens or money that the user allowed is used up."""
 
 
 def extra_hint(extra: str) -> str:
-    """How to install one of the package's extras, which are not on an index: from the checkout."""
+    """How to install one of the package's extras: from the checkout, as it is not on a package index."""
     return f"run python -m pip install -e '.[{extra}]' in the checkout of memagent"
 
 
 def reason(error: BaseException) -> str:
-    """What went wrong, without an `OSError`'s number and path: the message around it names the file."""
+    """The error's text, without an `OSError`'s number and path: the caller's message names the file."""
     return str(getattr(error, "strerror", None) or error)
 
 
 def without_secrets(text: str) -> str:
-    """The text with no user, password or query in any URL: what may be shown or kept."""
+    """The text with users, passwords and queries removed from its URLs: safe to show or store."""
     return _URL.sub(lambda url: re.sub(r"\?[^#]+", "?...", _USER.sub("", url[0]), count=1), text)

@@ -1,7 +1,7 @@
-"""Settings: defaults < TOML file < environment < flags; an unknown name is an error.
+"""Settings, in rising precedence: defaults, TOML file, environment, flags. Unknown names are errors.
 
-`EngineSettings` say how a model is reached, `ReadSettings` how it reads. Flags, TOML keys and environment
-variables are derived from their fields, which also hold the help texts. Every error is reported at once.
+`EngineSettings` says how to reach a model, `ReadSettings` how it reads. Flags, TOML keys and environment
+variables are derived from their fields, which also hold the help texts. All errors are reported together.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from memagent.errors import SettingsError, without_secrets
 from memagent.types import Usage
 
 DEFAULT_WINDOW_TOKENS = 8192
-"""The window of the paper (arXiv 2507.02259): used where a model's own is unknown, and the most that is
-taken of a local model's window unless more is asked for, because memory grows with it."""
+"""The paper's window (arXiv 2507.02259). It stands in for an unknown window, and caps a local model's
+unless `window_tokens` is set, because the RAM used grows with the window."""
 
 NO_ADAPTER = "none"
 
@@ -30,7 +30,7 @@ Positive = Annotated[int, Field(gt=0)]
 Count = Annotated[int, Field(ge=0)]
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
-"""Several texts: a list in TOML."""
+"""Strings: a list in TOML."""
 
 _MILLION = 1_000_000
 _PREFIX = "MEMAGENT_"
@@ -39,9 +39,9 @@ _MOST_SHOWN = 200
 
 
 class StrictModel(BaseModel):
-    """Settings that are checked when they are made: exact types, no unknown names, frozen.
+    """Frozen settings, validated on construction: strict types, no unknown names.
 
-    Raises `SettingsError` with everything that is wrong, a line for each.
+    Raises `SettingsError` listing every problem, one per line.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -54,12 +54,12 @@ class StrictModel(BaseModel):
             raise SettingsError("\n".join(lines)) from None
 
     def changed(self, **values: Any) -> Self:
-        """The same settings with other values. Raises `SettingsError`."""
+        """A copy with some values replaced. Raises `SettingsError`."""
         return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | values)
 
 
 class EngineSettings(StrictModel):
-    """How a model is reached."""
+    """How to reach a model."""
 
     engine: Literal["auto", "openai", "llamacpp", "transformers"] = Field(
         default="auto", description="what runs the model"
@@ -67,12 +67,12 @@ class EngineSettings(StrictModel):
     model: str | None = Field(
         default=None,
         description="a .gguf file, hf:ORG/REPO[:QUANT], a Hugging Face folder or id, or a model's name "
-        "at a server",
+        "on a server",
     )
     adapter: str | None = Field(
         default=None,
-        description="a LoRA for the model: a GGUF adapter, or for transformers also a PEFT folder; the "
-        "embedded model has its own, which 'none' turns off",
+        description="a LoRA adapter: a GGUF file, or for transformers also a PEFT folder; 'none' turns off "
+        "the embedded model's own",
     )
     base_url: str | None = Field(
         default=None, description="an OpenAI-compatible endpoint, such as http://localhost:8000/v1"
@@ -83,16 +83,16 @@ class EngineSettings(StrictModel):
     )
     window_tokens: Positive | None = Field(
         default=None,
-        description="the model's window; at most 8192 of a local model's are used unless this is set",
+        description="the model's window; a local model's is capped at 8192 unless this is set",
     )
     threads: Positive | None = Field(default=None, description="CPU threads for a local model")
     concurrency: Positive | None = Field(
-        default=None, description="calls in flight at most (16; 1 for a GGUF file)"
+        default=None, description="maximum calls in flight (16; 1 for a GGUF file)"
     )
     timeout_seconds: float = Field(default=600.0, gt=0, description="how long a call may take")
     connect_seconds: float = Field(default=10.0, gt=0, description="how long connecting may take")
-    retries: int = Field(default=6, ge=0, description="how often a failed call is tried again")
-    discover: bool = Field(default=True, description="whether a model server on this machine is looked for")
+    retries: int = Field(default=6, ge=0, description="how many times a failed call is retried")
+    discover: bool = Field(default=True, description="whether to look for a model server on this machine")
 
     @field_validator("base_url")
     @classmethod
@@ -110,10 +110,10 @@ class EngineSettings(StrictModel):
 
 
 class ReadSettings(StrictModel):
-    """How a document is read.
+    """How to read a document.
 
-    Budgets left at None are those that the model's adapter was trained with, or else the paper's; they
-    shrink to fit the model's window. Prices are for a million tokens, in any currency.
+    Budgets left at None default to those that the model's adapter was trained with, or else to the paper's;
+    they shrink to fit the model's window. Prices are per million tokens, in any currency.
     """
 
     workflow: str | None = Field(
@@ -131,28 +131,32 @@ class ReadSettings(StrictModel):
         default=False, description="stop once the model says that it knows enough (gated)"
     )
     exit_patience: Count = Field(
-        default=0, description="how many chunks more must change nothing before early_exit stops"
+        default=0, description="how many further chunks must change nothing before early_exit stops"
     )
     screen: bool = Field(
         default=False,
-        description="pass over chunks without a word that relates to the problem or the memory "
+        description="pass over chunks in which no word relates to the problem or the memory "
         "(workflows that read chunk by chunk)",
     )
-    max_calls: Positive | None = Field(default=None, description="stop with an error after so many calls")
-    heads: Positive = Field(default=4, description="how many memories heads keeps, each of memory_tokens")
-    rounds: Positive = Field(default=3, description="how many passes parallel and reread make at most")
+    max_calls: Positive | None = Field(default=None, description="stop with an error after this many calls")
+    heads: Positive = Field(
+        default=4, description="how many memories the heads workflow keeps, each of memory_tokens"
+    )
+    rounds: Positive = Field(default=3, description="maximum passes of parallel and reread")
     shards: Positive | None = Field(
-        default=None, description="how many parts tree reads side by side (as many as the engine takes calls)"
+        default=None, description="how many parts tree reads side by side (the engine's concurrency)"
     )
     passages: Positive = Field(default=16, description="how many passages rag shows the model")
-    passage_tokens: Positive = Field(default=256, description="the size of each of them")
-    cite: bool = Field(default=False, description="tell for each statement where the document says it")
-    prompt_price: Price | None = Field(default=None, description="price of a million prompt tokens")
-    cached_price: Price | None = Field(default=None, description="the same for cached ones (the full price)")
-    completion_price: Price | None = Field(default=None, description="price of a million completion tokens")
+    passage_tokens: Positive = Field(default=256, description="the size of a passage")
+    cite: bool = Field(default=False, description="say where the document supports each statement")
+    prompt_price: Price | None = Field(default=None, description="price per million prompt tokens")
+    cached_price: Price | None = Field(
+        default=None, description="price per million cached prompt tokens (the full price)"
+    )
+    completion_price: Price | None = Field(default=None, description="price per million completion tokens")
 
     def cost(self, usage: Usage) -> float | None:
-        """What so many tokens cost at the user's own prices; None without prices."""
+        """The cost of these tokens at the user's own prices; None without prices."""
         if self.prompt_price is None and self.completion_price is None:
             return None
         full = self.prompt_price or 0.0
@@ -167,7 +171,7 @@ class ReadSettings(StrictModel):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything that a read can be told."""
+    """All settings of a read."""
 
     engine: EngineSettings = field(default_factory=EngineSettings)
     read: ReadSettings = field(default_factory=ReadSettings)
@@ -175,13 +179,13 @@ class Settings:
 
 PARTS: Mapping[str, type[StrictModel]] = {"engine": EngineSettings, "read": ReadSettings}
 OWNERS = {name: part for part, kind in PARTS.items() for name in kind.model_fields}
-"""Which part of the settings a name belongs to."""
+"""The part of the settings that each name belongs to."""
 
 Built = TypeVar("Built", bound=StrictModel)
 
 
 def build(kind: type[Built], table: Mapping[str, Any], place: str) -> Built:
-    """The one strict loader: settings from a table. Raises `SettingsError` naming the `place`."""
+    """Build settings from a table. Raises `SettingsError` naming the `place`."""
     try:
         return kind(**table)
     except SettingsError as error:
@@ -193,16 +197,16 @@ def load_settings(
     file: str | Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Settings from all places, the later ones winning.
+    """Merge the settings from the file, the environment and the flags; later ones win.
 
     Args:
-        flags: values by name; None is not set.
-        file: a TOML file; without it the user's own (`user_config_path()`), if it exists.
+        flags: values by name; None means not set.
+        file: a TOML file (default: the user's own, `user_config_path()`, if it exists).
         environment: `MEMAGENT_` and a name in capitals, `OPENAI_BASE_URL` and `OPENAI_API_KEY` (default: the
-            process's own). Empty values are not set.
+            process's own). An empty value counts as not set.
 
-    `OPENAI_API_KEY` is used for OpenAI's own endpoint or that of `OPENAI_BASE_URL`, and sent to no other.
-    Raises `SettingsError` naming where a value comes from.
+    `OPENAI_API_KEY` is sent only to OpenAI's own endpoint or to that of `OPENAI_BASE_URL`.
+    Raises `SettingsError` naming the source of a bad value.
     """
     environment = os.environ if environment is None else environment
     path = Path(file) if file is not None else user_config_path()
@@ -213,7 +217,7 @@ def load_settings(
     }
     values: dict[str, Any] = {}
     for place, found in places.items():
-        _parts(found, place)  # so that an error names the place that it comes from
+        _parts(found, place)  # validate each source alone, so that an error names it
         values |= found
     if values.get("base_url") == (environment.get("OPENAI_BASE_URL") or None):
         values.setdefault("api_key", environment.get("OPENAI_API_KEY") or None)
@@ -221,7 +225,7 @@ def load_settings(
 
 
 def _parts(values: Mapping[str, Any], place: str) -> Settings:
-    """Flat values as settings. Raises `SettingsError` with everything that is wrong with them."""
+    """Build settings from flat values. Raises `SettingsError` listing every problem."""
     tables: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
     problems = [unknown_name(name, OWNERS) for name in values if name not in OWNERS]
     for name, value in values.items():
@@ -252,12 +256,12 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
             kind: Any = PARTS[OWNERS[name]].model_fields[name].annotation
             values[name] = TypeAdapter[Any](kind).validate_strings(text)
         except ValidationError:
-            values[name] = text  # whatever is wrong with it is said where all values are checked
+            values[name] = text  # reported later, together with all other problems
     return values
 
 
 def unknown_name(name: str, known: Mapping[str, Any]) -> str:
-    """What is said of a name that is no setting."""
+    """The message for a name that is not a setting."""
     near = "".join(f", did you mean {it!r}?" for it in difflib.get_close_matches(name, known, n=1))
     return f"unknown setting {name!r}{near}"
 
@@ -277,14 +281,14 @@ def _located(error: SettingsError, place: str) -> SettingsError:
 
 
 def _problems(error: ErrorDetails, kind: type[StrictModel]) -> Iterator[str]:
-    """What is wrong with one value, in words; several lines for a table in it."""
+    """Describe what is wrong with one value: a line, or several for a nested table."""
     name, kinds = ".".join(map(str, error["loc"])), error["type"]
     if kinds == "extra_forbidden":
         yield unknown_name(name, kind.model_fields)
         return
     said = error.get("ctx", {})
     inner = said.get("error")
-    if isinstance(inner, SettingsError):  # of a table within this one
+    if isinstance(inner, SettingsError):  # from a nested table
         yield from (_nested(name, line) for line in str(inner).splitlines())
         return
     if kinds == "value_error" and not name:
@@ -303,7 +307,7 @@ def _nested(name: str, line: str) -> str:
 
 
 def _rule(kind: str, said: Mapping[str, Any]) -> str:
-    """What a value must be like, from pydantic's name of the rule that it broke."""
+    """What the value must be, from pydantic's error type."""
     match kind:
         case "greater_than":
             return f"must be above {said['gt']:g}"
@@ -325,21 +329,21 @@ def _rule(kind: str, said: Mapping[str, Any]) -> str:
 
 
 def user_config_path() -> Path:
-    """The settings file that is used when none is named."""
+    """The settings file to use when none is named."""
     from platformdirs import user_config_path as folder
 
     return folder("memagent", appauthor=False) / "config.toml"
 
 
 def user_data_path() -> Path:
-    """Where what the user would miss is kept: notebooks."""
+    """Where to keep data that the user would miss: notebooks."""
     from platformdirs import user_data_path as folder
 
     return folder("memagent", appauthor=False)
 
 
 def user_cache_path() -> Path:
-    """Where converted models and journals are kept."""
+    """Where to keep converted models and journals."""
     from platformdirs import user_cache_path as folder
 
     return folder("memagent", appauthor=False)

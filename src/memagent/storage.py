@@ -1,4 +1,4 @@
-"""What is written to disk: one append-only log, and one write that is whole or not at all."""
+"""Writing to disk: an append-only log, and atomic writes of files and folders."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _PRIVATE_FILE, _PRIVATE_FOLDER = 0o600, 0o700
 
 
 class Log:
-    """An append-only file of JSON objects, a line each with a checksum, held by one process at a time.
+    """An append-only file of JSON objects, one per line with a checksum, locked by one process at a time.
 
-    What `append` wrote is on the disk when it returns. A last line that a crash has torn is left out by
-    `lines`, and overwritten by the next `append`. Safe to use from several threads. Files are private to
-    their user. Every log of its kind starts with `beginning`, so that no other file is taken for a torn one.
-    Errors are raised as `error`, which names the file: `SettingsError` or a kind of it.
+    When `append` returns, its line is on the disk. `lines` skips a last line that a crash has torn, and the
+    next `append` overwrites it. Safe to use from several threads. Files are private to the user. Every log
+    of a kind starts with `beginning`, so that no other file is mistaken for a torn log. Errors are raised as
+    `error`, which is `SettingsError` or a subclass, and name the file.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Log:
             self._file: IO[bytes] = open(os.open(path, os.O_RDWR | os.O_CREAT, _PRIVATE_FILE), "r+b")  # noqa: PTH123, SIM115
         except OSError as failure:
             raise self._unwritable(failure) from failure
-        if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):  # a device may be read without end
+        if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):  # reading a device may never end
             self._file.close()
             raise error(f"{path} is not a regular file: name another")
         try:
@@ -51,10 +51,10 @@ class Log:
             self._file.close()
             raise error(f"{path} is in use by another process: wait for it, or stop it") from failure
         self.end = 0
-        """Where the last whole line ends, in bytes; known once `lines` was read through."""
+        """Where the last whole line ends, in bytes; known once `lines` is exhausted."""
 
     def lines(self) -> Iterator[tuple[dict[str, Any], int]]:
-        """The objects from the beginning, each with the offset of its line."""
+        """Yield the objects from the beginning, each with the offset of its line."""
         self._file.seek(0)
         for line, start, end in _lines(self._file, self.path, self._error, self._beginning):
             self.end = end
@@ -70,9 +70,9 @@ class Log:
         return line
 
     def append(self, line: Mapping[str, Any], sync: bool = True) -> int:
-        """Write an object behind the last whole line. Returns the offset of its line.
+        """Write an object after the last whole line and return the offset of its line.
 
-        Without `sync` a loss of power may lose it, until a later line is synced.
+        Without `sync`, a power failure may lose it until a later line is synced.
         """
         raw = _dumped(line)
         with self._lock:
@@ -92,7 +92,7 @@ class Log:
         return start
 
     def cut(self, offset: int) -> None:
-        """Drop what stands behind `offset`: the next line goes there."""
+        """Drop everything after `offset`; the next line goes there."""
         with self._lock:
             try:
                 self._file.truncate(offset)
@@ -101,12 +101,12 @@ class Log:
             self.end = offset
 
     def size(self) -> int:
-        """The size of the file in bytes, a torn line included."""
+        """The size of the file in bytes, including a torn line."""
         return os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
         """Release the file."""
-        with suppress(OSError):  # what could not be written was reported when it was tried
+        with suppress(OSError):  # failed writes were already reported
             self._file.close()
 
     def __enter__(self) -> Self:
@@ -120,14 +120,14 @@ class Log:
 
 
 def lock(file: IO[Any], wait: bool = False) -> None:
-    """Have a file to oneself until it is closed. Raises `OSError` while another has it, without `wait`."""
+    """Lock a file until it is closed. Without `wait`, raises `OSError` if another process holds it."""
     fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
 
 def read_log(
     path: Path, error: type[SettingsError] = SettingsError, beginning: bytes = b'{"'
 ) -> Iterator[dict[str, Any]]:
-    """The objects of a log that may be in use; a torn last line is left out. Raises `error`."""
+    """Yield the objects of a log that may be in use, without a torn last line. Raises `error`."""
     if path.exists() and not path.is_file():
         raise error(f"{path} is not a regular file: name another")
     try:
@@ -141,7 +141,7 @@ def read_log(
 def _lines(
     file: IO[bytes], path: Path, error: type[SettingsError], beginning: bytes
 ) -> Iterator[tuple[dict[str, Any], int, int]]:
-    """Each object with the offsets of its line's start and end."""
+    """Yield each object with the offsets of its line's start and end."""
     start, number = 0, 0
     raw = file.readline()
     while raw:
@@ -161,19 +161,19 @@ def _lines(
 
 
 def _is_torn(raw: bytes, beginning: bytes) -> bool:
-    """Whether a first line may be the beginning of one of ours."""
+    """Whether a first line may be the beginning of one of our logs."""
     whole = raw.endswith(b"\n")
     return not whole and (raw.startswith(beginning) or beginning.startswith(raw))
 
 
 def _dumped(line: Mapping[str, Any]) -> bytes:
-    # Lone surrogates, which UTF-8 has no bytes for, become the escapes that JSON has for them.
+    # Lone surrogates, which UTF-8 cannot encode, become JSON escapes.
     body = json.dumps(line, ensure_ascii=False).encode("utf-8", "backslashreplace")
     return body[:-1] + b', "crc32": "%08x"}\n' % zlib.crc32(body)
 
 
 def _parsed(raw: bytes) -> dict[str, Any] | None:
-    """The object of a line, or None if the line is not whole."""
+    """The object of a line, or None if the line is incomplete or damaged."""
     found = _CHECKSUM.search(raw)
     if found is None:
         return None
@@ -186,9 +186,9 @@ def _parsed(raw: bytes) -> dict[str, Any] | None:
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """A place beside `path` for a file or folder, which is moved to `path` once it is complete.
+    """Yield a place beside `path` for a file or folder, and move it to `path` once it is complete.
 
-    A crash leaves what was there before, whoever else writes the same. Raises `OSError`.
+    A crash leaves what was there before, even with concurrent writers. Raises `OSError`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
@@ -201,13 +201,13 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file that is whole or not there. Raises `OSError`."""
+    """Write a file completely or not at all. Raises `OSError`."""
     with written_whole(path) as place:
         place.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def _synced(path: Path) -> None:
-    """Have a file or folder on the disk, where folders can be synced."""
+    """Sync a file or folder to the disk, where folders can be synced."""
     with suppress(PermissionError, IsADirectoryError):
         number = os.open(path, os.O_RDONLY)
         try:

@@ -1,7 +1,7 @@
-"""The value types that travel between the rooms, and the Engine protocol.
+"""The value types shared across the package, and the Engine protocol.
 
-Everything here is frozen and becomes JSON by `dataclasses.asdict`. The words are those of the
-MemAgent paper (arXiv 2507.02259) and are used with one meaning throughout the package.
+Everything here is frozen and converts to JSON with `dataclasses.asdict`. The terms are those of the
+MemAgent paper (arXiv 2507.02259) and keep one meaning throughout the package.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Part:
     `start`, `end` and `offset` are character offsets into the whole document: the part's own span (end
     exclusive), and where the source's text begins. So the span within the source is `start - offset` to
     `end - offset`. `page` counts from 1. `head` is the line that names the source to the model; it is not
-    part of the text, and empty where the source goes on or the document is a single file.
+    part of the text, and is empty if the source continues or the document is a single file.
     """
 
     source: str
@@ -36,8 +36,8 @@ class Part:
 class Chunk:
     """A piece of a document. The texts of all chunks, joined, are the document.
 
-    `start` and `end` are character offsets into the whole document (end exclusive). `parts` follow each
-    other without a gap. `tokens` counts `shown`, which is what the model sees.
+    `start` and `end` are character offsets into the whole document (end exclusive). `parts` are
+    contiguous. `tokens` counts the tokens of `shown`, which is what the model sees.
     """
 
     index: int
@@ -54,11 +54,11 @@ class Chunk:
 
     @property
     def shown(self) -> str:
-        """The text as the model sees it: where the document has several files, each under its name."""
+        """The text as the model sees it: in a document of several files, each follows its name."""
         return "".join(f"{part.head}{self.text_of(part)}" for part in self.parts)
 
     def text_of(self, part: Part) -> str:
-        """The text of one of its parts."""
+        """The text of a part."""
         return self.text[part.start - self.start : part.end - self.start]
 
 
@@ -82,9 +82,9 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a call cost, in tokens, as the engine counted it.
+    """The tokens that a call used, as the engine counted them.
 
-    `cached_tokens` of the prompt were computed for an earlier call; 0 where the engine does not tell.
+    `cached_tokens` of the prompt's tokens were reused from an earlier call; 0 if the engine does not say.
     """
 
     prompt_tokens: int = 0
@@ -94,11 +94,11 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What an engine made of a prompt.
+    """An engine's reply to a prompt.
 
     `finish_reason` is "stop", "length" (cut at `Sampling.max_tokens`) or the server's own word.
     The token ids and the log-probabilities of the sampled tokens, one per entry of
-    `completion_ids`, are empty where the engine cannot or was not asked to give them.
+    `completion_ids`, are empty if the engine cannot or was not asked to return them.
     """
 
     text: str
@@ -113,9 +113,9 @@ class Completion:
 class Conversation:
     """One independent prompt and its completion: an update of the memory, or the final answer.
 
-    `memory` is the memory after it. An update also tells which part of the document it read
+    `memory` is the memory afterwards. An update also records which part of the document it read
     (`span`, character offsets), whether the model said that it now knows `enough`, and how many passages
-    of its reply were `refused`, because the document does not hold them.
+    of its reply were `refused` because the document does not contain them.
     """
 
     kind: Literal["update", "answer"]
@@ -132,12 +132,12 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One item of a task: what is asked, of which document, and what counts as an answer.
+    """One item of a task: a problem, a document, and what counts as an answer.
 
     `answers` holds the gold answers; `length_tokens` is the document's length, counted by the
-    tokenizer that it was made for. `evidence` holds the passages that the answer follows from, word
-    for word and in the document's order; it is empty where they are not known, or the whole text counts.
-    `rationale` leads from the evidence to the answer: what a reader that is to think first says before it.
+    tokenizer that it was made for. `evidence` holds the passages that the answer follows from, verbatim
+    and in the document's order; it is empty if they are not known, or if the whole text counts.
+    `rationale` leads from the evidence to the answer: what a reader that thinks first writes before it.
     """
 
     id: str
@@ -166,7 +166,7 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The trajectories of one example: what a reward is compared with."""
+    """The trajectories of one example, whose rewards are compared with each other."""
 
     example: Example
     trajectories: tuple[Trajectory, ...]
@@ -174,10 +174,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class TrainingSequence:
-    """One conversation as training sees it: ids as they were sampled, never tokenised again.
+    """One conversation as training sees it: the ids as sampled, never retokenised.
 
-    `old_logprobs` has one entry per entry of `completion_ids`, as the sampler gave it; it is empty
-    for text that nobody sampled (a warm start). `advantage` is that of the whole trajectory.
+    `old_logprobs` has one entry per entry of `completion_ids`, as the sampler returned it; it is empty
+    for text that was not sampled (a warm start). `advantage` is that of the whole trajectory.
     """
 
     prompt_ids: tuple[int, ...]
@@ -188,7 +188,7 @@ class TrainingSequence:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What an adapter was trained to read with; empty where it does not say.
+    """The settings that an adapter was trained to read with; empty where it does not say.
 
     `budgets` are token counts by the names of the settings, `templates` the texts of its prompts by the
     names of the fields of `Prompts`, `workflow` the name of its workflow.
@@ -200,18 +200,18 @@ class Trained:
 
 
 ESTIMATE = "estimate"
-"""What `Model.tokenizer` is where the model's own tokenizer is not at hand."""
+"""The value of `Model.tokenizer` when the model's own tokenizer is not available."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What is known of the model behind an engine.
+    """What is known about the model behind an engine.
 
-    `count_tokens` counts a text's tokens: exactly, or by an estimate where `tokenizer` is `ESTIMATE`;
-    otherwise `tokenizer` names the model's own: chunks cut by another one are other chunks. It may block.
-    `window_tokens` is the most that a prompt and its completion have together, where known; `calls` how many
-    calls the engine takes side by side. `reads_turn_tokens` is whether a turn token of the chat template
-    counts as one where it stands within a text.
+    `count_tokens` counts a text's tokens; it may block. `tokenizer` names the model's own tokenizer, since
+    another one would cut other chunks, or is `ESTIMATE` if the counts are estimates. `window_tokens` is the
+    most that a prompt and its completion can have together, if known; `calls` is how many calls the engine
+    takes at once. `reads_turn_tokens` says whether the model sees a turn token of the chat template as one
+    even inside a text.
     """
 
     name: str
@@ -224,11 +224,11 @@ class Model:
 
 
 class Engine(Protocol):
-    """Whatever completes a chat: an HTTP endpoint, an embedded model, a script."""
+    """Anything that completes a chat: an HTTP endpoint, an embedded model, a script."""
 
     @property
     def model(self) -> Model:
-        """What is known of the model."""
+        """What is known about the model."""
         ...
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:

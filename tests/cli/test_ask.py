@@ -257,7 +257,7 @@ def test_questions_of_a_file_are_asked_one_a_line(
 
 def test_a_file_of_questions_may_have_no_end(story: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ask", str(story), "--questions", "/dev/zero"]) == 2
-    assert "--questions /dev/zero has more than 16 MiB: it needs a question on each line" in " ".join(
+    assert "--questions /dev/zero is larger than 16 MiB: it should have one question per line" in " ".join(
         capsys.readouterr().err.split()
     )
 
@@ -503,4 +503,4 @@ def test_a_guess_of_an_encoding_is_said(
     path.write_bytes(text.encode(encoding))
     assert main(["ask", "What?", str(path), "--base-url", serve(lambda messages: "yes").base_url]) == 0
     said = " ".join(capsys.readouterr().err.split())
-    assert ("(a guess): if letters are wrong, save it as UTF-8" in said) == guess
+    assert ("(a guess): if characters are wrong, save it as UTF-8" in said) == guess

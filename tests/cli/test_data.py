@@ -63,7 +63,7 @@ def test_the_sample_is_named_for_what_it_is(tmp_path: Path, capsys: Captured) ->
     flags = ["--documents", "20", "--count", "1", "--out", str(tmp_path / "a.jsonl")]
     assert main(["data", "make", "hqa", *flags]) == 0
     said = capsys.readouterr().err
-    assert "hotpot: the small sample" in said and "memagent data fetch hotpot" in said
+    assert "hotpot: using the small sample" in said and "memagent data fetch hotpot" in said
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_tasks_lengths_and_counts_are_taken_from_flags(
     ]
     assert {row["example_id"].split("-")[2] for row in rows} == {"5"}
     err = capsys.readouterr().err
-    assert "lengths in tokens are estimated" in err and "squad: the small sample" in err
+    assert "lengths in tokens are estimated" in err and "squad: using the small sample" in err
 
 
 def test_sources_are_not_for_rows(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,7 +131,7 @@ def test_resume_says_what_is_there(command: list[str], capsys: pytest.CaptureFix
     Path("rows", "rows.jsonl").write_text("\n".join(whole[:5]) + "\n" + whole[5][:30], "utf-8")
     capsys.readouterr()
     assert main([*command, "--resume"]) == 0
-    assert "5 of 8 attempts are done already" in capsys.readouterr().err
+    assert "5 of 8 attempts are already done" in capsys.readouterr().err
     assert len(lines()) == 8
     assert main(command) == 2
     assert "--resume" in capsys.readouterr().err

@@ -48,7 +48,7 @@ def test_ask_uses_what_it_finds_and_says_so(
     assert main(["ask", "Which facts?", story, "--quiet"]) == 0
     out, err = capsys.readouterr()
     assert out.startswith("FACT-1: lamp")
-    assert f"the model is reader-7b (one of 2) of vLLM at {found.base_url}" in err and "--no-discover" in err
+    assert f"using reader-7b (one of 2) of vLLM at {found.base_url}" in err and "--no-discover" in err
     assert asked_models(found) == {"reader-7b"}
     assert not any("authorization" in request.headers for request in found.requests)
 
@@ -74,9 +74,9 @@ def test_a_named_model_is_looked_for_by_its_name(
     found: Server, story: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["ask", "Which facts?", story, "--model", "other-3b"]) == 0
-    assert asked_models(found) == {"other-3b"} and "the model is other-3b of vLLM" in capsys.readouterr().err
+    assert asked_models(found) == {"other-3b"} and "using other-3b of vLLM" in capsys.readouterr().err
     assert main(["ask", "Which facts?", story, "--model", "nobody-has-it"]) == 2
-    assert "memagent models lists what is at hand" in capsys.readouterr().err
+    assert "memagent models lists what is available" in capsys.readouterr().err
     assert main(["ask", "Which facts?", story, "--model", "gone.gguf"]) == 2
     assert "gone.gguf" in capsys.readouterr().err and asked_models(found) == {"other-3b"}
 

@@ -99,16 +99,16 @@ def test_what_is_kept_is_for_its_user_alone(notes: Notes, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("new", "../../etc/passwd", "--about", "x"), "is no name for a notebook"),
-        (("new", "..", "--about", "x"), "is no name for a notebook"),
-        (("new", "a\nb", "--about", "x"), "is no name for a notebook"),
-        (("new", "", "--about", "x"), "is no name for a notebook"),
-        (("new", "diary", "--about", "x"), "there is a notebook 'diary' already: take another name"),
+        (("new", "../../etc/passwd", "--about", "x"), "is not a valid notebook name"),
+        (("new", "..", "--about", "x"), "is not a valid notebook name"),
+        (("new", "a\nb", "--about", "x"), "is not a valid notebook name"),
+        (("new", "", "--about", "x"), "is not a valid notebook name"),
+        (("new", "diary", "--about", "x"), "there is already a notebook 'diary': choose another name"),
         (("new", "b", "--about", " "), "--about"),
         (("add", "dairy", "--text", "x"), "did you mean 'diary'?"),
-        (("add", "diary"), "what is to be read?"),
+        (("add", "diary"), "what should be read?"),
         (("add", "diary", "--text", " "), "the note is empty"),
-        (("add", "diary", "x.txt", "--text", "x"), "what is to be read?"),
+        (("add", "diary", "x.txt", "--text", "x"), "what should be read?"),
         (
             ("add", "diary", "--text", "x", "--workflow", "rag"),
             "keeps no memory that lives on: use overwrite",

@@ -83,7 +83,7 @@ def test_a_full_disk_under_stdout_is_no_defect(words: list[str]) -> None:
     with open("/dev/full", "w") as full:
         done = run(*words, stdout=full)
     assert done.returncode == 2
-    assert done.stderr == "error: standard output cannot be written: No space left on device\n"
+    assert done.stderr == "error: cannot write to standard output: No space left on device\n"
 
 
 def test_a_closed_pipe_is_no_error(serve: Serve, story: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_closed_stdout_is_said() -> None:
     done = subprocess.run(
         ["sh", "-c", 'exec "$@" >&-', "sh", *words], text=True, stderr=subprocess.PIPE, check=False
     )
-    assert done.returncode == 2 and "standard output cannot be written" in done.stderr
+    assert done.returncode == 2 and "cannot write to standard output" in done.stderr
 
 
 @pytest.mark.parametrize(

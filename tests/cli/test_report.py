@@ -85,7 +85,7 @@ def test_training_and_evaluation_do_not_go_into_one_report(
     capsys.readouterr()
     assert main(["report", rows, training, "--out", "told"]) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert "run (training) and rows (evaluation) do not go into one report: run memagent report for" in said
+    assert "run (training) and rows (evaluation) cannot share a report: run memagent report for" in said
     assert not Path("told").exists()
 
 

@@ -404,7 +404,7 @@ def test_a_bomb_ends_at_the_limit_of_time_or_text(tmp_path: Path) -> None:
     started = time.monotonic()
     assert refused(path, tmp_path / "out", Limits(seconds=1)) == "it takes longer than 1 s"
     assert time.monotonic() - started < 10
-    assert refused(path, tmp_path / "out", Limits(output_mib=1)) == "it gives more than 1 MiB of text"
+    assert refused(path, tmp_path / "out", Limits(output_mib=1)) == "it produces more than 1 MiB of text"
 
 
 @pytest.mark.parametrize(

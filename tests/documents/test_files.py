@@ -221,7 +221,7 @@ def test_packed_pages_and_rows(tmp_path: Path) -> None:
         ),
         ("a.txt.gz", gzip.compress(b"text")[:-4] + b"size", "a.txt.gz is damaged: it cannot be unpacked"),
         ("a.txt.gz", gzip.compress(b"text") + b"rest", "a.txt.gz is damaged: it cannot be unpacked"),
-        ("a.pdf.gz", gzip.compress(pdf("text")), "a.pdf.gz is a packed PDF file: unpack it first"),
+        ("a.pdf.gz", gzip.compress(pdf("text")), "a.pdf.gz is a gzipped PDF file: unpack it first"),
         ("a.tar.gz", gzip.compress(b"a.txt" + bytes(600)), "a.tar.gz is a binary file: unpack it first"),
         ("a.zip", b"PK\x03\x04" + bytes(100), "a.zip is a binary file: unpack it first"),
         ("a.doc", b"\xd0\xcf\x11\xe0" + bytes(100), "a.doc is a binary file: save it as DOCX or PDF first"),
@@ -350,7 +350,7 @@ def test_a_full_disk_is_told_and_does_not_hinder_the_start() -> None:
         "sys.exit(main(sys.argv[1:]))"
     )
     ask = ["ask", "What?", "-", "--base-url", "http://127.0.0.1:9/v1", "--retries", "0"]
-    for words, exit_code, said in ((["--version"], 0, ""), (ask, 4, "have TMPDIR name a folder with room")):
+    for words, exit_code, said in ((["--version"], 0, ""), (ask, 4, "set TMPDIR to a folder with")):
         run = subprocess.run(
             [sys.executable, "-c", code, *words], input="A key.", capture_output=True, text=True
         )
@@ -380,7 +380,7 @@ def test_links_that_lead_out_are_named_and_not_followed(linked: Path) -> None:
     document = open_document(linked)
     assert text_of(document) == "AB"
     assert sorted(document.skipped) == [
-        f"{linked / name} is a link that leads out of {linked}: `follow_links` reads it"
+        f"{linked / name} is a link that leads out of {linked}: set `follow_links`"
         for name in ("out.txt", "outdir")
     ]
     assert text_of(open_document(linked, follow_links=True)) == "ASDB"

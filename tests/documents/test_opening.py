@@ -444,7 +444,7 @@ def test_a_closed_standard_input_is_told() -> None:
     )
     closed = ["sh", "-c", 'exec "$0" -c "$1" <&-', sys.executable, code]
     said = subprocess.run(closed, capture_output=True, text=True, check=True).stdout
-    assert said == "stdin is closed: pipe a text into it, or name a file\n"
+    assert said == "stdin is closed: pipe text into it, or name a file\n"
 
 
 @office
@@ -477,7 +477,7 @@ def test_blocks_of_a_large_file_stay_small(tmp_path: Path) -> None:
     [
         ("missing.txt", "missing.txt cannot be read: No such file or directory"),
         ("empty folder", "no readable file in empty folder"),
-        ("pipe", "pipe is not a regular file: pipe a stream in, and name it -"),
+        ("pipe", "pipe is not a regular file: pipe it in, and name it -"),
         ("binary.dat", "binary.dat is a binary file, not text"),
         ("folder of binaries", "no readable file in folder of binaries; left out: .*x.dat is a binary"),
         ("loop", "loop cannot be read: Too many levels of symbolic links"),

@@ -210,7 +210,7 @@ def test_a_file_that_is_no_adapter(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "bad.gguf"
     file.write_bytes(content)
     model = str(embedded.installed_model())
-    assert "no GGUF file, or a damaged one" in refused(model=model, adapter=str(file), window_tokens=256)
+    assert "not a GGUF file, or is damaged" in refused(model=model, adapter=str(file), window_tokens=256)
     assert "its type is model, not adapter" in refused(model=model, adapter=model, window_tokens=256)
 
 

@@ -139,7 +139,7 @@ def test_sources_on_the_command_line(
     assert main(["notes", "ask", "x", "Which facts?", "--cite", *options]) == 0
     out = capsys.readouterr().out
     assert f"- FACT-1: red\n  {path}, characters 0 to 11: 'FACT-1: red'\n" in out
-    assert "  the memory has no place for it" in out  # the seal is nobody's
+    assert "  the memory names no source for it" in out  # the seal is nobody's
     assert main(["notes", "ask", "x", "Which facts?", "--cite", "--json", *options]) == 0
     told = json.loads(capsys.readouterr().out)["statements"]
     assert told[0]["source"]["excerpt"] == "FACT-1: red"

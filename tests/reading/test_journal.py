@@ -283,7 +283,7 @@ def test_an_unfinished_journal_is_not_overwritten(tmp_path: Path) -> None:
     trace = tmp_path / "read.jsonl"
     unfinished(trace)
     journal = trace.read_bytes()
-    with pytest.raises(JournalError, match="holds a read already: add `resume`"):
+    with pytest.raises(JournalError, match="already holds a read: add `resume`"):
         run(Dense(), DOCUMENT, trace=trace)
     assert trace.read_bytes() == journal
 
@@ -291,7 +291,7 @@ def test_an_unfinished_journal_is_not_overwritten(tmp_path: Path) -> None:
 def test_a_finished_journal_is_not_overwritten_either(whole: tuple[Path, FactsEngine, Any]) -> None:
     path, _, _ = whole
     journal, engine = path.read_bytes(), Dense()
-    with pytest.raises(JournalError, match="holds a read already"):
+    with pytest.raises(JournalError, match="already holds a read"):
         run(engine, facts_document(2), trace=path)
     assert (engine.paid, path.read_bytes()) == (0, journal)
 
@@ -333,7 +333,7 @@ def test_damage_in_the_middle_is_named(
     lines = path.read_text("utf-8").splitlines(keepends=True)
     content = "".join([*lines[:2], damage + "\n", *lines[3:]]).encode()
     path.write_bytes(content)
-    reason = r"whole\.jsonl, line 3: not written by memagent" if resume else "holds a read already"
+    reason = r"whole\.jsonl, line 3: not written by memagent" if resume else "already holds a read"
     with pytest.raises(JournalError, match=reason):
         run(Dense(), DOCUMENT, trace=path, resume=resume)
     assert path.read_bytes() == content

@@ -340,10 +340,10 @@ def test_what_cannot_be_a_run_is_refused_before_anything_is_touched(folder: Path
     mine = folder.parent / "mine.csv"
     mine.write_text("my own table", "utf-8")
     for options, words in (
-        ({"out": mine}, "is not a table of memagent"),
+        ({"out": mine}, "is not a memagent table"),
         ({"out": folder.parent / "table.txt"}, r"\.csv or \.jsonl"),
         ({"problems": ()}, "which question"),
-        ({"problems": ("Who?", "Who?")}, "name each one once"),
+        ({"problems": ("Who?", "Who?")}, "each only once"),
         ({"problems": (" ",)}, "the problem is empty"),
         ({"problems": ("what? " * 2000,)}, "`problem_tokens`"),
         ({"max_tokens": 0}, "max_tokens is 0"),

@@ -154,7 +154,7 @@ def test_an_empty_problem_is_refused(problem: str) -> None:
 
 def test_a_problem_over_its_budget_is_refused_before_any_call(tmp_path: Path) -> None:
     engine, trace = FactsEngine(), tmp_path / "read.jsonl"
-    with pytest.raises(ProblemTooLongError, match=r"has \d+ tokens, its budget is 8: .*`problem_tokens`"):
+    with pytest.raises(ProblemTooLongError, match=r"has \d+ tokens, but its budget is 8: .*`problem_tokens`"):
         run(engine, DOCUMENT, SETTINGS.changed(problem_tokens=8), trace, problem=PROBLEM * 2)
     assert engine.paid == 0
     assert not trace.exists()

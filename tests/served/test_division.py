@@ -79,5 +79,5 @@ def test_tool_results_behind_the_question_are_the_document() -> None:
 
 
 def test_without_a_text_nothing_is_asked() -> None:
-    with pytest.raises(ApiError, match="no message has a text"):
+    with pytest.raises(ApiError, match="no message has any text"):
         division(turn("user", " "), Turn(role="assistant", content=None))

@@ -431,7 +431,7 @@ def test_an_interrupt_ends_it_while_it_waits_for_input(home: Path, serve: Callab
     ("words", "said"),
     [
         ([], "name the folders that hold them with --folder"),
-        (["--folder", "missing"], "--folder names missing, which is no folder"),
+        (["--folder", "missing"], "--folder names missing, which is not a folder"),
         (["--folder", ".", "--http", "--host", "0.0.0.0"], "name a file with API keys with --keys"),
     ],
 )

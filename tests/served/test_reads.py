@@ -270,7 +270,7 @@ def test_a_failure_is_told_and_continued_from_where_it_was(serving: Any, facts: 
         read = start(client)
         assert events(client, read)[-1][1] == {"state": "failed"}
         error = client.get(f"/v1/reads/{read}").json()["error"]
-        assert error["code"] == "engine_failed" and "no reply to call 4" in error["message"]
+        assert error["code"] == "engine_failed" and "no reply for call 4" in error["message"]
         fails[0] = False
         client.post(f"/v1/reads/{read}/resume")
         assert events(client, read)[-1][1] == {"state": "done"}

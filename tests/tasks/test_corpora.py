@@ -215,7 +215,7 @@ def test_offline_it_says_what_is_missing_and_where_to_put_it(index: Path) -> Non
         fetch("hotpot")
     with pytest.raises(SettingsError, match="StonyBrookNLP/musique"):
         fetch("musique")
-    with pytest.raises(SettingsError, match="there is essays, squad, hotpot"):
+    with pytest.raises(SettingsError, match="use one of essays, squad, hotpot"):
         fetch("novels")
 
 

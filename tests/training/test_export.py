@@ -433,14 +433,14 @@ def test_families_without_a_layout(tmp_path: Path, wheel: Path, tokenizer: Any) 
     plain = AutoModelForCausalLM.from_config(config)
     for model, to in ((plain, "gguf"), (with_lora(plain), "gguf-adapter")):
         message = refused(tmp_path, model, tokenizer, to, wheel)
-        assert "the policy is a gpt2, and written as GGUF are only llama, mistral, qwen2, qwen3" in message
+        assert "the policy is a gpt2, but only llama, mistral, qwen2, qwen3 can be written as GGUF" in message
 
 
 def test_a_base_of_another_model(tmp_path: Path, wheel: Path, blank: Any, tokenizer: Any) -> None:
     plain = tiny()
     assert "there is no file" in refused(tmp_path, plain, tokenizer, "gguf", tmp_path / "none.gguf")
     (tmp_path / "bad.gguf").write_bytes(b"GGUF")
-    assert "is no GGUF file" in refused(tmp_path, plain, tokenizer, "gguf", tmp_path / "bad.gguf")
+    assert "is not a GGUF file" in refused(tmp_path, plain, tokenizer, "gguf", tmp_path / "bad.gguf")
     message = refused(tmp_path, plain, tokenizer, "gguf", wheel)
     assert "blk.0.attn_k.weight is (192, 576) there, and (32, 64) in the policy" in message
     shallow = blank(tmp_path / "shallow.gguf", tiny(num_hidden_layers=1))
@@ -461,7 +461,7 @@ def test_adapters_that_are_more_than_matrices(
     options: dict[str, Any], tmp_path: Path, tokenizer: Any
 ) -> None:
     policy = with_lora(tiny(attention_bias=True), **options)
-    assert "is no plain LoRA" in refused(tmp_path, policy, tokenizer, "gguf-adapter")
+    assert "is not a plain LoRA" in refused(tmp_path, policy, tokenizer, "gguf-adapter")
 
 
 def test_a_lora_on_a_tied_output(tmp_path: Path, tokenizer: Any) -> None:

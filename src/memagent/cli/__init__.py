@@ -1,7 +1,7 @@
-"""The command line: one file a command. Answers go to stdout, everything else to stderr.
+"""The command line: one file per command. Answers go to stdout, everything else to stderr.
 
 Exit codes: 0 answered, 1 a defect in memagent, 2 usage or settings, 3 engine failed (resumable),
-4 document unreadable, 130 interrupted (128 and the number of another signal).
+4 document unreadable, 130 interrupted (in general, 128 plus the number of the signal).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _COMMANDS = {
     "models": "models",
     "doctor": "doctor",
 }
-"""Each command with its module, which is loaded only when it is used."""
+"""Each command's module, which is imported only when the command is used."""
 
 _ENDING = [number for name in ("SIGTERM", "SIGHUP") if (number := getattr(signal, name, None))]
 
@@ -70,7 +70,7 @@ def _memagent() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # a name or reply may hold what the terminal cannot show
+        if isinstance(stream, TextIOWrapper):  # names and replies may contain what the terminal cannot show
             stream.reconfigure(errors="backslashreplace")
     if instruction := os.environ.get("_MEMAGENT_COMPLETE"):
         return shell_complete(_memagent, {}, "memagent", "_MEMAGENT_COMPLETE", instruction)
@@ -100,31 +100,31 @@ def _run(words: list[str], console: Console) -> int:
         return exit_code(error)
     except OutputError as error:
         return _unwritten(error, console)
-    except OSError as error:  # a full disk, a folder that may not be read: no fault of ours
+    except OSError as error:  # a full disk or an unreadable folder is not a defect
         place = f"{error.filename}: " if error.filename else ""
         print_error(console, f"{place}{error.strerror or error}")
         return USAGE
-    except Exception as error:  # noqa: BLE001 a defect: told in a line, unless more is asked for
+    except Exception as error:  # noqa: BLE001 a defect: one line, with --verbose also the traceback
         if "--verbose" in words:
             console.print_exception()
-        warn(console, f"a defect in memagent: {type(error).__name__}: {error} (--verbose tells where)")
+        warn(console, f"a defect in memagent: {type(error).__name__}: {error} (--verbose shows where)")
         return DEFECT
 
 
 def _unwritten(error: OutputError, console: Console) -> int:
-    """Whoever reads our output may go away, which is no error; a full disk is one."""
-    with suppress(OSError, AttributeError, ValueError):  # what is still buffered must not fail again at exit
+    """End after stdout failed: no error if its reader went away, but one if the disk is full."""
+    with suppress(OSError, AttributeError, ValueError):  # buffered output must not fail again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error.__cause__, BrokenPipeError):
         return 0
     cause = error.__cause__
     reason = cause.strerror or cause if isinstance(cause, OSError) else cause
-    print_error(console, f"standard output cannot be written: {reason}")
+    print_error(console, f"cannot write to standard output: {reason}")
     return USAGE
 
 
 def _how_to_continue(words: list[str]) -> str:
-    """What is said of a command that was interrupted, if it can be continued."""
+    """How to continue an interrupted command, if it can be continued."""
     if words[:2] == ["notes", "add"]:
         return ": run the same command again to continue"
     if words and words[0] in ("ask", "eval", "train") and "--dry-run" not in words:
@@ -134,14 +134,14 @@ def _how_to_continue(words: list[str]) -> str:
 
 @contextmanager
 def _signals_as_interrupts() -> Iterator[list[int]]:
-    """Have SIGTERM and SIGHUP end a command as Ctrl-C does; gives the numbers of those that came."""
+    """Make SIGTERM and SIGHUP end a command as Ctrl-C does; yields the numbers of those received."""
     received: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         received.append(number)
-        if len(received) > 1:  # it is ending already
+        if len(received) > 1:  # already ending
             return
-        handler = signal.getsignal(signal.SIGINT)  # that of the event loop, where one is running
+        handler = signal.getsignal(signal.SIGINT)  # the event loop's, if one is running
         if not callable(handler):
             raise KeyboardInterrupt
         handler(signal.SIGINT, frame)
@@ -149,7 +149,7 @@ def _signals_as_interrupts() -> Iterator[list[int]]:
     before = {}
     with suppress(ValueError):  # not in the main thread
         for number in _ENDING:
-            if signal.getsignal(number) is signal.SIG_DFL:  # nohup has SIGHUP ignored
+            if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
                 before[number] = signal.signal(number, interrupt)
     try:
         yield received

@@ -43,7 +43,7 @@ _WAITING = {
 
 
 _MOST_TOGETHER = 32
-"""Questions that are read at a time: each holds a chunk of the document."""
+"""Questions that are read together: each holds a chunk of the document."""
 
 _Item = tuple[int, tuple[str, Sequence[Path]]]
 """A question's number, the question, and where its journal may be."""
@@ -66,13 +66,13 @@ class Asked:
 @click.command(cls=Command, options_metavar="[OPTIONS]", short_help="Answer questions about documents.")
 @click.argument("words", nargs=-1, metavar="QUESTION PATH...")
 @click.option("-q", "--question", multiple=True, metavar="QUESTION", help="a question; may be repeated")
-@click.option("--questions", type=PATH, metavar="FILE", help="a text file with a question on each line")
-@click.option("--json", "as_json", is_flag=True, help="print a JSON object for each question")
+@click.option("--questions", type=PATH, metavar="FILE", help="a text file with one question per line")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object per question")
 @click.option("--trace", type=PATH, metavar="FILE", help="where to keep the journal (in the cache); "
-              "with --each, the folder to keep all of them in")  # fmt: skip
-@click.option("--resume", is_flag=True, help="continue a read that was interrupted")
+              "with --each, the folder for all of them")  # fmt: skip
+@click.option("--resume", is_flag=True, help="continue an interrupted read")
 @click.option("--follow-links", is_flag=True, help="also read what a folder only links to")
-@click.option("--dry-run", is_flag=True, help="say what would be read and cost at most; ask no model")
+@click.option("--dry-run", is_flag=True, help="show what would be read and its maximum cost; ask no model")
 @each_flags
 @quiet_and_verbose
 @with_settings("engine", "read")
@@ -94,13 +94,13 @@ def command(
 ) -> int:
     """Read a document of any length in chunks, keeping a memory, and answer from it.
 
-    A PATH is a file, a folder, a pattern, or - for standard input. With -q or --questions all words are
-    paths. All paths are one document; with --each, every file is one, and its answer a row of a table.
+    A PATH is a file, a folder, a pattern, or - for standard input. With -q or --questions, all arguments are
+    paths. All paths form one document; with --each, every file is a document, and its answer a table row.
     """
     asked_for = [*question, *_lines(questions)]
     asked_for, paths = _questions_and_paths(asked_for, words)
     if each.pop("each"):
-        if not each["ray"]:  # the machines of a cluster have servers and caches of their own
+        if not each["ray"]:  # the machines of a cluster have their own servers and caches
             settings = with_found_model(settings, console, quiet)
         return ask_each(
             console,
@@ -124,7 +124,9 @@ def command(
     for source in document.sources:
         if source.doubtful:
             name = source.encoding.replace("_", "-").upper()
-            warn(console, f"{source.name}: read as {name} (a guess): if letters are wrong, save it as UTF-8")
+            warn(
+                console, f"{source.name}: read as {name} (a guess): if characters are wrong, save it as UTF-8"
+            )
     settings = with_found_model(settings, console, quiet)
     if dry_run:
         left_out = asyncio.run(forecast_all(asked_for, document, settings, as_json))
@@ -145,18 +147,20 @@ def _say_left_out(skipped: Iterable[str], console: Console) -> None:
 
 
 def _lines(file: Path | None) -> list[str]:
-    """The questions of a file. Raises `SettingsError`."""
+    """The questions in a file. Raises `SettingsError`."""
     if file is None:
         return []
     try:
-        with file.open("rb") as opened:  # which may be a device without an end
+        with file.open("rb") as opened:  # reading a device may never end
             content = opened.read(_MOST_QUESTION_BYTES + 1)
         lines = content.decode("utf-8-sig").splitlines()
     except (OSError, UnicodeError) as error:
         raise SettingsError(f"--questions {file} cannot be read: {reason(error)}") from error
     if len(content) > _MOST_QUESTION_BYTES:
         most = _MOST_QUESTION_BYTES // 2**20
-        raise SettingsError(f"--questions {file} has more than {most} MiB: it needs a question on each line")
+        raise SettingsError(
+            f"--questions {file} is larger than {most} MiB: it should have one question per line"
+        )
     if not (questions := [line.strip() for line in lines if line.strip()]):
         raise SettingsError(f"--questions {file}: the file has no question")
     return questions
@@ -182,17 +186,17 @@ def _questions_and_paths(questions: list[str], words: Sequence[str]) -> tuple[li
 
 
 def _is_there(word: str) -> bool:
-    """Whether a word names a file, or any."""
+    """Whether a word names or matches a file."""
     if word == "-":
         return True
     try:
         return Path(word).exists() or (glob.has_magic(word) and any(glob.iglob(word)))  # noqa: PTH207
-    except (OSError, ValueError):  # too long for a name, or with a null in it
+    except (OSError, ValueError):  # too long for a name, or with a NUL in it
         return False
 
 
 async def _answer_all(asked: Asked, display: ReadDisplay, as_json: bool, console: Console) -> int:
-    """Print each answer as it comes; the failure of one question leaves the others going."""
+    """Print each answer as it comes; if one question fails, the others continue."""
     code = 0
     traces = await asyncio.to_thread(_traces, asked)
     display.waiting(_WAITING[choose(asked.settings.engine).engine])
@@ -219,7 +223,7 @@ async def _answer_all(asked: Asked, display: ReadDisplay, as_json: bool, console
 async def _outcomes(
     asked: Asked, engine: Engine, display: ReadDisplay, console: Console, items: Sequence[_Item]
 ) -> AsyncGenerator[tuple[int, str, Result | MemAgentError], None]:
-    """What each question came to, in their order; so many at a time are read chunk by chunk together."""
+    """Yield the outcome of each question, in order; up to `_MOST_TOGETHER` are read together."""
     for start in range(0, len(items), _MOST_TOGETHER):
         some = items[start : start + _MOST_TOGETHER]
         seats = Together(engine, len(some)).seats
@@ -234,7 +238,7 @@ async def _outcomes(
 async def _answer(
     asked: Asked, display: ReadDisplay, console: Console, seated: tuple[_Item, Seat]
 ) -> tuple[str, Result | MemAgentError]:
-    """Read for one question; what fails is returned."""
+    """Read for one question; an error is returned, not raised."""
     (number, (question, traces)), seat = seated
     read: Read | None = None
     try:
@@ -258,7 +262,7 @@ async def _answer(
     if cut := read.progress.cut:
         warn(console, f"{cut} of {read.progress.calls} replies were cut at their token budget")
     if refused := read.progress.refused:
-        warn(console, f"{refused} passages of replies were refused: the document does not hold them")
+        warn(console, f"{refused} passages of replies were refused: they are not in the document")
     if passed_over := read.progress.passed_over:
         warn(console, f"{passed_over} of {read.progress.chunks} chunks were passed over (--screen)")
     return question, read.result
@@ -274,7 +278,7 @@ def _check_place(trace: Path, paths: Sequence[str]) -> None:
 
 
 def _check_trace(path: Path) -> None:
-    """Raise `SettingsError` for a journal that would go where the answers or the messages go."""
+    """Raise `SettingsError` for a journal that would go to standard output or standard error."""
     for number, name in ((1, "standard output"), (2, "standard error")):
         with suppress(OSError):  # not there, or closed
             if os.path.samestat(path.stat(), os.fstat(number)):
@@ -282,9 +286,9 @@ def _check_trace(path: Path) -> None:
 
 
 def _traces(asked: Asked) -> list[Sequence[Path]]:
-    """Where the journal of each question goes; with --resume, those that it may be. Blocks.
+    """Where the journal of each question goes; with --resume, its earlier journals. Blocks.
 
-    With --resume, questions of several that were not begun yet begin. Raises `JournalError` if none was.
+    With --resume, a question without a journal starts afresh. Raises `JournalError` if none has one.
     """
     folder, questions = user_cache_path() / "journals", asked.questions
     digest = asked.document.fingerprint

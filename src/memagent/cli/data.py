@@ -32,14 +32,14 @@ _USUAL_COUNT = 100
 
 
 def corpus_flags(function: Function) -> Function:
-    """Give a command a flag for each corpus, and --questions; its function gets `corpora`."""
+    """Add to a command a flag for each corpus, and --questions; its function receives `corpora`."""
 
     @functools.wraps(function)
     def command(*arguments: Any, questions: Path | None, **values: Any) -> Any:
         given = tuple((name, path) for name in HOMES if (path := values.pop(f"corpus_{name}")) is not None)
         return function(*arguments, corpora=Corpora(given, questions), **values)
 
-    only = "a file of examples: of a set's questions ask only those that it has"
+    only = "a file of examples: ask only those of a set's questions that it contains"
     command = click.option("--questions", type=PATH, metavar="FILE", help=only)(command)
     for name, home in reversed(HOMES.items()):
         command = click.option(f"--{name}", f"corpus_{name}", type=PATH, metavar="FILE", help=home)(command)
@@ -57,10 +57,10 @@ def command() -> None:
 @click.option("--length", type=int, metavar="N", help="tokens of document, problem and answer together")
 @click.option("--documents", type=int, metavar="N", help="size in documents (hqa and the like)")
 @click.option("--count", type=int, metavar="N", help="how many examples (100, or all of a smaller set)")
-@click.option("--start", type=int, default=0, metavar="N", help="number of the first one (0)")
+@click.option("--start", type=int, default=0, metavar="N", help="number of the first example (0)")
 @click.option("--seed", type=int, default=0, metavar="N", help="the seed (0)")
 @click.option("--positions", type=click.Choice(["seeded", "ruler"]), default="seeded",
-              help="another order in each example (seeded), or RULER's: one for all")  # fmt: skip
+              help="a separate order for each example (seeded), or RULER's one order for all")  # fmt: skip
 @click.option("--absent", type=float, default=0.0, metavar="SHARE",
               help="share of examples whose document lacks the answer, 0 to 1 (0)")  # fmt: skip
 @click.option("--tokenizer", metavar="FILE", help="a tokenizer.json; without it tokens are estimated")
@@ -101,23 +101,26 @@ def make(
 
 
 def _shown(made: Iterator[Example], count: int, tokens: list[int], console: Console) -> Iterator[Example]:
-    """The examples as they come, with a bar on a terminal; their lengths go to `tokens`."""
+    """Yield the examples, with a bar on a terminal; append their lengths to `tokens`."""
     for example in track(made, "making", count, console=console, disable=not console.is_terminal):
         tokens.append(example.length_tokens)
         yield example
 
 
 def _name_samples(task: str, corpora: Corpora, console: Console) -> None:
-    """Say that scores will not compare, if the task is made from the small sample."""
+    """Warn if the task is made from the small sample, whose scores are not comparable."""
     name = TASKS[task].corpus
     if name and corpora.find(name).origin == "sample":
-        warn(console, f"{name}: the small sample that comes with memagent, not the set; {HOMES[name]}")
+        warn(
+            console,
+            f"{name}: using the small sample that comes with memagent, not the full set; {HOMES[name]}",
+        )
 
 
 @command.command(name="fetch")
 @click.argument("name", metavar="|".join(RULER_WHEEL.members).join("{}"))
 def fetch_input(name: str) -> int:
-    """Get one of RULER's own inputs into the cache."""
+    """Fetch one of RULER's own inputs into the cache."""
     say(str(fetch(name)))
     return 0
 
@@ -144,9 +147,9 @@ def _origin(corpus: str | None) -> str:
 
 @command.command(name="filter", cls=Command, short_help="Drop what a model answers without the document.")
 @click.argument("file", type=PATH, metavar="FILE")
-@click.option("--out", type=PATH, required=True, metavar="FILE", help="where the other examples go")
-@click.option("--attempts", type=int, default=2, metavar="N", help="answers to a question (2)")
-@click.option("--count", type=int, metavar="N", help="stop when so many are kept (all)")
+@click.option("--out", type=PATH, required=True, metavar="FILE", help="where the remaining examples go")
+@click.option("--attempts", type=int, default=2, metavar="N", help="answers per question (2)")
+@click.option("--count", type=int, metavar="N", help="stop once this many are kept (all)")
 @click.option("--scorer", type=click.Choice(list(SCORERS)), default="substring_match", metavar="NAME",
               help=f"what counts as answered (substring_match): {', '.join(SCORERS)}")  # fmt: skip
 @with_settings(

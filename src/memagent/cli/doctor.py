@@ -46,7 +46,7 @@ _PACKAGES = {
 def command(settings: Settings) -> int:
     """Say what is installed, which model a read would use and why, and what is wrong.
 
-    An endpoint is asked for its models; no model is loaded. The exit code is 2 if `ask` could not start.
+    It asks an endpoint for its models, but loads no model. The exit code is 2 if `ask` could not start.
     """
     for line in _installed():
         say(line)
@@ -74,7 +74,7 @@ def _installed() -> list[str]:
 
 
 async def _findings(settings: Settings) -> list[str]:
-    """What a read would use. Raises `MemAgentError` if none could start."""
+    """What a read would use. Raises `MemAgentError` if it could not start."""
     servers, settings = await _with_servers(settings)
     choice = choose(settings.engine)
     adapter = adapter_of(settings.engine, choice.engine)
@@ -83,7 +83,7 @@ async def _findings(settings: Settings) -> list[str]:
         async with open_engine(settings.engine) as engine:
             model = engine.model
             served = await engine.served_models() if isinstance(engine, OpenAIEngine) else {}
-        # Some servers take any name, or short ones.
+        # Some servers accept any name, or short ones, so an unlisted name is not an error.
         unlisted = f"; it lists {', '.join(sorted(served))}" if served and model.name not in served else ""
         place = without_secrets(settings.engine.base_url or "the OpenAI default")
         lines += [f"model: {model.name} at {place}{unlisted}"]
@@ -109,7 +109,7 @@ async def _findings(settings: Settings) -> list[str]:
 
 
 async def _with_servers(settings: Settings) -> tuple[list[str], Settings]:
-    """The model servers on this machine, and the settings with the one that `ask` would take."""
+    """The model servers on this machine, and the settings with the one that `ask` would use."""
     engine = settings.engine
     if not engine.discover:
         return [], settings
@@ -126,7 +126,7 @@ async def _with_servers(settings: Settings) -> tuple[list[str], Settings]:
 
 
 def _local_model(engine: str, settings: Settings, trained: Trained) -> Model:
-    """The model that would be loaded, its tokens estimated. Raises `SettingsError` if it could not be."""
+    """The model that would be loaded, with estimated tokens. Raises `SettingsError` if it cannot be."""
     asked = settings.engine
     if engine == "transformers" and any(find_spec(name) is None for name in ("torch", "transformers")):
         raise SettingsError(f"{asked.model} needs torch and transformers: {extra_hint('train')}")
@@ -142,7 +142,7 @@ def _local_model(engine: str, settings: Settings, trained: Trained) -> Model:
         try:
             most = min(trained_window(Path(name)) or most, most)
         except (OSError, ValueError, KeyError, struct.error) as error:
-            raise SettingsError(f"{name} is not a GGUF file, or a damaged one: {error}") from error
+            raise SettingsError(f"{name} is not a GGUF file, or is damaged: {error}") from error
     return Model(name, estimate_tokens, name, asked.window_tokens or most, trained=trained)
 
 

@@ -24,7 +24,7 @@ from memagent.types import ESTIMATE
 async def dry_run(
     questions: Sequence[str], document: Document, settings: Settings, as_json: bool
 ) -> tuple[str, ...]:
-    """Print the files, the chunks, and what all questions cost; return what was left out.
+    """Print the files, the chunks, and the cost of all questions; return the files left out.
 
     An endpoint is asked for its window; a local model is loaded to count with. Raises `MemAgentError`.
     """
@@ -54,7 +54,7 @@ async def dry_run(
 
 
 async def dry_run_evaluation(run: Evaluation) -> None:
-    """Print what an evaluation comes to at most, by task, size and workflow, and in all.
+    """Print the maximum cost of an evaluation, by task, size and workflow, and in total.
 
     An endpoint is asked for its window; a local model is loaded to count with. Raises `MemAgentError`.
     """
@@ -79,7 +79,7 @@ async def dry_run_evaluation(run: Evaluation) -> None:
 
 
 def _cost(progress: Progress, many: int) -> dict[str, Any]:
-    """What so many reads come to."""
+    """The total cost of `many` reads."""
     return {
         "calls": many * progress.calls,
         "prompt_tokens": many * progress.prompt_tokens,
@@ -89,7 +89,7 @@ def _cost(progress: Progress, many: int) -> dict[str, Any]:
 
 
 def _characters(blocks: Pass) -> Counter[str]:
-    """The characters of each file's text, as it is read."""
+    """The number of characters in each file's text. Reads the document."""
     found: Counter[str] = Counter()
     for source, text, *_ in blocks:
         found[source.name] += len(text)
@@ -118,7 +118,7 @@ def _lines(found: Mapping[str, Any], max_calls: int | None) -> list[str]:
 def _at_most(
     usual: Mapping[str, Any], most: Mapping[str, Any], for_all: str, estimated: bool
 ) -> Iterator[str]:
-    """The lines that tell both bounds."""
+    """The lines for both bounds."""
     if usual["calls"] < most["calls"]:
         yield f"as a rule, at most{for_all}: {_told(usual)}"
         yield f"at the very most, with a question about each reply: {_told(most)}"
@@ -126,8 +126,8 @@ def _at_most(
         yield f"at most{for_all}: {_told(most)}"
     if estimated:
         yield (
-            "token counts are estimates (--tokenizer names the model's own): what proves too long for the "
-            "window takes more calls"
+            "token counts are estimates (--tokenizer names the model's own): chunks that prove too long for "
+            "the window take more calls"
         )
 
 

@@ -1,4 +1,4 @@
-"""`memagent ask --each`: a question to each of many files, and a table of the answers."""
+"""`memagent ask --each`: ask each of many files a question, and make a table of the answers."""
 
 from __future__ import annotations
 
@@ -27,29 +27,30 @@ _MOST_TOLD = 20
 _FLAGS = (
     click.option("--each", is_flag=True, help="ask each file on its own, and make a table of the answers"),
     click.option("--out", type=PATH, metavar="FILE", help="the table of --each: .csv or .jsonl"),
-    click.option("--verify", is_flag=True, help="with --each: compare files by what they hold, not by size "
-                 "and time"),
-    click.option("--ray", metavar="ADDRESS", help="with --each: the Ray cluster to spread over"),
-    click.option("--max-tokens", type=int, metavar="N", help="stop before more tokens are used, in and out"),
+    click.option("--verify", is_flag=True, help="with --each: compare files by content, not by size and "
+                 "time"),
+    click.option("--ray", metavar="ADDRESS", help="with --each: the Ray cluster to run on"),
+    click.option("--max-tokens", type=int, metavar="N", help="stop before using more than N tokens, in and "
+                 "out"),
     click.option("--max-cost", type=float, metavar="X", help="stop before it costs more, at your prices"),
 )  # fmt: skip
 
 
 def each_flags(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give `ask` the flags of --each, and those that bound what a run costs."""
+    """Add to `ask` the flags of --each, and those that limit the cost of a run."""
     for flag in reversed(_FLAGS):
         function = flag(function)
     return function
 
 
 def ask_each(console: Console, quiet: bool, as_json: bool, dry_run: bool, **asked: Any) -> int:
-    """Ask each file, and say what came of it. `asked` are the fields of a `Survey`."""
+    """Ask each file, and print a summary. `asked` holds the fields of a `Survey`."""
     survey = Survey(**asked)
     if dry_run:
         asyncio.run(_forecast(survey, as_json, console))
         return 0
     if survey.out is None:
-        raise SettingsError("--each needs --out FILE, a table that ends in .csv or .jsonl")
+        raise SettingsError("--each needs --out FILE, whose name ends in .csv or .jsonl")
     with _Rows(console, quiet) as rows:
         asyncio.run(_read(survey, rows))
     counts = {"rows": rows.done, **{name.replace(" ", "_"): rows.counts[name] for name in rows.counts}}
@@ -58,7 +59,7 @@ def ask_each(console: Console, quiet: bool, as_json: bool, dry_run: bool, **aske
     else:
         say(f"{survey.out}: {rows.summary()}")
     if rows.stopped:
-        warn(console, f"{rows.stopped}; the same command goes on where it ended")
+        warn(console, f"{rows.stopped}; run the same command again to continue")
     unanswered = rows.counts["failed"] + rows.counts["not read"]
     return EXIT_CODES[EngineError] if unanswered else 0
 
@@ -70,7 +71,7 @@ async def _read(survey: Survey, rows: _Rows) -> None:
 
 
 class _Rows:
-    """Tells about a run: a bar on a terminal, a line now and then elsewhere, and each failure."""
+    """Reports on a run: a bar on a terminal, occasional lines elsewhere, and the first failures."""
 
     def __init__(self, console: Console, quiet: bool) -> None:
         self.console, self.quiet = console, quiet
@@ -88,12 +89,12 @@ class _Rows:
         self._bar: TaskID | None = None
 
     def begin(self, total: int) -> None:
-        """So many rows are to come."""
+        """Expect `total` rows."""
         self.total = total
         self._bar = self._bars.add_task("files", total=total)
 
     def add(self, row: FileRow) -> None:
-        """A row is known."""
+        """Count a row, and report it."""
         before = 100 * self.done // self.total
         self.done += 1
         self.counts[row.status] += 1
@@ -117,7 +118,7 @@ class _Rows:
             warn(self._bars.console, "more files failed: the table says which, and why")
 
     def summary(self) -> str:
-        """What all rows come to."""
+        """All rows in one line."""
         fresh = self.counts["answered"] - self.kept
         told = [f"{self.counts['answered']:,} of {self.done:,} answered, {fresh:,} of them now"]
         told += [f"{self.counts[it]:,} {it}" for it in ("no text", "left out", "failed", "not read")

@@ -33,31 +33,31 @@ from memagent.tasks.corpora import HOMES
 from memagent.tasks.scoring import SCORERS
 
 
-@click.command(cls=Command, short_help="Measure ways to read.", epilog=f"Tasks: {', '.join(TASKS)}.")
+@click.command(cls=Command, short_help="Measure workflows.", epilog=f"Tasks: {', '.join(TASKS)}.")
 @click.option("--task", "tasks", multiple=True, type=click.Choice(list(TASKS)), metavar="NAME",
               help="a task; may be repeated")  # fmt: skip
 @click.option("--length", "lengths", multiple=True, type=int, metavar="TOKENS",
-              help="a length of examples; may be repeated")  # fmt: skip
+              help="an example length; may be repeated")  # fmt: skip
 @click.option("--documents", multiple=True, type=int, metavar="N",
               help="a size in documents, for tasks made of documents; may be repeated")  # fmt: skip
-@click.option("--examples", metavar="FILE", help="examples from a JSONL file, as `memagent data` writes them")
+@click.option("--examples", metavar="FILE", help="examples from a JSONL file, as written by `memagent data`")
 @click.option("--workflow", "--reader", "workflows", multiple=True, type=click.Choice(list(WORKFLOWS)),
-              metavar="NAME", help=f"a way to read; may be repeated: {', '.join(WORKFLOWS)}")  # fmt: skip
+              metavar="NAME", help=f"a workflow; may be repeated: {', '.join(WORKFLOWS)}")  # fmt: skip
 @click.option("--count", type=int, metavar="N",
-              help="examples for a task at a size (128, or all of a smaller set), or the first of a file "
-              "(all)")  # fmt: skip
+              help="examples per task and size (128, or all of a smaller set), or the first examples "
+              "of a file (all)")  # fmt: skip
 @click.option("--samples-per-example", "samples", type=int, default=1, metavar="N",
-              help="how often each example is read (1)")  # fmt: skip
+              help="how many times each example is read (1)")  # fmt: skip
 @click.option("--scorer", type=click.Choice(list(SCORERS)), metavar="NAME",
-              help=f"another scorer than the task's own: {', '.join(SCORERS)}")  # fmt: skip
+              help=f"a scorer instead of the task's own: {', '.join(SCORERS)}")  # fmt: skip
 @click.option("--positions", type=click.Choice(["seeded", "ruler"]), default="seeded",
-              help="an order for each example (seeded), or RULER's one for all")  # fmt: skip
+              help="a separate order for each example (seeded), or RULER's one order for all")  # fmt: skip
 @corpus_flags
-@click.option("--out", type=PATH, required=True, metavar="DIR", help="the folder of the rows")
+@click.option("--out", type=PATH, required=True, metavar="DIR", help="the folder for the rows")
 @click.option("--resume", is_flag=True, help="run only what is missing in DIR")
-@click.option("--dry-run", is_flag=True, help="say what it would cost at most; ask no model, write nothing")
+@click.option("--dry-run", is_flag=True, help="show the maximum cost; ask no model, write nothing")
 @click.option("--traces", is_flag=True, help="keep each attempt's journal in DIR/traces")
-@click.option("--ray", metavar="ADDRESS", help='spread over a Ray cluster: its address, or "auto"')
+@click.option("--ray", metavar="ADDRESS", help='run on a Ray cluster: its address, or "auto"')
 @quiet_and_verbose
 @with_settings("engine", "read", leave_out=("workflow", "cite", "discover"))
 @click.pass_obj
@@ -74,10 +74,10 @@ def command(
     settings: Settings,
     **asked: Any,
 ) -> int:
-    """Read examples, side by side and in several ways, and append a row an attempt to DIR/rows.jsonl.
+    """Read examples concurrently with one or more workflows, and append a row per attempt to DIR/rows.jsonl.
 
-    --seed makes the examples, and goes to the model's sampler. Without --answer-tokens an answer has the room
-    that its task asks for.
+    --seed seeds both the examples and the model's sampler. Without --answer-tokens, the task sets the budget
+    of the answer.
     """
     usual = (settings.read.workflow,) if settings.read.workflow else ()
     settings = replace(settings, read=settings.read.changed(cite=False))  # rows have no sources
@@ -109,7 +109,7 @@ def command(
 
 
 def _warn_about(plan: Plan, settings: Settings, console: Console) -> None:
-    """Say what the scores will not mean."""
+    """Warn where the scores mean less than they seem to."""
     if plan.samples > 1 and settings.read.temperature == 0:
         warn(console, "at temperature 0 all samples of an example are the same: add --temperature 1")
     if plan.lengths and not settings.engine.tokenizer and choose(settings.engine).engine == "openai":
@@ -117,7 +117,10 @@ def _warn_about(plan: Plan, settings: Settings, console: Console) -> None:
     for source in plan.sources():
         if source.origin == "sample":
             home = HOMES[source.name]
-            warn(console, f"{source.name}: the small sample that comes with memagent, not the set; {home}")
+            warn(
+                console,
+                f"{source.name}: using the small sample that comes with memagent, not the full set; {home}",
+            )
 
 
 def shown_command(words: list[str], key: str | None) -> str:
@@ -131,14 +134,14 @@ def shown_command(words: list[str], key: str | None) -> str:
 
 @contextmanager
 def _progress_on(console: Console) -> Iterator[_Cells]:
-    """What tells about the run: bars on a terminal, a line for each finished cell elsewhere."""
+    """Show progress: bars on a terminal, a line for each finished cell elsewhere."""
     columns = (TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
         yield _Cells(console, bars)
 
 
 class _Cells:
-    """A bar for each cell and workflow that is under way, and one for all."""
+    """A bar for each cell and workflow in progress, and one for all."""
 
     def __init__(self, console: Console, bars: Progress) -> None:
         self.console, self.bars = console, bars
@@ -155,7 +158,7 @@ class _Cells:
         for cell, workflow in totals:
             self.cells[cell, workflow] = self.bars.add_task("", total=totals[cell, workflow], visible=False)
         if done and not self.console.is_terminal:
-            self._say(f"{done.total():,} of {totals.total():,} attempts are done already")
+            self._say(f"{done.total():,} of {totals.total():,} attempts are already done")
 
     def add(self, row: EvaluationRow) -> None:
         place = (Cell(row.task, row.length, row.documents), row.workflow)
@@ -173,7 +176,7 @@ class _Cells:
             self._say(f"{told}, {self.done[place]:,} attempts")
 
     def _score(self, place: tuple[Cell, str]) -> str:
-        """The score of the attempts of this run."""
+        """The mean score of this run's attempts."""
         scores = self.scores[place]
         failed = f", {self.failed[place]} failed" if self.failed[place] else ""
         return f"{100 * sum(scores) / len(scores):.1f}{failed}"

@@ -1,4 +1,4 @@
-"""Which model is meant where the settings leave it open: a server of this machine, or a file of the hub."""
+"""Find the model if the settings leave it open: on a server on this machine, or on the hub."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from memagent.settings import Settings
 
 
 def with_found_model(settings: Settings, console: Console, quiet: bool = False) -> Settings:
-    """The settings, with the model that was found; says on stderr which one that is.
+    """The settings with the model that was found, which is named on stderr.
 
-    Raises `SettingsError` or `EngineError` for a model of the hub that cannot be fetched.
+    Raises `SettingsError` or `EngineError` if a model on the hub cannot be fetched.
     """
     engine = settings.engine
     if engine.model and engine.model.startswith(hub.PREFIX) and not engine.base_url:
         path = hub.fetched(engine.model, bars=not quiet)
-        tell(console, f"the model is {path.name} of {engine.model}")
+        tell(console, f"using {path.name} of {engine.model}")
         return replace(settings, engine=engine.changed(model=str(path)))
     if not wanted(engine):
         return settings
@@ -31,20 +31,20 @@ def with_found_model(settings: Settings, console: Console, quiet: bool = False) 
         if engine.model is None:
             tell(
                 console,
-                "there is no model server on this machine: the embedded model reads, which is often wrong",
+                "no model server found on this machine: using the embedded model, which is often wrong",
             )
         return settings
     server, model = found
     others = "" if len(server.models) == 1 or engine.model else f" (one of {len(server.models)})"
     tell(
         console,
-        f"the model is {model}{others} of {server.place.name} at {server.place.base_url}; "
-        "--model names another, --no-discover turns this off",
+        f"using {model}{others} of {server.place.name} at {server.place.base_url}; "
+        "--model selects another, --no-discover turns this off",
     )
     return replace(settings, engine=asyncio.run(settings_for(server, model, engine)))
 
 
 def warn_of_silent(search: Search, console: Console) -> None:
-    """Say where something listens that did not answer in time."""
+    """Warn where something listens but did not answer in time."""
     for place in search.silent:
         warn(console, f"something listens at {place.base_url} but did not answer: not used ({place.name}?)")

@@ -1,4 +1,4 @@
-"""Flags: those of the settings, read off their fields, and those that several commands share."""
+"""Flags derived from the fields of the settings, and flags that several commands share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from memagent.settings import NO_ADAPTER, PARTS, load_settings
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _TITLES = {"engine": "How a model is reached", "read": "How a document is read"}
-_NOTE = "Settings may also stand in a TOML file (--config) or in the environment (MEMAGENT_MODEL, ...)."
+_NOTE = "Settings can also come from a TOML file (--config) or the environment (MEMAGENT_MODEL, ...)."
 _TYPES: dict[type, tuple[click.ParamType[Any], str]] = {
     int: (click.INT, "N"),
     float: (click.FLOAT, "X"),
@@ -36,7 +36,7 @@ PATH = click.Path(path_type=Path)
 
 
 class SettingOption(click.Option):
-    """The flag of a setting; `title` is the heading that it has in the help."""
+    """The flag of a setting; `title` is its heading in the help."""
 
     def __init__(self, *words: Any, title: str, **options: Any) -> None:
         super().__init__(*words, **options)
@@ -44,10 +44,10 @@ class SettingOption(click.Option):
 
 
 class Command(click.Command):
-    """A command whose help has its settings under headings of their own."""
+    """A command whose help lists the settings under their own headings."""
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options, those of the command first."""
+        """Write the options, the command's own first."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(context):
             record = parameter.get_help_record(context)
@@ -65,9 +65,9 @@ class Command(click.Command):
 def with_settings(
     *parts: str, only: Collection[str] | None = None, leave_out: Collection[str] = ()
 ) -> Callable[[Function], Function]:
-    """Give a command the flags of these parts of the settings; its function gets `settings`.
+    """Add the flags of these parts of the settings to a command; its function receives `settings`.
 
-    `only` names the flags that it has, `leave_out` those that it does not have.
+    `only` limits the flags of `read` to those it names; `leave_out` names flags to omit.
     """
     chosen = {
         name: (part, item)
@@ -93,7 +93,7 @@ def with_settings(
         for name, (part, item) in reversed(chosen.items()):
             command = _option(name, part, item)(command)
         if "adapter" in chosen:
-            without = "the embedded model as it was before training"
+            without = "use the embedded model as it was before training"
             command = click.option(
                 "--no-adapter", is_flag=True, cls=SettingOption, title=_TITLES["engine"], help=without
             )(command)
@@ -125,7 +125,7 @@ def _option(name: str, part: str, item: FieldInfo) -> Callable[[Any], Any]:
 
 
 def _kind(annotation: Any) -> Any:
-    """The plain type of a setting that may be None and may have bounds, which pydantic checks."""
+    """The plain type of a setting, without None and without bounds, which pydantic checks."""
     if get_origin(annotation) is Literal:
         return annotation
     if get_origin(annotation) is Annotated:
@@ -139,7 +139,7 @@ def _shown(default: Any) -> str:
 
 
 def quiet_and_verbose(function: Function) -> Function:
-    """Give a command --quiet, which its function gets, and --verbose, which is heeded here."""
+    """Add --quiet, which the command's function receives, and --verbose, which is handled here."""
 
     def heed(context: click.Context, _parameter: click.Parameter, verbose: bool) -> None:
         if verbose:
@@ -147,6 +147,6 @@ def quiet_and_verbose(function: Function) -> Function:
             log_to(context.obj, verbose=True)
 
     verbose = click.option(
-        "--verbose", is_flag=True, expose_value=False, callback=heed, help="tell about retries"
+        "--verbose", is_flag=True, expose_value=False, callback=heed, help="report retries"
     )
     return click.option("--quiet", is_flag=True, help="no progress on stderr")(verbose(function))

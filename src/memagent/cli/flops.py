@@ -1,4 +1,4 @@
-"""`memagent flops`: what ways to read take in computation, by length, from a model's config.json."""
+"""`memagent flops`: the computation that workflows take, by length, from a model's config.json."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _BUDGETS = ("problem_tokens", "chunk_tokens", "memory_tokens", "answer_tokens", 
             "passages", "passage_tokens")  # fmt: skip
 
 
-@click.command(cls=Command, short_help="Tell what ways to read take in FLOPs, by length.")
+@click.command(cls=Command, short_help="Compute the FLOPs of workflows, by length.")
 @click.argument("config", type=PATH, metavar="CONFIG")
 @click.option("--length", "lengths", multiple=True, type=click.IntRange(min=1), metavar="TOKENS",
-              help="a length of documents; may be repeated (8K to 4M, doubling)")  # fmt: skip
+              help="a document length; may be repeated (8K to 4M, doubling)")  # fmt: skip
 @click.option("--workflow", "workflows", multiple=True, type=click.Choice(list(WORKFLOWS)), metavar="NAME",
-              help=f"a way to read; may be repeated ({', '.join(_WORKFLOWS)})")  # fmt: skip
+              help=f"a workflow; may be repeated ({', '.join(_WORKFLOWS)})")  # fmt: skip
 @click.option("--out", type=PATH, metavar="DIR", help="also write report.md, report.json and a picture there")
 @with_settings("read", only=_BUDGETS)
 @click.pass_obj
@@ -39,10 +39,10 @@ def command(
     out: Path | None,
     settings: Settings,
 ) -> int:
-    """Compute the floating-point operations of reads from a model's sizes. No model is needed or asked.
+    """Compute the floating-point operations of reads from a model's dimensions, without running a model.
 
-    CONFIG is the model's config.json, as Hugging Face has it, or the folder that it is in. Memories and
-    replies fill their budgets.
+    CONFIG is the model's config.json, as on Hugging Face, or the folder that contains it. Memories and
+    replies are assumed to fill their budgets.
     """
     shape = shape_of(config)
     wanted = sorted(set(lengths)) or list(_LENGTHS)

@@ -1,4 +1,4 @@
-"""Journals that a command shows: the newest one, and the text of the document that one is of."""
+"""Find the newest journal, and the text of a journal's document."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from memagent.types import Chunk, Part
 
 
 class DocumentText:
-    """The text of a document by character spans; it holds little more than the span that is asked for."""
+    """The text of a document by character span; it holds little more than the requested span."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
         self._begin()
 
     def at(self, start: int, end: int, index: int = 0) -> Chunk:
-        """A span as a chunk, whose tokens are not counted. Spans in rising order are read once."""
+        """A span as a chunk, without a token count. Spans in ascending order need only one pass."""
         if start < self._start:
             self._begin()
         while self._start + len(self._held) < end and (block := next(self._blocks, None)) is not None:
@@ -49,7 +49,7 @@ class DocumentText:
             self._parts.append(Part(source, start, end, page, offset))
 
     def _forget(self, start: int) -> None:
-        """Drop what stands before `start`."""
+        """Drop the text before `start`."""
         gone = min(start - self._start, len(self._held))
         self._held, self._start = self._held[gone:], self._start + gone
         self._parts = [*(part for part in self._parts[:-1] if part.end > self._start), *self._parts[-1:]]
@@ -63,7 +63,7 @@ class DocumentText:
 
 
 def as_found(document: Document) -> Document:
-    """The document with no file that was named: what has no text was left out when it was read."""
+    """The document without `named` files, so that those without text are left out, as when it was read."""
     return Document(tuple(replace(source, named=False) for source in document.sources), document.skipped)
 
 
@@ -77,7 +77,7 @@ def newest_journal() -> Path:
 
 
 def document_text(header: Mapping[str, Any], console: Console) -> DocumentText | None:
-    """The text of a journal's document, if it is still there and the same; else a warning says why not."""
+    """The text of a journal's document; if it is missing or has changed, None and a warning."""
     recorded = header["document"]
     try:
         document = as_found(open_document(*recorded["sources"]))

@@ -26,11 +26,13 @@ _MOST_AT_ONCE = 32
 @click.command(cls=Command, short_help="Give an assistant tools to read long documents.")
 @click.option("--folder", "folders", type=PATH, multiple=True, metavar="FOLDER",
               help="a folder whose files may be read; may be repeated")  # fmt: skip
-@click.option("--http", is_flag=True, help="listen for HTTP at /mcp, instead of standard input")
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="where to listen")
+@click.option("--http", is_flag=True, help="serve HTTP at /mcp instead of standard input")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="the address to listen on"
+)
 @click.option("--port", type=click.IntRange(0, 65_535), default=8322, show_default=True, metavar="N",
-              help="where to listen; 0 takes a free one")  # fmt: skip
-@click.option("--keys", type=PATH, metavar="FILE", help="a file of API keys, one on a line; needed for any "
+              help="the port to listen on; 0 picks a free one")  # fmt: skip
+@click.option("--keys", type=PATH, metavar="FILE", help="a file of API keys, one per line; needed for any "
               "address but this machine's own")  # fmt: skip
 @click.option("--data", type=PATH, metavar="FOLDER", help="where reads are kept (in the cache)")
 @click.option("--notebooks", type=PATH, metavar="FOLDER", help="where notebooks are kept (in the user's data "
@@ -52,8 +54,8 @@ def command(
 ) -> int:
     """Give an assistant tools to read long documents, and to keep notebooks.
 
-    It speaks the Model Context Protocol on standard input and output, as assistants start it, or with --http
-    by streamable HTTP. Only files within the folders that you name can be read.
+    It speaks the Model Context Protocol over standard input and output, as assistants expect, or with --http
+    over streamable HTTP. Only files within the folders that you name can be read.
     """
     for package in ("mcp", "fastapi", "uvicorn", "prometheus_client"):
         if find_spec(package) is None:
@@ -74,8 +76,8 @@ def command(
                 if listener and not quiet:
                     at, number = listener.getsockname()[:2]
                     place = f"[{at}]" if ":" in at else at
-                    tell(console, f"{engine.model.name} at http://{place}:{number}/mcp (Ctrl-C ends it)")
-                logging.getLogger("memagent").propagate = False  # the SDK shows what reaches the root, too
+                    tell(console, f"{engine.model.name} at http://{place}:{number}/mcp (Ctrl-C stops it)")
+                logging.getLogger("memagent").propagate = False  # the SDK also shows what reaches the root
                 if listener is None:
                     _end_at_once()
                 await serve(engine, settings.read, places, listener, known)
@@ -85,16 +87,16 @@ def command(
 
 
 def _end_at_once() -> None:
-    """Have a signal end the process: the thread that waits for standard input cannot be woken.
+    """Make a signal end the process: the thread that waits for standard input cannot be woken.
 
-    Reads and notebooks are kept so that they survive any end.
+    Reads and notebooks are stored so that they survive any exit.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, os._exit, 128 + number)
 
 
 def _free_folders(data: Path | None) -> list[Path]:
-    """Where reads may be kept: each assistant starts a server of its own, and takes the first free folder."""
+    """Where reads may be kept: each assistant starts its own server, which takes the first free folder."""
     if data:
         return [data]
     return [user_cache_path() / "mcp" / str(number) for number in range(_MOST_AT_ONCE)]

@@ -1,4 +1,4 @@
-"""How a memory changed, sentence by sentence, in colour on a terminal; and where sentences come from."""
+"""Print how a memory changed, sentence by sentence, and where statements come from."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def citations(
 
 
 def say_changes(before: str, after: str, indent: str = "") -> bool:
-    """Print the sentences that were removed (-) and added (+), in order; whether there are any."""
+    """Print the removed (-) and added (+) sentences in order; return whether there are any."""
     changed = False
     for mark, sentence in _changes(before, after):
         changed = True

@@ -1,4 +1,4 @@
-"""What a terminal is told: answers on stdout, everything else on stderr, and no text that could harm it."""
+"""Terminal output: answers on stdout, the rest on stderr, with control characters made harmless."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXIT_CODES: dict[type[MemAgentError], int] = {SettingsError: 2, EngineError: 3, 
 DEFECT = 1
 USAGE = 2
 
-# Controls but tab and line feed, and what turns the direction of writing: a terminal obeys both.
+# Control characters except tab and line feed, and bidirectional controls: a terminal obeys both.
 _COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -30,29 +30,29 @@ FLAGS = {
         "verbose", "essays", "squad", "hotpot", "2wiki", "musique", "longbench",
     )
 } | {"folders": "--folder", "lengths": "--length", "tasks": "--task", "workflows": "--workflow"}  # fmt: skip
-"""The flag of each setting, and of each argument that messages of the library name."""
+"""The flag of each setting, and of each argument that the library's messages name."""
 
 _NAME = re.compile(rf"`({'|'.join(FLAGS)})`")
-"""How the library writes such a name."""
+"""How the library's messages write such a name."""
 
 
 class OutputError(Exception):
-    """Standard output cannot be written; its cause says why."""
+    """Writing to standard output failed; the `__cause__` says why."""
 
 
 def exit_code(error: MemAgentError) -> int:
-    """The exit code that stands for an error."""
+    """The exit code for an error."""
     return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), USAGE)
 
 
 def harmless(text: str) -> str:
-    r"""The text with control characters written out (`\x1b`): a terminal shows and never obeys them."""
+    r"""The text with control characters escaped (`\x1b`): a terminal shows them but never obeys them."""
     return _COMMANDS.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
 
 
 def say(text: str) -> None:
-    """Print a line to stdout: whole to a file or pipe, harmless to a terminal. Raises `OutputError`."""
-    if sys.stdout is None:  # it was closed by whoever started us
+    """Print a line to stdout: as it is to a file or pipe, escaped to a terminal. Raises `OutputError`."""
+    if sys.stdout is None:  # closed by the parent process
         raise OutputError from OSError("it is closed")
     try:
         sys.stdout.write((harmless(text) if sys.stdout.isatty() else text) + "\n")
@@ -62,40 +62,40 @@ def say(text: str) -> None:
 
 
 def say_json(value: Any) -> None:
-    """Print a value as a line of JSON: whole, and harmless by its escapes. Raises `OutputError`."""
+    """Print a value as a line of JSON with control characters escaped. Raises `OutputError`."""
     line = json.dumps(value, ensure_ascii=False)
     say(_COMMANDS.sub(lambda found: f"\\u{ord(found.group()):04x}", line))
 
 
 def print_error(console: Console, error: Exception | str) -> None:
-    """Say on stderr what went wrong."""
+    """Print an error to stderr."""
     tell(console, f"error: {error}", "bold red")
 
 
 def warn(console: Console, text: str) -> None:
-    """Say on stderr what the user should know though it is no error."""
+    """Print a warning or notice to stderr."""
     tell(console, text, "yellow")
 
 
 def with_flags(text: str) -> str:
-    """What the library says, with the flags of the settings that it names."""
+    """A message of the library, with the settings that it names written as flags."""
     return _NAME.sub(lambda found: FLAGS[found[1]], text)
 
 
 def tell(console: Console, text: str, style: str | None = None) -> None:
-    """Say something on stderr; nothing in it is read as markup."""
+    """Print a line to stderr, without interpreting markup."""
     console.print(harmless(with_flags(text)), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 class _HarmlessFormatter(logging.Formatter):
-    """Log records may quote a model."""
+    """Escapes control characters: log records may quote a model."""
 
     def format(self, record: logging.LogRecord) -> str:
         return harmless(with_flags(super().format(record)))
 
 
 def log_to(console: Console, verbose: bool) -> None:
-    """Show warnings on stderr, or with `verbose` retries and the like too."""
+    """Log warnings to stderr; with `verbose`, also retries and the like."""
     handler = RichHandler(console=console, show_time=False, show_path=False, markup=False, highlighter=None)
     handler.setFormatter(_HarmlessFormatter("%(message)s"))
     log = logging.getLogger("memagent")

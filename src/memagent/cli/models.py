@@ -1,4 +1,4 @@
-"""`memagent models`: the models that are at hand, and what is worth fetching."""
+"""`memagent models`: the available models, and others worth fetching."""
 
 from __future__ import annotations
 
@@ -25,19 +25,20 @@ _WORTH = {
     "hf:bartowski/Qwen2.5-14B-Instruct-GGUF": 8_988_110_976,
     "hf:bartowski/Qwen2.5-32B-Instruct-GGUF": 19_851_336_576,
 }
-"""Well-known models that follow instructions, with the bytes of their Q4_K_M."""
+"""Well-known models that follow instructions, with the size of their Q4_K_M file in bytes."""
 
-_BESIDE_BYTES = 2 * _GIB  # what a window of 8K and everything else takes
-_SHARE = 0.75  # of the memory: the rest is for other programs
+_BESIDE_BYTES = 2 * _GIB  # for a window of 8K and everything else
+_SHARE = 0.75  # of the memory; the rest is for other programs
 
 
-@click.command(short_help="List the models at hand, and what is worth fetching.")
+@click.command(short_help="List the available models, and others worth fetching.")
 @click.option("--json", "as_json", is_flag=True, help="print a JSON object")
 @click.pass_obj
 def command(console: Console, as_json: bool) -> int:
-    """List the models at hand: the embedded one, those of this machine's servers, GGUFs of the hub's cache.
+    """List available models: the embedded one, those on local servers, and GGUF files in the hub's cache.
 
-    Then what is worth fetching for this machine's memory: a suggestion of November 2026, not a measurement.
+    Then list others worth fetching that fit this machine's memory: a suggestion as of November 2026, not a
+    measurement.
     """
     search = asyncio.run(look_around()) if load_settings().engine.discover else Search()
     warn_of_silent(search, console)
@@ -62,7 +63,7 @@ def command(console: Console, as_json: bool) -> int:
 
 
 def worth_fetching(memory: int | None, there: set[str]) -> list[str]:
-    """The models that fit into so many bytes of memory and are not there, the largest first."""
+    """The models that fit into `memory` bytes and are not `there`, largest first."""
     room = (memory or 0) * _SHARE - _BESIDE_BYTES
     return [name for name, size in reversed(_WORTH.items()) if size <= room and name not in there]
 
@@ -79,5 +80,5 @@ def _lines(search: Search, cache: list[CachedModel], memory: int | None, worth: 
         yield f"in the hub's cache: {it.name}, {it.size_bytes / _GIB:.1f} GiB"
     if worth:
         told = "unknown memory" if memory is None else f"{memory / _GIB:.0f} GiB of memory"
-        yield f"worth fetching with {told} (a suggestion of {_AS_OF}):"
+        yield f"worth fetching with {told} (a suggestion as of {_AS_OF}):"
         yield from (f"  --model {name}  {_WORTH[name] / _GIB:.1f} GiB" for name in worth)

@@ -37,7 +37,7 @@ def command() -> None:
 
 
 def _of_notebooks(function: Function) -> Function:
-    """Give a command --notebooks; its function gets `notebooks`."""
+    """Add --notebooks to a command; its function receives `notebooks`."""
 
     @functools.wraps(function)
     def command(*arguments: Any, notebooks: Path | None, **values: Any) -> Any:
@@ -53,7 +53,7 @@ _NAME = click.argument("name", metavar="NAME")
 
 @command.command(short_help="Make a notebook with a standing instruction.")
 @_NAME
-@click.option("--about", required=True, metavar="TEXT", help="what is to be kept of what the notebook reads")
+@click.option("--about", required=True, metavar="TEXT", help="what the notebook should keep of what it reads")
 @_of_notebooks
 @click.pass_obj
 def new(console: Console, /, name: str, about: str, notebooks: Notebooks) -> int:
@@ -77,7 +77,7 @@ def list_notebooks(console: Console, /, as_json: bool, notebooks: Notebooks) -> 
         else:
             say(f"{entry.name}: version {entry.current}, about {_on_one_line(entry.about)!r}")
     if not entries:
-        tell(console, 'there is no notebook yet: memagent notes new NAME --about "what to keep"')
+        tell(console, 'there are no notebooks yet: memagent notes new NAME --about "what to keep"')
     return 0
 
 
@@ -103,10 +103,10 @@ def add(
     quiet: bool,
     settings: Settings,
 ) -> int:
-    """Read what is new of files, folders and patterns, or of - for standard input, into a notebook.
+    """Read what is new in files, folders and patterns, or in - for standard input, into a notebook.
 
-    What it has read before is passed over; of a text file that only grew, the new end is read. A command
-    that was interrupted continues when it is run again.
+    What it has read before is passed over; of a text file that has only grown, just the new end is read. An
+    interrupted command continues when it is run again.
     """
     notebook = Notebook(name, notebooks)
     document = _document(paths, text, follow_links)
@@ -133,7 +133,7 @@ def add(
 
 def _document(paths: Sequence[str], text: str | None, follow_links: bool) -> Document:
     if (text is None) == (not paths):
-        raise SettingsError("what is to be read? name files or folders, - for standard input, or --text")
+        raise SettingsError("what should be read? name files or folders, - for standard input, or --text")
     if text is None:
         return open_document(*paths, follow_links=follow_links)
     return note_document(text)
@@ -191,7 +191,7 @@ def ask(
             of = {"notebook": found.notebook, "version": found.version, "question": question}
             say_json(of | asdict(told))
             return 0
-        unsupported = "the memory has no place for it"
+        unsupported = "the memory names no source for it"
         say("\n".join([told.answer, *citations(told.statements, unsupported)]))
         if not quiet:
             cost = "" if told.cost is None else f", cost {told.cost:.4g}"
@@ -209,7 +209,7 @@ def ask(
 @_of_notebooks
 @click.pass_obj
 def show(console: Console, /, name: str, version: int | None, as_json: bool, notebooks: Notebooks) -> int:
-    """Print a notebook's memory; with --json all that is known of the version."""
+    """Print a notebook's memory; with --json, everything known about the version."""
     notebook = Notebook(name, notebooks)
     found, entry = notebook.version(version), notebook.entry
     if as_json:
@@ -227,7 +227,7 @@ def show(console: Console, /, name: str, version: int | None, as_json: bool, not
 @_of_notebooks
 @click.pass_obj
 def log(console: Console, /, name: str, as_json: bool, notebooks: Notebooks) -> int:
-    """List the versions of a notebook: what was read for each, when, with which model, for how much."""
+    """List the versions of a notebook: what was read for each, when, with which model, at what cost."""
     notebook = Notebook(name, notebooks)
     entry, versions = notebook.entry, notebook.versions()
     kept = {version.number for version in notebook.lineage()}
@@ -243,7 +243,7 @@ def log(console: Console, /, name: str, as_json: bool, notebooks: Notebooks) -> 
         for line in _read_for(version):
             say_styled(f"   {line}", "dim")
     if not versions:
-        tell(console, "nothing was read yet")
+        tell(console, "nothing has been read yet")
     return 0
 
 
@@ -256,7 +256,7 @@ def log(console: Console, /, name: str, as_json: bool, notebooks: Notebooks) -> 
 def diff(console: Console, /, name: str, first: int | None, second: int | None, notebooks: Notebooks) -> int:
     """Print what version B added to the memory of A (+) and removed from it (-).
 
-    Without B it is the current version, without A the one before that.
+    B defaults to the current version, A to the one before B.
     """
     notebook = Notebook(name, notebooks)
     after = notebook.version(second)
@@ -266,11 +266,11 @@ def diff(console: Console, /, name: str, first: int | None, second: int | None, 
     return 0
 
 
-@command.command(short_help="Go back to the version before.")
+@command.command(short_help="Go back to the previous version.")
 @_NAME
 @_of_notebooks
 def undo(name: str, notebooks: Notebooks) -> int:
-    """Go back to the version before; what was read since counts as new again."""
+    """Go back to the previous version; what was read since then counts as new again."""
     notebook = Notebook(name, notebooks)
     before = notebook.version()
     now = notebook.undo()
@@ -280,7 +280,7 @@ def undo(name: str, notebooks: Notebooks) -> int:
 
 @command.command()
 @_NAME
-@click.option("--yes", is_flag=True, help="do not ask whether that is meant")
+@click.option("--yes", is_flag=True, help="do not ask for confirmation")
 @_of_notebooks
 def delete(name: str, yes: bool, notebooks: Notebooks) -> int:
     """Delete a notebook with all its versions."""
@@ -306,7 +306,7 @@ def _told(version: Version) -> str:
 
 
 def _read_for(version: Version) -> Iterator[str]:
-    """The files that were read for a version, the first of them."""
+    """The first files that were read for a version."""
     for portion in version.portions[:_MOST_NAMED]:
         yield f"{portion.name}, from byte {portion.start:,}" if portion.start else portion.name
     if (more := len(version.portions) - _MOST_NAMED) > 0:

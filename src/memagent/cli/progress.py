@@ -1,4 +1,4 @@
-"""How reads go on: a live display on a terminal, a plain line a conversation elsewhere."""
+"""Progress of reads: a live display on a terminal, a plain line per conversation elsewhere."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _WIDE = 100
 
 
 class ReadDisplay:
-    """Tells about the reads of some questions; nothing if `quiet`. A context manager."""
+    """Shows the progress of the reads of some questions, unless `quiet`. A context manager."""
 
     def __init__(self, console: Console, quiet: bool, questions: Sequence[str]) -> None:
         self._console, self._quiet = console, quiet
         self._questions = questions
         self._reads: dict[int, Read] = {}
         self._memories: dict[int, str] = {}
-        self._last: int | None = None  # whose memory was written last
+        self._last: int | None = None  # the question whose memory was written last
         self._status = ""
         self._since = time.monotonic()
         self._live = (
@@ -43,7 +43,7 @@ class ReadDisplay:
         )
 
     def waiting(self, status: str) -> None:
-        """Say what is being waited for before the first read; "" for nothing."""
+        """Show what the first read is waiting for; "" for nothing."""
         self._status, self._since = status, time.monotonic()
         if self._live is not None:
             self._live.refresh()
@@ -51,11 +51,11 @@ class ReadDisplay:
             tell(self._console, status)
 
     def begin(self, number: int, read: Read) -> None:
-        """The read of a question begins."""
+        """Show the read of a question from now on."""
         self._reads[number] = read
 
     def show(self, number: int, conversation: Conversation) -> None:
-        """A read has finished a conversation."""
+        """Show a conversation that a read has finished."""
         before = self._memories.get(number, "")
         self._memories[number], self._last = conversation.memory, number
         if self._live is None and not self._quiet:
@@ -63,13 +63,13 @@ class ReadDisplay:
             tell(self._console, label + _line(self._reads[number].progress, conversation, before))
 
     def end(self, number: int) -> None:
-        """A read has ended."""
+        """Stop showing a read, if there are several."""
         if len(self._questions) > 1:
             self._reads.pop(number, None)
 
     @contextmanager
     def paused(self, last: bool) -> Iterator[None]:
-        """Out of the way of what goes to stdout; for the `last` time, it leaves what it shows."""
+        """Hide the display while stdout is written to; the `last` time, leave it visible."""
         if self._live is None:
             yield
             return
@@ -117,7 +117,7 @@ class ReadDisplay:
 
 
 def fitted(progress: Progress, cells: int) -> str:
-    """How far a read is, as much of it as has room: the time left is given up last."""
+    """The progress of a read in at most `cells` characters; the time left is dropped last."""
     rate = f"{progress.tokens_per_second:,.0f} tokens/s" if progress.tokens_per_second else ""
     left = "" if progress.seconds_left is None or progress.done else f"{clock(progress.seconds_left)} left"
     parts = {"place": _place(progress), "rate": rate, "cost": _cost(progress), "left": left}
@@ -129,7 +129,7 @@ def fitted(progress: Progress, cells: int) -> str:
 
 
 def clock(seconds: float) -> str:
-    """A length of time for people."""
+    """A duration in human-readable form."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -137,7 +137,7 @@ def clock(seconds: float) -> str:
 
 
 def _line(progress: Progress, conversation: Conversation, before: str) -> str:
-    """What a log is told of a conversation."""
+    """The log line for a conversation."""
     seconds = f"{conversation.seconds:.1f} s"
     if conversation.kind == "answer":
         return f"answered in {seconds}; {_cost(progress)}"

@@ -1,4 +1,4 @@
-"""`memagent report`: tables and pictures of what evaluations or training runs came to."""
+"""`memagent report`: tables and pictures of the results of evaluations or training runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WRITERS = {METRICS_FILE: report_training, RUN_FILE: report_evaluations}
 @click.option("--out", type=PATH, metavar="DIR", help="where to write (the first folder)")
 @click.pass_obj
 def command(console: Console, folders: tuple[Path, ...], out: Path | None) -> int:
-    """Draw what evaluations or training runs came to.
+    """Report the results of evaluations or training runs.
 
     Writes report.md, report.json and pictures from the folders of one or more evaluations (`memagent eval`),
     or of one or more training runs (`memagent train`).
@@ -39,7 +39,7 @@ def command(console: Console, folders: tuple[Path, ...], out: Path | None) -> in
 
 
 def _writer(folders: Sequence[Path]) -> Callable[[Sequence[Path], Path], list[Path]]:
-    """What reports on these folders. Raises `SettingsError` where they hold nothing, or unlike things."""
+    """The report writer for these folders. Raises `SettingsError` if one is empty, or they are mixed."""
     kinds: defaultdict[str, list[str]] = defaultdict(list)
     for folder in folders:
         kind = next((file for file in _WRITERS if (folder / file).exists()), None)
@@ -52,6 +52,6 @@ def _writer(folders: Sequence[Path]) -> Callable[[Sequence[Path], Path], list[Pa
     if len(kinds) > 1:
         raise SettingsError(
             f"{', '.join(kinds[METRICS_FILE])} (training) and {', '.join(kinds[RUN_FILE])} (evaluation) "
-            "do not go into one report: run memagent report for each kind"
+            "cannot share a report: run memagent report for each kind"
         )
     return _WRITERS[next(iter(kinds))]

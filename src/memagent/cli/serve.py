@@ -26,22 +26,24 @@ _MIB = 2**20
 
 
 @click.command(cls=Command, short_help="Serve OpenAI's API over long documents.")
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="where to listen")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="the address to listen on"
+)
 @click.option("--port", type=click.IntRange(0, 65_535), default=8321, show_default=True, metavar="N",
-              help="where to listen; 0 takes a free one")  # fmt: skip
-@click.option("--keys", type=PATH, metavar="FILE", help="a file of API keys, one on a line; needed for any "
+              help="the port to listen on; 0 picks a free one")  # fmt: skip
+@click.option("--keys", type=PATH, metavar="FILE", help="a file of API keys, one per line; needed for any "
               "address but this machine's own")  # fmt: skip
 @click.option("--data", type=PATH, metavar="FOLDER", help="where files and reads are kept (in the cache)")
 @click.option("--body-mib", type=click.IntRange(1), default=16, show_default=True, metavar="N",
-              help="the longest request, in MiB")  # fmt: skip
+              help="the largest request, in MiB")  # fmt: skip
 @click.option("--upload-mib", type=click.IntRange(1), default=512, show_default=True, metavar="N",
               help="the largest file, in MiB")  # fmt: skip
 @click.option("--stored-mib", type=click.IntRange(1), default=16_384, show_default=True, metavar="N",
-              help="the most that one key may have on the disk, in MiB")  # fmt: skip
+              help="the most disk space per key, in MiB")  # fmt: skip
 @click.option("--requests", type=click.IntRange(1), default=1000, show_default=True, metavar="N",
-              help="the most requests in flight of one key")  # fmt: skip
+              help="the most requests in flight per key")  # fmt: skip
 @click.option("--allow-origin", "origins", multiple=True, metavar="ORIGIN",
-              help="let a web page of this address use the server, such as http://localhost:3000; may be "
+              help="let web pages from this origin, such as http://localhost:3000, use the server; may be "
               "repeated")  # fmt: skip
 @quiet_and_verbose
 @with_settings("engine", "read")
@@ -60,9 +62,9 @@ def command(
     quiet: bool,
     settings: Settings,
 ) -> int:
-    """Serve any program that speaks to OpenAI's API, with documents of any length.
+    """Serve any program that uses OpenAI's API, with documents of any length.
 
-    What fits the model's window goes straight through; what does not is read in chunks.
+    What fits the model's window goes straight to the model; what does not is read in chunks.
     """
     for package in ("fastapi", "uvicorn", "prometheus_client", "python_multipart"):
         if find_spec(package) is None:
@@ -103,5 +105,5 @@ async def _serve(
             host, port = listener.getsockname()[:2]
             if console:
                 at = f"[{host}]" if ":" in host else host
-                tell(console, f"serving {engine.model.name} at http://{at}:{port}/v1 (Ctrl-C ends it)")
+                tell(console, f"serving {engine.model.name} at http://{at}:{port}/v1 (Ctrl-C stops it)")
             await server_of(app, limits).serve(sockets=[listener])

@@ -18,12 +18,14 @@ from memagent.reading.journal import read_journal
 
 @click.command(short_help="Show how the memory of a read grew.")
 @click.argument("trace", type=PATH, metavar="[TRACE]", required=False)
-@click.option("--chunks", is_flag=True, help="with the text of each chunk, where the document is as it was")
+@click.option(
+    "--chunks", is_flag=True, help="also print the text of each chunk, if the document is unchanged"
+)
 @click.pass_obj
 def command(console: Console, trace: Path | None, chunks: bool) -> int:
     """Print what each step added to the memory (+) and removed from it (-).
 
-    TRACE is a journal, as `ask --trace` writes it; without it, the newest one in the cache is shown.
+    TRACE is a journal written by `ask --trace`; the default is the newest one in the cache.
     """
     path = trace or newest_journal()
     if trace is None:

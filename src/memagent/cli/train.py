@@ -41,32 +41,32 @@ class _TrainGroup(click.Group):
     epilog="Several GPUs: accelerate launch -m memagent train CONFIG.toml.",
 )
 def command() -> None:
-    """Train a policy to write memory (Multi-Conv DAPO), as a TOML file says.
+    """Train a policy to write memory (Multi-Conv DAPO), as configured in a TOML file.
 
     `memagent train CONFIG.toml` is short for `memagent train run CONFIG.toml`.
     """
 
 
 def _configured(function: Function) -> Function:
-    """Give a command the file of settings and --set; its function gets `config` and `changes`."""
+    """Add the settings file and --set to a command; its function receives `config` and `changes`."""
     config = click.argument("config", type=PATH, metavar="CONFIG.toml")
-    text = "another value for a setting (loss.kl_weight=0); may be repeated"
+    text = "override a setting (loss.kl_weight=0); may be repeated"
     changes = click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help=text)
     return config(changes(function))
 
 
 def _training(function: Function) -> Function:
-    """Give a command what trains its flags."""
-    out = click.option("--out", type=PATH, metavar="DIR", help="the run's folder (runs/ and CONFIG's name)")
+    """Add the flags of the commands that train."""
+    out = click.option("--out", type=PATH, metavar="DIR", help="the run's folder (runs/ plus CONFIG's name)")
     resume = click.option("--resume", is_flag=True, help="continue from the newest checkpoint")
     return _configured(out(resume(quiet_and_verbose(function))))
 
 
-@command.command(short_help="The warm start, then reinforcement learning.")
+@command.command(short_help="Run the warm start, then reinforcement learning.")
 @_training
 @click.pass_obj
 def run(console: Console, /, **flags: Any) -> int:
-    """The warm start, where CONFIG.toml has one, then reinforcement learning."""
+    """Run the warm start, if CONFIG.toml has one, then reinforcement learning."""
     return _train(console, only_warm_start=False, **flags)
 
 
@@ -74,7 +74,7 @@ def run(console: Console, /, **flags: Any) -> int:
 @_training
 @click.pass_obj
 def sft(console: Console, /, **flags: Any) -> int:
-    """The warm start alone: imitation of solved examples."""
+    """Run the warm start alone: imitate solved examples."""
     return _train(console, only_warm_start=True, **flags)
 
 
@@ -91,10 +91,10 @@ def _train(
     with _extra():
         from memagent.training.loop import train
 
-    # A policy that learns writes empty replies by the thousand; the metrics tell of them.
+    # A policy in training writes thousands of empty replies, which the metrics count.
     logging.getLogger("memagent.reading").setLevel(logging.ERROR)
     folder = out or Path("runs") / config.stem
-    first = os.environ.get("RANK", "0") == "0"  # of several processes one tells
+    first = os.environ.get("RANK", "0") == "0"  # only one of several processes reports
     with TrainingWatch(console, quiet or not first) as watch:
         asyncio.run(train(settings, folder, watch, resume, only_warm_start=only_warm_start))
     if first:
@@ -102,12 +102,14 @@ def _train(
     return 0
 
 
-@command.command(short_help="Collect good attempts of another model, to imitate.")
+@command.command(short_help="Collect good attempts by another model, to imitate.")
 @_configured
 @click.option("--out", type=PATH, required=True, metavar="FILE", help="where the trajectories go (JSONL)")
 @click.option("--count", type=int, default=256, metavar="N", help="how many examples are read (256)")
-@click.option("--samples", type=int, default=1, metavar="N", help="attempts at each (1)")
-@click.option("--least-reward", type=float, default=1.0, metavar="X", help="what is kept: this or more (1)")
+@click.option("--samples", type=int, default=1, metavar="N", help="attempts per example (1)")
+@click.option(
+    "--least-reward", type=float, default=1.0, metavar="X", help="keep attempts with at least this reward (1)"
+)
 @quiet_and_verbose
 @click.pass_obj
 def collect(
@@ -120,7 +122,7 @@ def collect(
     least_reward: float,
     quiet: bool,
 ) -> int:
-    """Collect what the engine of CONFIG's [engine] does well at the examples of its [data], to imitate it."""
+    """Collect good attempts by CONFIG's [engine] at the examples of its [data], to imitate."""
     settings = load_training(config, overrides(changes))
     kept, tried = asyncio.run(_collect(settings, out, count, samples, least_reward))
     if not quiet:
@@ -158,7 +160,7 @@ def export(console: Console, run: Path, kind: str, out: Path, quiet: bool) -> in
 
 
 def overrides(pairs: Sequence[str]) -> dict[str, Any]:
-    """`table.name=value` pairs as nested tables; a value is TOML, or else text. Raises `SettingsError`."""
+    """Nested tables from `table.name=value` pairs; values are TOML, or else text. Raises `SettingsError`."""
     tables: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
@@ -182,7 +184,7 @@ def overrides(pairs: Sequence[str]) -> dict[str, Any]:
 
 @contextmanager
 def _extra() -> Iterator[None]:
-    """Around imports that need torch and its kin. Raises `SettingsError` where they are missing."""
+    """Wrap imports that need torch and the like. Raises `SettingsError` if they are missing."""
     try:
         yield
     except ImportError as error:
@@ -192,7 +194,7 @@ def _extra() -> Iterator[None]:
 async def _collect(
     settings: TrainingSettings, out: Path, count: int, samples: int, least_reward: float
 ) -> tuple[int, int]:
-    """How many attempts were kept, and of how many."""
+    """Collect trajectories; return how many attempts were kept, and of how many."""
     from memagent.documents.tokens import estimate_tokens
     from memagent.training.data import load_data
     from memagent.training.imitation.trajectories import collect, write_trajectories

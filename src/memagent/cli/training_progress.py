@@ -1,4 +1,4 @@
-"""How a training run goes on: a live table on a terminal, a plain line a step elsewhere."""
+"""Progress of a training run: a live table on a terminal, a plain line per step elsewhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from memagent.reports.measures import measure
 _SPARKS = "▁▂▃▄▅▆▇█"
 _ASCII_SPARKS = "_.-=*#"
 _SPARK_CELLS = 48
-# A step takes seconds or minutes: the time that is left is reckoned from the steps of the last hour.
+# A step takes seconds or minutes: the time left is estimated from the steps of the last hour.
 _SPEED_SECONDS = 3600.0
 _COLUMNS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "training": (
@@ -40,9 +40,9 @@ _LINE: Mapping[str, tuple[str, ...]] = {
 
 
 class TrainingWatch:
-    """Tells about a run on a console: on a terminal in place, elsewhere a line a step; nothing if `quiet`.
+    """Shows the progress of a run: in place on a terminal, elsewhere a line per step; nothing if `quiet`.
 
-    Used as a context manager: what is live is taken down at its end, with the last step left to read.
+    As a context manager, it stops the live display at its end and leaves the last step visible.
     """
 
     def __init__(self, console: Console, quiet: bool = False) -> None:
@@ -62,7 +62,7 @@ class TrainingWatch:
         )
 
     def begin(self, first_step: int, steps: int, stage: str = "training") -> None:
-        """A stage of `steps` steps begins at `first_step`: 1, or in a resumed run the one that comes next."""
+        """Begin a stage of `steps` steps at `first_step`: 1, or the next step of a resumed run."""
         self._steps = steps
         if self._task is not None:
             self._bar.remove_task(self._task)
@@ -72,7 +72,7 @@ class TrainingWatch:
         self._refresh()
 
     def row(self, stage: str, step: int, values: Mapping[str, float]) -> None:
-        """A step was taken, or an evaluation made after one."""
+        """Show a step, or an evaluation made after one."""
         if stage == "evaluation":
             self._evaluation = f"held-out score after step {step:,}: {_score(values)}"
             told = self._evaluation
@@ -139,7 +139,7 @@ def _table(stage: str, values: Mapping[str, float]) -> Table:
 
 
 def sparkline(values: Sequence[float], marks: str = _SPARKS, cells: int = _SPARK_CELLS) -> str:
-    """A line of at most `cells` marks, each for as many values in turn; a space where there is no number."""
+    """A line of at most `cells` marks, each the mean of as many values; a space if none is finite."""
     size = math.ceil(len(values) / cells)
     parts = [values[start : start + size] for start in range(0, len(values), size or 1)]
     means = [fmean(it) if (it := [one for one in part if math.isfinite(one)]) else math.nan for part in parts]

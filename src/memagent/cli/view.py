@@ -32,7 +32,7 @@ _MARK = "<!-- made by memagent view -->"
 _MIB = 2**20
 
 
-@click.command(short_help="Make a page of a journal, to look at in a browser.")
+@click.command(short_help="Make a page of a journal, to open in a browser.")
 @click.argument("trace", type=PATH, metavar="[TRACE]", required=False)
 @click.option("--out", type=PATH, metavar="FILE", help="where the page goes (TRACE.html)")
 @click.option("--without-text", is_flag=True, help="leave the text of the document out of the page")
@@ -40,9 +40,9 @@ _MIB = 2**20
 def command(console: Console, trace: Path | None, out: Path | None, without_text: bool) -> int:
     """Make a page of a read: its memory step by step, each chunk beside it, and the answer's sources.
 
-    TRACE is a journal, as `ask --trace` writes it; without it, the newest one in the cache is taken. The page
-    is one HTML file, which needs no server and fetches nothing. It holds the text of the document, if that is
-    as it was.
+    TRACE is a journal written by `ask --trace`; the default is the newest one in the cache. The page is a
+    single HTML file, which needs no server and fetches nothing. It contains the text of the document, if that
+    is unchanged.
     """
     path = trace or newest_journal()
     if trace is None:
@@ -61,13 +61,13 @@ def command(console: Console, trace: Path | None, out: Path | None, without_text
 
 
 def _check_ours(out: Path) -> None:
-    """Raise `SettingsError` rather than overwrite what may be somebody's document."""
+    """Raise `SettingsError` rather than overwrite a file that this command did not make."""
     if not out.exists():
         return
     with out.open("rb") as file:
         ours = file.read(len(_BEGINNING + _MARK)) == (_BEGINNING + _MARK).encode()
     if not ours:
-        raise SettingsError(f"{out} exists, and is no page of memagent: name another file with --out")
+        raise SettingsError(f"{out} exists and is not a page of memagent: name another file with --out")
 
 
 def _write(file: IO[bytes], path: Path, text: DocumentText | None) -> None:
@@ -87,7 +87,7 @@ def _write(file: IO[bytes], path: Path, text: DocumentText | None) -> None:
 
 
 class _Base64:
-    """A file that writes base64 to another."""
+    """A writable file that passes what is written to another, in base64."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._rest = file, b""
@@ -100,14 +100,14 @@ class _Base64:
         return len(raw)
 
     def flush(self) -> None:
-        """Nothing is held back but what makes no whole group yet."""
+        """Do nothing: only an incomplete group of three bytes is ever held back."""
 
     def end(self) -> None:
         self._file.write(base64.b64encode(self._rest))
 
 
 def _pack(file: IO[bytes], pieces: Iterable[bytes]) -> None:
-    """Write bytes as gzip in base64."""
+    """Write bytes compressed with gzip and encoded in base64."""
     encoded = _Base64(file)
     with gzip.GzipFile(fileobj=cast("IO[bytes]", encoded), mode="wb", compresslevel=6, mtime=0) as packed:
         for piece in pieces:
@@ -132,7 +132,7 @@ def _sourced(path: Path, text: DocumentText, answer: str) -> list[dict[str, Any]
     try:
         statements = _statements(path, text, answer)
     except DocumentError as error:
-        raise DocumentError(f"{error}; --without-text makes the page without it") from error
+        raise DocumentError(f"{error}; --without-text leaves the text out of the page") from error
     offsets = _offsets(text)
     return [
         {"text": it.text, "source": _with_place(it.source, offsets) if it.source else None}
@@ -155,13 +155,13 @@ def _offsets(text: DocumentText) -> dict[str, int]:
 
 
 def _statements(path: Path, text: DocumentText, answer: str) -> tuple[Statement, ...]:
-    """As a read with `cite` finds them, but only what the last memory holds is looked for."""
+    """Find the statements as a read with `cite` does, but only look for those in the last memory."""
     header = next(read_journal(path))
     workflow = WORKFLOWS.get(header["workflow"])
     if workflow and workflow.provenance:
         return _told_by_memory(path, workflow.provenance(), answer)
     provenance = Provenance()
-    if header["workflow"] != "map_reduce":  # whose notes are no memory
+    if header["workflow"] != "map_reduce":  # its notes are not a memory
         for line, brought in _bringing(path):
             start, end = line["span"]
             provenance.chunk(text.at(start, end, line["chunk_index"]))
@@ -174,7 +174,7 @@ def _statements(path: Path, text: DocumentText, answer: str) -> tuple[Statement,
 
 
 def _told_by_memory(path: Path, provenance: Sources, answer: str) -> tuple[Statement, ...]:
-    """The statements of an answer from a memory that tells its places itself."""
+    """The statements of an answer from a memory that names its sources itself."""
     for line in read_journal(path):
         if line["type"] == "conversation" and line["span"] is not None:
             provenance.update(_conversation(line, line["memory"]))
@@ -182,7 +182,7 @@ def _told_by_memory(path: Path, provenance: Sources, answer: str) -> tuple[State
 
 
 def _bringing(path: Path) -> Iterator[tuple[dict[str, Any], list[str]]]:
-    """The steps that brought what the last memory holds, each with what is held of it from there on."""
+    """The steps that introduced statements of the last memory, each with those introduced so far."""
     first: dict[str, int] = {}
     lines: dict[int, dict[str, Any]] = {}
     memory, last = None, list[str]()

@@ -1,8 +1,8 @@
-"""Cut a document into chunks of a token budget, at natural places, without losing a byte.
+"""Cut a document into chunks within a token budget, at natural places, without losing a character.
 
-The length of a chunk is guessed in characters from the chunks before it, moved back to the end of
-a paragraph, line, sentence or word, and then counted: about one tokenisation of the text in all.
-Small files share a chunk; each is shown under its name, in a line with a mark that no text in it knows.
+The length of a chunk is guessed in characters from the chunk before it, moved back to the end of
+a paragraph, line, sentence or word, and then counted: the text is tokenised about once in all.
+Small files share a chunk; each is shown under its name, on a line with a mark that no text in it can know.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from memagent.prompts import mark_of
 from memagent.types import Chunk, Part, TokenCounter
 
 _FIRST_CHARACTERS_PER_TOKEN = 3.5
-_MOST_CHARACTERS_PER_TOKEN = 16.0  # blank or unbroken text may count for next to nothing: chunks stay finite
-_AIM = 0.97  # of the budget: a guess that comes out above the budget has to be counted again
-_LEAST = 0.75  # of the budget: a smaller chunk is grown, if there is more text
-_WINDOW = 0.2  # of a chunk's length: how far back a natural place is looked for
+_MOST_CHARACTERS_PER_TOKEN = 16.0  # blank or unbroken text may have hardly any tokens: chunks stay finite
+_AIM = 0.97  # of the budget: a guess that exceeds the budget has to be counted again
+_LEAST = 0.75  # of the budget: a smaller chunk is grown if there is more text
+_WINDOW = 0.2  # of a chunk's length: how far back to look for a natural place
 _TRIES = 6
 
-# Best first: a blank line, a line end, a sentence end, white space. Only where a match ends counts;
-# a pattern that begins with a plain character is found ten times as fast.
+# Best first: a blank line, a line end, a sentence end, white space. Only the end of a match counts;
+# a pattern that begins with a literal character is found ten times as fast.
 _PLACES = (
     re.compile(r"\n[ \t]*(?:\r?\n[ \t]*)+"),
     re.compile(r"\n"),
     re.compile(r"[.!?…][\"'”’»)\]]*\s+|[。！？][”’」』]*"),
     re.compile(r"\s+"),
 )
-# What belongs to the character before it, beside combining marks: a joiner, vowels and finals of
-# Hangul in parts, skin tones, the letters in a flag's tag.
+# What belongs to the character before it, besides combining marks: a joiner, vowels and finals of
+# decomposed Hangul, skin tones, the tag letters of a flag.
 _EXTENDS = re.compile("[\u200d\u1160-\u11ff\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]")
 _FLAG_HALVES = re.compile("[\U0001f1e6-\U0001f1ff]+$")
 _LONGEST_CHARACTER = 32
@@ -42,8 +42,8 @@ _LONGEST_CHARACTER = 32
 def split(document: Document | Pass, chunk_tokens: int, count_tokens: TokenCounter) -> Iterator[Chunk]:
     """The chunks of a document, in order: what is shown of each has at most `chunk_tokens` tokens.
 
-    Joined, their texts are the document's. Only about one chunk of text is held at a time. A
-    single character may exceed a budget smaller than itself. Give a `Pass` to see what it found.
+    Joined, their texts are the document's. Only about one chunk of text is held at a time. A chunk of a
+    single character may exceed the budget. Give a `Pass` to see what it found.
     """
     blocks = document.blocks() if isinstance(document, Document) else document
     index = 0
@@ -55,7 +55,7 @@ def split(document: Document | Pass, chunk_tokens: int, count_tokens: TokenCount
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """What one source gives to a chunk; `tokens` counts it with its head, `last` ends the source."""
+    """What one source contributes to a chunk; `tokens` includes its head, `last` ends the source."""
 
     text: str
     parts: tuple[Part, ...]
@@ -64,13 +64,13 @@ class _Piece:
 
 
 def _pieces(blocks: Pass, chunk_tokens: int, count_tokens: TokenCounter) -> Iterator[_Piece]:
-    """Each source cut on its own."""
+    """Cut each source on its own."""
     titled = blocks.document.titled or len(blocks.document.sources) > 1
     mark = mark_of(blocks.document.fingerprint) if titled else ""
     end = 0
     for source, own in groupby(blocks, key=lambda block: block.source):
         head = f"[file-{mark}: {source.title}]\n" if titled else ""
-        if head and count_tokens(head) * 2 > chunk_tokens:  # it would leave no room for the text
+        if head and count_tokens(head) * 2 > chunk_tokens:  # it would leave too little room for the text
             head = ""
         offset, pages = end - source.characters_before, list[tuple[int, int | None]]()
         texts = _noting_pages(own, end, pages)
@@ -88,7 +88,7 @@ def _counting_behind(head: str, count_tokens: TokenCounter) -> TokenCounter:
 
 
 def _noting_pages(blocks: Iterable[Block], offset: int, pages: list[tuple[int, int | None]]) -> Iterator[str]:
-    """The texts of blocks; where each page begins in the document is added to `pages`."""
+    """The texts of blocks; the offset at which each page begins is added to `pages`."""
     for block in blocks:
         if not pages or pages[-1][1] != block.page:
             pages.append((offset, block.page))
@@ -97,7 +97,7 @@ def _noting_pages(blocks: Iterable[Block], offset: int, pages: list[tuple[int, i
 
 
 def _by_page(start: int, end: int, pages: list[tuple[int, int | None]]) -> list[tuple[int, int, int | None]]:
-    """A span divided where pages begin, each with its page; pages that end before it are dropped."""
+    """A span split where pages begin, each part with its page; drops pages that end before it."""
     while len(pages) > 1 and pages[1][0] <= start:
         del pages[0]
     begun = [(max(begins, start), page) for begins, page in pages if begins < end]
@@ -106,7 +106,7 @@ def _by_page(start: int, end: int, pages: list[tuple[int, int | None]]) -> list[
 
 
 def _packed(pieces: Iterable[_Piece], chunk_tokens: int) -> Iterator[list[_Piece]]:
-    """Group the pieces that share a chunk: the end of a source and the whole sources behind it that fit."""
+    """Group the pieces that share a chunk: the end of a source and the whole sources after it that fit."""
     held: list[_Piece] = []
     tokens = characters = 0
     for piece in pieces:
@@ -125,7 +125,7 @@ def _packed(pieces: Iterable[_Piece], chunk_tokens: int) -> Iterator[list[_Piece
 
 
 def _joined_pieces(pieces: list[_Piece], chunk_tokens: int, count_tokens: TokenCounter) -> Iterator[_Piece]:
-    """One piece for all, or several where together they count for more than each on its own."""
+    """Join the pieces into one, or into several if together they exceed the budget."""
     if len(pieces) == 1:
         yield pieces[0]
         return
@@ -156,7 +156,7 @@ def cut(blocks: Iterable[str], chunk_tokens: int, count_tokens: TokenCounter) ->
 def _cut(
     blocks: Iterable[str], chunk_tokens: int, count_tokens: TokenCounter
 ) -> Iterator[tuple[str, int, bool]]:
-    """Also tells of each piece whether it is the last."""
+    """As `cut`, and whether each piece is the last."""
     stream = iter(blocks)
     buffer, position = "", 0
     ratio = _FIRST_CHARACTERS_PER_TOKEN
@@ -166,7 +166,7 @@ def _cut(
             buffer, position = _filled(buffer[position:], stream, 2 * wanted), 0
         if position == len(buffer):
             return
-        # One character more than a piece may have tells whether the text goes on behind it.
+        # One character more than a piece may have shows whether more text follows.
         ahead = buffer[position : position + 2 * wanted + 1]
         length, tokens = _fit(ahead, wanted, chunk_tokens, count_tokens)
         position += length
@@ -184,7 +184,7 @@ def _filled(held: str, stream: Iterator[str], least: int) -> str:
 
 
 def _fit(text: str, wanted: int, budget: int, count_tokens: TokenCounter) -> tuple[int, int]:
-    """How long the first piece of `text` is (at most 2 * `wanted`), in characters and tokens."""
+    """The length of the first piece of `text`, in characters (at most 2 * `wanted`) and tokens."""
     best, guess, most = (0, 0), wanted, 2 * wanted
     for _ in range(_TRIES):
         length = natural_end(text, guess)
@@ -204,7 +204,7 @@ def _fit(text: str, wanted: int, budget: int, count_tokens: TokenCounter) -> tup
 
 
 def _bisect(text: str, length: int, budget: int, count_tokens: TokenCounter) -> tuple[int, int]:
-    """Halve until it fits: for the rare text whose density jumps."""
+    """Halve the length until it fits: for the rare text whose token density jumps."""
     length = natural_end(text, length)
     while (tokens := count_tokens(text[:length])) > budget and length > 1:
         length = _whole_character(text, length // 2)
@@ -226,14 +226,14 @@ def natural_end(text: str, limit: int) -> int:
 
 
 def _whole_character(text: str, end: int) -> int:
-    """`end`, moved back so that no line end, and nothing that a reader sees as one character, is cut."""
+    """`end`, moved back so that it splits no line end and nothing that a reader sees as one character."""
     end = max(end, 1)
     before = range(end, max(end - _LONGEST_CHARACTER, 0), -1)
     return next((position for position in before if not _joined(text, position)), end)
 
 
 def _joined(text: str, position: int) -> bool:
-    """Whether the characters on both sides of a place belong together."""
+    """Whether the characters on either side of a position belong together."""
     before, after = text[position - 1], text[position : position + 1]
     if not after:
         return False
@@ -249,7 +249,7 @@ def _joined(text: str, position: int) -> bool:
 
 
 def halve(chunk: Chunk, count_tokens: TokenCounter) -> tuple[Chunk, Chunk]:
-    """Two chunks for one, cut at a natural place near the middle; both keep its index.
+    """Cut a chunk in two at a natural place near the middle; both halves keep its index.
 
     Raises `ValueError` for a chunk of a single character.
     """

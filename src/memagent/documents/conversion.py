@@ -1,8 +1,8 @@
-"""Convert PDF, office and e-book files in a process of its own, once for each file.
+"""Convert PDF, office and e-book files in a separate process, each file once.
 
-The text is kept in the user's cache by the digest of the file, so that many questions convert once, behind a
-digest of its own: a text that was damaged there is converted again. The process has limits of memory, time
-and output: a hostile file ends in an error that says which one.
+The text is kept in the user's cache under the digest of the file, so that many questions convert it once. It
+is preceded by its own digest: if the text is damaged, the file is converted again. The process has limits on
+memory, time and output: a hostile file ends in an error that names the limit.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from memagent.errors import DocumentError
 from memagent.settings import user_cache_path
 from memagent.storage import written_whole
 
-_VERSION = 3  # of the converters: texts of another version are not used
+_VERSION = 3  # of the converters: texts made by another version are not used
 _CACHE_BYTES = 2**30
 _STALE_SECONDS = 24 * 3600
 _POLL_SECONDS = 0.1
-_HEAD_BYTES = 32  # the SHA-256 of the text stands before it
+_HEAD_BYTES = 32  # the SHA-256 of the text, which precedes it
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one conversion may take."""
+    """The limits of one conversion."""
 
     memory_mib: int = 2048
     seconds: int = 300
@@ -57,13 +57,13 @@ class Limits:
 
 
 class StoppedError(DocumentError):
-    """The read was given up before the file was converted."""
+    """The read was stopped before the file was converted."""
 
 
 def converted_blocks(source: DocumentFile, taken: Print, turn: Lock, stopped: Event) -> Iterator[bytes]:
     """The converted text of a file in UTF-8, block by block.
 
-    `turn` is held while a conversion runs: those who want the same file wait for it. Raises
+    `turn` is held while a conversion runs, so that others who want the file wait for it. Raises
     `UnusableError` if the file cannot be converted, `StoppedError` once `stopped` is set.
     """
     known: array[int] | None = None
@@ -75,7 +75,7 @@ def converted_blocks(source: DocumentFile, taken: Print, turn: Lock, stopped: Ev
         known = checksums
         try:
             block = bytes_at(path, _HEAD_BYTES + place * BLOCK_BYTES, BLOCK_BYTES)
-        except FileNotFoundError:  # dropped from the cache meanwhile
+        except FileNotFoundError:  # dropped from the cache in the meantime
             sound = False
             continue
         except OSError as error:
@@ -98,15 +98,15 @@ def is_kept(source: DocumentFile, taken: Print) -> bool:
 def _converted(
     source: DocumentFile, taken: Print, turn: Lock, stopped: Event, known: array[int] | None
 ) -> tuple[Path, array[int]]:
-    """Where the text of a file is, and the checksums of its blocks: converted now unless it was before.
+    """The path of a file's text and the checksums of its blocks; converts the file unless it is cached.
 
-    The text is checked as a whole unless its checksums are `known`.
+    The whole text is verified unless its checksums are `known`.
     """
     try:
         place = _place_of(source, taken)
         while True:
             with suppress(FileNotFoundError):
-                os.utime(place)  # the texts that were not used for longest are dropped first
+                os.utime(place)  # the least recently used texts are dropped first
                 if (checksums := _checksums(place) if known is None else known) is not None:
                     return place, checksums
             if turn.acquire(timeout=_POLL_SECONDS):
@@ -140,10 +140,10 @@ def convert(
     limits: Limits | None = None,
     taken: Print | None = None,
 ) -> None:
-    """Convert a file to UTF-8 text at `place`, behind its SHA-256; the file is then whole.
+    """Convert a file to UTF-8 text at `place`, preceded by its SHA-256 and written whole or not at all.
 
-    Nothing is kept of a file whose print is no longer the one that was `taken`. Raises as `converted_blocks`
-    does, and `OSError`.
+    Nothing is kept if the file's print is no longer the one that was `taken`. Raises what `converted_blocks`
+    raises, and `OSError`.
     """
     with written_whole(place) as made, made.open("w+b", buffering=0) as output:
         output.write(bytes(_HEAD_BYTES))
@@ -153,9 +153,9 @@ def convert(
         digest = hashlib.file_digest(output, "sha256").digest()
         output.seek(0)
         output.write(digest)
-        if taken and take_print(source) != taken:  # before the text is in its place: for others, too
+        if taken and take_print(source) != taken:  # before others can find the text in its place
             raise changed(source)
-    with suppress(OSError):  # the text is in its place
+    with suppress(OSError):  # the text is already in its place
         _prune(place)
 
 
@@ -165,14 +165,14 @@ def _place_of(source: DocumentFile, taken: Print) -> Path:
 
 
 def cache_folder() -> Path:
-    """Where converted texts are kept, readable by their user alone."""
+    """The folder of converted texts, created if missing and accessible only to its user."""
     folder = user_cache_path() / "converted"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
 
 
 def _run(source: DocumentFile, output: IO[bytes], stopped: Event, limits: Limits) -> str:
-    """Run the converter. Returns why it failed, or nothing."""
+    """Run the converter. Returns why it failed, or an empty string."""
     command = [sys.executable, "-P", converter_program.__file__, converters.__file__, source.format]
     command += [str(limits.memory_mib), str(limits.seconds), str(limits.output_mib), str(os.getpid())]
     with (
@@ -202,19 +202,19 @@ def _stopped(source: DocumentFile) -> StoppedError:
 
 
 def _reason(code: int, said: str, limits: Limits) -> str:
-    """Why a converter ended as it did, or nothing if it ended well."""
+    """Why a converter failed, or an empty string if it succeeded."""
     if code == 0:
         return ""
     if code == converter_program.TOO_MUCH_MEMORY:
         return f"it takes more than {limits.memory_mib} MiB of memory"
     if code == converter_program.TOO_MUCH_TEXT:
-        return f"it gives more than {limits.output_mib} MiB of text"
+        return f"it produces more than {limits.output_mib} MiB of text"
     if code == -signal.SIGXCPU:
         return f"it takes longer than {limits.seconds} s"
     if code < 0:
         name = signal.Signals(-code).name
-        return f"the converter crashed ({name}); it may use {limits.memory_mib} MiB of memory"
-    return said or f"the converter ended with {code}"
+        return f"the converter crashed ({name}); its memory limit is {limits.memory_mib} MiB"
+    return said or f"the converter exited with code {code}"
 
 
 def _opened(source: DocumentFile) -> IO[bytes]:
@@ -230,7 +230,7 @@ def _opened(source: DocumentFile) -> IO[bytes]:
 
 
 def _prune(kept: Path) -> None:
-    """Drop the texts that were not used for longest, until the rest fits; and what a crash left behind.
+    """Drop the least recently used texts until the rest fit, and what crashes left behind.
 
     Raises `OSError`.
     """

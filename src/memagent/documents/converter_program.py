@@ -1,8 +1,8 @@
 """The program that turns one file into text, within limits.
 
-Called as `converter_program.py CONVERTERS FORMAT MEMORY_MIB SECONDS OUTPUT_MIB PARENT`, first the path of
-`converters.py`. It reads standard input, which must be a file, and writes UTF-8. It ends when its parent
-process does. It imports nothing of memagent, so that it starts quickly.
+Called as `converter_program.py CONVERTERS FORMAT MEMORY_MIB SECONDS OUTPUT_MIB PARENT`, where CONVERTERS is
+the path of `converters.py` and PARENT the parent's process id. It reads standard input, which must be a file,
+writes UTF-8, and exits when its parent does. It imports nothing from memagent, so that it starts quickly.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _WATCH_SECONDS = 0.5
 
 
 def limit(memory_mib: int, seconds: int, output_mib: int) -> None:
-    """Set the limits of this process for good; those that it has already may be narrower."""
+    """Limit this process for good; tighter limits that it already has stay in force."""
     for which, soft, hard in (
         (resource.RLIMIT_CORE, 0, 0),
-        (resource.RLIMIT_CPU, seconds, seconds + 1),  # SIGXCPU first: SIGKILL says nothing
+        (resource.RLIMIT_CPU, seconds, seconds + 1),  # SIGXCPU first: SIGKILL does not say why
         (resource.RLIMIT_AS, memory_mib * 2**20, memory_mib * 2**20),
         (resource.RLIMIT_FSIZE, output_mib * 2**20, output_mib * 2**20),
     ):
@@ -39,7 +39,7 @@ def limit(memory_mib: int, seconds: int, output_mib: int) -> None:
 
 
 def end_with(parent: int) -> None:
-    """Have this process end soon after the one that started it, which may be killed without a word."""
+    """Exit soon after the parent process ends, even if the parent is killed."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -50,13 +50,13 @@ def end_with(parent: int) -> None:
 
 
 def main(converters: str, format: str, *numbers: str) -> int:
-    """Convert standard input. Returns the exit code; what went wrong is on standard error."""
+    """Convert standard input. Returns the exit code."""
     *limits, parent = map(int, numbers)
     end_with(parent)
     limit(*limits)
-    logging.disable()  # of the many flaws that libraries complain of, few matter
+    logging.disable()  # libraries complain about many flaws, few of which matter
     warnings.simplefilter("ignore")
-    module = ModuleType("converters")  # by its path: by its name, it would load all of memagent
+    module = ModuleType("converters")  # loaded by path: importing it by name would load all of memagent
     SourceFileLoader(module.__name__, converters).exec_module(module)
     try:
         with open(0, "rb", closefd=False) as file, open(1, "wb", closefd=False) as output:
@@ -73,13 +73,13 @@ def main(converters: str, format: str, *numbers: str) -> int:
 
 
 def tell(kind: type[BaseException], error: BaseException, _trace: TracebackType | None) -> None:
-    """Say what went wrong on one line, whatever a format's library raised."""
+    """Report on one line what went wrong, whatever a format's library raised."""
     message = error.args[0] if isinstance(error, KeyError) and error.args else error
     said = (str(message).strip().splitlines() or [""])[0][:500]
     if "password" in said.lower() or "encrypted" in said.lower():
         sys.stderr.write("it is protected by a password: save it without one")
         return
-    if " " not in said:  # no sentence
+    if " " not in said:  # not a sentence
         said = f"{kind.__name__}: {said}".rstrip(": ")
     sys.stderr.write(f"it is damaged, or not in {sys.argv[2].upper()} format ({said.rstrip('.')})")
 
@@ -88,4 +88,4 @@ if __name__ == "__main__":
     sys.excepthook = tell
     code = main(*sys.argv[1:])
     sys.stderr.flush()
-    os._exit(code)  # nothing is worth a tidy end, which takes long after a large file
+    os._exit(code)  # skip the orderly shutdown, which takes long after a large file

@@ -1,7 +1,7 @@
-"""What a file of each format gives as text; run by `converter_program.py`, in a process of its own.
+"""Converters from each format to text; `converter_program.py` runs them in a separate process.
 
-This imports nothing of memagent and only what the format needs, so that it starts quickly. Word, OpenDocument
-and e-book files come out as HTML; PDF and slides with a form feed between pages.
+This imports nothing from memagent and only what the format needs, so that it starts quickly. Word,
+OpenDocument and e-book files become HTML; in PDF files and slides, a form feed ends each page.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _WORD_TEXT = re.compile(r"word/(document\d*|footnotes|endnotes)\.xml")
 _UNREAD = re.compile(rb"oMath|fldSimple|moveTo|customXml")  # what mammoth would leave out
 _FORMULA = re.compile(rb"<([\w.-]+:)?f[\s/>]")
-_FORMULA_BYTES = 256  # kept between blocks: more than such a name has, with its prefix
+_FORMULA_BYTES = 256  # kept between blocks: more than such a tag takes, prefix included
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe]")
 
 
 def pdf(file: IO[bytes]) -> Iterator[str]:
-    """Each page's text, in the order of the file, and behind it the values of its form's fields."""
+    """Each page's text, in the order of the file, followed by the values of its form fields."""
     import pypdfium2
 
     document = pypdfium2.PdfDocument(file)
-    with suppress(pypdfium2.PdfiumError):  # a form that cannot be read: the pages can
+    with suppress(pypdfium2.PdfiumError):  # even if the form cannot be read, the pages can
         document.init_forms()
     for number, page in enumerate(document):
         if page.formenv:
             with suppress(pypdfium2.PdfiumError):
-                page.flatten()  # the values are then part of the page, which is to be loaded anew
+                page.flatten()  # makes the values part of the page, which must then be reloaded
             page.close()
             page = document[number]
         lines = page.get_textpage().get_text_range().replace("\ufffe", "-").split("\r\n")
@@ -75,14 +75,14 @@ def _shape_texts(shape: Any) -> Iterator[str]:
 
 
 def _diagram(content: bytes) -> str:
-    """The texts of SmartArt."""
+    """The text of a SmartArt diagram."""
     from lxml import etree
 
     return _paragraphs(etree.fromstring(content, _parser()))
 
 
 def _paragraphs(node: Any) -> str:
-    """The paragraphs of a drawing, a line each."""
+    """The paragraphs of a drawing, one per line."""
     texts = (
         "".join(
             it.text or "" if it.tag == f"{_DRAWING}t" else "\n"
@@ -94,7 +94,7 @@ def _paragraphs(node: Any) -> str:
 
 
 def _chart(chart: Any) -> Iterator[str]:
-    """The titles, and a table of each plot, from the XML: python-pptx does not know all kinds of plots."""
+    """The titles and a table of each plot, from the XML: python-pptx does not know all plot types."""
     for title in chart.iter("{*}title"):
         yield _paragraphs(title)
     for plot in chart.iterfind(".//{*}plotArea/*"):
@@ -112,7 +112,7 @@ def _chart(chart: Any) -> Iterator[str]:
 
 
 def _points(series: Any, *kinds: str) -> Iterator[list[str]]:
-    """What a chart keeps of a series in its parts of these kinds; labels may have several levels."""
+    """The values that a chart caches for these parts of a series; labels may have several levels."""
     for part in (it for kind in kinds for it in series.iterfind(f"{{*}}{kind}")):
         numeric = next(part.iter("{*}numCache", "{*}numLit"), None) is not None
         for level in reversed(list(part.iter("{*}lvl")) or [part]):
@@ -124,12 +124,12 @@ def _points(series: Any, *kinds: str) -> Iterator[list[str]]:
 def _number(text: str) -> str:
     try:
         return _cell(float(text))
-    except ValueError:  # an error of the sheet, as #N/A
+    except ValueError:  # a spreadsheet error, such as #N/A
         return text
 
 
 def xlsx(file: IO[bytes]) -> Iterator[str]:
-    """Each sheet as a table. A formula that was never computed is shown itself."""
+    """Each sheet as a table. A formula that was never computed is shown as it is."""
     from openpyxl import load_workbook
 
     values = load_workbook(file, read_only=True, data_only=True)
@@ -137,7 +137,7 @@ def xlsx(file: IO[bytes]) -> Iterator[str]:
     for sheet, computed in zip(formulas.worksheets, values.worksheets, strict=True):
         yield f"## {_clean(sheet.title)}\n\n"
         for one in {sheet, computed}:
-            one.reset_dimensions()  # what the file says of them may be wrong
+            one.reset_dimensions()  # those stated in the file may be wrong
         begun = False
         for row in _values(sheet, computed):
             cells = list(map(_cell, row))
@@ -150,7 +150,7 @@ def xlsx(file: IO[bytes]) -> Iterator[str]:
 
 
 def _values(sheet: Any, computed: Any) -> Iterator[Iterable[object]]:
-    """The values of each row; of a formula the computed one, where there is one."""
+    """The values of each row; for a formula, the computed value if there is one."""
     if sheet is computed:
         yield from sheet.iter_rows(values_only=True)
         return
@@ -158,7 +158,7 @@ def _values(sheet: Any, computed: Any) -> Iterator[Iterable[object]]:
         yield [
             given
             if known.value is None and known.data_type != "str"
-            else known.value  # an empty text is None
+            else known.value  # an empty string is None
             for given, known in zip(row, shown, strict=False)
         ]
 
@@ -177,7 +177,7 @@ def _has_formulas(file: IO[bytes]) -> bool:
 
 
 def _cell(value: object) -> str:
-    """A cell as a person sees it: whole numbers without a point, days without midnight."""
+    """A cell as a person sees it: whole numbers without a decimal point, dates without midnight."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -202,7 +202,7 @@ def _rule(cells: list[str]) -> str:
 
 
 def docx(file: IO[bytes]) -> Iterator[str]:
-    """HTML, with equations as lines of text, and without pictures and what tracked changes have deleted."""
+    """HTML, with equations as text, without pictures and tracked deletions."""
     import mammoth
 
     nothing = mammoth.images.img_element(lambda _image: {})
@@ -210,7 +210,7 @@ def docx(file: IO[bytes]) -> Iterator[str]:
 
 
 def _for_mammoth(file: IO[bytes]) -> IO[bytes]:
-    """The same Word file, with all of its text where mammoth reads it."""
+    """The Word file, changed so that mammoth reads all of its text."""
     with zipfile.ZipFile(file) as archive:
         plain = {
             name: _plain(content)
@@ -218,7 +218,7 @@ def _for_mammoth(file: IO[bytes]) -> IO[bytes]:
             if _WORD_TEXT.fullmatch(name) and _UNREAD.search(content := archive.read(name))
         }
         if not plain:
-            return io.BytesIO(_all(file))  # mammoth takes the name of a file for a path
+            return io.BytesIO(_all(file))  # mammoth would take the file's name for a path
         changed = io.BytesIO()
         with zipfile.ZipFile(changed, "w") as copy:
             for name in archive.namelist():
@@ -228,7 +228,7 @@ def _for_mammoth(file: IO[bytes]) -> IO[bytes]:
 
 
 def _plain(content: bytes) -> bytes:
-    """Equations as text; fields, text that was moved here, and tagged text as mammoth reads them."""
+    """Equations as text; fields, moved text and tagged text as elements that mammoth reads."""
     from lxml import etree
 
     root = etree.fromstring(content, _parser())
@@ -260,7 +260,7 @@ def _equation(node: Any) -> str:
 
 
 def odt(file: IO[bytes]) -> Iterator[str]:
-    """HTML, without comments and without what tracked changes have deleted."""
+    """HTML, without comments and tracked deletions."""
     from lxml import etree
 
     writer = _OpenDocument()
@@ -274,7 +274,7 @@ def odt(file: IO[bytes]) -> Iterator[str]:
 
 
 class _OpenDocument:
-    """Receives the content of an OpenDocument text from the parser, and writes HTML."""
+    """A parser target that writes the content of an OpenDocument text as HTML."""
 
     TAGS: ClassVar = {
         **{"p": "p", "list": "ul", "list-item": "li", "table": "table", "table-row": "tr", "a": "a"},
@@ -321,7 +321,7 @@ class _OpenDocument:
 
 
 def epub(file: IO[bytes]) -> Iterator[str]:
-    """The HTML of the chapters, in the order in which they are read."""
+    """The HTML of the chapters, in reading order."""
     from lxml import etree
 
     def parsed(name: str) -> Any:
@@ -334,7 +334,7 @@ def epub(file: IO[bytes]) -> Iterator[str]:
         for item in book.iter("{*}itemref"):
             href = unquote(hrefs.get(item.get("idref"), "").partition("#")[0])
             chapter = parsed(posixpath.normpath(posixpath.join(posixpath.dirname(package), href)))
-            # As HTML, where `<title/>` and the like are no opening tags.
+            # Written as HTML, in which `<title/>` would count as an opening tag.
             yield etree.tostring(chapter, method="html", encoding="unicode") + "\n"
 
 

@@ -1,4 +1,4 @@
-"""From a file's bytes to text that can be sent to a model: decoded, and JSONL as the texts of its rows."""
+"""Decode a file's bytes to text that can be sent to a model; JSONL becomes the texts of its rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def decoded(blocks: Iterable[bytes], encoding: str) -> Iterator[str]:
-    """The text of bytes; what cannot be decoded becomes U+FFFD."""
+    """The decoded text; undecodable bytes become U+FFFD."""
     decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
     for block in blocks:
         if text := decoder.decode(block):
@@ -21,7 +21,7 @@ def decoded(blocks: Iterable[bytes], encoding: str) -> Iterator[str]:
 
 
 def row_texts(blocks: Iterable[str]) -> Iterator[str]:
-    """The text of each row of a JSONL file, a blank line between rows."""
+    """The text of each row of a JSONL file, followed by a blank line."""
     for line in _lines(blocks):
         if line.strip():
             yield _row_text(line.strip()) + "\n\n"
@@ -39,7 +39,7 @@ def _lines(blocks: Iterable[str]) -> Iterator[str]:
 
 
 def _row_text(line: str) -> str:
-    """A row's `text` or `content`, or the row itself when it is text; else the line as it is."""
+    """A row's `text` or `content`, or the row itself if it is a string; otherwise the line as it is."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
@@ -50,5 +50,5 @@ def _row_text(line: str) -> str:
 
 
 def sendable(text: str) -> str:
-    """The text without lone surrogates, which no encoding has."""
+    """The text with U+FFFD in place of lone surrogates, which no encoding has."""
     return _SURROGATES.sub("\ufffd", text)

@@ -1,6 +1,6 @@
-"""Tell the encoding of a text file from its first bytes, or that it is not text.
+"""Detect the encoding of a text file from its first bytes, or that it is not text.
 
-Leaves out UTF-32 without a byte-order mark, which nothing writes.
+UTF-32 without a byte-order mark, which nothing writes, is not detected.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-_FEW_LETTERS = 100  # beyond ASCII
+_FEW_LETTERS = 100  # non-ASCII bytes
 _CONTROLS = bytes({*range(32)} - {*b"\b\t\n\x0b\f\r\x1a\x1b"})
-# The encodings that text files are still found in. Among all that Python knows, French is also
-# good Nordic and English good Romanian; a tie goes to the first here.
+# The encodings that text files still come in. Among all that Python knows, French would also pass for
+# Nordic and English for Romanian. The first in this list wins a tie.
 _COMMON = (
     "cp1252", "cp1250", "iso8859_2", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp874",
     "koi8_r", "cp866", "gb18030", "big5", "cp932", "euc_jp", "cp949", "utf_16_le", "utf_16_be",
@@ -31,8 +31,8 @@ _COMMON = (
 def detect_encoding(sample: bytes, whole: bool = True) -> str | None:
     """The encoding of a file that begins with `sample`, or None if it is not text.
 
-    A byte-order mark decides; else UTF-8 if it is valid or nearly so; else the best guess of
-    charset-normalizer. `whole` tells that the sample is all of the file.
+    A byte-order mark decides; otherwise UTF-8 if it is valid or nearly so; otherwise the best guess of
+    charset-normalizer. `whole` says whether the sample is the entire file.
     """
     for mark, encoding in _BOMS:
         if sample.startswith(mark):
@@ -50,7 +50,7 @@ def detect_encoding(sample: bytes, whole: bool = True) -> str | None:
 
 
 def is_doubtful(sample: bytes, encoding: str) -> bool:
-    """Whether the encoding of a sample is a guess from so few letters that it may well be another."""
+    """Whether the encoding was guessed from so few letters that it may well be wrong."""
     return not encoding.startswith("utf") and sum(byte >= 0x80 for byte in sample) < _FEW_LETTERS
 
 
@@ -63,10 +63,11 @@ def _is_utf8(sample: bytes, whole: bool) -> bool:
 
 
 def _wide_encoding(sample: bytes, valid_utf8: bool) -> str | None:
-    """UTF-16 without a mark: in the byte order that varies less, all of it is printable.
+    """The byte order of UTF-16 without a mark, or None if the sample is not UTF-16.
 
-    What is valid UTF-8, too, must be of an alphabet, whose letters vary in one byte only, with some
-    ASCII between: else a text with a zero here and there would do.
+    The byte that varies less is taken for the high byte; nearly all of the decoded text must be printable. A
+    sample that is also valid UTF-8 must be alphabetic, with few high bytes and some ASCII; otherwise any text
+    with an occasional NUL would pass.
     """
     even, odd = set(sample[0::2]), set(sample[1::2])
     distinct = min(len(even), len(odd))
@@ -83,11 +84,11 @@ def _wide_encoding(sample: bytes, valid_utf8: bool) -> str | None:
 
 def _guess(sample: bytes) -> str | None:
     encodings = list(_COMMON)
-    if not any(0x80 <= byte <= 0x9F for byte in sample):  # where Windows has letters, and ISO has none
+    if not any(0x80 <= byte <= 0x9F for byte in sample):  # where Windows has letters and ISO none
         encodings.remove("cp1250")
     if declared := any_specified_encoding(sample):
         encodings.append(declared)
-    for dropped in range(4):  # bytes of a last character that is cut through
+    for dropped in range(4):  # bytes of a truncated last character
         if matches := list(from_bytes(sample[: len(sample) - dropped], cp_isolation=encodings)):
             first = matches[0]
             equal = [it for it in matches if (it.chaos, it.coherence) == (first.chaos, first.coherence)]

@@ -1,6 +1,6 @@
-"""One file of a document: what it is, and its bytes, checked against what they were at first.
+"""One file of a document: its format, and its bytes, checked for changes since the first look.
 
-A file is open only while a block of it is read.
+A file is open only while one of its blocks is read.
 """
 
 from __future__ import annotations
@@ -37,26 +37,27 @@ _ADVICE = {
 BLOCK_BYTES = 256 * 1024
 _SAMPLE_BYTES = 64 * 1024
 _GZIP = b"\x1f\x8b\x08"
-_MOST_UNPACKED, _USUAL_UNPACKED = 200, 64 * 2**20  # times its size; bytes that are never too many
+_MOST_UNPACKED, _USUAL_UNPACKED = 200, 64 * 2**20  # times the packed size; bytes that are always allowed
 
 
 class UnusableError(DocumentError):
-    """A file without text that can be read: an error if it was named, left out of a directory."""
+    """A file from which no text can be read: an error if it was named, left out if found in a directory."""
 
 
 class NoTextError(UnusableError):
-    """A file that has no text at all: it is empty, blank, a picture, a program."""
+    """A file that has no text at all: empty, blank, a picture, a program."""
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentFile:
     """One file of a document, or text in memory. `encoding` is "" for formats that carry their own.
 
-    `name` is the path as it was given, `title` what the model is shown of it. `named` tells that the user
-    named it, or a pattern for it, rather than a directory it is in. `gzipped` bytes are unpacked first. A
+    `name` is the path as given, `title` what the model is shown of it. `named` says that the user named the
+    file or a pattern for it, rather than a directory that holds it. `gzipped` bytes are unpacked first. A
     `doubtful` encoding is a guess from a short text.
-    `size_bytes` are read from byte `start` on, which is 0 but for plain text whose beginning is known: that
-    has so many `characters_before`. `beginning` is a checksum of the first bytes, where they were looked at.
+    `size_bytes` bytes are read from byte `start` on. `start` is 0 except for plain text whose beginning is
+    already known; that beginning has `characters_before` characters. `beginning` is a checksum of the file's
+    first bytes, if they were looked at.
     """
 
     name: str
@@ -81,10 +82,10 @@ class Print(NamedTuple):
 
 
 def look_at(origin: Path | IO[bytes], name: str, named: bool) -> DocumentFile:
-    """What a file is, from its name, size and first bytes. Raises `DocumentError` if it cannot be read."""
+    """Identify a file by its name, size and first bytes. Raises `DocumentError` if it cannot be read."""
     try:
         if isinstance(origin, Path) and origin.exists() and not origin.is_file():
-            raise DocumentError(f"{name} is not a regular file: pipe a stream in, and name it -")
+            raise DocumentError(f"{name} is not a regular file: pipe it in, and name it -")
         size = origin.stat().st_size if isinstance(origin, Path) else os.fstat(origin.fileno()).st_size
         sample = bytes_at(origin, 0, _SAMPLE_BYTES)
     except OSError as error:
@@ -105,7 +106,7 @@ def look_at(origin: Path | IO[bytes], name: str, named: bool) -> DocumentFile:
     if kind in ("text", "jsonl", "html"):
         encoding = detect_encoding(sample, whole)
     elif gzipped:
-        raise DocumentError(f"{name} is a packed {kind.upper()} file: unpack it first (gunzip)")
+        raise DocumentError(f"{name} is a gzipped {kind.upper()} file: unpack it first (gunzip)")
     elif (module := _CONVERTERS.get(kind)) and find_spec(module) is None:
         raise DocumentError(f"{name} needs a converter: {extra_hint('formats')}")
     if encoding is None:
@@ -119,7 +120,7 @@ def look_at(origin: Path | IO[bytes], name: str, named: bool) -> DocumentFile:
 
 
 def bytes_at(origin: Path | bytes | IO[bytes], place: int, size: int) -> bytes:
-    """So many bytes from a place, fewer at the end. Raises `OSError`."""
+    """Read up to `size` bytes at offset `place`. Raises `OSError`."""
     if isinstance(origin, bytes):
         return origin[place : place + size]
     if not isinstance(origin, Path):
@@ -130,15 +131,15 @@ def bytes_at(origin: Path | bytes | IO[bytes], place: int, size: int) -> bytes:
 
 
 def opened_file(path: Path) -> IO[bytes]:
-    """A file, opened to be read. Raises `OSError`.
+    """Open a file for reading. Raises `OSError`.
 
-    What was a file may be a pipe by now, which is not waited for: to seek in it is an error.
+    What was a file may be a pipe by now: opening it does not wait, and seeking in it is an error.
     """
     return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
 
 
 def take_print(source: DocumentFile) -> Print:
-    """Read a file through. Raises `DocumentError` if it cannot be read, is shorter than it was or another."""
+    """Read a whole file for its print. Raises `DocumentError` if it cannot be read or has changed."""
     digest, blocks = hashlib.sha256(), array("I")
     for block in _raw(source):
         if not blocks and source.beginning not in (None, zlib.crc32(block[:_SAMPLE_BYTES])):
@@ -149,9 +150,9 @@ def take_print(source: DocumentFile) -> Print:
 
 
 def prefix_digests(source: DocumentFile, ends: Collection[int]) -> dict[int, str]:
-    """SHA-256, in hex, of the bytes up to each of some places; places behind the end have none. Blocks.
+    """SHA-256, in hex, of the bytes before each of these offsets; offsets past the end have none. Blocks.
 
-    Raises `DocumentError` if the file cannot be read, or is shorter than it was.
+    Raises `DocumentError` if the file cannot be read or has become shorter.
     """
     digest, place, found = hashlib.sha256(), 0, dict[int, str]()
     for block in _raw(source):
@@ -165,9 +166,9 @@ def prefix_digests(source: DocumentFile, ends: Collection[int]) -> dict[int, str
 
 
 def checked_bytes(source: DocumentFile, taken: Print) -> Iterator[bytes]:
-    """The bytes of a file in blocks, none of which is another than when the print was taken.
+    """The bytes of a file in blocks, each checked against the print.
 
-    Raises `DocumentError` for a file that has changed; what was added to its end is left out.
+    Raises `DocumentError` if the file has changed; what was appended since is left out.
     """
     for block, checksum in zip(_raw(source), taken.blocks, strict=True):
         if zlib.crc32(block) != checksum:
@@ -176,20 +177,20 @@ def checked_bytes(source: DocumentFile, taken: Print) -> Iterator[bytes]:
 
 
 def changed(source: DocumentFile) -> DocumentError:
-    """The error for a file that is not what it was."""
-    return DocumentError(f"{source.name} changed while it was read: start again when it no longer does")
+    """The error for a file that has changed."""
+    return DocumentError(f"{source.name} changed while it was read: start again once it no longer changes")
 
 
 def unpacked(source: DocumentFile, blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """The content of a gzip file, in blocks of some 256 KiB.
+    """The content of a gzip file, in blocks of at most 256 KiB.
 
-    Raises `DocumentError` for a damaged file, and one that unpacks to an absurd size.
+    Raises `UnusableError` for a damaged file, and for one that unpacks to an absurd size.
     """
     most = max(_USUAL_UNPACKED, source.size_bytes * _MOST_UNPACKED)
     length, unpacker = 0, None
     try:
         for block in blocks:
-            if unpacker is None:  # zeros that fill up a tape's block
+            if unpacker is None:  # zeros that pad a tape block
                 block = block.lstrip(b"\0")
             while block:
                 unpacker = unpacker or zlib.decompressobj(31)
@@ -199,7 +200,7 @@ def unpacked(source: DocumentFile, blocks: Iterator[bytes]) -> Iterator[bytes]:
                     raise UnusableError(f"{source.name} unpacks to over {most // 2**20} MiB: unpack it first")
                 yield text
                 block = unpacker.unconsumed_tail
-                if unpacker.eof:  # another member may follow, or such zeros
+                if unpacker.eof:  # another member may follow, or such padding
                     block, unpacker = unpacker.unused_data.lstrip(b"\0"), None
     except zlib.error as error:
         raise UnusableError(f"{source.name} is damaged: it cannot be unpacked ({error})") from error
@@ -215,7 +216,7 @@ def _unpacked_sample(sample: bytes, name: str) -> bytes:
 
 
 def _raw(source: DocumentFile) -> Iterator[bytes]:
-    """The bytes that the file had when it was opened. Raises `DocumentError`."""
+    """The bytes that the file had when it was first looked at. Raises `DocumentError`."""
     for place in range(0, source.size_bytes, BLOCK_BYTES):
         size = min(BLOCK_BYTES, source.size_bytes - place)
         try:
@@ -228,6 +229,6 @@ def _raw(source: DocumentFile) -> Iterator[bytes]:
 
 
 def brief(message: str) -> str:
-    """The first line of what a library says, short enough for an error of ours."""
+    """The first line of a library's message, shortened to fit an error message."""
     lines = message.strip().splitlines()
     return shown(lines[0][:200]) if lines else ""

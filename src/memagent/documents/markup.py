@@ -1,7 +1,7 @@
 """HTML as Markdown, block by block: headings, lists, links and tables; no scripts, styles or images.
 
 The parser repairs the page and reports its tags one by one. No tree is built, so neither the depth nor the
-length of a page matters. Leaves out bold and italics, which say little and cost tokens.
+length of a page matters. Bold and italics are dropped: they say little and cost tokens.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lxml import etree
 
 _DROPPED = {"script", "style", "template", "iframe", "object", "canvas", "audio", "video"}
 _HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
-# How many line ends stand before and after it, at least.
+# The least number of line ends before and after each element.
 _BREAKS = {
     **dict.fromkeys((*_HEADINGS, "p", "pre", "blockquote", "table", "title", "hr", "dl", "fieldset"), 2),
     **dict.fromkeys(
@@ -26,13 +26,13 @@ _BREAKS = {
 _INLINE = {"code": "`", "del": "~~", "s": "~~", "sup": "^"}
 _LISTS = ("ul", "ol", "menu")
 _SPACES = re.compile(r"[ \t\n\r\f]+")
-_LONGEST_CELL = 1000  # characters; a table with longer ones arranges a page rather than data
+_LONGEST_CELL = 1000  # characters; a table with longer ones lays out a page rather than data
 _LONGEST_LINK = 1000
 _DEEPEST = 10  # levels of lists and quotations that are shown by indentation
 
 
 def markdown_of(blocks: Iterable[str]) -> Iterator[str]:
-    """The text of a page that comes in blocks. Raises `lxml.etree.LxmlError` where nothing can be read."""
+    """The text of a page given in blocks. Raises `lxml.etree.LxmlError` if nothing can be read."""
     writer = _Writer()
     parser = etree.HTMLParser(target=writer, encoding="utf-8", huge_tree=True)
     given = False
@@ -41,21 +41,21 @@ def markdown_of(blocks: Iterable[str]) -> Iterator[str]:
         parser.feed(block.encode("utf-8", "replace"))
         if text := writer.taken():
             yield text
-    if given:  # the parser takes a page without a letter for an error
+    if given:  # the parser rejects a blank page
         parser.close()
         yield writer.taken() + "\n"
 
 
 @dataclass(slots=True)
 class _Table:
-    """A table that is being read: the finished cells of its row, and whether a row was written."""
+    """A table being read: the finished cells of the current row, and whether a row has been written."""
 
     row: list[str] = field(default_factory=list)
     begun: bool = False
 
 
 class _Writer:
-    """Receives the tags and the text of a page from the parser, and writes Markdown."""
+    """A parser target that writes the tags and the text of a page as Markdown."""
 
     def __init__(self) -> None:
         self._out: list[str] = []
@@ -66,7 +66,7 @@ class _Writer:
         self._lists: list[int | None] = []  # the number of the last item; None for lists without numbers
         self._links: list[str] = []
         self._marker = ""  # what begins the next line: "# ", "* "
-        self._marks: list[str] = []  # what stands right before the next text: "[", "`"
+        self._marks: list[str] = []  # what goes right before the next text: "[", "`"
         self._quotes = self._dropped = self._preformatted = 0
         self._fence_due = False
         self._breaks, self._space, self._last = 0, False, ""
@@ -77,7 +77,7 @@ class _Writer:
         self._out.clear()
         return text
 
-    # What the parser calls
+    # Called by the parser
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         self._dropped += tag in _DROPPED
@@ -153,7 +153,7 @@ class _Writer:
         self._breaks = max(self._breaks, lines)
 
     def _write(self, text: str) -> None:
-        """Add text behind the line ends, the space and the marks that are due."""
+        """Add text after any pending line ends, space and marks."""
         if self._breaks or not self._begun:
             levels = len(self._lists) - (1 if self._marker else 0)
             indent = "> " * min(self._quotes, _DEEPEST) + "  " * max(0, min(levels, _DEEPEST))
@@ -178,7 +178,7 @@ class _Writer:
             self._spill()
 
     def _close(self, opened: str, closing: str) -> None:
-        """End what a mark began; nothing is left of it where there was no text."""
+        """Close what a mark opened; a mark with no text after it is dropped."""
         if self._marks and self._marks[-1] == opened:
             self._marks.pop()
         elif closing:
@@ -212,7 +212,7 @@ class _Writer:
             self._cell, self._cell_length = [], 0
 
     def _close_cell(self) -> None:
-        """A short cell goes into its row; one that was written out already ends its paragraph."""
+        """Add a short cell to its row; for one already written out, end the paragraph."""
         if self._cell is None:
             self._break(2)
             return
@@ -235,7 +235,7 @@ class _Writer:
         table.begun = True
 
     def _spill(self) -> None:
-        """Write the open cell, and those before it in its row, as paragraphs: the table arranges a page."""
+        """Write the open cell, and those before it in its row, as paragraphs: the table lays out a page."""
         if not self._tables:
             return
         cells = (*self._tables[-1].row, "".join(self._cell or ()))
@@ -250,7 +250,7 @@ def _number(start: str | None) -> int:
 
 
 def _link(href: str) -> str:
-    """Where a link leads, or nothing where that says nothing: a place in the page, a script, data."""
+    """A link's target, or an empty string if it is useless: a place in the page, a script, data."""
     href = "".join(href.split())
     useless = href.startswith(("#", "javascript:", "data:")) or len(href) > _LONGEST_LINK
     return "" if useless else href

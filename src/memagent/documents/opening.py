@@ -2,7 +2,7 @@
 
 Text files keep their exact text: only a byte-order mark is dropped, and undecodable bytes become
 U+FFFD and are counted. HTML, PDF, office and e-book files are converted.
-Leaves out: OCR, archives, and anything that has to be fetched.
+Not supported: OCR, archives, and anything that has to be downloaded.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from memagent.documents.markup import markdown_of
 from memagent.documents.paths import find_files, shown
 from memagent.errors import DocumentError
 
-_HELD_BLANK = 64  # blocks of white space that are held back until there is text
+_HELD_BLANK = 64  # blocks of white space held back until text follows
 
 
 class Block(NamedTuple):
@@ -51,7 +51,7 @@ class Document:
     """Several sources read as one text, in order; `skipped` says which files were left out, and why.
 
     The model is shown the title of each source if there are several, or if the document is `titled`.
-    Any number of passes may go over it at the same time, in any threads.
+    Any number of passes may run at the same time, in any threads.
     """
 
     sources: tuple[DocumentFile, ...]
@@ -63,7 +63,7 @@ class Document:
     _converting: Lock = field(default_factory=Lock, init=False, repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Sent to another machine it knows what its files held here, and refuses others."""
+        """Pickle with the prints taken so far, so that another machine refuses files that differ."""
         return _sent, (self.sources, self.skipped, dict(self._prints))
 
     @property
@@ -73,15 +73,15 @@ class Document:
 
     @property
     def text_bytes(self) -> int | None:
-        """The size where it is about that of the text; None where a format hides the text's length."""
+        """The size of the files if it is about that of the text; None if a format hides the text's length."""
         plain = all(source.format == "text" and not source.gzipped for source in self.sources)
         return self.size_bytes if plain else None
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over the bytes of all sources, in order; names do not count.
+        """A SHA-256 of the contents of all sources, in order; names do not count.
 
-        The first call reads all files. Raises `DocumentError` for one that cannot be read.
+        The first call reads all files. Raises `DocumentError` if one cannot be read.
         """
         digest = sha256()
         for number in range(len(self.sources)):
@@ -99,12 +99,12 @@ class Document:
             return True
         try:
             return is_kept(source, self._print(number))
-        except DocumentError:  # raised in its turn
+        except DocumentError:  # raised when the source is read
             return False
 
     def _print(self, number: int) -> Print:
         if number not in self._prints:
-            with self._printing:  # of many readers, one reads the file through
+            with self._printing:  # only one of several readers reads the whole file
                 if number not in self._prints:
                     self._prints[number] = take_print(self.sources[number])
         return self._prints[number]
@@ -120,20 +120,20 @@ class Pass:
     """One pass over the text of a document, and what it found. Iterate it once.
 
     `skipped` says what was left out so far, and why: files of a directory that turned out to be unusable,
-    and pages without text. `replaced` counts, for each source that was begun, the characters that could not
-    be decoded.
+    and pages without text. `replaced` counts, for each source begun so far, the characters that could not be
+    decoded.
     """
 
     def __init__(self, document: Document) -> None:
         self.document = document
         self.skipped: tuple[str, ...] = ()
         self.replaced: dict[str, int] = {}
-        self._number = 0  # of the source that is read
-        self._at_hand = 0  # how many sources are known to need no conversion, or none any more
+        self._number = 0  # of the source being read
+        self._at_hand = 0  # how many of the first sources are known to need no further conversion
         self._stopped = Event()
 
     def __iter__(self) -> Iterator[Block]:
-        """The text in pieces of some 256 KiB at most, a new one for each page.
+        """The text in pieces of at most about 256 KiB, a new one for each page.
 
         Raises `DocumentError` for a file that changed, can no longer be read, cannot be converted, or has no
         text. A file of a directory that cannot be converted or has no text is left out, unless all are.
@@ -162,9 +162,9 @@ class Pass:
             raise failed[0]
 
     def may_convert(self) -> bool:
-        """Whether there is a file to be read that has to be converted first, which may take minutes. Blocks.
+        """Whether a file still to be read must be converted first, which may take minutes. Blocks.
 
-        The files ahead are asked, too: a chunk may go over several.
+        The files ahead are checked too: a chunk may span several.
         """
         sources = self.document.sources
         self._at_hand = max(self._at_hand, self._number)
@@ -173,7 +173,7 @@ class Pass:
         return self._at_hand < len(sources) or not self.document._is_at_hand(self._number)
 
     def close(self) -> None:
-        """Give up: a conversion that is under way is ended. May be called from any thread."""
+        """Stop, and end a conversion that is running. May be called from any thread."""
         self._stopped.set()
 
     def _counted(self, block: Block) -> Block:
@@ -181,7 +181,7 @@ class Pass:
         return block
 
     def _with_text(self, source: DocumentFile, blocks: Iterator[Block]) -> Iterator[Block]:
-        """The blocks. Raises `UnusableError`, before it yields anything, if all are blank."""
+        """The blocks. Raises `NoTextError` before yielding anything if all blocks of a file are blank."""
         blank: list[Block] = []
         for block in blocks:
             if len(blank) < _HELD_BLANK and not block.text.strip():
@@ -198,7 +198,7 @@ class Pass:
             raise NoTextError(f"{source.name} has no text{advice}")
 
     def _texts(self, number: int, source: DocumentFile) -> Iterator[Block]:
-        """The text of a source, as the format wants it read."""
+        """The text of a source, read according to its format."""
         raw = self._bytes(number, source)
         texts = decoded(unpacked(source, raw) if source.gzipped else raw, source.encoding or "utf-8")
         if source.format in PAGED:
@@ -212,7 +212,7 @@ class Pass:
             yield Block(source, text, None)
 
     def _bytes(self, number: int, source: DocumentFile) -> Iterator[bytes]:
-        """The bytes of a source's text: its own, or those that it was converted to."""
+        """The bytes of a source's text: its own, or those of its conversion."""
         if isinstance(source.origin, bytes):
             return iter((source.origin,))
         taken = self.document._print(number)
@@ -221,7 +221,7 @@ class Pass:
         return converted_blocks(source, taken, self.document._converting, self._stopped)
 
     def _paged(self, source: DocumentFile, texts: Iterable[str]) -> Iterator[Block]:
-        """Divide at the form feeds that end pages. Pages without text are counted."""
+        """Split the text at the form feeds that end pages; note a PDF's pages without text in `skipped`."""
         page, empty, begun = 1, 0, False
         for text in texts:
             first, *others = text.split("\f")
@@ -238,11 +238,11 @@ class Pass:
 
 
 def open_document(*paths: str | os.PathLike[str], follow_links: bool = False) -> Document:
-    """Find and look at the files, without reading them through.
+    """Find the files and look at their beginnings, without reading them whole.
 
     Each path is a file, a directory (its files, sorted, hidden ones left out), a glob pattern, or
-    "-" for standard input. A file named twice is read once. `follow_links` also reads what lies outside of a
-    directory but is linked from it.
+    "-" for standard input. A file named twice is read once. With `follow_links`, files outside a directory
+    that are linked from it are read too.
 
     Raises `DocumentError` if nothing is found, a file cannot be read, or a named file is binary or empty.
     """
@@ -284,9 +284,9 @@ def characters_of(source: DocumentFile) -> int:
 
 
 def _kept_input() -> IO[bytes]:
-    """Standard input in a file without a name, which is gone with the process. Raises `DocumentError`."""
+    """Standard input, copied to an unnamed file that vanishes with the process. Raises `DocumentError`."""
     if sys.stdin is None:
-        raise DocumentError("stdin is closed: pipe a text into it, or name a file")
+        raise DocumentError("stdin is closed: pipe text into it, or name a file")
     try:
         kept = tempfile.TemporaryFile()  # noqa: SIM115 the document keeps it
         shutil.copyfileobj(sys.stdin.buffer, kept)
@@ -294,13 +294,13 @@ def _kept_input() -> IO[bytes]:
     except OSError as error:
         why = error.strerror or error
         raise DocumentError(
-            f"stdin cannot be kept while it is read: {why}; have TMPDIR name a folder with room"
+            f"stdin cannot be stored while it is read: {why}; set TMPDIR to a folder with free space"
         ) from error
     return kept
 
 
 def _titled(sources: tuple[DocumentFile, ...]) -> tuple[DocumentFile, ...]:
-    """The sources, each with its path below the folder that holds all of them."""
+    """The sources, each titled with its path relative to the folder that holds all of them."""
     files = [Path(os.path.abspath(it.origin)) for it in sources if isinstance(it.origin, Path)]  # noqa: PTH100
     if not files:
         return sources

@@ -1,6 +1,6 @@
-"""The chunks of a document without their text, and the same chunks again: no token is counted twice.
+"""Outlines, which are chunks without their text, and the same chunks cut again without counting tokens.
 
-An outline takes some hundred bytes a chunk, whatever the chunk's size.
+An outline takes a few hundred bytes a chunk, whatever the chunk's size.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ def outline_of(chunk: Chunk) -> Chunk:
 
 
 def cut_again(blocks: Iterable[Block], outlines: Iterable[Chunk]) -> Iterator[Chunk]:
-    """The chunks of these outlines, which are in order, cut from a new pass over their document.
+    """Cut the chunks of these outlines, given in order, from a new pass over their document.
 
-    About a chunk and a block of text are held at a time. Raises `DocumentError` for a document that is
-    shorter than it was.
+    Holds about one chunk and one block of text at a time. Raises `DocumentError` if the document has become
+    shorter.
     """
-    stream, held, start = iter(blocks), "", 0  # `held` begins at `start` of the document
+    stream, held, start = iter(blocks), "", 0  # `held` begins at offset `start` of the document
     for outline in outlines:
         while start + len(held) < outline.end:
             block = next(stream, None)
             if block is None:
-                raise DocumentError(f"{outline.source} is shorter than it was when it was read first")
+                raise DocumentError(f"{outline.source} is shorter than when it was first read")
             passed = min(max(outline.start - start, 0), len(held))
             held, start = held[passed:] + block.text, start + passed
         yield replace(outline, text=held[outline.start - start : outline.end - start])

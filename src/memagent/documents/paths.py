@@ -1,7 +1,7 @@
 """Find the files that a path, a directory or a pattern stands for.
 
-Links are followed where they are named. Inside a directory, those that lead out of it are left out unless
-asked for, and no folder is walked twice, so that loops end.
+A link that is named is followed. Inside a directory, links that lead out of it are left out unless asked
+for, and no folder is walked twice, so that loops end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _URL = re.compile(r"(?i)[a-z][a-z0-9+.-]+://|https?:/")
 class Found(NamedTuple):
     """A file, and whether it was named (itself or by a pattern) rather than found in a directory.
 
-    `refusal` says why it must not be read; it is empty for one that may.
+    `refusal` says why the file must not be read; it is empty if it may be.
     """
 
     path: Path
@@ -31,7 +31,10 @@ class Found(NamedTuple):
 
 
 def find_files(path: str | os.PathLike[str], follow_links: bool) -> Iterator[Found]:
-    """The files that a path stands for. Raises `DocumentError` for one that stands for none."""
+    """The files that a path stands for.
+
+    Raises `DocumentError` for an invalid path, a URL, and a pattern that matches nothing.
+    """
     text = os.fspath(path)
     given = Path(path)
     if not text or "\0" in text:
@@ -52,17 +55,17 @@ def find_files(path: str | os.PathLike[str], follow_links: bool) -> Iterator[Fou
 
 
 def shown(path: str | os.PathLike[str]) -> str:
-    """A path for people and for JSON: on one line, and without what no encoding has."""
+    """A path for people and for JSON: unprintable characters and lone surrogates are escaped."""
     return "".join(it if it.isprintable() else ascii(it)[1:-1] for it in os.fspath(path))
 
 
 def unreadable(name: str, error: OSError) -> DocumentError:
-    """The error for a file that the system does not let us read."""
+    """The error for a file that the operating system fails to read."""
     return DocumentError(f"{name} cannot be read: {error.strerror or error}")
 
 
 def _walk(top: Path, follow_links: bool, hidden: bool = False) -> Iterator[Found]:
-    """The files below a directory, sorted, without hidden ones; and folders that cannot be listed."""
+    """The files below a directory, sorted, without hidden ones by default; then unlistable folders."""
     closed: list[Path] = []
     inside = _real(top)
     walked: set[Path] = set()
@@ -81,7 +84,7 @@ def _walk(top: Path, follow_links: bool, hidden: bool = False) -> Iterator[Found
             if name.startswith(".") and not hidden:
                 continue
             if path.is_symlink() and not follow_links and not _real(path).is_relative_to(inside):
-                refusal = f"{shown(path)} is a link that leads out of {shown(top)}: `follow_links` reads it"
+                refusal = f"{shown(path)} is a link that leads out of {shown(top)}: set `follow_links`"
                 yield Found(path, named=False, refusal=refusal)
             elif name not in links:
                 yield Found(path, named=False)
@@ -89,7 +92,7 @@ def _walk(top: Path, follow_links: bool, hidden: bool = False) -> Iterator[Found
 
 
 def _real(path: Path) -> Path:
-    """Where a path leads to; `Path.resolve` fails where links go round in a circle."""
+    """Where a path leads; unlike `Path.resolve`, this does not fail on a loop of links."""
     return Path(os.path.realpath(path))
 
 
@@ -116,7 +119,7 @@ def _matching(pattern: Path, follow_links: bool) -> Iterator[Found]:
 
 
 def _matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Whether a path matches a pattern with `**`, name by name; wildcards match no hidden name."""
+    """Whether a path matches a pattern with `**`, name by name; wildcards do not match hidden names."""
     if not pattern:
         return not names
     if pattern[0] == "**":

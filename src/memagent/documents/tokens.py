@@ -8,8 +8,8 @@ from pathlib import Path
 from memagent.errors import SettingsError, extra_hint
 from memagent.types import TokenCounter
 
-# About how many tokens byte-pair tokenizers make of a byte of each kind. A word of Latin letters is one token
-# or two, a digit one; of other scripts, the first byte of a character counts for all of it.
+# About how many tokens byte-pair tokenizers make of a byte of each kind. A word of Latin letters is one
+# or two tokens, a digit one. In other scripts, the first byte of a character counts for all of it.
 _WEIGHTS = (
     (bytes(byte for byte in range(128) if chr(byte).isalpha()), 0.18),
     (b" ", 0.55),
@@ -25,13 +25,13 @@ _SPACES = b" \t\n\v\f\r\x1c\x1d\x1e\x1f\xc2\xe1\xe2\xe3"  # the first bytes of a
 
 
 def estimate_tokens(text: str) -> int:
-    """About how many tokens a text has, for models whose tokenizer is not at hand.
+    """Estimate how many tokens a text has, for models whose tokenizer is not at hand.
 
-    It depends on the text alone, so that a resumed read cuts the same chunks, and is rather too high for
-    modern tokenizers: too small a chunk is only slow.
+    The estimate depends on the text alone, so a resumed read cuts the same chunks. It errs on the high side
+    for modern tokenizers: chunks that are too small only cost time.
     """
     rest, tokens = text.encode("utf-8", "replace"), 0.0
-    for kind, weight in _WEIGHTS:  # as in `_count`, with less to look through each time
+    for kind, weight in _WEIGHTS:  # as in `_count`, with less left to search each time
         left = rest.translate(None, kind)
         tokens += (len(rest) - len(left)) * weight
         rest = left
@@ -39,17 +39,17 @@ def estimate_tokens(text: str) -> int:
 
 
 def fewest_tokens(text: str) -> int:
-    """A number of tokens that a text has at the least, whatever tokenizer counts them.
+    """A lower bound on the number of tokens in a text, whatever the tokenizer.
 
-    None in common use makes one token of two words, of more than 16 characters on average, or of more than
-    three ideographs.
+    No tokenizer in common use makes one token of two words, of more than three ideographs, or of more than
+    16 characters on average.
     """
     raw = text.encode("utf-8", "replace")
     return _fewest(text, raw, words=len(text.split()))
 
 
 def fewest_tokens_at_most(text: str) -> int:
-    """What `fewest_tokens` does not exceed, found several times as fast: each space counts as a word."""
+    """An upper bound on `fewest_tokens`, several times as fast: each space counts as a word."""
     raw = text.encode("utf-8", "replace")
     return _fewest(text, raw, words=1 + _count(raw, _SPACES))
 
@@ -60,14 +60,14 @@ def _fewest(text: str, raw: bytes, words: int) -> int:
 
 
 def _count(raw: bytes, kind: bytes) -> int:
-    """How many bytes are of a kind: to delete them is by far the fastest way to count them."""
+    """How many bytes are of a kind: deleting them is by far the fastest way to count them."""
     return len(raw) - len(raw.translate(None, kind))
 
 
 def load_tokenizer(path: str | Path) -> TokenCounter:
-    """A counter from a Hugging Face `tokenizer.json` (the extra `tokenizers`).
+    """Load a token counter from a Hugging Face `tokenizer.json` (needs the extra `tokenizers`).
 
-    Raises `SettingsError` if the file or the extra is missing.
+    Raises `SettingsError` if the extra is missing, or the file is missing or invalid.
     """
     try:
         from tokenizers import Tokenizer
@@ -83,14 +83,14 @@ def load_tokenizer(path: str | Path) -> TokenCounter:
     tokenizer.no_padding()
 
     def count(text: str) -> int:
-        sendable = text.encode("utf-8", "replace").decode()  # a lone surrogate is refused with an exception
+        sendable = text.encode("utf-8", "replace").decode()  # the library raises on a lone surrogate
         return len(tokenizer.encode_batch_fast([sendable], add_special_tokens=False)[0])
 
     return count
 
 
 def shorten(text: str, limit_tokens: int, count_tokens: TokenCounter) -> str:
-    """The longest beginning of `text` (by bisection) that has at most `limit_tokens` tokens."""
+    """The longest prefix of `text` (by bisection) that has at most `limit_tokens` tokens."""
     if count_tokens(text) <= limit_tokens:
         return text
     fits, over = 0, len(text)

@@ -1,6 +1,6 @@
-"""What completes a chat. `open_engine` makes the one that the settings ask for.
+"""Engines complete chats. `open_engine` opens the one that the settings ask for.
 
-Implementations are imported only when they are used, so that nothing is loaded in vain.
+Each implementation is imported only when it is used.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ __all__ = ["Choice", "ScriptedEngine", "choose", "open_engine"]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which engine the settings mean, and why."""
+    """The engine that the settings select, and why."""
 
     engine: str
     why: str
 
 
 def choose(settings: EngineSettings) -> Choice:
-    """Decide on the engine. Raises `SettingsError` for a model that fits none."""
+    """Choose the engine. Raises `SettingsError` if no engine can use the model."""
     model = settings.model
     if settings.engine != "auto":
         return Choice(settings.engine, f"`engine` is {settings.engine}")
@@ -37,7 +37,7 @@ def choose(settings: EngineSettings) -> Choice:
     if model is None:
         return Choice("llamacpp", "no model and no endpoint are set: the embedded model")
     if model.startswith("hf:"):
-        return Choice("llamacpp", f"{model} is a GGUF of the Hugging Face hub")
+        return Choice("llamacpp", f"{model} is a GGUF on the Hugging Face hub")
     if model.endswith(".gguf"):
         return Choice("llamacpp", f"{model} is a GGUF file")
     if (Path(model) / "config.json").is_file():
@@ -47,28 +47,28 @@ def choose(settings: EngineSettings) -> Choice:
     if settings.api_key:
         return Choice("openai", "an API key is set and the model is not a local file")
     raise SettingsError(
-        f"the model {model!r} is not a .gguf file and not a Hugging Face folder: for OpenAI's models set "
+        f"the model {model!r} is neither a .gguf file nor a Hugging Face folder: for OpenAI's models set "
         "OPENAI_API_KEY, for another endpoint `base_url`; hf:ORG/REPO fetches a GGUF, `engine` transformers "
-        "loads a model of the Hugging Face hub; memagent models lists what is at hand"
+        "loads a model from the Hugging Face hub; memagent models lists what is available"
     )
 
 
 def looks_like_path(model: str) -> bool:
-    """Whether a model's name can only be meant as a path: such a one is not sent to an endpoint."""
+    """Whether a model's name can only be a path; such a name is not sent to an endpoint."""
     return model.startswith((".", "~", os.sep)) or Path(model).exists()
 
 
 def is_missing_path(model: str) -> bool:
-    """Whether a model's name is meant as a path, and nothing is there: few endpoints list such a one."""
+    """Whether a model's name looks like a path to a missing file; few endpoints list such a name."""
     meant = model.startswith((".", "~", os.sep)) or model.endswith(".gguf")
     return meant and not Path(model).expanduser().exists()
 
 
 @asynccontextmanager
 async def open_engine(settings: EngineSettings | None = None) -> AsyncIterator[Engine]:
-    """The engine that the settings ask for; it is closed at the end of the `async with`.
+    """Open the engine that the settings ask for, and close it at the end of the `async with`.
 
-    Raises `SettingsError` or `EngineError` with the next thing to do.
+    Raises `SettingsError` or `EngineError`; the message says what to do next.
     """
     settings = settings or EngineSettings()
     engine = await _opened(choose(settings).engine, settings)

@@ -1,6 +1,6 @@
-"""A LoRA adapter that a model is used with: a GGUF file (llama.cpp) or a PEFT folder (transformers).
+"""LoRA adapters: a GGUF file, or a PEFT folder (transformers only).
 
-Adapters are found here, named for the record, and looked into when they do not fit.
+This module finds an adapter, names it for the record, and says why one does not fit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ READER = Path(__file__).with_name("reader.gguf")
 """The LoRA of the default reader: the embedded model, trained to read. See docs/results.md."""
 
 BUDGETS = "memagent."
-"""What the keys of a GGUF adapter begin with that hold the budgets it was trained with."""
+"""The prefix of the keys in a GGUF adapter that hold the budgets it was trained with."""
 
 _PEFT_CONFIG = "adapter_config.json"
 _PEFT_TOML = "memagent.toml"
@@ -43,17 +43,17 @@ class _Budgets(StrictModel):
 
 
 class _Told(StrictModel):
-    """What stands beside an adapter, but for its templates."""
+    """The TOML file beside an adapter, without its templates."""
 
     workflow: str | None = None
     budgets: _Budgets = Field(default_factory=_Budgets)
 
 
 def adapter_of(settings: EngineSettings, engine: str) -> Path | None:
-    """Where the adapter is that an engine is to use, or None without one.
+    """The path of the adapter that an engine should use, or None.
 
-    The embedded model has its own, which is used if no other is named. Raises `SettingsError` for an
-    adapter that is not there, or that the engine cannot take.
+    The embedded model uses its own adapter unless the settings name another. Raises `SettingsError` for an
+    adapter that does not exist, or that the engine cannot use.
     """
     if settings.adapter == NO_ADAPTER:
         return None
@@ -64,7 +64,7 @@ def adapter_of(settings: EngineSettings, engine: str) -> Path | None:
     if engine == "openai":
         raise SettingsError(
             f"the adapter {path} cannot be sent to an endpoint: load it where the model is served, "
-            "and name what it is served as with `model`"
+            "and set `model` to the name it is served under"
         )
     if not is_folder and not path.is_file():
         raise SettingsError(
@@ -73,13 +73,13 @@ def adapter_of(settings: EngineSettings, engine: str) -> Path | None:
     if engine == "llamacpp" and is_folder:
         raise SettingsError(
             f"the adapter {path} is a PEFT folder, llama.cpp takes a GGUF adapter: "
-            "set `engine` to transformers, or export it anew with `to` gguf-adapter"
+            "set `engine` to transformers, or export it again with `to` gguf-adapter"
         )
     return path
 
 
 def name_with(model: str, adapter: Path | None) -> str:
-    """What a model is called with its adapter on: by the content of the adapter, as names are used again."""
+    """The model's name with its adapter, identified by a digest of its content, since names are reused."""
     if adapter is None:
         return model
     files = [adapter / name for name in _PEFT_FILES] if adapter.is_dir() else [adapter]
@@ -91,11 +91,11 @@ def name_with(model: str, adapter: Path | None) -> str:
 
 
 def trained_with(adapter: Path | None) -> Trained:
-    """What an adapter was trained to read with, as it says itself; nothing where it does not.
+    """The budgets, workflow and templates that an adapter says it was trained with; empty if it says nothing.
 
-    Budgets stand in a GGUF adapter's header. Templates and the workflow stand in a TOML file beside it: for
-    `reader.gguf` that is `reader.toml`, for a PEFT folder `memagent.toml` in it; budgets may stand there too.
-    Raises `SettingsError` for a TOML file that cannot be read, and for what cannot be meant.
+    The header of a GGUF adapter holds its budgets. A TOML file holds the workflow and the templates, and may
+    hold budgets, which then take precedence: `reader.toml` beside `reader.gguf`, or `memagent.toml` in a PEFT
+    folder. Raises `SettingsError` for a TOML file that cannot be read, and for invalid values.
     """
     if adapter is None:
         return Trained()
@@ -105,13 +105,13 @@ def trained_with(adapter: Path | None) -> Trained:
     table: dict[str, object] = {name: told.pop(name) for name in ("workflow", "budgets") if name in told}
     found = build(_Told, table, str(beside))
     if told and not found.workflow:
-        raise SettingsError(f"{beside}: there are templates, but no workflow that they are for: add one")
+        raise SettingsError(f"{beside}: there are templates, but no workflow for them: add one")
     budgets = in_header.model_dump(exclude_none=True) | found.budgets.model_dump(exclude_none=True)
     return Trained(budgets, workflow=found.workflow, templates=told)
 
 
 def write_trained(adapter: Path, trained: Trained) -> None:
-    """Write what an adapter was trained with where `trained_with` finds it; nothing for nothing.
+    """Write what an adapter was trained with where `trained_with` finds it; if it is empty, write no file.
 
     Raises `OSError`.
     """
@@ -124,7 +124,7 @@ def write_trained(adapter: Path, trained: Trained) -> None:
 
 
 def trained_file(adapter: Path) -> Path:
-    """Where it stands what an adapter was trained with."""
+    """The TOML file that says what an adapter was trained with."""
     return adapter / _PEFT_TOML if adapter.is_dir() else adapter.with_suffix(".toml")
 
 
@@ -132,22 +132,22 @@ def _header_budgets(adapter: Path) -> dict[str, int]:
     try:
         numbers = dict(whole_numbers(adapter))
     except (OSError, ValueError, KeyError, struct.error):
-        return {}  # llama.cpp refuses the file as well, and `misfit` has the reason
+        return {}  # llama.cpp refuses the file too, and `misfit` says why
     return {key.removeprefix(BUDGETS): value for key, value in numbers.items() if key.startswith(BUDGETS)}
 
 
 def misfit(adapter: Path, model: Path) -> str | None:
-    """Why a GGUF adapter cannot be used with a GGUF model, or None if nothing speaks against it.
+    """Why a GGUF adapter cannot be used with a GGUF model, or None if it can.
 
-    llama.cpp refuses such an adapter as well, but keeps the reason to itself. Raises what the `gguf`
-    package raises for a damaged model.
+    llama.cpp refuses such an adapter too, but does not say why. Raises whatever the `gguf` package raises
+    for a damaged model.
     """
     from gguf import GGUFReader
 
     try:
         lora = GGUFReader(adapter)
     except Exception:  # noqa: BLE001 - the reader raises whatever a broken file leads it to
-        return "it is no GGUF file, or a damaged one: export it anew"
+        return "it is not a GGUF file, or is damaged: export it again"
     if (kind := _text(lora, "general.type")) != "adapter":
         return f"its type is {kind or 'model'}, not adapter: name a model with `model`"
     base = GGUFReader(model)

@@ -1,7 +1,6 @@
-"""Spread reads over a Ray cluster (the extra `ray`): an actor with an engine on each node, work dealt out.
+"""Spread reads over a Ray cluster (the extra `ray`): one actor with its own engine on each node.
 
-Every node needs memagent, and sees the files that the command names. Leaves out: continuing when a node is
-lost.
+Every node needs memagent and access to the files that the command names. Losing a node ends the run.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _CONNECT_SECONDS = 5.0
 Item = TypeVar("Item")
 
 Do = Callable[[Engine, Any], Awaitable[Any]]
-"""What a node does with an item of work."""
+"""Does one item of work on a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +36,23 @@ class Nodes:
     actors: list[Any]
 
     def deal(self, calls: int, calls_an_item: int = 1) -> Dealer:
-        """Deal out items of so many calls, so that `calls` are in flight on each node."""
+        """Deal out items of `calls_an_item` calls each, so that each node has `calls` in flight."""
         return Dealer(self, self.actors * ceil(calls / calls_an_item))
 
 
 class Dealer:
-    """Hands each item of work to the node that is free for it."""
+    """Hands each item of work to a free node."""
 
     def __init__(self, nodes: Nodes, slots: list[Any]) -> None:
         self._nodes = nodes
         self.size = len(slots)
-        """How many items may be under way."""
+        """How many items may be in progress at once."""
         self._free: asyncio.Queue[Any] = asyncio.Queue()
         for actor in slots:
             self._free.put_nowait(actor)
 
     async def __call__(self, item: object) -> Any:
-        """What the work on an item comes to. Raises what it raised there, `EngineError` for a lost node."""
+        """Do an item and return its result. Raises what it raised there, `EngineError` for a lost node."""
         actor = await self._free.get()
         try:
             return await _outcome(self._nodes.ray, actor.do.remote(item))
@@ -81,7 +80,7 @@ class Dealer:
 async def run_on(
     dealer: Dealer, items: Iterable[Item] | AsyncIterable[Item], take: Callable[[Any], Awaitable[None]]
 ) -> None:
-    """Have all items done, and give `take` what each comes to."""
+    """Do all items, and pass each result to `take`."""
 
     async def deal(item: Item) -> None:
         await take(await dealer(item))
@@ -92,7 +91,7 @@ async def run_on(
 
 
 async def _outcome(ray: Any, call: Any) -> Any:
-    """What a call to an actor comes to, its errors as they were raised there."""
+    """The result of a call to an actor; errors are raised as they were raised there."""
     try:
         return await call
     except ray.exceptions.RayTaskError as error:
@@ -102,23 +101,23 @@ async def _outcome(ray: Any, call: Any) -> Any:
 
 
 class Node:
-    """What runs on a node: an engine of its own, and `do` with one item after another."""
+    """The actor on a node: it has its own engine, and `do` may run for several items at once."""
 
     def __init__(self, settings: EngineSettings, work: Do) -> None:
         self.settings, self.work = settings, work
         self.stack = AsyncExitStack()
 
     async def open(self) -> None:
-        """Open the engine, once."""
+        """Open the engine. Call this once."""
         self.engine: Engine = await self.stack.enter_async_context(open_engine(self.settings))
 
     async def do(self, item: object) -> Any:
-        """What the work on an item comes to."""
+        """Do an item of work and return its result."""
         return await self.work(self.engine, item)
 
 
 def connect(address: str, settings: EngineSettings, work: Do) -> Nodes:
-    """An actor on each node of the cluster. Raises `SettingsError` without the extra or the cluster."""
+    """Start an actor on each node of the cluster. Raises `SettingsError` without the extra or the cluster."""
     try:
         ray = importlib.import_module("ray")
     except ImportError as error:
@@ -134,7 +133,7 @@ def connect(address: str, settings: EngineSettings, work: Do) -> Nodes:
 
 
 def _actors(ray: Any, settings: EngineSettings, work: Do) -> list[Any]:
-    """One actor on each node that computes; a model that runs there gets the node's GPUs."""
+    """One actor on each live node with CPUs; if the model runs in the actor, it gets the node's GPUs."""
     affinity = importlib.import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
     remote = ray.remote(Node)
     embedded = choose(settings).engine != "openai"

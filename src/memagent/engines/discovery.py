@@ -1,7 +1,7 @@
-"""Model servers on this machine: which of the usual ones listen, and which of their models can chat.
+"""Find the usual model servers on this machine, and those of their models that can chat.
 
-They are looked for on the loopback interface alone, side by side, within half a second. What answers there
-must list models as OpenAI's API does: any other web server is passed over.
+The search tries their ports on the loopback interface, all at once and within half a second. A server must
+list its models as OpenAI's API does; any other web server is ignored.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from memagent.errors import EngineError, SettingsError
 from memagent.settings import EngineSettings
 
 SECONDS = 0.5
-"""How long all of the looking takes at most."""
+"""The time limit of the whole search."""
 
 _MOST_BYTES = 2**20
 _LOAD_SECONDS = 600.0
-_LEAST_WINDOW_TOKENS = 2048  # what Ollama gives a model where it does not tell: it cuts what is longer
+_LEAST_WINDOW_TOKENS = 2048  # assumed where Ollama does not say: it cuts longer prompts
 _MOST_ASKED = 32
 
-# Models that turn texts into vectors, or sort them: no server says so in OpenAI's list.
+# Models for embedding, reranking or speech rather than chat: OpenAI's list does not mark them.
 _NO_CHAT = re.compile(
     r"embed|rerank|(?:^|[-_/.])(?:bge|gte|e5|minilm|mpnet|sbert|bert|colbert|whisper|tts|clip|siglip)(?:[-_/.:]|$)"
     r"|all-minilm|paraphrase-|nomic-bert",
@@ -38,7 +38,7 @@ _NO_CHAT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a server of a kind listens by default."""
+    """A kind of server and its default port."""
 
     name: str
     port: int
@@ -55,12 +55,12 @@ PLACES = (
     Place("llama.cpp", 8080),
     Place("vLLM", 8000),
 )
-"""In the order in which they are preferred."""
+"""In order of preference."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundServer:
-    """A model server that was found, its models that can chat, and their windows where it tells them."""
+    """A model server that was found, its models that can chat, and their windows if it reports them."""
 
     place: Place
     models: tuple[str, ...]
@@ -69,17 +69,16 @@ class FoundServer:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What was found, and the places where something listens that did not answer in time."""
+    """The servers found, and the places where something listens but did not answer in time."""
 
     servers: tuple[FoundServer, ...] = ()
     silent: tuple[Place, ...] = ()
 
 
 async def look_around(places: Sequence[Place] | None = None, seconds: float | None = None) -> Search:
-    """The model servers on this machine, those at `places` or at the usual ones, in their order."""
-    endpoints = [
-        (place, _endpoint(place)) for place in places or PLACES
-    ]  # what is loaded for them takes a while
+    """Find the model servers on this machine at `places`, by default `PLACES`, in that order."""
+    # Created before the clock starts, since they load modules, which takes a while.
+    endpoints = [(place, _endpoint(place)) for place in places or PLACES]
     asked = {asyncio.ensure_future(_server_at(place, endpoint)): place for place, endpoint in endpoints}
     done, late = await asyncio.wait(asked, timeout=SECONDS if seconds is None else seconds)
     for task in late:
@@ -90,7 +89,7 @@ async def look_around(places: Sequence[Place] | None = None, seconds: float | No
 
 
 async def _server_at(place: Place, endpoint: Endpoint) -> FoundServer | None:
-    """The server at a place; None for nothing, and for what is none of ours."""
+    """The server at a place; None if there is none, or none with a model that can chat."""
     try:
         listed = await _json(endpoint, "models")
         entries = listed.get("data") if listed.get("object") == "list" else None
@@ -114,7 +113,7 @@ async def _server_at(place: Place, endpoint: Endpoint) -> FoundServer | None:
 async def _told(
     place: Place, endpoint: Endpoint, models: list[str]
 ) -> tuple[dict[str, bool], dict[str, int]]:
-    """What the server's own pages tell: of models whether they complete chats, and of some the window."""
+    """Ask the server's own API which models complete chats, and for the windows of some."""
     chats: dict[str, bool] = {}
     windows: dict[str, int] = {}
     if place.name == "Ollama":
@@ -135,7 +134,7 @@ async def _told(
 
 
 async def _json(endpoint: Endpoint, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The JSON object that a page holds; an empty one for all that is none."""
+    """The JSON object at `path`; an empty one for anything else."""
     try:
         if body is None:
             reply = await endpoint.get(path, _MOST_BYTES, _LOAD_SECONDS)
@@ -152,9 +151,9 @@ def _endpoint(place: Place) -> Endpoint:
 
 
 def wanted(settings: EngineSettings) -> bool:
-    """Whether the settings leave it open which model is meant, so that it is worth looking around.
+    """Whether the settings leave the model open, so that a search is worthwhile.
 
-    A model that is named is looked for by that name, unless it is a file, or hosted: there is an API key.
+    A named model is looked for by its name, unless it is a file or an API key shows that it is hosted.
     """
     if not settings.discover or settings.engine != "auto" or settings.base_url:
         return False
@@ -165,7 +164,7 @@ def wanted(settings: EngineSettings) -> bool:
 
 
 def chosen(search: Search, model: str | None) -> tuple[FoundServer, str] | None:
-    """The first server that has the model, or any if none is named; and the model's name there."""
+    """The first server with the model, or with any if none is named; and the model's name there."""
     for server in search.servers:
         if model is None:
             return server, server.models[0]
@@ -177,8 +176,8 @@ def chosen(search: Search, model: str | None) -> tuple[FoundServer, str] | None:
 async def settings_for(server: FoundServer, model: str, settings: EngineSettings) -> EngineSettings:
     """The settings to read with a model of a server that was found; the user's key is not sent there.
 
-    Ollama cuts what is longer than its window, and does not say so: it is asked for the window, for which it
-    loads the model. Raises `SettingsError` if it does not load it.
+    Ollama silently cuts prompts that exceed its window, so it is asked for the window, which makes it load
+    the model. Raises `SettingsError` if it does not load it.
     """
     window = settings.window_tokens or server.windows.get(model)
     if window is None and server.place.name == "Ollama":
@@ -189,7 +188,7 @@ async def settings_for(server: FoundServer, model: str, settings: EngineSettings
 
 
 async def _ollama_window(place: Place, model: str) -> int:
-    """The window that Ollama gives a model; the least that it ever gave where it does not tell."""
+    """The window that Ollama gives a model; its smallest default where it does not say."""
     endpoint = _endpoint(place)
     try:
         loaded = await _json(endpoint, "../api/generate", {"model": model, "stream": False})

@@ -1,6 +1,6 @@
-"""HTTP to one OpenAI-compatible endpoint: bounded in time and in bytes, each failure with its cause.
+"""HTTP to one OpenAI-compatible endpoint, bounded in time and bytes; each failure names its cause.
 
-Leaves out: retries and what replies mean, which are `openai.py`'s.
+Retries and the meaning of replies are left to `openai.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from memagent.errors import EngineError, SettingsError, without_secrets
 
 DEFAULT_URL = "https://api.openai.com/v1"
 CONCURRENCY = 16
-"""The requests in flight where nothing else is set."""
+"""The default limit on requests in flight."""
 
 _MOST_REDIRECTS = 3
 _MOST_PORT = 65_535
@@ -33,10 +33,10 @@ _MOST_PORT = 65_535
 class Connection:
     """How to talk to an endpoint.
 
-    `concurrency` bounds the requests in flight; `retries` is how often a failed call is tried
-    again; `extra` goes into every request's body (a server's own sampling options, for instance);
-    `record` asks for token ids and log-probabilities, which strict endpoints refuse; `verbatim` takes
-    an empty reply or an unfinished thought as the model's own word; `direct` ignores proxies.
+    `concurrency` bounds the requests in flight; `retries` is how often a failed call is retried; `extra` is
+    added to every request's body (a server's own sampling options, for instance); `record` asks for token ids
+    and log-probabilities, which strict endpoints refuse; `verbatim` accepts an empty reply or an unfinished
+    thought as the model's output; `direct` ignores proxies.
     """
 
     base_url: str | None = None
@@ -52,12 +52,12 @@ class Connection:
 
 
 class UnreachableError(EngineError):
-    """Nothing at the address speaks HTTP to us: not running, not known, not trusted, or moved."""
+    """No usable endpoint at the address: not running, unknown host, untrusted certificate, or moved."""
 
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """A reply whose body comes piece by piece."""
+    """A reply whose body arrives in pieces."""
 
     status: int
     media_type: str
@@ -66,7 +66,7 @@ class Streamed:
 
 
 class Endpoint:
-    """The connections to one address; `url` is how it may be shown.
+    """The connections to one address; `url` is the address without its secrets.
 
     Raises `SettingsError` for an address, proxy or certificate file that cannot be used.
     """
@@ -94,7 +94,7 @@ class Endpoint:
         return "Authorization" in self._headers
 
     async def get(self, path: str, most_bytes: int, seconds: float) -> HttpReply:
-        """What the page at `path` says; as `post`."""
+        """Get `path`; limits and errors are those of `post`."""
         return await self._send(
             httpx2.Request("GET", self._at(path), headers=self._headers), most_bytes, seconds
         )
@@ -102,15 +102,15 @@ class Endpoint:
     async def post(self, path: str, body: bytes, most_bytes: int, seconds: float) -> HttpReply:
         """Post JSON to a path below the address, and read at most `most_bytes` within `seconds`.
 
-        Raises `TransientError` for a connection that fails, a reply that is late or longer, and
-        `UnreachableError` where trying again is in vain.
+        Raises `TransientError` for a failed connection and for a reply that is too late or too long, and
+        `UnreachableError` where a retry is pointless.
         """
         request = httpx2.Request("POST", self._at(path), headers=self._posted, content=body)
         return await self._send(request, most_bytes, seconds)
 
     @asynccontextmanager
     async def stream(self, path: str, body: bytes, seconds: float) -> AsyncIterator[Streamed]:
-        """Post JSON and have the reply as it comes, each piece of it within `seconds`.
+        """Post JSON and yield the reply as it arrives, each piece within `seconds`.
 
         Raises as `post` does; redirects are not followed.
         """
@@ -143,7 +143,7 @@ class Endpoint:
                 async with asyncio.timeout(seconds):
                     piece = await anext(pieces, None)
             except TimeoutError as error:
-                raise TransientError(f"the reply stopped for {seconds:g} s") from error
+                raise TransientError(f"the reply stalled for {seconds:g} s") from error
             except (httpx2.HTTPError, OSError, ExceptionGroup) as error:
                 raise self._failure(error) from error
             if piece is None:
@@ -172,7 +172,7 @@ class Endpoint:
                         request = self._redirected(request, response)
                     finally:
                         await response.aclose()
-            raise UnreachableError(f"{self.url} redirects in a circle: check `base_url`")
+            raise UnreachableError(f"{self.url} redirects too often: check `base_url`")
         except TimeoutError as error:
             raise TransientError(f"no reply within {seconds:g} s") from error
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ExceptionGroup) as error:
@@ -184,26 +184,26 @@ class Endpoint:
             pieces.append(piece)
             size += len(piece)
             if size > most_bytes:
-                raise TransientError(f"the reply is longer than {most_bytes:,} bytes, the most it may have")
+                raise TransientError(f"the reply is longer than {most_bytes:,} bytes, the limit")
         return HttpReply(response.status_code, b"".join(pieces), response.headers.get("retry-after", ""))
 
     def _redirected(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Request:
-        """The same request at the address that the endpoint names, if that is on the same host."""
+        """The request that follows a redirect, if it stays on the same host."""
         follow = response.next_request
         if follow and follow.method == request.method and _origin(follow.url) == _origin(request.url):
             return follow
         there = brief(str(follow.url if follow else response.headers.get("location", "")))
         raise UnreachableError(
             f"{self.url} redirects to {there}: not followed, as the key and the document would go there; "
-            "if that is the endpoint, name it with `base_url`"
+            "if that is the endpoint, set `base_url` to it"
         )
 
     def _failure(self, error: Exception) -> TransientError | UnreachableError:
-        """What a failed connection means."""
+        """The error to raise for a failed connection."""
         causes = list(_causes(error))
         if isinstance(error, httpx2.ConnectTimeout):
             seconds = self.connection.connect_seconds
-            return TransientError(f"no connection to {self.url} within {seconds:g} s", unreachable=True)
+            return TransientError(f"could not connect to {self.url} within {seconds:g} s", unreachable=True)
         if not isinstance(error, httpx2.ConnectError):
             return TransientError(f"the connection broke ({brief(_named(error))})")
         if tls := next((it for it in causes if isinstance(it, ssl.SSLError)), None):
@@ -218,7 +218,7 @@ class Endpoint:
 
 
 def is_loopback(url: str | None) -> bool:
-    """Whether an address is this machine's own: no proxy can reach it, and none shall see what goes there."""
+    """Whether an address is this machine's own, which no proxy can reach and none should see."""
     host = _address(url).host if url else ""
     with suppress(ValueError):
         return ip_address(host).is_loopback
@@ -226,7 +226,7 @@ def is_loopback(url: str | None) -> bool:
 
 
 def _address(url: str) -> httpx2.URL:
-    """The address, if requests can be sent there. Raises `SettingsError`."""
+    """Parse an address. Raises `SettingsError` if requests cannot be sent to it."""
     try:
         found = httpx2.URL(url)
         if found.scheme not in ("http", "https") or not found.host:
@@ -235,18 +235,18 @@ def _address(url: str) -> httpx2.URL:
             raise ValueError(f"there is no port {found.port}")
     except (httpx2.InvalidURL, ValueError) as error:
         raise SettingsError(
-            f"base_url is {brief(url)!r}, which is no address ({brief(str(error))}): "
+            f"base_url is {brief(url)!r}, which is not a valid address ({brief(str(error))}): "
             "write it as http://localhost:8000/v1"
         ) from error
     return found
 
 
 def _client(connection: Connection, scheme: str) -> httpx2.AsyncClient:
-    """The HTTP client. Raises `SettingsError` for what the environment asks for and cannot be had."""
+    """The HTTP client. Raises `SettingsError` if the environment's proxy or certificates cannot be used."""
     calls = connection.concurrency
     try:
-        # Certificates take a while to load; without TLS none are needed, and none trusted. SSL_CERT_FILE
-        # counts even where the proxies of the environment do not.
+        # Loading certificates takes a while, so without TLS none are loaded. SSL_CERT_FILE counts even where
+        # the environment's proxies do not.
         tls = httpx2.create_ssl_context() if scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         return httpx2.AsyncClient(
             timeout=httpx2.Timeout(None, connect=connection.connect_seconds),
@@ -275,11 +275,11 @@ def _client(connection: Connection, scheme: str) -> httpx2.AsyncClient:
 def _about_tls(url: str, error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
-            f"the certificate of {url} is not trusted ({error.verify_message}): name your authority's "
-            "certificates with SSL_CERT_FILE"
+            f"the certificate of {url} is not trusted ({error.verify_message}): set SSL_CERT_FILE to "
+            "your authority's certificates"
         )
     reason = (error.reason or str(error)).replace("_", " ").lower()
-    return f"no TLS connection to {url} ({reason}): does it speak https, or is it http://?"
+    return f"could not open a TLS connection to {url} ({reason}): does it speak https, or is it http://?"
 
 
 def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
@@ -287,7 +287,7 @@ def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, and what led to it."""
+    """The error and the chain of its causes."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

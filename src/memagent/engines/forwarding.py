@@ -1,4 +1,4 @@
-"""Pass a chat completion through: its body to the endpoint as it is, the bytes of the reply back."""
+"""Pass a chat completion through: forward its body to the endpoint, and stream back the reply's bytes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from memagent.errors import EngineError
 
 @dataclass(frozen=True, slots=True)
 class Forwarded:
-    """A reply as it comes in: its media type and its bytes."""
+    """A reply as it arrives: its media type and its bytes."""
 
     media_type: str
     pieces: AsyncIterator[bytes]
 
 
 class RefusedError(EngineError):
-    """The endpoint refused what was forwarded, in the words of `refusal`."""
+    """The endpoint refused a forwarded request; `refusal` holds its words."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.message)
@@ -32,7 +32,7 @@ class Forwards(Protocol):
     """An engine that can pass requests through."""
 
     def forward(self, body: Mapping[str, Any]) -> AbstractAsyncContextManager[Forwarded]:
-        """Post a chat completion, streamed or not. It is tried once: its client may try again.
+        """Post a chat completion, streamed or not. It is tried only once, since the client may retry.
 
         Raises `ContextOverflowError`, `RefusedError`, or `EngineError` where there was no reply.
         """

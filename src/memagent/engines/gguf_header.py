@@ -1,4 +1,4 @@
-"""The beginning of a GGUF file, read without the vocabulary that the `gguf` package parses first."""
+"""Read numbers from a GGUF file's header, without parsing the vocabulary as the `gguf` package does."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def trained_window(path: Path) -> int | None:
 
 
 def whole_numbers(path: Path) -> Iterator[tuple[str, int]]:
-    """The keys of a GGUF's header that hold a whole number, with it, in their order.
+    """The integer fields of a GGUF's header as key and value, in file order.
 
-    The `gguf` package would take longer for that than llama.cpp to load a small model. Raises `OSError`,
-    and `ValueError`, `KeyError` or `struct.error` for a file that is not a GGUF.
+    The `gguf` package would take longer for this than llama.cpp takes to load a small model. Raises
+    `OSError`, and `ValueError`, `KeyError` or `struct.error` for a file that is not a GGUF.
     """
     with path.open("rb") as file:
         if file.read(4) != b"GGUF":
@@ -38,7 +38,7 @@ def whole_numbers(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def _skip(file: BinaryIO, kind: int, count: int = 1) -> None:
-    """Pass over `count` values of a GGUF type."""
+    """Skip `count` values of a GGUF type."""
     if kind in _SIZES:
         file.seek(_SIZES[kind] * count, os.SEEK_CUR)
         return

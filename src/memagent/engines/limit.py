@@ -1,4 +1,4 @@
-"""Engines that allow so much and then fail: bounds on what a read, or a run of many, may cost."""
+"""Engines that fail once a limit is reached: bounds on what a read, or a run of many, may cost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CallLimit:
         self.calls = self.left = calls
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        """As the engine does, while calls are left."""
+        """Complete the chat, while calls are left."""
         if self.left == 0:
             calls = (
                 "one call of `max_calls` is" if self.calls == 1 else f"{self.calls} calls of `max_calls` are"
@@ -35,9 +35,9 @@ class CallLimit:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """What a run may cost at most: tokens in and out together, and money at the user's prices.
+    """The most that a run may spend: prompt and completion tokens together, and money at the user's prices.
 
-    Raises `SettingsError` for a limit of money without prices.
+    Raises `SettingsError` for a limit that is not above 0, and for a cost limit without prices.
     """
 
     prices: ReadSettings
@@ -55,11 +55,11 @@ class Spending:
             )
 
     def limited(self, engine: Engine) -> Engine:
-        """The engine, within these limits."""
+        """The engine, wrapped in these limits if any are set."""
         return engine if self.max_tokens is None and self.max_cost is None else SpendingLimit(engine, self)
 
     def exceeded(self, tokens: int, cost: float) -> str:
-        """Which limit so much would exceed, or "" for none."""
+        """The limit that this total would exceed, or "" for none."""
         if self.max_tokens is not None and tokens > self.max_tokens:
             return f"`max_tokens` {self.max_tokens}"
         if self.max_cost is not None and cost > self.max_cost:
@@ -68,11 +68,11 @@ class Spending:
 
 
 class SpendingLimit:
-    """Passes calls on to `engine` while the prompt and the longest reply fit into what is left.
+    """Passes calls on to `engine` while the prompt and the longest possible reply fit into what is left.
 
-    A call that would not fit waits for those in flight, which may take less than they might; where none is
-    in flight, it raises `SpendingLimitError`. Prompts are counted by the engine's model: the limit holds as
-    exactly as that counts. What an endpoint does not count is taken at its most.
+    A call that does not fit waits for those in flight, which may use less than was set aside for them; if
+    none are in flight, it raises `SpendingLimitError`. Prompts are counted by the engine's model, so the
+    limit is as exact as its count. If an endpoint reports no usage, all that was set aside counts as spent.
     """
 
     def __init__(self, engine: Engine, limits: Spending) -> None:
@@ -83,7 +83,7 @@ class SpendingLimit:
         self._ended = asyncio.Condition()
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        """As the engine does, while there is room."""
+        """Complete the chat, while there is room."""
         texts = [message.content for message in messages]
         prompt_tokens = await asyncio.to_thread(lambda: sum(map(self.model.count_tokens, texts)))
         most = Usage(prompt_tokens, sampling.max_tokens)

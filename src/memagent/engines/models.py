@@ -1,4 +1,4 @@
-"""The list of models that an endpoint serves, as different servers write it."""
+"""Read an endpoint's list of models, in the forms that different servers use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_WINDOW_TOKENS = 2**31
 
 
 def read_models(reply: HttpReply, url: str) -> dict[str, Mapping[str, Any]]:
-    """The models by name. Raises `UnreachableError` for a web page, `EngineError` if it is no list."""
+    """The models by name. Raises `UnreachableError` for a web page, `EngineError` if it is not a list."""
     if is_page(reply.text):
         raise UnreachableError(about_a_page(url))
     sent = parse_json(reply, url)
@@ -29,7 +29,7 @@ def read_models(reply: HttpReply, url: str) -> dict[str, Mapping[str, Any]]:
 
 
 def window_of(entry: Mapping[str, Any]) -> int | None:
-    """The window of a listed model in tokens: vLLM and SGLang say `max_model_len`, others other words."""
+    """The window of a listed model in tokens; vLLM and SGLang call it `max_model_len`, others differ."""
     meta = entry.get("meta")
     told = [entry.get("max_model_len"), entry.get("context_length")]
     told += [meta.get("n_ctx")] if isinstance(meta, dict) else []

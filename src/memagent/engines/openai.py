@@ -1,6 +1,6 @@
-"""Any OpenAI-compatible chat endpoint: vLLM, SGLang, Ollama, llama.cpp, hosted ones.
+"""The engine for any OpenAI-compatible chat endpoint: vLLM, SGLang, Ollama, llama.cpp, hosted ones.
 
-Each call is tried until its reply is usable: `replies.py` judges that, `endpoint.py` does the HTTP.
+Calls are retried until the reply is usable: `replies.py` judges that, `endpoint.py` does the HTTP.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ _LONGEST_DELAY_SECONDS = 30.0
 _LONGEST_RETRY_AFTER_SECONDS = 300.0
 _BETWEEN_WARNINGS_SECONDS = 30.0
 
-# A token of a reply is some 4 bytes, 12 if it is escaped; a thought may come beside it, twice.
+# A token of a reply takes some 4 bytes, 12 if escaped; a thought may come with it, sent twice.
 _REPLY_BYTES, _BYTES_PER_TOKEN = 256 * 1024, 256
 _RECORDED_BYTES_PER_TOKEN = 1024
-# Less than this share of a prompt's words, and so many tokens less, and the server has not read all of it.
+# A server has dropped part of a prompt if it read less than this share of its fewest tokens, less so many.
 _LEAST_SHARE_READ, _LEAST_DROPPED_TOKENS = 0.9, 64
 _PAGE_BYTES, _PAGE_TRIES, _LIST_SECONDS = 16 * 2**20, 3, 10.0
 
 _T = TypeVar("_T")
 
 Prepare = Callable[[tuple[Message, ...]], Awaitable[None]]
-"""What is done with a prompt before it is sent."""
+"""Called with a prompt before it is sent."""
 
 
 class OpenAIEngine:
@@ -78,7 +78,7 @@ class OpenAIEngine:
         self._next_warning = 0.0
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        """Complete the chat, trying again with growing, jittered pauses while failures may pass.
+        """Complete the chat, retrying transient failures with growing, jittered pauses.
 
         Raises `ContextOverflowError` for a prompt longer than the window, else `EngineError`.
         """
@@ -121,7 +121,7 @@ class OpenAIEngine:
         return RefusedError(refusal)
 
     async def post(self, path: str, body: Mapping[str, Any], seconds: float | None = None) -> str:
-        """Post to another of the server's pages (`..` is above the address); returns its text.
+        """Post to another path on the server (`..` leads above the base address); returns the reply's text.
 
         Raises `EngineError` with the server's own words.
         """
@@ -134,9 +134,9 @@ class OpenAIEngine:
         return await self._retried(once, _PAGE_TRIES)
 
     async def served_models(self) -> dict[str, Mapping[str, Any]]:
-        """The models that the endpoint lists, by name; none if it has no such list.
+        """The models that the endpoint lists, by name; empty if it has no such list.
 
-        Raises `UnreachableError` if there is no endpoint, else `EngineError` if it does not tell.
+        Raises `UnreachableError` if there is no endpoint, else `EngineError` if the list cannot be read.
         """
 
         async def once() -> dict[str, Mapping[str, Any]]:
@@ -158,7 +158,7 @@ class OpenAIEngine:
         )
         if reply.status == 400:
             self._adapt(read_refusal(reply))
-            if self._body(messages, sampling) != body:  # changed here, or by a call beside this one
+            if self._body(messages, sampling) != body:  # changed here, or by a concurrent call
                 return await self._complete_once(messages, sampling)
         sent = parse_json(self._accepted(reply), self.endpoint.url)
         if isinstance(sent, dict) and sent.get("error") and not sent.get("choices"):
@@ -168,7 +168,7 @@ class OpenAIEngine:
         return completion
 
     def _accepted(self, reply: HttpReply) -> HttpReply:
-        """The reply, if it is no refusal; otherwise raises what that means."""
+        """Return the reply, or raise the error that a refusal means."""
         if reply.status >= 300:
             raise self._error(reply)
         return reply
@@ -177,7 +177,7 @@ class OpenAIEngine:
         return error_of(read_refusal(reply), self.endpoint.url, self.endpoint.has_key)
 
     async def _retried(self, once: Callable[[], Awaitable[_T]], tries: int) -> _T:
-        """What `once` comes to within so many tries."""
+        """The result of `once`, tried at most `tries` times."""
         attempt = 0
         while True:
             try:
@@ -192,7 +192,7 @@ class OpenAIEngine:
                 await self._pause(failure, attempt, tries)
 
     async def _pause(self, failure: TransientError, attempt: int, tries: int) -> None:
-        """Wait before the next try, and say so: loudly where nothing was said for a while."""
+        """Wait before the next try, and log it: as a warning unless there was one recently."""
         seconds = backoff_seconds(attempt - 1, failure.retry_after_seconds)
         loud = time.monotonic() >= self._next_warning
         if loud:
@@ -205,10 +205,10 @@ class OpenAIEngine:
         await asyncio.sleep(seconds)
 
     def _most_bytes(self, content: bytes, sampling: Sampling) -> int:
-        """How long a reply may be at most."""
+        """The most bytes that a reply may have."""
         if not self.connection.record:
             return _REPLY_BYTES + _BYTES_PER_TOKEN * sampling.max_tokens
-        ids = 8 * len(content)  # those of the prompt: a token for each byte would be the most
+        ids = 8 * len(content)  # those of the prompt, which has at most a token for each byte
         return _REPLY_BYTES + (_BYTES_PER_TOKEN + _RECORDED_BYTES_PER_TOKEN) * sampling.max_tokens + ids
 
     def _body(self, messages: tuple[Message, ...], sampling: Sampling) -> dict[str, Any]:
@@ -227,7 +227,7 @@ class OpenAIEngine:
         return {name: value for name, value in body.items() if name not in self._refused}
 
     def _adapt(self, refusal: Refusal) -> None:
-        """Put later requests in the words that this endpoint wants, if that is what it complains of.
+        """Adapt later requests to this endpoint's parameters, if those are what it complains about.
 
         Newer hosted models take `max_completion_tokens`, and no temperature.
         """
@@ -241,7 +241,7 @@ class OpenAIEngine:
 
 
 async def open_endpoint(settings: EngineSettings) -> OpenAIEngine:
-    """The model that the settings name, or the endpoint's only one. Raises `SettingsError`, `EngineError`."""
+    """Connect to the settings' model, or the endpoint's only one. Raises `SettingsError`, `EngineError`."""
     adapter_of(settings, "openai")
     count: TokenCounter = estimate_tokens
     tokenizer = ESTIMATE
@@ -265,8 +265,9 @@ async def open_endpoint(settings: EngineSettings) -> OpenAIEngine:
 async def connect(name: str | None, connection: Connection) -> OpenAIEngine:
     """An engine for the model called `name`, or for the endpoint's only model.
 
-    Asks the endpoint for its models once, for the name and, where it tells, the window's size.
-    Raises `EngineError` if nothing answers there, or if it must choose a model and cannot.
+    Asks the endpoint for its models once, to learn the name and, if it reports it, the window.
+    Raises `EngineError` if nothing answers, or if `name` is None and there is not just one model;
+    `SettingsError` if `name` is a path to a missing file that the endpoint does not list.
     """
     model = Model(name or "", estimate_tokens, calls=connection.concurrency)
     engine = OpenAIEngine(model, connection)
@@ -286,7 +287,7 @@ async def _model(name: str | None, engine: OpenAIEngine) -> Model:
     except EngineError:
         if name is None or is_missing_path(name):
             raise
-        return engine.model  # the list may be closed to a key that may ask for completions
+        return engine.model  # a key for completions may not be allowed to see the list
     whole = [known for known, entry in models.items() if not entry.get("parent")]  # vLLM lists adapters too
     if name is None and len(whole) != 1:
         listed = ", ".join(sorted(models)) or f"{engine.endpoint.url} lists none (does it end in /v1?)"
@@ -303,7 +304,7 @@ async def _model(name: str | None, engine: OpenAIEngine) -> Model:
 async def _check_read_whole(messages: tuple[Message, ...], completion: Completion) -> None:
     """Raise `ContextOverflowError` if the server's own count shows that it dropped a part of the prompt.
 
-    Some do so without a word (Ollama, where a prompt is longer than its `num_ctx`).
+    Some do so silently (Ollama, if a prompt is longer than its `num_ctx`).
     """
     texts, read = [message.content for message in messages], completion.usage.prompt_tokens
     if not 0 < read < _least_read(sum(map(fewest_tokens_at_most, texts))):
@@ -311,21 +312,21 @@ async def _check_read_whole(messages: tuple[Message, ...], completion: Completio
     fewest = await asyncio.to_thread(lambda: sum(map(fewest_tokens, texts)))
     if read < _least_read(fewest):
         raise ContextOverflowError(
-            f"the endpoint read {read:,} tokens of a prompt that has at least {fewest:,}, and dropped the "
-            "rest without a word: give its model a larger window (num_ctx, for Ollama), or lower "
+            f"the endpoint read {read:,} tokens of a prompt that has at least {fewest:,}, and silently "
+            "dropped the rest: give its model a larger window (num_ctx, for Ollama), or lower "
             "`chunk_tokens`"
         )
 
 
 def _least_read(fewest: int) -> float:
-    """How many tokens a server counts that has read a prompt of at least so many."""
+    """The fewest tokens that a server may report for a whole prompt of at least `fewest`."""
     return fewest * _LEAST_SHARE_READ - _LEAST_DROPPED_TOKENS
 
 
 def backoff_seconds(attempt: int, retry_after_seconds: float | None = None) -> float:
     """How long to wait after failure number `attempt + 1`: what the server asked for, else doubling.
 
-    Part of it is random, so that callers who failed together do not come back together.
+    Part of it is random, so that callers who failed together do not retry together.
     """
     pause = min(_FIRST_DELAY_SECONDS * 2.0**attempt, _LONGEST_DELAY_SECONDS)
     jitter = pause / 2 * random.random()

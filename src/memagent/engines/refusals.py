@@ -1,4 +1,4 @@
-"""What a server's refusal means: try again, cut the prompt, or give up with the next thing to do."""
+"""What a server's refusal means: try again, cut the prompt, or give up and say what to do next."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LOOKED_AT_BYTES = 64 * 1024
 
 
 class TransientError(Exception):
-    """A failure that another try may mend, with the server's own word on when.
+    """A failure that may pass on another try, with the delay that the server asked for.
 
     `unreachable` says that nothing answered at all.
     """
@@ -65,7 +65,7 @@ class HttpReply:
 
     @property
     def text(self) -> str:
-        """How the body begins: enough to tell what it is, and to show."""
+        """The beginning of the body: enough to recognise it, and to quote."""
         return self.body[:_LOOKED_AT_BYTES].decode("utf-8", "replace").strip()
 
 
@@ -99,7 +99,7 @@ def read_refusal(reply: HttpReply) -> Refusal:
 
 
 def error_of(refusal: Refusal, url: str, has_key: bool) -> EngineError | TransientError:
-    """What a refusal by the endpoint at `url` means for the call that met it."""
+    """The error to raise for a refusal by the endpoint at `url`."""
     status, text = refusal.status, refusal.message
     if status == 429 and refusal.code == "insufficient_quota":
         return EngineError(f"the account's quota is used up: {text}")
@@ -124,7 +124,7 @@ def _about_the_key(refusal: Refusal, url: str, has_key: bool) -> str:
             "(OPENAI_API_KEY is sent only to OpenAI and to OPENAI_BASE_URL)"
         )
     if refusal.status == 403:
-        return f"{url} does not allow this to the key {said}: check what `api_key` or OPENAI_API_KEY may use"
+        return f"{url} does not allow this key to do so {said}: check what `api_key` or OPENAI_API_KEY may do"
     return f"{url} refused the key {said}: check `api_key`, MEMAGENT_API_KEY or OPENAI_API_KEY"
 
 
@@ -147,12 +147,12 @@ def is_page(text: str) -> bool:
 
 
 def page_title(text: str) -> str:
-    """What an HTML page says of itself."""
+    """A description of an HTML page, with its title or heading."""
     found = re.search(r"<(title|h1)[^>]*>([^<]*)", text[:20_000], re.IGNORECASE)
     return f"an HTML page{f', {found[2].strip()!r}' if found and found[2].strip() else ''}"
 
 
 def brief(text: str) -> str:
-    """A text for a message: short, in one line, without the secrets of a URL."""
+    """Shorten a text for a message: on one line, without the secrets of a URL."""
     line = " ".join(without_secrets(text[: 4 * _SHOWN_CHARACTERS]).split())
     return line if len(line) <= _SHOWN_CHARACTERS else line[: _SHOWN_CHARACTERS - 3] + "..."

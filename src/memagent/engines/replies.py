@@ -1,6 +1,6 @@
-"""What a reply is worth, judged once and here: whole, cut at its limit, or a failure.
+"""Judge a reply, in this one place: whole, cut at its limit, or a failure.
 
-Whatever is neither whole nor cut must not pass for an answer: it may be empty, filtered or broken off.
+A reply that is neither whole nor cut must not pass for an answer: it may be empty, filtered or broken off.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from memagent.engines.refusals import HttpReply, TransientError, brief, is_page
 from memagent.types import Completion, Sampling, Usage
 
-# In small letters; OpenAI's word first, then those of other servers and of gateways that pass theirs on.
+# In lower case; OpenAI's word first, then those of other servers and of gateways that pass theirs on.
 _WHOLE = frozenset({
     "stop", "eos", "eos_token", "end_turn", "stop_sequence", "stop_token", "stop_str", "end", "done",
     "complete", "completed", "finish", "finished", "finish_reason_stop",
@@ -29,8 +29,8 @@ _MOST_TOKENS = 2**31
 def read_completion(reply: Any, sampling: Sampling, *, verbatim: bool = False) -> Completion:
     """The completion in a server's reply, with the finish reason "stop" or "length".
 
-    With `verbatim` an empty text or an unfinished thought is taken as the model's own word, as training
-    must. Raises `TransientError` naming the reason for every reply that is no usable completion.
+    With `verbatim`, an empty text or an unfinished thought is accepted as the model's output, as training
+    needs. Raises `TransientError` with the reason for every reply that is not a usable completion.
     """
     try:
         choice = reply["choices"][0]
@@ -59,7 +59,7 @@ def read_completion(reply: Any, sampling: Sampling, *, verbatim: bool = False) -
 
 
 def parse_json(reply: HttpReply, url: str) -> Any:
-    """The JSON of a reply. Raises `TransientError` if it is none."""
+    """Parse a reply as JSON. Raises `TransientError` if it is not JSON."""
     try:
         return json.loads(reply.body)
     except (ValueError, RecursionError) as error:
@@ -68,7 +68,7 @@ def parse_json(reply: HttpReply, url: str) -> Any:
 
 
 def about_a_page(url: str) -> str:
-    """What a web page in place of JSON tells."""
+    """The message for an endpoint that sends a web page instead of JSON."""
     return f"{url} is not an OpenAI-compatible endpoint (it sent an HTML page): does it end in /v1?"
 
 
@@ -93,12 +93,12 @@ def _text(content: Any) -> str:
         raise TypeError(f"content is a {type(content).__name__}")
     if content.isascii():
         return content
-    # JSON can carry half a surrogate pair, which no file can.
+    # JSON can carry half a surrogate pair, but UTF-8 cannot.
     return content.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _text_of(part: Mapping[str, Any]) -> str:
-    """The text of a part of a message; a thought or a picture has none that counts."""
+    """The text of a part of a message; empty for thoughts and images."""
     return part.get("text") or "" if part.get("type", "text") in ("text", "output_text") else ""
 
 
@@ -122,7 +122,7 @@ def _finish_reason(choice: Mapping[str, Any], text: str, usage: Usage, sampling:
 
 
 def _refuse_empty(text: str, message: Mapping[str, Any], reason: str) -> None:
-    """Raise `TransientError` for a reply that says nothing, with what it has instead."""
+    """Raise `TransientError` for a reply without an answer, saying what it has instead."""
     answer = after_thought(text).rstrip()
     if _is_visible(answer) and not answer.endswith("</think>"):
         return
@@ -137,17 +137,17 @@ def _refuse_empty(text: str, message: Mapping[str, Any], reason: str) -> None:
     if refusal := message.get("refusal"):
         raise TransientError(f"the model refused: {brief(str(refusal))}")
     if message.get("tool_calls"):
-        raise TransientError("the model called a tool, of which it was given none")
+        raise TransientError("the model called a tool, but it was given none")
     raise TransientError(f"the reply is empty (finish_reason {reason!r})")
 
 
 def _is_visible(text: str) -> bool:
-    """Whether there is anything in a text but white space, controls and characters without a width."""
+    """Whether a text has anything but white space, control and zero-width characters."""
     return any(character.isprintable() and not character.isspace() for character in text)
 
 
 def _usage(sent: Any) -> Usage:
-    """The usage that a server tells; what is no number of tokens counts as 0."""
+    """The usage that a server reports; anything that is not a token count counts as 0."""
     if not isinstance(sent, dict):
         return Usage()
     details = sent.get("prompt_tokens_details")

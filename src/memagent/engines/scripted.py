@@ -30,7 +30,7 @@ class ScriptedEngine:
         self.prompts.append(messages)
         reply = self._function(messages) if self._function else next(self._list, None)
         if reply is None:
-            raise EngineError(f"the script has no reply to call {len(self.prompts)}: add one")
+            raise EngineError(f"the script has no reply for call {len(self.prompts)}: add one")
         words = count_words(reply)
         cut = words > sampling.max_tokens
         text = " ".join(reply.split()[: sampling.max_tokens]) if cut else reply

@@ -1,1 +1,1 @@
-"""Measure readers: run them over examples, keep every row, and draw what came out."""
+"""Measure readers: run them over examples, keep every row, and summarise the rows."""

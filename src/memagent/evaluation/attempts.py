@@ -1,4 +1,4 @@
-"""One attempt of a workflow at an example, as a row."""
+"""Run one attempt of a workflow at an example, and record it as a row."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from memagent.types import Engine, Example
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What is attempted: the example of a piece of work, one of its workflows, and for which time."""
+    """What is attempted: the example of a piece of work, one of its workflows, and the sample's number."""
 
     work: Work
     example: Example
@@ -34,7 +34,7 @@ class Attempt:
 
     @property
     def file_name(self) -> str:
-        """A name for its journal, unlike that of any other attempt of the run."""
+        """The name of its journal, unique within the run."""
         cell = self.work.cell
         whole = repr((cell, self.work.index, self.workflow, self.sample))
         parts = (cell.task, cell.length or cell.documents or "", self.work.index, self.workflow, self.sample)
@@ -53,7 +53,7 @@ async def attempts_of(plan: Plan, work: Iterator[Work], engine: Engine) -> Async
 async def attempt_row(
     plan: Plan, settings: ReadSettings, engine: Engine, attempt: Attempt, traces: Path | None = None
 ) -> EvaluationRow:
-    """One attempt, as a row. The one place where the failure of a read is recorded and the run goes on.
+    """Make one attempt and return its row. Only here is a failed read recorded while the run goes on.
 
     With `traces`, a folder, the attempt keeps its journal there, and continues one that a crash has left.
     """
@@ -104,7 +104,7 @@ async def attempt_row(
 
 
 def depth(example: Example) -> float | None:
-    """Where the one answer stands in the document, 0 to 1; None if not just once, or not literally."""
+    """The answer's position in the document, 0 to 1; None unless one answer occurs there exactly once."""
     if len(example.answers) != 1 or not example.answers[0]:
         return None
     first = example.document.find(example.answers[0])

@@ -1,16 +1,16 @@
-"""How many floating-point operations (FLOPs) a way to read takes, from the model's config.json alone.
+"""How many floating-point operations (FLOPs) a workflow takes, from the model's config.json alone.
 
-A multiplication and an addition are two. Of a call with a prompt of P tokens, of which K are cached, and a
-completion of C tokens, the weights of all layers see T = P - K + C - 1 tokens (the last one sampled is not
-read again), and the vocabulary's matrix C:
+A multiplication and an addition count as two. In a call with a prompt of P tokens, K of them cached, and a
+completion of C tokens, all layers process T = P - K + C - 1 tokens (the last one sampled is not read again),
+and the output matrix processes C:
 
     2 T layers hidden (2 heads d + 2 kv_heads d + 3 intermediate)     projections and gated feed-forward
-    + 4 heads d x the positions that are attended to                  scores and sums, in each layer
+    + 4 heads d x the positions attended to                           scores and sums, in each layer
     + 2 C hidden vocabulary                                           logits
 
-A token at position p attends to p positions, in a layer with a sliding window to that many at most. Leaves
-out what is small beside these: norms, activations, softmax, rotation. Models with experts, linear attention
-or other shapes are refused.
+A token at position p attends to p positions, but in a layer with a sliding window to at most the window.
+Small terms are left out: norms, activations, softmax, rotation. Models with experts, linear attention or
+other shapes are refused.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ GATED = (
     "llama", "mistral", "ministral", "qwen2", "qwen3", "phi3", "smollm3", "olmo2", "gemma", "gemma2",
     "gemma3_text", "granite", "seed_oss",
 )  # fmt: skip
-"""The types of models, as config.json names them, that have this shape."""
+"""The values of `model_type` in config.json that have this shape."""
 
-_CALLS = 16  # side by side, which is what tree divides a document into
+_CALLS = 16  # concurrent ones, which is how many parts tree divides a document into
 _PROBLEM_TOKENS = 64
-_ALL_SLIDE = ("mistral", "phi3")  # with a sliding window, all layers have it
+_ALL_SLIDE = ("mistral", "phi3")  # if there is a sliding window, all layers have it
 _NAMES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
 _KINDS = {"full_attention": None, "sliding_attention": "sliding_window"}
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The sizes of a model. `windows` has a layer's sliding window, or None, for each layer."""
+    """The sizes of a model. `windows` has each layer's sliding window, or None."""
 
     hidden: int
     heads: int
@@ -55,8 +55,8 @@ class Shape:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Self:
-        """The shape that a config.json tells. Raises `SettingsError` for one that is not known here."""
-        config = config.get("text_config") or config  # of a model that sees pictures, too
+        """The shape that a config.json describes. Raises `SettingsError` for an unsupported one."""
+        config = config.get("text_config") or config  # multimodal models nest it
         kind = config.get("model_type")
         if kind not in GATED:
             raise SettingsError(f"model_type is {kind!r}: FLOPs are known for {', '.join(GATED)}")
@@ -89,7 +89,7 @@ class Shape:
 
 
 def _attended(positions: int, window: int | None) -> int:
-    """How many positions the first so many tokens attend to, all together."""
+    """How many positions the first `positions` tokens attend to in total."""
     if window is None or positions <= window:
         return positions * (positions + 1) // 2
     return window * (window + 1) // 2 + (positions - window) * window
@@ -113,7 +113,7 @@ def _windows(config: Mapping[str, Any]) -> tuple[int | None, ...]:
 
 
 def shape_of(path: Path) -> Shape:
-    """The shape of a model: its config.json, or the folder that it is in. Raises `SettingsError`."""
+    """The shape of a model, from its config.json or the folder that holds it. Raises `SettingsError`."""
     file = path / "config.json" if path.is_dir() else path
     try:
         config = json.loads(file.read_text("utf-8"))
@@ -122,7 +122,7 @@ def shape_of(path: Path) -> Shape:
     except (ValueError, RecursionError) as error:
         raise SettingsError(f"{file} is not JSON: {error}") from error
     if not isinstance(config, dict):
-        raise SettingsError(f"{file} is not the config.json of a model: it is no object")
+        raise SettingsError(f"{file} is not the config.json of a model: it is not an object")
     try:
         return Shape.of(config)
     except SettingsError as error:
@@ -132,10 +132,10 @@ def shape_of(path: Path) -> Shape:
 async def flops_by_length(
     shape: Shape, workflow: str, lengths: Sequence[int], settings: ReadSettings
 ) -> dict[int, int]:
-    """The FLOPs of a read of a document of each length in tokens, for a problem of 64 tokens.
+    """The FLOPs of reading a document of each length in tokens, for a problem of 64 tokens.
 
-    Memories and replies fill their budgets; no prefix cache helps. The workflow is run as it is, against an
-    engine that only counts, words for tokens. Raises `SettingsError`.
+    Memories and replies fill their budgets; no prefix cache helps. The workflow itself runs, on an engine
+    that only counts, taking words for tokens. Raises `SettingsError`.
     """
     settings = settings.changed(workflow=workflow)
     problem = " ".join(["why"] * _PROBLEM_TOKENS)

@@ -1,4 +1,4 @@
-"""What an evaluation would come to at most, before anything is paid: each attempt run without a model."""
+"""The most that an evaluation would cost, found by running each attempt without a model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from memagent.types import Engine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """What attempts come to at most. `failing` would fail before their first call, and cost nothing."""
+    """The most that attempts cost. `failing` of them would fail before their first call, at no cost."""
 
     attempts: int = 0
     failing: int = 0
@@ -31,7 +31,7 @@ class Bound:
 
     @classmethod
     def of(cls, read: Progress, attempts: int) -> Self:
-        """So many attempts that come to as much as this read."""
+        """The bound for `attempts` attempts that each cost as much as `read`."""
         return cls(
             attempts=attempts,
             calls=attempts * read.calls,
@@ -53,14 +53,14 @@ class Bound:
 
 
 Bounds = Mapping[tuple[Cell, str], tuple[Bound, Bound]]
-"""By cell and workflow: the bound at the very most, and as a rule, without questions about replies."""
+"""By cell and workflow: the strict bound, and the usual one, without questions about replies."""
 
 
 async def forecast_evaluation(run: Evaluation, engine: Engine) -> Bounds:
-    """What the run would come to at most, by cell and workflow; with `resume`, what is missing of it.
+    """The most that the run would cost, by cell and workflow; with `resume`, only the missing part of it.
 
-    Every example is made, and every attempt run with full memories and replies; nothing is written. Calls
-    that fail and are tried again are not counted. Raises as `evaluate` does.
+    Every example is made, and every attempt runs with full memories and replies; nothing is written. Retries
+    of failed calls are not counted. Raises as `evaluate` does.
     """
     workflows = await asyncio.to_thread(check, run, engine)
     totals = run.plan.totals()

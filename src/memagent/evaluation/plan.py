@@ -1,4 +1,4 @@
-"""What an evaluation is asked to do: which examples, which workflows, how often, and what of it is left."""
+"""What an evaluation should do: which examples, which workflows, how often, and how much of it is left."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEFAULT_COUNT = 128  # as in the paper's tables
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A task at one size: `length` in tokens, or `documents`; neither for a file's examples."""
+    """A task at one size: `length` in tokens, or `documents`; neither if examples have their own lengths."""
 
     task: str
     length: int | None = None
@@ -33,7 +33,7 @@ class Cell:
 
     @property
     def size(self) -> str:
-        """The size for people."""
+        """The size, for display."""
         if self.documents is not None:
             return f"{self.documents:,} documents"
         return f"{self.length:,} tokens" if self.length is not None else "as it is"
@@ -41,9 +41,9 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One example and what is left to do with it: pairs of a workflow and a sample's number.
+    """One example and the attempts left to make: pairs of a workflow and a sample's number.
 
-    `example` is there if it came from a file; others are made from the cell and the index.
+    `example` is set if it came from a file; others are made from the cell and the index.
     """
 
     cell: Cell
@@ -54,13 +54,13 @@ class Work:
 
 @dataclass(frozen=True)
 class Plan:
-    """Which workflows are run over which examples.
+    """Which workflows run over which examples.
 
-    `count` is the number of examples for each task and size (128, or all of a smaller set), or the most
-    that are taken from a file (all). Every example is read `samples` times by every workflow. `seed`
-    makes the examples. An answer has the room that its task asks for unless the settings give another;
-    with `task_answer_tokens` False it has that of any other read.
-    Raises `SettingsError` for names that are not there and for sizes that are missing.
+    `count` is the number of examples for each task and size (by default 128, or all of a smaller set), or the
+    most to take from a file (by default all). Every workflow reads every example `samples` times. `seed`
+    determines the examples. An answer gets the budget that its task asks for, unless the settings give
+    another; with `task_answer_tokens` False it gets that of any other read.
+    Raises `SettingsError` for unknown names and missing sizes.
     """
 
     workflows: tuple[str, ...]
@@ -105,7 +105,7 @@ class Plan:
 
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
-        """Each task at each of its sizes. A task made of documents takes `documents` if there is any."""
+        """Each task at each of its sizes. A task made of documents uses `documents` if any are given."""
         found: list[Cell] = []
         for task in self.tasks:
             if TASKS[task].corpus == "longbench":  # its documents have lengths of their own
@@ -122,7 +122,7 @@ class Plan:
         return tuple(found)
 
     def totals(self) -> Counter[tuple[Cell, str]]:
-        """How many attempts there are for each cell and workflow. Raises `SettingsError` for too many."""
+        """The number of attempts by cell and workflow. Raises `SettingsError` if a set has too few."""
         examples = Counter({cell: self._count(cell) for cell in self.cells})
         examples.update(cell for cell, _, _ in self._from_file(len))
         return Counter(
@@ -134,7 +134,7 @@ class Plan:
         )
 
     def work(self, done: Collection[Key], count_tokens: TokenCounter) -> Iterator[Work]:
-        """What is left to do, an example at a time; those of a file are read as they are asked for."""
+        """The work that is left, one example at a time; a file's examples are read lazily."""
         for cell in self.cells:
             for index in range(self._count(cell)):
                 if attempts := self._missing(cell, index, done):
@@ -163,7 +163,7 @@ class Plan:
         return self.scorer or (known.scorer if known else "substring_match")
 
     def settings_for(self, task: str, workflow: str, sample: int, settings: ReadSettings) -> ReadSettings:
-        """The settings of an attempt: its workflow, the room for an answer, a seed for each sample."""
+        """The settings of an attempt: its workflow, its answer budget, and a seed of its own."""
         known = TASKS.get(task) if self.task_answer_tokens else None
         return settings.changed(
             workflow=workflow,
@@ -191,7 +191,7 @@ class Plan:
             yield Cell(example.task), index, example
 
     def recorded(self) -> dict[str, Any]:
-        """The plan as it is kept with the rows: files by their digests, wherever they lie."""
+        """The plan as it is stored with the rows, with digests of its files."""
         return {
             "tasks": self.tasks,
             "lengths": self.lengths,

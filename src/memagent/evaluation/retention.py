@@ -1,7 +1,7 @@
 """Whether what an answer needs entered the memory, and whether it was still there at the end.
 
-What is needed are the answers, where they stand in the document literally, or else the example's evidence.
-Leaves out what a memory says in other words: a figure of this kind is too low rather than too high.
+An answer needs its own words if the document has them verbatim, or else the example's evidence. Paraphrases
+in a memory are not recognised, so such figures are too low rather than too high.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from memagent.tasks.scoring import substring_match
 from memagent.types import Example
 
 NOTES_APART = ("map_reduce",)
-"""Workflows whose updates have no memory in common."""
+"""Workflows whose updates share no memory."""
 
 _TOO_COMMON = ("yes", "no")  # words that every document has
 
 
 @dataclass(slots=True)
 class Needed:
-    """What must be kept, each item in any of its wordings, and which of it the memories seen so far held."""
+    """What must be kept, each item in any of its wordings, and which items the memories so far have held."""
 
     items: Sequence[tuple[str, ...]]
     _ever: set[int] = field(default_factory=set)
@@ -30,7 +30,7 @@ class Needed:
 
     @classmethod
     def of(cls, example: Example, scorer: str) -> Self:
-        """What an example needs: all of its answers, or any of them, as its scorer has it."""
+        """What an example needs: all of its answers or any of them, depending on its scorer."""
         absent = example.id.endswith("-absent")
         found = tuple(
             answer
@@ -48,10 +48,10 @@ class Needed:
 
     @property
     def captured(self) -> bool | None:
-        """Whether each item was in a memory at some time; None if there was no memory, or nothing needed."""
+        """Whether every item was in a memory at some time; None without a memory or without items."""
         return len(self._ever) == len(self.items) if self.items and self._last is not None else None
 
     @property
     def retained(self) -> bool | None:
-        """Whether the last memory held each item."""
+        """Whether the last memory held every item; None as for `captured`."""
         return len(self._last) == len(self.items) if self.items and self._last is not None else None

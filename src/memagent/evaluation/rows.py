@@ -1,6 +1,6 @@
-"""What an evaluation leaves on disk: run.json says what was run, rows.jsonl is a log of one row an attempt.
+"""The files of an evaluation: run.json says what was run, rows.jsonl is a log of one row per attempt.
 
-A row is on the disk as soon as its attempt has ended. See docs/evaluation.md for the fields.
+A row is on disk as soon as its attempt has ended. See docs/evaluation.md for the fields.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ class EvaluationRow:
 
     `length` (tokens) or `documents` is the size asked for, `index` the example's number at that
     size. A failed attempt has an `error`, its `cause` (the error's class) and the score 0; its
-    counts are those of what it did before. `critical_path` is the longest chain of calls that waited for each
-    other; None in older rows, as is `chunks`. `passed_over` of the chunks the model was not shown (`screen`).
-    `cut` counts replies that ended at their token budget; `cost` needs prices.
-    `depth` is where in the document the answer stands, 0 to 1, if it stands there just once.
+    counts cover what it did before it failed. `critical_path` is the longest chain of calls that waited for
+    each other; None in older rows, as is `chunks`. `passed_over` counts the chunks that the model was not
+    shown (`screen`). `cut` counts replies that ended at their token budget; `cost` needs prices.
+    `depth` is the answer's position in the document, 0 to 1, if it occurs there exactly once.
     `captured` tells whether the memory ever held what the answer needs, `retained` whether it did at the
-    end; None without a memory, or where that cannot be told.
+    end; None without a memory, or if that is unknown.
     """
 
     task: str
@@ -104,7 +104,7 @@ class EvaluationRow:
 
     @property
     def key(self) -> Key:
-        """What a run has only one row of."""
+        """Identifies the row within its run."""
         return (self.task, self.length, self.documents, self.index, self.workflow, self.sample)
 
 
@@ -113,14 +113,14 @@ _HEADER = TypeAdapter(_RunHeader)
 
 
 class RowLog:
-    """The rows of a run, open for appending; `done` has the keys of those that are there."""
+    """The rows of a run, open for appending; `done` has the keys of the rows so far."""
 
     def __init__(self, log: Log, done: set[Key]) -> None:
         self.done = done
         self._log = log
 
     def append(self, row: EvaluationRow) -> None:
-        """Put a row on the disk. Raises `SettingsError` if that cannot be."""
+        """Write a row to disk. Raises `SettingsError` if that fails."""
         self._log.append(asdict(row))
         self.done.add(row.key)
 
@@ -132,10 +132,10 @@ class RowLog:
 
 
 def open_rows(folder: Path, header: Mapping[str, Any], resume: bool) -> RowLog:
-    """The rows of a run in `folder`, new or, with `resume`, those that are there already.
+    """Open the rows of a run in `folder`: a new run or, with `resume`, the one that is there.
 
-    Raises `SettingsError` if the folder holds a run and `resume` is not asked for, if its run had
-    other settings than `header` has, if another process is writing there, or if it cannot be written.
+    Raises `SettingsError` if the folder holds a run and `resume` is False, if that run's settings differ
+    from those in `header`, if another process is writing there, or if the folder cannot be written.
     """
     header = json.loads(json.dumps({"format": FORMAT, **header}))
     log = Log(folder / ROWS_FILE)
@@ -158,9 +158,9 @@ def open_rows(folder: Path, header: Mapping[str, Any], resume: bool) -> RowLog:
 
 
 def kept_keys(folder: Path, header: Mapping[str, Any]) -> set[Key]:
-    """The keys of the rows that a run would continue from; none where it has not begun.
+    """The keys of the rows that a run would continue from; none if it has not begun.
 
-    Raises `SettingsError` if its run had other settings than `header` has.
+    Raises `SettingsError` if its settings differ from those in `header`.
     """
     if not (folder / RUN_FILE).exists():
         return set()
@@ -169,7 +169,7 @@ def kept_keys(folder: Path, header: Mapping[str, Any]) -> set[Key]:
 
 
 def _check_same(folder: Path, header: Mapping[str, Any]) -> None:
-    """Raise `SettingsError` if the run in `folder` had other settings than `header` has."""
+    """Raise `SettingsError` if the settings of the run in `folder` differ from those in `header`."""
     if changed := difference(_identity(read_header(folder)), _identity(header)):
         raise SettingsError(
             f"{folder} cannot be resumed: {changed.removeprefix('plan.')}; choose another `out` for it"
@@ -177,7 +177,7 @@ def _check_same(folder: Path, header: Mapping[str, Any]) -> None:
 
 
 def storable(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as they are kept: without the endpoint's key, and with no secrets in its address."""
+    """Settings as they are stored: without the endpoint's key or the secrets in its address."""
     return {
         name: without_secrets(value) if isinstance(value, str) else value
         for name, value in settings.items()
@@ -186,7 +186,7 @@ def storable(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _identity(header: Mapping[str, Any]) -> dict[str, Any]:
-    """What the rows depend on: a run is continued only where this is the same."""
+    """What the rows depend on: a run can be continued only if this is the same."""
     kept = {name: value for name, value in header.items() if name not in _INCIDENTAL}
     settings = dict(kept.get("settings") or {})
     for name in _INCIDENTAL_SETTINGS:
@@ -195,7 +195,7 @@ def _identity(header: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_header(folder: Path) -> dict[str, Any]:
-    """A run's run.json. Raises `SettingsError` if there is none that can be read."""
+    """Read a run's run.json. Raises `SettingsError` if it cannot be read."""
     path = folder / RUN_FILE
     try:
         header = json.loads(path.read_text("utf-8"))
@@ -231,7 +231,7 @@ def read_rows(folder: Path) -> Iterator[EvaluationRow]:
 
 def _row(line: Mapping[str, Any], path: Path) -> EvaluationRow:
     try:
-        EvaluationRow(**line)  # which refuses a name that is not known
+        EvaluationRow(**line)  # refuses unknown names
         row = _ROW.validate_python(line)
         if not 0 <= row.score <= 1:
             raise ValueError(f"its score is {row.score}, not from 0 to 1")
@@ -242,6 +242,6 @@ def _row(line: Mapping[str, Any], path: Path) -> EvaluationRow:
 
 
 def _first(error: ValidationError) -> str:
-    """The first thing that is wrong, and where."""
+    """The first error, and where it is."""
     found = error.errors()[0]
     return f"{'.'.join(map(str, found['loc']))}: {found['msg'].lower()}"

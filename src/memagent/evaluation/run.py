@@ -1,8 +1,7 @@
-"""Run workflows over examples: side by side, a row as soon as an attempt ends, only what is missing.
+"""Run the missing attempts of workflows at examples, concurrently; each row is written as its attempt ends.
 
-Examples are made one at a time, each when there is room for an attempt, so that no more are held
-than are being read. An error of a read makes a row with the score 0; an error of anything else ends the run,
-and the same run with `resume` continues it.
+An example is made when there is room for an attempt, so only those being read are in memory. A failed read
+makes a row with the score 0. Any other error ends the run, and the same run with `resume` continues it.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from memagent.settings import ReadSettings, Settings
 from memagent.types import Engine
 
 Take = Callable[[EvaluationRow], Awaitable[None]]
-"""What is done with each new row."""
+"""Called with each new row."""
 
 CellCounts = Counter[tuple[Cell, str]]
 """Attempts by cell and workflow."""
@@ -38,11 +37,11 @@ CellCounts = Counter[tuple[Cell, str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """A plan, the settings of its reads, the folder of its rows.
+    """A plan, the settings of its reads, and the folder of its rows.
 
-    `command` is kept with the rows. With `traces` every attempt keeps its journal in the folder `traces`.
-    `ray` is the address of a Ray cluster to spread the work over. `on_begin` is called with the attempts of
-    all cells and with those already done, `on_row` with each new row.
+    `command` is stored with the rows. With `traces`, every attempt keeps its journal in the folder `traces`.
+    `ray` is the address of a Ray cluster to spread the work over. `on_begin` is called with the numbers of
+    all attempts and of those already done, `on_row` with each new row.
     """
 
     plan: Plan
@@ -57,16 +56,16 @@ class Evaluation:
 
     @property
     def traces_folder(self) -> Path | None:
-        """Where journals go, if they are kept."""
+        """The folder for journals, or None if they are not kept."""
         return self.folder / "traces" if self.traces else None
 
 
 async def evaluate(run: Evaluation, engine: Engine | None = None) -> None:
-    """Run what is missing, and append its rows.
+    """Run the missing attempts and append their rows.
 
-    Without an `engine` the one that the settings ask for is opened, and closed at the end. Raises
+    Without an `engine`, the one that the settings ask for is opened, and closed at the end. Raises
     `SettingsError` before the first call if something cannot be used, and `MemAgentError` if an example
-    cannot be made; the rows up to there are kept.
+    cannot be made; the rows so far are kept.
     """
     async with nullcontext(engine) if engine else open_engine(run.settings.engine) as opened:
         workflows = await asyncio.to_thread(check, run, opened)
@@ -87,7 +86,7 @@ async def evaluate(run: Evaluation, engine: Engine | None = None) -> None:
 
 
 def check(run: Evaluation, engine: Engine) -> dict[str, Workflow]:
-    """The workflows by name; raises `SettingsError` for what would fail every attempt: budgets, templates."""
+    """The workflows by name. Raises `SettingsError` for budgets or templates that fail every attempt."""
     found: dict[str, Workflow] = {}
     for name in run.plan.workflows:
         for cell in run.plan.cells or (Cell(""),):
@@ -110,7 +109,7 @@ async def _run_here(run: Evaluation, engine: Engine, work: Iterator[Work], take:
 async def _run_on_cluster(
     run: Evaluation, address: str, calls: int, work: Iterator[Work], take: Take
 ) -> None:
-    """Each example's attempts on one node. The rows are those of one machine; this process writes them."""
+    """Run each example's attempts on one node; this process writes the rows, the same as on one machine."""
     here = partial(_rows_of, plan=run.plan, settings=run.settings.read, traces=run.traces_folder)
     nodes = connect(address, run.settings.engine, here)
 

@@ -1,4 +1,4 @@
-"""What rows come to: mean scores with their intervals, costs, growth with length, depth, failures.
+"""Statistics of rows: mean scores with their intervals, costs, growth with length, depth, failures.
 
 An example read several times counts once, with the mean of its samples. Failed attempts count as 0
 in every score; they are left out of the costs, since they ended early.
@@ -18,8 +18,8 @@ from memagent.evaluation.rows import EvaluationRow
 from memagent.tasks.scoring import confidence_interval, paired_interval
 
 DEPTH_BINS = 10
-_LEAST_SPREAD = 1.5  # of lengths, longest over shortest: growth over less than that cannot be told
-_ALIKE_CHARACTERS = 120  # errors that have so many in common are of one kind
+_LEAST_SPREAD = 1.5  # longest length over shortest; growth cannot be fitted over less
+_ALIKE_CHARACTERS = 120  # errors that begin with the same ones are of one kind
 _UNITS = ((1 << 20, "M"), (1 << 10, "K"))  # RULER's: its 128K are 131,072
 
 Group = TypeVar("Group", bound=Hashable)
@@ -27,7 +27,7 @@ Group = TypeVar("Group", bound=Hashable)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Size:
-    """How long examples are: asked for in tokens or documents, or (a file's) about so many tokens."""
+    """The size of examples: as requested, in tokens or documents, or a file's rough length in tokens."""
 
     kind: Literal["tokens", "documents"]
     number: int
@@ -60,25 +60,25 @@ class Scored:
 
     @property
     def question(self) -> tuple[object, ...]:
-        """What readers of one example have in common, also where files name it at different places."""
+        """Identifies an example across readers, even if files have it at different places."""
         row = self.row
         return (row.task, row.length, row.documents, row.example_id or row.index, row.answers)
 
     @property
     def question_at_any_size(self) -> tuple[object, ...]:
-        """What the examples of one question at several sizes have in common."""
+        """Identifies a question across the sizes of its examples."""
         return (self.row.task, self.row.problem or self.row.index, self.row.answers)
 
     @property
     def example(self) -> tuple[object, ...]:
-        """What samples of one example, by one reader, have in common."""
+        """Identifies an example across one reader's samples of it."""
         row = self.row
         return (self.series, self.folder, row.task, row.length, row.documents, row.index)
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over so many examples, with its 95% interval."""
+    """A mean over `examples`, with its 95% interval."""
 
     examples: int
     mean: float
@@ -88,13 +88,14 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Many attempts in one: score and interval from 0 to 1, and means over the attempts that succeeded.
+    """A summary of attempts: score and interval from 0 to 1, and means over the attempts that succeeded.
 
-    The means are None where none did. `cut` counts replies that ended at their token budget. `capture`
-    is the share of examples whose answer or evidence entered the memory, `retention` the share of those
-    that still have it there at the end; None where that cannot be told. `computed_tokens` are those of the
-    prompt that were not `cached_tokens`; `cost` needs prices, `paid` is the cost of all attempts together,
-    also of those that failed. `passed_over` is the share of chunks that the model was not shown (`screen`).
+    A mean is None if none succeeded, or if one of them lacks the value. `cut` counts replies that ended at
+    their token budget. `capture` is the share of examples whose answer or evidence entered the memory,
+    `retention` the share of those that still have it there at the end; None if unknown. `computed_tokens` are
+    the prompt tokens that were not `cached_tokens`; `cost` needs prices; `paid` is the cost of all attempts
+    together, failed ones included. `passed_over` is the share of chunks that the model was not shown
+    (`screen`).
     """
 
     examples: int
@@ -130,7 +131,7 @@ def differences(results: Iterable[Scored], first: str) -> dict[tuple[str, Size |
     """How much more every other series scores than the `first`, -1 to 1, on the examples both have read.
 
     By size, and over all sizes (None), where a question that was asked at several sizes counts once, with
-    the mean of its differences. A series without such an example has no entry.
+    the mean of its differences. A series that shares no example with the `first` has no entry.
     """
     scores: defaultdict[tuple[str, Size, Hashable], list[float]] = defaultdict(list)
     timeless: dict[tuple[str, Size, Hashable], Hashable] = {}
@@ -150,7 +151,7 @@ def differences(results: Iterable[Scored], first: str) -> dict[tuple[str, Size |
 
 
 def _numbered(results: Iterable[Scored]) -> Iterator[tuple[Hashable, int, Scored]]:
-    """Each result with its question, and which of the questions it is that have one name and one answer."""
+    """Each result with its question, and its number among the questions with the same name and answers."""
     numbers: defaultdict[Hashable, dict[int, int]] = defaultdict(dict)
     for result in sorted(results, key=lambda it: it.row.index):
         alike = numbers[result.series, result.folder, result.question]
@@ -158,7 +159,7 @@ def _numbered(results: Iterable[Scored]) -> Iterator[tuple[Hashable, int, Scored
 
 
 def summarise(results: Sequence[Scored]) -> Summary:
-    """The summary of at least one result."""
+    """Summarise results, of which there must be at least one."""
     scores = example_scores(results)
     low, high = confidence_interval(scores)
     succeeded = [result.row for result in results if not result.row.error]
@@ -198,7 +199,7 @@ def paid_for(results: Iterable[Scored]) -> float | None:
 
 
 def _share(results: Iterable[Scored], happened: Callable[[EvaluationRow], bool | None]) -> Estimate | None:
-    """How often something happened in the attempts that succeeded and of which it is known."""
+    """How often something happened in the attempts that succeeded, as far as it is known."""
     known = [it for it in results if not it.row.error and happened(it.row) is not None]
     shares = [
         fmean(bool(happened(it.row)) for it in one) for one in grouped(known, lambda it: it.example).values()
@@ -207,14 +208,14 @@ def _share(results: Iterable[Scored], happened: Callable[[EvaluationRow], bool |
 
 
 def example_scores(results: Iterable[Scored]) -> list[float]:
-    """A score for each example: the mean of its samples, which are no questions of their own."""
+    """A score for each example: the mean of its samples, which do not count as separate questions."""
     return [
         fmean(result.row.score for result in one) for one in grouped(results, lambda it: it.example).values()
     ]
 
 
 def grouped(results: Iterable[Scored], group: Callable[[Scored], Group]) -> dict[Group, list[Scored]]:
-    """The results of each group, groups in the order in which they come up."""
+    """The results of each group, with groups in order of first appearance."""
     found: defaultdict[Group, list[Scored]] = defaultdict(list)
     for result in results:
         found[group(result)].append(result)
@@ -240,7 +241,7 @@ def _by_size(group: tuple[str, Size]) -> tuple[str, int]:
 def growth(points: Iterable[tuple[float, float]]) -> float | None:
     """The exponent b of y = a * x ** b, by least squares over the logarithms.
 
-    None where the points, those at 0 left out, do not span lengths enough to tell.
+    Points at 0 are left out. None if the others span too small a range of lengths.
     """
     usable = [(log(x), log(y)) for x, y in points if x > 0 and y > 0]
     if not usable or max(usable)[0] - min(usable)[0] < log(_LEAST_SPREAD):
@@ -264,7 +265,7 @@ def growth_of(
 def by_depth(results: Iterable[Scored]) -> dict[tuple[str, Size, int], Summary]:
     """A summary for each series, size and tenth of the document in which the answer stands.
 
-    Only the needle tasks count, where there are any: elsewhere an answer's place is not its evidence's.
+    If there are needle tasks, only they count: in others the answer's place need not be its evidence's.
     """
     placed = [result for result in results if result.row.depth is not None]
     needles = [result for result in placed if result.row.task.startswith("niah")]
@@ -277,9 +278,9 @@ def _bin(depth: float | None) -> int:
 
 
 def failures(results: Iterable[Scored]) -> Counter[tuple[str, str, str]]:
-    """How often each series failed for each cause: the error's class, and its text without its numbers.
+    """How often each series failed for each cause: the error's class, and its text with N for numbers.
 
-    Texts that begin alike are one cause, with the text of the first.
+    Texts that begin alike are one cause, under the text of the first.
     """
     first: dict[tuple[str, str, str], str] = {}
     found: Counter[tuple[str, str, str]] = Counter()

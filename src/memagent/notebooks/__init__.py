@@ -1,4 +1,4 @@
-"""Notebooks: memories that live on between documents, with all their versions."""
+"""Notebooks: memories that persist across documents, with all their versions."""
 
 from memagent.notebooks.library import Notebooks, Version
 from memagent.notebooks.news import note_document

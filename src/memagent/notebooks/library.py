@@ -1,7 +1,7 @@
-"""Where notebooks are kept: a table of their versions in SQLite, and the journals of what is being read.
+"""Storage of notebooks: a table of their versions in SQLite, and the journals of reads in progress.
 
-A version is never changed. Each knows the one that it came from, and the notebook which of them it is at.
-Names are keys of the table, never of a file. Everything here blocks.
+A version never changes. Each knows its parent, and a notebook knows its current version. Names are keys in
+the table, never names of files. Everything here blocks.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ _BUSY_SECONDS = 30.0
 class Version:
     """A notebook's memory at one time, and the read that led to it; version 0 is the empty one.
 
-    `parent` is the version that it came from, `portions` what was read for it, `created` seconds since 1970.
+    `parent` is the version before it, `portions` what was read for it, `created` in seconds since 1970.
     `memory_tokens` is the budget that the memory was written under; the other counts are as in `Result`.
-    `statements` are those of the memory with the places that they come from, in the files as they were read.
+    `statements` are those of the memory with their sources, in the files as they were when read.
     """
 
     number: int
@@ -75,7 +75,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A notebook as it stands in the table: `about` is its instruction, `current` the version it is at."""
+    """A notebook's row in the table: `about` is its instruction, `current` its current version."""
 
     id: int
     name: str
@@ -103,14 +103,14 @@ class Notebooks:
             if found > FORMAT:
                 raise SettingsError(f"{self._file} has format {found}, not {FORMAT}: update memagent")
             if found < FORMAT:
-                with self._opened("lock") as file:  # of two that make it at once, one waits
+                with self._opened("lock") as file:  # if two processes create it at once, one waits
                     lock(file, wait=True)
                     db.execute("PRAGMA journal_mode=WAL")
                     db.executescript(_SCHEMA)
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
-        """A connection of its own for each use, so that any thread and process may come."""
+        """A new connection for each use, so that any thread or process may have one."""
         try:
             with closing(sqlite3.connect(self._file, _BUSY_SECONDS, isolation_level=None)) as db:
                 db.row_factory = sqlite3.Row
@@ -137,7 +137,7 @@ class Notebooks:
             return [_entry(row) for row in db.execute("SELECT * FROM notebooks ORDER BY name")]
 
     def add(self, name: str, about: str) -> Entry:
-        """Make a notebook. Raises `SettingsError` for a name that is taken, or is none."""
+        """Create a notebook. Raises `SettingsError` for a taken or invalid name, or an empty `about`."""
         name = checked_name(name)
         about = about.encode("utf-8", "replace").decode().strip()
         if not about:
@@ -146,14 +146,14 @@ class Notebooks:
             )
         with self._changing() as db:
             if db.execute("SELECT 1 FROM notebooks WHERE name = ?", (name,)).fetchone():
-                raise SettingsError(f"there is a notebook {name!r} already: take another name")
+                raise SettingsError(f"there is already a notebook {name!r}: choose another name")
             db.execute(
                 "INSERT INTO notebooks (name, about, created) VALUES (?, ?, ?)", (name, about, time.time())
             )
         return self.entry(name)
 
     def entry(self, name: str) -> Entry:
-        """The notebook of a name. Raises `SettingsError` if there is none."""
+        """The notebook with this name. Raises `SettingsError` if there is none."""
         name = checked_name(name)
         with self._connected() as db:
             row = db.execute("SELECT * FROM notebooks WHERE name = ?", (name,)).fetchone()
@@ -161,24 +161,24 @@ class Notebooks:
                 return _entry(row)
             known = [row["name"] for row in db.execute("SELECT name FROM notebooks")]
         near = "".join(f", did you mean {it!r}?" for it in difflib.get_close_matches(name, known, n=1))
-        raise SettingsError(f"there is no notebook {name!r}{near or ': make it with memagent notes new'}")
+        raise SettingsError(f"there is no notebook {name!r}{near or ': create it with memagent notes new'}")
 
     def entry_of(self, id: int) -> Entry:
         """A notebook as it is now. Raises `SettingsError` if it was deleted."""
         with self._connected() as db:
             row = db.execute("SELECT * FROM notebooks WHERE id = ?", (id,)).fetchone()
         if row is None:
-            raise SettingsError("the notebook was deleted meanwhile: make it anew with memagent notes new")
+            raise SettingsError("the notebook has been deleted: create it again with memagent notes new")
         return _entry(row)
 
     def versions(self, id: int) -> list[Version]:
-        """All versions of a notebook but 0, in order, those that were undone too."""
+        """All versions of a notebook but 0, in order, including those that were undone."""
         with self._connected() as db:
             rows = db.execute("SELECT record FROM versions WHERE notebook = ? ORDER BY number", (id,))
             return [_version(row["record"]) for row in rows]
 
     def version(self, id: int, number: int) -> Version | None:
-        """A version, if there is one of this number."""
+        """The version with this number, or None."""
         if number == 0:
             return Version(number=0, parent=0, created=0.0)
         with self._connected() as db:
@@ -187,11 +187,11 @@ class Notebooks:
             return _version(row["record"]) if row else None
 
     def commit(self, id: int, values: Mapping[str, Any], base: int) -> Version:
-        """Put a version behind `base`, which the notebook must be at."""
+        """Add a version after `base`. Raises `SettingsError` unless that is the current one."""
         with self._changing() as db:
             row = db.execute("SELECT current FROM notebooks WHERE id = ?", (id,)).fetchone()
             if row is None or row["current"] != base:
-                raise SettingsError("the notebook was changed or deleted meanwhile: add again")
+                raise SettingsError("the notebook has been changed or deleted in the meantime: add again")
             query = "SELECT coalesce(max(number), 0) AS last FROM versions WHERE notebook = ?"
             number = db.execute(query, (id,)).fetchone()["last"] + 1
             version = Version(number=number, parent=base, created=time.time(), **values)
@@ -202,7 +202,7 @@ class Notebooks:
         return version
 
     def go_to(self, id: int, number: int) -> None:
-        """Have a notebook be at one of its versions."""
+        """Make one of a notebook's versions the current one."""
         with self._changing() as db:
             db.execute("UPDATE notebooks SET current = ? WHERE id = ?", (number, id))
             db.execute("DELETE FROM unfinished WHERE notebook = ?", (id,))
@@ -218,25 +218,25 @@ class Notebooks:
         self._lock_file(id).unlink(missing_ok=True)
 
     def begin(self, id: int, base: int, portions: tuple[Portion, ...]) -> None:
-        """Note what is about to be read, so that a crash leaves it known."""
+        """Note what is about to be read, so that it is known after a crash."""
         told = json.dumps([asdict(portion) for portion in portions])
         with self._changing() as db:
             db.execute("INSERT OR REPLACE INTO unfinished VALUES (?, ?, ?)", (id, base, told))
 
     def unfinished(self, id: int, base: int) -> tuple[Portion, ...]:
-        """What was being read behind a version when a process ended; nothing if none did."""
+        """What was being read on top of a version when a process was interrupted; empty if nothing was."""
         with self._connected() as db:
             query = "SELECT portions FROM unfinished WHERE notebook = ? AND base = ?"
             row = db.execute(query, (id, base)).fetchone()
         return tuple(Portion(**it) for it in json.loads(row["portions"])) if row else ()
 
     def journals(self, id: int, base: int) -> list[Path]:
-        """The journals of reads behind a version, newest first, and last one that is not there yet."""
+        """The journals of reads on top of a version, newest first, then the path for a new one."""
         found = sorted(self.folder.glob(f"{id}-{base}-*.jsonl"), reverse=True)
         return [*found, self.folder / f"{id}-{base}-{time.time_ns()}.jsonl"]
 
     def claim(self, id: int) -> IO[str] | None:
-        """The right to change a notebook, until it is closed; None while another has it."""
+        """The right to change a notebook, held until it is closed; None while another process has it."""
         file = self._opened(self._lock_file(id).name)
         try:
             lock(file)
@@ -246,7 +246,7 @@ class Notebooks:
         return file
 
     def _opened(self, name: str) -> IO[str]:
-        """A file of the folder that is locked and never written."""
+        """A file in the folder that is only locked, never written."""
         return os.fdopen(os.open(self.folder / name, os.O_RDWR | os.O_CREAT, 0o600), "r+")
 
     def _lock_file(self, id: int) -> Path:
@@ -259,11 +259,11 @@ class Notebooks:
 
 
 def checked_name(name: str) -> str:
-    """The name of a notebook, in the form it is kept in. Raises `SettingsError` for what can be none."""
+    """The name of a notebook in its stored form. Raises `SettingsError` if it is invalid."""
     name = unicodedata.normalize("NFC", name).strip()
     if not _NAME.fullmatch(name):
         raise SettingsError(
-            f"{name!r} is no name for a notebook: use up to 64 letters, digits, spaces, dots, - and _"
+            f"{name!r} is not a valid notebook name: use up to 64 letters, digits, spaces, dots, - and _"
         )
     return name
 

@@ -1,7 +1,7 @@
-"""What of a document a notebook has not read yet, told by the bytes. Everything here blocks.
+"""What a notebook has not yet read of a document, judged by the bytes. Everything here blocks.
 
-A file whose bytes were read before is passed over, wherever it is now. A file of plain text in UTF-8 that has
-only grown since is read from the line at which it grew. Any other change makes it a new file.
+A file whose bytes were read before is skipped, wherever it is now. A plain-text file in UTF-8 that has only
+grown since is read from the line at which it grew. Any other change makes it a new file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BLOCK_BYTES = 256 * 1024
 class Portion:
     """The bytes of a file that were read together, from `start` to `end`.
 
-    `sha256`, in hex, is that of all bytes before `end`. `path` is empty for a text that is no file.
+    `sha256`, in hex, is that of all bytes before `end`. `path` is empty for a text that is not a file.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Portion:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What is to be read: a document, with a portion for each of its sources; `known` names what is not."""
+    """What to read: a document, with a portion for each of its sources; `known` names what to skip."""
 
     document: Document
     portions: tuple[Portion, ...]
@@ -46,7 +46,7 @@ class News:
 
 
 def news_of(document: Document, read: Iterable[Portion]) -> News:
-    """What of a document is not among what was read. Raises `DocumentError`."""
+    """The parts of a document that have not been read. Raises `DocumentError`."""
     seen: set[str] = set()
     by_path: defaultdict[str, list[Portion]] = defaultdict(list)
     for portion in read:
@@ -71,7 +71,7 @@ def news_of(document: Document, read: Iterable[Portion]) -> News:
 
 
 def same_again(document: Document, portions: Sequence[Portion]) -> News | None:
-    """These very portions, if the document still has all of them. Raises `DocumentError`."""
+    """The same portions again, or None if the document lacks one of them. Raises `DocumentError`."""
     by_path: defaultdict[str, list[DocumentFile]] = defaultdict(list)
     for source in document.sources:
         by_path[_path_of(source)].append(source)
@@ -87,7 +87,7 @@ def same_again(document: Document, portions: Sequence[Portion]) -> News | None:
 
 
 def note_document(text: str) -> Document:
-    """A note as a document, which shows the model its date. Raises `SettingsError` for an empty one."""
+    """A note as a document that shows the model its date. Raises `SettingsError` for an empty note."""
     if not text.strip():
         raise SettingsError("the note is empty: write something into it")
     note = text_document(text, f"note of {datetime.now().astimezone():%Y-%m-%d}")
@@ -95,7 +95,7 @@ def note_document(text: str) -> Document:
 
 
 def _titled(document: Document, sources: Sequence[DocumentFile]) -> Document:
-    """A document of some sources, which shows the model the names of files even if it is only one."""
+    """A document of some sources that shows the model the name of a file even if there is only one."""
     return Document(tuple(sources), document.skipped, document.titled or any(map(_path_of, sources)))
 
 
@@ -111,11 +111,11 @@ def _slice(source: DocumentFile, start: int, end: int) -> DocumentFile:
         return rest
     before = characters_of(replace(source, size_bytes=start, beginning=None))
     rest = replace(rest, characters_before=before, title=f"{source.title} (continued)")
-    return replace(rest, named=False)  # nothing new in it is no error
+    return replace(rest, named=False)  # it is no error if it has no new text
 
 
 def _line_start(source: DocumentFile, place: int) -> int:
-    """Where the line begins that a place is in; 0, which is all of the file, if that cannot be told."""
+    """The start of the line that contains a place; 0, for the whole file, if that cannot be told."""
     if source.format not in ("text", "jsonl") or source.gzipped or source.encoding not in _UTF8:
         return 0
     before = bytes_at(source.origin, max(0, place - _LONGEST_LINE_BYTES), min(place, _LONGEST_LINE_BYTES))
@@ -124,7 +124,7 @@ def _line_start(source: DocumentFile, place: int) -> int:
 
 
 def _is_blank(source: DocumentFile, place: int) -> bool:
-    """Whether nothing but white space stands behind a place."""
+    """Whether only white space follows a place."""
     for start in range(place, source.size_bytes, _BLOCK_BYTES):
         if bytes_at(source.origin, start, min(_BLOCK_BYTES, source.size_bytes - start)).strip():
             return False

@@ -1,7 +1,7 @@
-"""A memory that lives on: read into, asked, looked back at and undone.
+"""A lasting memory: add documents to it, ask it questions, look at its history, undo additions.
 
-One process at a time changes a notebook; any number ask it meanwhile. A version appears once all of its read
-is done, in one transaction. A read that was cut off is continued by the next one of the same files.
+One process at a time changes a notebook; any number may ask it meanwhile. A version appears in one
+transaction once its read is complete. An interrupted read is continued by the next one of the same files.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _POLL_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class NotebookAnswer:
-    """What a notebook was asked, of which version, and the answer with what it cost."""
+    """A question to a version of a notebook, and the answer with its cost."""
 
     notebook: str
     version: int
@@ -39,7 +39,7 @@ class NotebookAnswer:
 class Notebook:
     """One notebook, by its name. Everything but `add` and `ask` blocks.
 
-    Raises `SettingsError` if there is none of the name; `Notebook.new` makes one.
+    Raises `SettingsError` if there is no notebook of that name; `Notebook.new` creates one.
     """
 
     def __init__(self, name: str, notebooks: Notebooks | None = None) -> None:
@@ -48,17 +48,17 @@ class Notebook:
 
     @classmethod
     def new(cls, name: str, about: str, notebooks: Notebooks | None = None) -> Self:
-        """Make a notebook that keeps what a standing instruction asks for. Raises `SettingsError`."""
+        """Create a notebook that keeps what a standing instruction asks for. Raises `SettingsError`."""
         notebooks = notebooks or Notebooks()
         return cls(notebooks.add(name, about).name, notebooks)
 
     @property
     def entry(self) -> Entry:
-        """Its name, its instruction and the number of the version it is at."""
+        """Its name, its instruction and the number of its current version."""
         return self._notebooks.entry_of(self._id)
 
     def version(self, number: int | None = None) -> Version:
-        """A version, by default the one it is at. Raises `SettingsError` if there is none of this number."""
+        """A version, by default the current one. Raises `SettingsError` if there is none with this number."""
         entry = self.entry
         number = entry.current if number is None else number
         if (version := self._notebooks.version(self._id, number)) is None:
@@ -68,15 +68,15 @@ class Notebook:
         return version
 
     def versions(self) -> list[Version]:
-        """All versions but the empty one, in order, those that were undone too."""
+        """All versions but the empty one, in order, including those that were undone."""
         return self._notebooks.versions(self._id)
 
     def lineage(self) -> list[Version]:
-        """The versions that led to the one it is at, in order."""
+        """The versions that led to the current one, in order, itself included."""
         return _lineage(self.versions(), self.entry.current)
 
     def undo(self) -> Version:
-        """Go back to the version before, which it returns; what was read since counts as new again.
+        """Go back to the previous version and return it; what was read since counts as new again.
 
         Raises `SettingsError` if there is none, or while another process changes the notebook.
         """
@@ -100,10 +100,10 @@ class Notebook:
         *,
         waiting: Callable[[], None] | None = None,
     ) -> Addition:
-        """Read what is new of a document into the notebook: iterate what it returns.
+        """Read what is new in a document into the notebook: iterate over the result.
 
-        While another process changes the notebook, `waiting` is called once, and it waits; without
-        `waiting` that is an error.
+        If another process is changing the notebook, `waiting` is called once and the addition waits; without
+        `waiting`, that is an error.
         """
         return Addition(self, document, engine, settings or ReadSettings(), waiting)
 
@@ -112,11 +112,11 @@ class Notebook:
     ) -> NotebookAnswer:
         """Answer a question from the memory of a version, by default the current one: one call.
 
-        Raises `SettingsError` for an empty memory or question, and for an unknown version; `EngineError`.
+        Raises `SettingsError` for an empty memory or question and for an unknown version, and `EngineError`.
         """
         found, entry = await asyncio.to_thread(lambda: (self.version(version), self.entry))
         if not found.memory.strip():
-            why = "nothing was read yet" if not found.number else "nothing of what was read was to be kept"
+            why = "nothing was read yet" if not found.number else "nothing that was read was worth keeping"
             raise SettingsError(f"the notebook {entry.name!r} is empty, {why}: add to it, then ask")
         remembered = await answer_from(
             found.memory, question, engine, settings, found.memory_tokens, found.statements
@@ -125,7 +125,7 @@ class Notebook:
 
     @contextmanager
     def _claimed(self) -> Iterator[None]:
-        """The right to change the notebook. Raises `SettingsError` while another has it."""
+        """Hold the right to change the notebook. Raises `SettingsError` while another process has it."""
         claim = self._notebooks.claim(self._id)
         if claim is None:
             raise SettingsError(f"another process is changing {self.entry.name!r}: wait for it, or stop it")
@@ -134,7 +134,7 @@ class Notebook:
 
     @asynccontextmanager
     async def _claimed_in_turn(self, waiting: Callable[[], None] | None) -> AsyncIterator[None]:
-        """As `_claimed`, but if it is told of `waiting`, it waits."""
+        """As `_claimed`, but with `waiting`, call that once and wait."""
         claim = await asyncio.to_thread(self._notebooks.claim, self._id)
         if claim is None and waiting:
             waiting()
@@ -151,10 +151,10 @@ class Notebook:
 
 
 class Addition:
-    """What is new of a document, on its way into a notebook. Iterate it once, for the conversations.
+    """Adds what is new in a document to a notebook. Iterate over it once, for the conversations.
 
-    `versions` are those that it made: none if nothing was new, and two if it also finished a read that was
-    cut off before. `known` names the files that had been read, `skipped` says what was left out and why.
+    `versions` are those that it made: none if nothing was new, and two if it also finished an interrupted
+    read. `known` names the files that had already been read, `skipped` says what was left out and why.
     Raises `SettingsError`, `DocumentError` or `EngineError`; what was read by then is kept for the next
     addition of the same files.
     """
@@ -174,13 +174,13 @@ class Addition:
         self.skipped = document.skipped
         self._notebook, self._notebooks, self._id = notebook, notebook._notebooks, notebook._id
         self._document, self._engine, self._waiting = document, engine, waiting
-        # All is read to its end: what counts as read must have been. Where a statement came from is noted
-        # now: the files may be gone when somebody asks.
+        # Everything is read to its end: what counts as read must have been read. Sources are noted now,
+        # because the files may be gone by the time somebody asks.
         self._settings = settings.changed(early_exit=False, screen=False, cite=True)
 
     @property
     def progress(self) -> Progress:
-        """How far the read has come that is under way."""
+        """How far the current read has come."""
         return self.read.progress if self.read else Progress()
 
     async def __aiter__(self) -> AsyncGenerator[Conversation, None]:
@@ -196,7 +196,7 @@ class Addition:
                         yield conversation
 
     def _next(self) -> tuple[Version, News | None, bool]:
-        """What is to be read behind which version, and whether there may be more: first what was cut off."""
+        """The version to build on, what to read, and whether more may follow: interrupted reads go first."""
         entry = self._notebook.entry
         lineage = _lineage(self._notebook.versions(), entry.current)
         base = lineage[-1] if lineage else Version(number=0, parent=0, created=entry.created)
@@ -214,7 +214,7 @@ class Addition:
         return {portion.name for version in self.versions for portion in version.portions}
 
     async def _take(self, base: Version, news: News) -> AsyncGenerator[Conversation, None]:
-        """Read some news, and make a version of it."""
+        """Read some news, and make a version from it."""
         about = (await asyncio.to_thread(lambda: self._notebook.entry)).about
         traces = await asyncio.to_thread(self._notebooks.journals, self._id, base.number)
         read = self.read = Read(
@@ -250,7 +250,7 @@ class Addition:
 
 
 def _told(read: Read) -> dict[str, Any]:
-    """What a version tells of its read."""
+    """What a version records of its read."""
     result = read.result
     values = {name: getattr(result, name) for name in ("memory", "model", "workflow")}
     return values | counted(result, Version) | {"statements": read.progress.statements}

@@ -1,4 +1,4 @@
-"""Every prompt, once; and how untrusted text is put into one."""
+"""Prompt templates, the prompts that several modules share, and how untrusted text is put into a prompt."""
 
 from memagent.prompts.ours import (
     ANSWER,

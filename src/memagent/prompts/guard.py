@@ -1,8 +1,8 @@
-"""Text as data inside a prompt: what could pass for the prompt's structure gets a mark, and loses it again.
+"""Text as data inside a prompt: mark what could pass for the prompt's structure, and remove the marks again.
 
-A mark is a `·` behind the first character of a forged delimiter or turn token: `<·/memory>`,
-`<·|im_start|>`. No tokenizer then reads it as a token, and no reader as a delimiter. Marks are added one
-at a time, also behind marks that stand there already, so that taking one away gives back the very text.
+A mark is a `·` after the first character of a forged delimiter or turn token: `<·/memory>`,
+`<·|im_start|>`. No tokenizer then reads it as a token, and no reader as a delimiter. One mark is added at
+a time, even after existing marks, so that removing one restores the exact text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LEFT, _RIGHT, _SLASHES = "＜﹤<", ">＞﹥", "/\\／⁄∕"
 _HEADS = f"{_LEFT}[]"
 _TAG = re.compile(f"[^{_LEFT}{_RIGHT}]*+")
 _BEFORE_NAME = re.compile(rf"[\s{re.escape(_SLASHES)}]*+")
-# Characters without a width, which hide in a word, and controls.
+# Zero-width characters, which hide in a word, and control characters.
 _HIDDEN = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
     "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e01ef\x01-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]"
@@ -29,7 +29,7 @@ _LINE_ENDS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 
 _ROLE = "(?:[Ss]ystem|SYSTEM|[Uu]ser|USER|[Aa]ssistant|ASSISTANT|[Hh]uman|HUMAN|[Bb]ot|[Tt]ool)"
 
-# `<s>` and `</s>` are HTML's strike-through as well: they open or close a turn only before one.
+# `<s>` and `</s>` are also HTML's strike-through: they count as turn tokens only before a turn.
 _BEFORE_A_TURN = (
     rf"\s*+(?:<{_MARKS}s>\s*+)?+"
     rf"(?:\[{_MARKS}/?INST\]|<{_MARKS}<SYS>|<{_MARKS}\|\w|{_ROLE}[ \t]*+(?:[:\n]|\Z))"
@@ -66,7 +66,7 @@ _AFTER_SQUARE = (
 _AFTER_RIGHT_SQUARE = (r"~!?b[\[\]]",)  # MiniMax-M2
 
 
-# Each alternative begins with another letter, so that the search skips all the others in C.
+# Each alternative begins with a different character, so the search skips all other text in C.
 _PLACES = re.compile("|".join(f"{left}{_MARKS}" for left in _LEFT))
 _PLACES_AND_TURNS = re.compile(
     rf"{_PLACES.pattern}(?:(?={'|'.join(_AFTER_ANGLE)})(?P<turn>))?"
@@ -79,9 +79,9 @@ _PLACES_AND_TURNS = re.compile(
 class Guard:
     """Marks what could pass for the structure of a prompt that uses tags of these names, and unmarks it.
 
-    The names in `unknowable` stand in no other text, so each such tag counts. Of those in `names` only what
-    closes a tag counts, and what opens one at the beginning of a line: `#include <memory>` is code. With
-    `turns` the turn tokens of chat templates count, too.
+    The names in `unknowable` occur in no other text, so each such tag counts. Of those in `names`, only
+    closing tags count, and opening tags at the beginning of a line: `#include <memory>` is code. With
+    `turns`, the turn tokens of chat templates count too.
     """
 
     names: tuple[str, ...]
@@ -91,8 +91,8 @@ class Guard:
     def neutralise(self, text: str) -> str:
         """`text` with a mark in each place that could pass for structure; the rest stays as it is.
 
-        What cannot be sent becomes U+FFFD: lone surrogates, which have no UTF-8, and NUL, where some servers
-        end a prompt.
+        Lone surrogates, which UTF-8 cannot encode, and NUL, which ends a prompt on some servers, become
+        U+FFFD.
         """
         text = _sendable(text)
         if not any(head in text for head in _HEADS):
@@ -149,7 +149,7 @@ def _folded(text: str) -> str:
 
 
 def _is_named(text: str, start: int, names: tuple[str, ...]) -> str:
-    """The one of the names that stands there as a whole word, or nothing."""
+    """The name that stands at `start` as a whole word, or an empty string."""
     for name in names:
         after = text[start + len(name) : start + len(name) + 1]
         if text.startswith(name, start) and not (after.isalnum() or after in ("_", "-")):
@@ -158,7 +158,7 @@ def _is_named(text: str, start: int, names: tuple[str, ...]) -> str:
 
 
 def _begins_line(text: str, at: int) -> bool:
-    """Whether nothing that can be seen precedes on the line."""
+    """Whether nothing visible comes before `at` on its line."""
     while at and text[at - 1] not in _LINE_ENDS and (text[at - 1].isspace() or _HIDDEN.match(text[at - 1])):
         at -= 1
     return at == 0 or text[at - 1] in _LINE_ENDS

@@ -1,8 +1,8 @@
 """The prompts of our own workflows.
 
-What is the same for most conversations comes first, and the problem after the chunk: the instructions are
-read once for all documents, and a chunk once for all questions about it and all attempts of a training
-group, by servers with a prefix cache and by training.
+What most conversations share comes first, and the problem comes after the chunk. Servers with a prefix cache,
+and training, therefore compute the instructions once for all documents, and a chunk once for all questions
+about it and all attempts of a training group.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from memagent.prompts.templates import ENOUGH, MEMORY, UNCHANGED, Prompts, sections
 
 READER = Path(__file__).parents[1] / "engines" / "reader.toml"
-"""The templates that the shipped adapter was trained with: they may never change."""
+"""The templates that the shipped adapter was trained with: they must never change."""
 
 OPENING = "You read a long document piece by piece. Of what you have read, only your memory remains.\n\n"
 
@@ -44,16 +44,16 @@ nothing twice, and copy names, numbers and quotations exactly.
 {sections(notes="chunk", problem="problem", memory="memory")}
 {UNCHANGED}, or {MEMORY} and the new memory:
 """
-"""How notes are brought into a memory, in workflows that gather them."""
+"""How notes are merged into a memory, in workflows that gather them."""
 
 NO_UPDATE = "{problem}{chunk}{memory}"
-"""The update of workflows that have none."""
+"""The update template of workflows that have no updates."""
 
 CLOSING = """\
 Answer the problem from the {source}, in as few words as it needs. If the {source} does not hold the \
 answer, say so.
 """
-"""How the workflows without a memory close: as those with one do, so that none gains by how it is asked."""
+"""How workflows without a memory ask for the answer: as those with one do, so that wording favours none."""
 
 OVERWRITE = Prompts(
     update=OPENING

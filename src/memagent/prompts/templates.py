@@ -1,10 +1,10 @@
 """Templates: their slots, their files, and one pass that fills them.
 
 A template has slots such as `{problem}`, `{chunk}` and `{memory}`; `{{` and `}}` are literal braces. Slots
-are filled in one pass, so a slot that stands in a document stays text. The slot `{mark}` belongs into the
-names of tags, `<chunk-{mark}>`: it is filled with a few characters that follow from the document, so that
-no text knows the delimiters. `load_prompts` reads templates from a file, which published checkpoints
-need: each was trained on its own.
+are filled in one pass, so a slot that occurs in a document stays text. The slot `{mark}` belongs in the
+names of tags, `<chunk-{mark}>`: it is filled with a few characters derived from the document, so that
+no text can know the delimiters. `load_prompts` reads templates from a file, which published checkpoints
+need: each was trained with its own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ MEMORY = "MEMORY"
 ENOUGH = "ENOUGH"
 
 Replies = Literal["marked", "unmarked"]
-"""Whether the first line of a reply to an update is UNCHANGED or MEMORY, or the reply is one or the other."""
+"""Marked: the first line of a reply to an update is UNCHANGED or MEMORY. Unmarked: the reply is either the
+word UNCHANGED or the memory itself."""
 
 _SLOT = re.compile(r"\{\{|\}\}|\{(\w+)\}")
 _TAG = re.compile(r"</?\s*([^\W\d_][\w.:-]*)(?:\s[^<>]*)?>")
@@ -48,7 +49,7 @@ _OPTIONAL = ("merge", "gap", "again")
 
 
 def sections(**slots: str) -> str:
-    """Slots of a template, each between tags of its name that no document knows."""
+    """Slots of a template, each between tags whose names no document can know."""
     return "\n".join(f"<{name}-{{mark}}>\n{{{slot}}}\n</{name}-{{mark}}>\n" for name, slot in slots.items())
 
 
@@ -71,13 +72,13 @@ one word {UNCHANGED}.
 class Prompts:
     """The templates of one workflow, and how replies to them are read.
 
-    `update` is asked at each chunk, `answer` at the end; `system`, if not empty, precedes both.
-    `empty_memory` stands in the memory's place before anything was kept. `workflow` names the workflow
-    that they are for, if they are for one. With `asks`, `check` is asked about a reply that may not be a
-    memory; a model that was trained on these templates needs no such question.
+    `update` is used for each chunk, `answer` at the end; `system`, if not empty, precedes both.
+    `empty_memory` stands in the memory's place until something is kept. `workflow` names the workflow
+    that they are for, if any. With `asks`, `check` asks about a reply that may not be a memory; a model that
+    was trained with these templates needs no such question.
 
-    Some workflows have more: `merge`, for notes, which stand in the chunk's slot; `gap`, which asks what the
-    memory lacks, and `again`, the update of a chunk that is read for that question.
+    Some workflows have more: `merge`, for notes, which go in the chunk's slot; `gap`, which asks what the
+    memory lacks; and `again`, the update of a chunk that is read again for that question.
 
     `mark` and `guards_turns` belong to a read: see `for_document`.
     """
@@ -110,14 +111,14 @@ class Prompts:
                 )
         if self.replies not in get_args(Replies):
             known = " or ".join(map(repr, get_args(Replies)))
-            raise SettingsError(f"replies is {self.replies!r}, it must be {known}")
+            raise SettingsError(f"replies is {self.replies!r}: it must be {known}")
 
     def for_document(self, fingerprint: str, *, guards_turns: bool = True, asks: bool = True) -> Prompts:
         """These templates for the reads of one document.
 
-        The mark of their delimiters follows from the document's `fingerprint`, so it is the same for every
-        chunk and question. Without `guards_turns` turn tokens of chat templates are left alone: for engines
-        that never read text as such a token. Without `asks` no reply is asked about, as in training, which
+        The mark in their delimiters is derived from the document's `fingerprint`, so it is the same for every
+        chunk and question. Without `guards_turns`, turn tokens of chat templates are left alone, for engines
+        that never read text as such a token. Without `asks`, no reply is asked about, as in training, which
         learns from the markers alone.
         """
         return replace(self, mark=mark_of(fingerprint), guards_turns=guards_turns, asks=asks and self.asks)
@@ -141,7 +142,7 @@ class Prompts:
         return self._fill(self.update, {"problem": problem, "chunk": chunk, "memory": memory})
 
     def for_merge(self, problem: str, notes: str, memory: str) -> tuple[Message, ...]:
-        """The conversation that brings notes into the memory."""
+        """The conversation that merges notes into the memory."""
         return self._fill(self.merge, {"problem": problem, "chunk": notes, "memory": memory})
 
     def for_gap(self, problem: str, memory: str) -> tuple[Message, ...]:
@@ -149,7 +150,7 @@ class Prompts:
         return self._fill(self.gap, {"problem": problem, "memory": memory})
 
     def for_again(self, problem: str, chunk: str, memory: str, question: str) -> tuple[Message, ...]:
-        """The conversation that reads a chunk once more, for a question."""
+        """The conversation that reads a chunk again, for a question."""
         values = {"problem": problem, "chunk": chunk, "memory": memory, "question": question}
         return self._fill(self.again, values)
 
@@ -166,7 +167,7 @@ class Prompts:
         return self._guard.neutralise(text)
 
     def restore(self, text: str) -> str:
-        """The text before `neutralise`: for replies, which quote what they were shown."""
+        """Undo `neutralise`, for replies that quote what they were shown."""
         return self._guard.restore(text)
 
     @cached_property
@@ -198,14 +199,14 @@ class Prompts:
 
 
 def mark_of(fingerprint: str) -> str:
-    """A few characters that follow from a document, so that no text in it knows them."""
+    """A few characters derived from a document, so that no text in it can know them."""
     return hashlib.sha256(b"mark " + fingerprint.encode()).hexdigest()[:_MARK_CHARACTERS]
 
 
 def load_prompts(path: str | Path) -> Prompts:
-    """Templates from a TOML file: `update` and `answer`, and if wanted the other fields of `Prompts`.
+    """Load templates from a TOML file: `update` and `answer`, and optionally other fields of `Prompts`.
 
-    A file is read again only once it has changed: training loads it for every attempt. Raises
+    A file is read again only if it has changed: training loads it for every attempt. Raises
     `SettingsError`, naming the file, for a file, key or slot that is missing or unknown.
     """
     try:
@@ -225,7 +226,7 @@ def _load(path: str | Path, _changed_ns: int, _size: int) -> Prompts:
 
 
 def prompts_from(table: Mapping[str, object], place: str) -> Prompts:
-    """Templates from a table, such as travels with an adapter. Raises `SettingsError`, naming the place."""
+    """Templates from a table, such as comes with an adapter. Raises `SettingsError`, naming the place."""
     known = _keys()
     if unknown := table.keys() - set(known):
         raise SettingsError(f"{place}: unknown key {min(unknown)!r}; known: {', '.join(sorted(known))}")

@@ -1,4 +1,4 @@
-"""How the window is shared out: token budgets, and how they are fitted to a model."""
+"""Token budgets: how the window is divided, and how budgets are fitted to a model."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from memagent.types import Model
 _log = logging.getLogger(__name__)
 
 LEAST_CHUNK_TOKENS = 16
-_PART_TOKENS = 16  # for the line that heads each of several memories
-_CHAT_TOKENS = 64  # for what a chat template puts around the messages
+_PART_TOKENS = 16  # for the heading of each of several memories
+_CHAT_TOKENS = 64  # for what a chat template adds around the messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +32,16 @@ class Budgets:
         return self.needed_tokens()
 
     def needed_tokens(self, memories: int = 1) -> int:
-        """What an update or answer needs at most where so many memories are shown, one of them rewritten."""
+        """What an update or answer needs at most if it shows this many memories and rewrites one."""
         shown = memories * self.memory_tokens
         return self.problem_tokens + shown + max(self.chunk_tokens + self.memory_tokens, self.answer_tokens)
 
     def fit(self, window_tokens: int, fixed_tokens: int, given: frozenset[str], memories: int = 1) -> Budgets:
-        """These budgets, those not in `given` made smaller until all fit the model's window.
+        """These budgets, with those not in `given` reduced until all fit the model's window.
 
-        `fixed_tokens` is the length of the prompt's own text, which the paper's figures leave no room for:
-        a chunk that was given makes room for it, with a warning. Raises `SettingsError` if the budgets do not
-        fit.
+        `fixed_tokens` is the length of the prompt's own text, for which the paper's figures leave no room:
+        a given chunk budget is reduced to make room for it, with a warning. Raises `SettingsError` if the
+        budgets do not fit.
         """
         room = window_tokens - fixed_tokens - _CHAT_TOKENS
         if self.needed_tokens(memories) <= room:
@@ -58,14 +58,14 @@ class Budgets:
         smallest = min((getattr(fitted, name) for name in names if name != "problem_tokens"), default=room)
         if fitted.needed_tokens(memories) > room or min(smallest, fitted.chunk_tokens) < LEAST_CHUNK_TOKENS:
             raise SettingsError(
-                f"the budgets need {self.needed_tokens(memories) + fixed_tokens + _CHAT_TOKENS} tokens, the "
-                f"model's window has {window_tokens}: lower `chunk_tokens`, `memory_tokens` or "
+                f"the budgets need {self.needed_tokens(memories) + fixed_tokens + _CHAT_TOKENS} tokens, but "
+                f"the model's window has {window_tokens}: lower `chunk_tokens`, `memory_tokens` or "
                 f"`answer_tokens`{' or `heads`' if memories > 1 else ''}"
             )
         return fitted
 
     def _shrunk(self, names: list[str], room: int, memories: int) -> Budgets:
-        """These budgets with the largest share of the named ones that fits, by bisection."""
+        """These budgets, the named ones scaled by the largest factor that fits, found by bisection."""
         least, most = 0.0, 1.0
         for _ in range(20):
             share = (least + most) / 2

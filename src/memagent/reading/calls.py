@@ -36,7 +36,7 @@ async def aread(
     Args:
         problem: a question, or a standing instruction.
         source: a path (file, directory, glob, "-"), several, or an opened `Document`.
-        engine: what completes the chats; it is left open. Without it, `settings` decide.
+        engine: what completes the chats; it is left open. Without it, one is opened from `settings`.
         settings: `load_settings()` (defaults, the user's file, environment) if left out.
         trace: where the journal goes; none is kept without it.
         resume: continue the journal at `trace`.
@@ -99,8 +99,8 @@ def _wait(task: Coroutine[Any, Any, Trajectory]) -> Trajectory:
 
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """One loop for all calls of `read`: an engine's connections belong to the loop they began in."""
-    os.register_at_fork(after_in_child=_loop.cache_clear)  # a fork has the loop, but not its thread
+    """One loop for all calls of `read`: an engine's connections belong to the loop that opened them."""
+    os.register_at_fork(after_in_child=_loop.cache_clear)  # a forked child has the loop but not its thread
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="memagent", daemon=True).start()
     return loop

@@ -1,4 +1,4 @@
-"""How many calls of a read had to wait for each other."""
+"""The longest chain of calls in a read that had to wait for each other."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from memagent.types import Completion, Engine, Message, Model, Sampling
 
 
 class Chain:
-    """Passes calls on to `engine`, and counts the longest chain of them.
+    """Passes calls on to `engine` and measures the longest chain of them.
 
-    Each call of a chain began after the one before it had ended. So calls that are made one after the other
-    are all in it; of calls side by side, one is, and those that wait until one of them has ended.
+    Each call of a chain began after the one before it had ended. So sequential calls all count; of
+    concurrent calls, only one does.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -18,12 +18,12 @@ class Chain:
 
     @property
     def model(self) -> Model:
-        """The model of the engine behind."""
+        """The model of the underlying engine."""
         return self.engine.model
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        """As the engine does. A call that fails is none."""
-        place = self.longest + 1  # of the chains that have ended the longest goes on with it
+        """Complete with the underlying engine. A call that fails does not count."""
+        place = self.longest + 1  # it extends the longest chain that has ended
         completion = await self.engine.complete(messages, sampling)
         self.longest = max(self.longest, place)
         return completion

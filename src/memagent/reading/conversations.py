@@ -21,17 +21,17 @@ from memagent.types import Chunk, Completion, Conversation, Engine, Message, Mod
 _log = logging.getLogger(__name__)
 
 UpdatePrompt = Callable[[str, str], tuple[Message, ...]]
-"""From what is shown of a chunk and the memory that is rewritten to the prompt of an update."""
+"""Makes the prompt of an update from what is shown of a chunk and the memory to be rewritten."""
 
-_MOST_BYTES_PER_TOKEN = 16  # a text beyond that has more tokens than its usage says
+_MOST_BYTES_PER_TOKEN = 16  # a text longer than that has more tokens than its usage says
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
     """What the conversations of one read have in common: a workflow holds them through this.
 
-    It has no state, so that conversations may be held side by side. Without `answers`, the memory is all that
-    is wanted of it: a workflow that keeps one then ends before its answer.
+    It has no state, so conversations may be held side by side. Without `answers`, only the memory is wanted:
+    a workflow that keeps one then ends before its answer.
     """
 
     problem: str
@@ -49,30 +49,30 @@ class Reading:
 
     @property
     def window_tokens(self) -> int:
-        """The model's window, or the paper's where it is not known."""
+        """The model's window, or the paper's if it is unknown."""
         return self.model.window_tokens or DEFAULT_WINDOW_TOKENS
 
     async def count_tokens(self, text: str) -> int:
-        """The tokens of a text, counted in a thread."""
+        """The number of tokens in a text, counted in a thread."""
         return await asyncio.to_thread(self.model.count_tokens, text)
 
     async def check_problem(self) -> None:
-        """Raise `ProblemTooLongError` for a problem beyond its budget."""
+        """Raise `ProblemTooLongError` if the problem exceeds its budget."""
         tokens = await self.count_tokens(self.problem)
         if tokens > self.budgets.problem_tokens:
             raise ProblemTooLongError(
-                f"the problem has {tokens} tokens, its budget is {self.budgets.problem_tokens}: "
+                f"the problem has {tokens} tokens, but its budget is {self.budgets.problem_tokens}: "
                 "shorten it, put its material into the document, or raise `problem_tokens`"
             )
 
     async def update(
         self, chunk: Chunk, memory: str, read_reply: ReplyReader, ask: UpdatePrompt | None = None
     ) -> AsyncGenerator[Conversation, None]:
-        """Read one chunk: one conversation, and one more where it has to be asked what the reply was.
+        """Read one chunk: one conversation, plus one more if the model has to be asked what its reply was.
 
-        `ask` makes the prompt, where the memory that is shown is not the one that is rewritten, or another
-        template is used. A chunk that does not fit the window is split, and so is read in several.
-        A chunk of white space alone is passed over. Raises `EngineError`.
+        `ask` makes the prompt if the memory that is shown is not the one that is rewritten, or if another
+        template is used. A chunk that does not fit the window is split and read in several conversations.
+        A blank chunk is skipped. Raises `EngineError`.
         """
         if not chunk.text.strip():
             return
@@ -121,9 +121,9 @@ class Reading:
         return self.prompts.for_update(self.problem, chunk, memory)
 
     async def _asked(self, update: Conversation, verdict: Verdict) -> list[Conversation]:
-        """The update, and the conversation that asks what its reply was, with the memory that comes of it.
+        """The update, and the conversation that asks what its reply was, with the resulting memory.
 
-        Where that question does not fit the window, nobody is asked, and memory and reply are both kept.
+        If that question does not fit the window, it is not asked, and memory and reply are both kept.
         """
         messages = self.prompts.for_check(self.problem, update.memory, verdict.text)
         started = time.perf_counter()
@@ -141,7 +141,7 @@ class Reading:
         return made
 
     async def _after(self, update: Conversation, verdict: Verdict, written: Completion) -> Conversation:
-        """The update with the memory that the verdict on what was `written` leads to."""
+        """The update with the memory that results from the verdict on what was `written`."""
         after = verdict.memory_after(update.memory)
         if after != update.memory:
             after = await self._within_budget(after, written)
@@ -151,7 +151,7 @@ class Reading:
         return self.model.count_tokens(text) <= self.budgets.memory_tokens
 
     async def _within_budget(self, memory: str, completion: Completion) -> str:
-        """The memory, cut at its budget where the engine's count does not show that it is within."""
+        """The memory, cut to its budget unless the engine's count shows that it fits."""
         counted = completion.usage.completion_tokens
         if 0 < counted <= self.budgets.memory_tokens and len(memory) <= _MOST_BYTES_PER_TOKEN * counted:
             return memory
@@ -165,9 +165,9 @@ class Reading:
         return Conversation("update", None, messages, completion, memory, seconds=seconds)
 
     async def answer(self, shown: str, memory: str = "") -> Conversation:
-        """Answer the problem from the text that is shown, which is the memory, or stands in its place.
+        """Answer the problem from `shown`, which is the memory or stands in its place.
 
-        `memory` is what is recorded as the memory. Raises `EngineError`; `EmptyAnswerError` for no answer.
+        `memory` is recorded as the memory. Raises `EngineError`, or `EmptyAnswerError` for an empty answer.
         """
         messages = self.prompts.for_answer(self.problem, shown)
         started = time.perf_counter()

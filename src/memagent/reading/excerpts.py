@@ -1,8 +1,8 @@
-"""A memory of verbatim excerpts: its text, from which it can be rebuilt, and what a reply may change of it.
+"""A memory of verbatim excerpts: its text, from which it can be rebuilt, and what a reply may change in it.
 
-The text is written here and never by a model. Each excerpt has a line under the line of its file, such as
+The text is written here and never by a model. Each excerpt has a line below that of its file, such as
 `E1 "words" (page 3, 120-180, promoted)`; line breaks in it are escaped, so that no document can add a line. A
-reply names excerpts by number and passages by their words; what the chunk does not hold is refused.
+reply names excerpts by number and quotes passages; a passage that is not in the chunk is refused.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MOST_TRIES = 64  # to find where a passage of several lines ends
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """A passage of a document, word for word, with its place; a promoted one is given up last."""
+    """A verbatim passage of a document, with its place; promoted ones are dropped last."""
 
     source: Source
     promoted: bool = False
@@ -61,7 +61,7 @@ def memory_of(excerpts: Iterable[Excerpt]) -> str:
 
 
 def excerpts_of(memory: str) -> list[Excerpt]:
-    """The excerpts that a memory holds. Raises `SettingsError` for a text that is no such memory."""
+    """The excerpts in a memory. Raises `SettingsError` for a text that is not such a memory."""
     found, file = list[Excerpt](), None
     for line in memory.split("\n") if memory else ():
         if heading := _FILE.fullmatch(line):
@@ -72,14 +72,14 @@ def excerpts_of(memory: str) -> list[Excerpt]:
             found.append(Excerpt(source, it[5] is not None))
         else:
             raise SettingsError(
-                f"the memory to start from is not one of excerpts, its line {line[:60]!r} is none: "
-                "begin without it, or read with the workflow that wrote it"
+                f"the memory to start from does not consist of excerpts (its line {line[:60]!r} is not one): "
+                "start without it, or read with the workflow that wrote it"
             )
     return found
 
 
 def escaped(text: str) -> str:
-    """A text on one line, as a memory of excerpts has it."""
+    """A text escaped to fit on one line, as in a memory of excerpts."""
     return re.sub(r"[\\\n\r]", lambda it: _ESCAPES[it.group()], text)
 
 
@@ -88,10 +88,10 @@ def _unescaped(text: str) -> str:
 
 
 def edited(excerpts: Sequence[Excerpt], reply: str, chunk: Chunk) -> tuple[list[Excerpt], int]:
-    """The excerpts as a reply to a chunk leaves them, and how many passages of it were refused.
+    """The excerpts after a reply to a chunk, and how many of the reply's passages were refused.
 
-    What it gives up or promotes it names by the numbers of `memory_of`. A passage is kept if the chunk holds
-    its words (`memagent.reading.wording`), and then as it stands there.
+    The reply drops and promotes excerpts by the numbers of `memory_of`. A passage is kept if the chunk has
+    its words (`memagent.reading.wording`), and then in the chunk's own characters.
     """
     commands = _commands(reply.split("\n"), chunk)
     named = {word: _numbers(texts) for word, texts in _by_word(commands).items() if word != ADD}
@@ -111,7 +111,7 @@ def edited(excerpts: Sequence[Excerpt], reply: str, chunk: Chunk) -> tuple[list[
 
 
 def fitted(excerpts: Sequence[Excerpt], fits: Callable[[str], bool]) -> list[Excerpt]:
-    """The excerpts that a memory has room for: the oldest go first, promoted ones after all others."""
+    """The excerpts that fit in a memory: the oldest are dropped first, promoted ones after all others."""
     kept = list(excerpts)
     while kept and not fits(memory_of(kept)):
         kept.remove(next((it for it in kept if not it.promoted), kept[0]))
@@ -129,7 +129,7 @@ def quoted(text: str, chunk: Chunk) -> Source | None:
 
 
 def _rounded(chunk: Chunk, start: int, end: int) -> tuple[int, int]:
-    """A span with the article and quotation mark before it, and the punctuation behind it, in its file."""
+    """A span, extended in its file by an article and quotation mark before it and punctuation after it."""
     low, high = (place - chunk.start for place in file_span(chunk, start))
     first, last = start - chunk.start, end - chunk.start
     before = _BEFORE.search(chunk.text, max(first - 8, low), first)
@@ -140,9 +140,9 @@ def _rounded(chunk: Chunk, start: int, end: int) -> tuple[int, int]:
 
 
 def _commands(lines: Sequence[str], chunk: Chunk) -> list[tuple[str, str]]:
-    """What a reply says to do, each a word with its text; lines that say nothing of the kind are passages.
+    """The commands of a reply, each a word with its text; if no line is a command, all lines are passages.
 
-    A passage may go over several lines, those that look like commands too if the chunk holds them so.
+    A passage may span several lines, even lines that look like commands if the chunk has them so.
     """
     found, place = list[tuple[str, str]](), 0
     marked = any(_COMMAND.fullmatch(line) for line in lines)
@@ -161,7 +161,7 @@ def _commands(lines: Sequence[str], chunk: Chunk) -> list[tuple[str, str]]:
 
 
 def _whole(text: str, lines: Sequence[str], place: int, chunk: Chunk) -> tuple[str, int]:
-    """The text of a passage with the lines from `place` on that belong to it, and where the next one is."""
+    """A passage with the lines from `place` on that belong to it, and the place of the next command."""
     if _OPEN.match(text):
         closed = [it for it in range(place, len(lines)) if _CLOSED.search(lines[it])]
         for last in closed[: -_MOST_TRIES - 1 : -1]:
@@ -185,12 +185,12 @@ def _by_word(commands: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def _numbers(texts: Iterable[str]) -> set[int]:
-    """The numbers that stand alone in these texts; a text that says more is none."""
+    """The numbers in those of the texts that contain nothing else."""
     return {int(it) for text in texts if _NUMBERS.fullmatch(text) for it in re.findall(r"\d{1,9}", text)}
 
 
 def _with(excerpts: Sequence[Excerpt], source: Source) -> list[Excerpt]:
-    """The excerpts with one more, unless they say it already; it takes the place of those within it."""
+    """The excerpts with one more, unless they already contain it; it replaces those within it."""
     if any(_holds(it.source, source) or _same(it.source.excerpt, source.excerpt) for it in excerpts):
         return list(excerpts)
     within = [it for it in excerpts if _holds(source, it.source)]
@@ -199,7 +199,7 @@ def _with(excerpts: Sequence[Excerpt], source: Source) -> list[Excerpt]:
 
 
 def _holds(one: Source, other: Source) -> bool:
-    """Whether one is around the other, in files of the same name and with the same words."""
+    """Whether one contains the other, in files of the same name and with the same words."""
     within = one.file == other.file and one.start <= other.start and other.end <= one.end
     return within and one.excerpt[other.start - one.start : other.end - one.start] == other.excerpt
 

@@ -1,4 +1,4 @@
-"""What a read would come to at most: its workflow, run against an engine that counts and asks no model."""
+"""What a read would take at most: its workflow, run with an engine that counts and calls no model."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _LETTERS = [f" {letter}" for letter in ascii_lowercase]  # a token each
 
 
 class _CountingEngine:
-    """Answers every prompt with as many tokens as it may have, which is the dearest that can happen.
+    """Answers every prompt with as many tokens as allowed, which is the most expensive case.
 
-    No reply has a word of what is in memory: over a memory, each is one that has to be asked about. And
-    none is like another: as a note, each is new. `unfilled_tokens` are added to each prompt: the memory of a
-    workflow that these replies do not fill.
+    No reply shares a word with the memory, so each reply over a memory has to be asked about. No two replies
+    are alike, so each counts as a new note. `unfilled_tokens` are added to each prompt, for a workflow whose
+    memory these replies do not fill.
     """
 
     def __init__(self, model: Model) -> None:
@@ -41,7 +41,7 @@ class _CountingEngine:
         return Completion(reply, usage=Usage(prompt + self.unfilled_tokens, sampling.max_tokens))
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """There is nothing to close."""
 
 
 async def forecast(
@@ -51,17 +51,17 @@ async def forecast(
     settings: ReadSettings,
     on_call: Callable[[Usage], None] = lambda _usage: None,
 ) -> tuple[Progress, Progress]:
-    """What the read comes to with full memory and replies: at the very most, and as a rule.
+    """What the read takes with full memory and replies: at the very most, and as a rule.
 
-    The first counts a question about each reply that may be none, the second no such question. Calls that
-    fail, and those that an endpoint refuses as too long, are in neither. `on_call` is told what each call of
-    the second takes.
+    The first includes a question about each doubtful reply, the second no such question. Neither includes
+    calls that fail or that an endpoint refuses as too long. `on_call` is called with the usage of each call
+    of the second.
 
     Raises what the read raises before its first call: `SettingsError` and `DocumentError`.
     """
     engine, (_, workflow) = _CountingEngine(model), chosen_workflow(settings, model.trained)
     read = Read(problem, document, engine, settings.changed(max_calls=None, screen=False))
-    if workflow.provenance:  # its memory holds passages of the document, no replies
+    if workflow.provenance:  # its memory holds passages of the document, not replies
         engine.unfilled_tokens = (await asyncio.to_thread(lambda: read.budgets)).memory_tokens
     check = workflow.prompts.check.partition("{")[0]
     usual = Meter(settings)

@@ -1,9 +1,9 @@
-"""The record of one read, which is also an engine: prompts that it has on record are answered from there.
+"""The record of one read, which is also an engine: prompts that are on record are answered from it.
 
 A journal is a log (`memagent.storage`): a header with everything that the read depends on; a line for each
 reply, written as soon as it is paid for; a line for each conversation of the workflow; and the answer.
-Replies are found by the digest of their prompt, in any order, each once: so every workflow resumes, those
-that hold conversations side by side too. See docs/file-formats.md.
+Replies are found by the digest of their prompt, in any order, each once. So every workflow can be resumed,
+even one that holds conversations side by side. See docs/file-formats.md.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ FORMAT = 2
 _BEGINNING = b'{"type": "header"'
 _INCIDENTAL = ("created", "version", "sources", "crc32")  # a header may differ in these
 _CHANGES = {
-    "document.sha256": "the document has changed since it was begun",
-    "prompts": "the templates have changed since it was begun",
+    "document.sha256": "the document has changed since the read began",
+    "prompts": "the templates have changed since the read began",
     "memory": "the memory that it started from has changed",
 }
-"""What is said of a difference where the two values would tell nobody anything."""
+"""What to say of a difference if the two values would mean nothing to the user."""
 
 
 class Journal:
-    """Records a read, and answers what it has recorded before; made by `Journal.open`."""
+    """Records a read, and answers from what it recorded before; made by `Journal.open`."""
 
     def __init__(self, log: Log, engine: Engine) -> None:
         self.path = log.path
@@ -51,7 +51,7 @@ class Journal:
 
     @classmethod
     def open(cls, path: Path, engine: Engine, resume: bool = False) -> Self:
-        """Claim a journal, and with `resume` read what is on record. Blocks; `begin` is to follow.
+        """Claim a journal and, with `resume`, read what is on record. Blocks; call `begin` next.
 
         Raises `JournalError` for a file that cannot be used, and without `resume` for one that holds a read.
         """
@@ -67,7 +67,7 @@ class Journal:
         for number, (line, offset) in enumerate(self._log.lines()):
             if number and not resume:
                 raise JournalError(
-                    f"{self.path} holds a read already: add `resume` to continue it, or name another `trace`"
+                    f"{self.path} already holds a read: add `resume` to continue it, or name another `trace`"
                 )
             if (number == 0) != (line.get("type") == "header"):
                 raise JournalError(f"{self.path}, line {number + 1}: not a line of a journal")
@@ -81,14 +81,14 @@ class Journal:
                     self._told[line["prompt_sha256"]] += 1
                 case "answer":
                     self.answer = line["answer"]
-        if not resume:  # nothing was paid for: the new read takes its place
+        if not resume:  # no reply was paid for: the new read takes its place
             self.header = None
         self._log.cut(self._log.end if resume else 0)
 
     def begin(self, header: Mapping[str, Any]) -> None:
         """Write the header of a new read, or check that the record is of this one. Blocks.
 
-        Raises `JournalError` saying what is different.
+        Raises `JournalError`, saying what differs.
         """
         header = {"type": "header", "format": FORMAT, **json.loads(json.dumps(header))}
         if self.header is None:
@@ -101,11 +101,11 @@ class Journal:
 
     @property
     def model(self) -> Model:
-        """The model of the engine behind."""
+        """The model of the underlying engine."""
         return self.engine.model
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        """From the record, or from the engine, whose reply is on the disk when this returns."""
+        """Complete from the record, or with the engine, whose reply is on disk when this returns."""
         digest = prompt_digest(messages, sampling)
         if (line := await self._recall(digest)) is not None:
             if line["type"] == "overflow":
@@ -137,7 +137,7 @@ class Journal:
         self.close()
 
     async def append(self, conversation: Conversation) -> None:
-        """Write what a conversation came to, unless that is on record."""
+        """Write the outcome of a conversation, unless it is already on record."""
         digest = prompt_digest(conversation.messages)
         if self._told[digest]:
             self._told[digest] -= 1
@@ -157,7 +157,7 @@ class Journal:
                 "refused": conversation.refused,
                 "seconds": round(conversation.seconds, 3),
             },
-            sync=False,  # it follows from the reply, which is on the disk
+            sync=False,  # it follows from the reply, which is on disk
         )
 
     async def finish(self, answer: str) -> None:
@@ -173,7 +173,7 @@ class Journal:
             raise JournalError(f"{error}; once it can, `resume` continues the read") from error
 
     async def _recall(self, digest: str) -> dict[str, Any] | None:
-        """The recorded line of a prompt, each once."""
+        """A recorded line of a prompt; each is used once."""
         offsets = self._replies.get(digest)
         return await asyncio.to_thread(self._log.at, offsets.popleft()) if offsets else None
 
@@ -202,8 +202,8 @@ def _check_format(header: Mapping[str, Any], path: Path) -> None:
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> str:
-    """How two headers differ, or "" if they do not in anything that a read depends on."""
-    # Digests last: another workflow, for instance, has other prompts, and says more.
+    """How two headers differ, or "" if they agree in everything that a read depends on."""
+    # Digests last: another workflow, for instance, also has other prompts, but says more than they do.
     for key in sorted(old.keys() | new.keys(), key=lambda key: (f"{prefix}{key}" in _CHANGES, key)):
         before, after = old.get(key), new.get(key)
         if before == after or key in _INCIDENTAL:
@@ -223,13 +223,13 @@ def _short(value: Any) -> str:
 
 
 def new_path(folder: Path, document: str, problem: str) -> Path:
-    """Where a journal goes that was given no place: named by time, document (its SHA-256) and problem."""
+    """The path of a journal that was given none: named by time, document (its SHA-256) and problem."""
     now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
     return folder / f"{now}-{os.getpid()}-{_key(document, problem)}.jsonl"
 
 
 def earlier_paths(folder: Path, document: str, problem: str) -> list[Path]:
-    """The journals there of this document and problem, those that hold most first, then the newest."""
+    """The journals of this document and problem in a folder, largest first, then newest first."""
     found = folder.glob(f"*-{_key(document, problem)}.jsonl")
     return sorted(found, key=lambda path: (path.stat().st_size, path.name), reverse=True)
 

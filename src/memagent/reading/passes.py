@@ -1,6 +1,6 @@
 """The passes of a read over its document: the first cuts it into chunks, others read the same chunks again.
 
-Memory use does not grow with the text: of each chunk an outline is kept, and its text is read anew.
+Only an outline of each chunk is kept in memory; its text is read again for each pass.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from memagent.types import Chunk, TokenCounter
 
 
 class Passes:
-    """The passes over one document. All but the first may be taken side by side.
+    """The passes over one document. All but the first may run side by side.
 
     Args:
-        found: the pass over the document's blocks that the first one takes.
+        found: the pass over the document's blocks that the first pass uses.
         chunk_tokens: the size of a chunk.
-        count_tokens: what tokens are counted with.
-        taken: is told of each chunk before it is handed out, and whether it is behind already; also of
-            blank ones at the beginning, which nobody gets.
-        begun: is told how many chunks a further pass has when it begins.
-        passed: is told of each chunk that is passed over.
+        count_tokens: counts the tokens of a text.
+        taken: called with each chunk before it is handed out, and whether its turn had come before; also
+            with blank chunks at the beginning, which are never handed out.
+        begun: called with the number of chunks of a further pass when it begins.
+        passed: called with each chunk that is passed over.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class Passes:
                 yield chunk
 
     async def screened(self, screen: Screen, memory: Callable[[], str]) -> AsyncGenerator[Chunk, None]:
-        """The chunks that have to do with the problem, or the memory as it is when the next one is asked for.
+        """The chunks related to the problem, or to the memory as it is when the next chunk is asked for.
 
-        All of them are cut and looked at before the first. Raises `DocumentError` if none of them has text.
+        All chunks are cut and looked at before the first is yielded. Raises `DocumentError` if none has text.
         """
         async with aclosing(self._cut()) as chunks:
             async for chunk in chunks:
@@ -71,7 +71,7 @@ class Passes:
                     self._passed(chunk)
 
     async def count(self) -> int:
-        """How many chunks there are, which the first call finds out. Raises `DocumentError` for none."""
+        """The number of chunks; cuts what has not been cut. Raises `DocumentError` if none has text."""
         async for _ in self._cut():
             pass
         return len(self._readable)
@@ -86,14 +86,14 @@ class Passes:
                 yield chunk
 
     async def only(self, places: Sequence[int]) -> AsyncGenerator[Chunk, None]:
-        """The chunks at these places, which are in order and below `count`, as a part of a pass."""
+        """The chunks at these places, which are in order and below `count`, as part of a pass."""
         async with aclosing(self._at(places)) as chunks:
             async for chunk in chunks:
                 self._hand(chunk)
                 yield chunk
 
     async def looked_through(self) -> AsyncGenerator[Chunk, None]:
-        """All chunks, for a look that no model takes part in: nobody is told of it."""
+        """All chunks, for a look without a model: no callback is called."""
         async with aclosing(self._at(range(await self.count()))) as chunks:
             async for chunk in chunks:
                 yield chunk
@@ -119,7 +119,7 @@ class Passes:
         self._behind.add(chunk.index)
 
     async def _cut(self) -> AsyncGenerator[Chunk, None]:
-        """Cut what is not cut yet."""
+        """Cut what has not been cut yet."""
         plan: AsyncIterator[Chunk] = self._plan
         async for chunk in plan:
             if self._readable or chunk.text.strip():

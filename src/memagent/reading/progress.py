@@ -1,4 +1,4 @@
-"""How far a read has come, and what it has cost: one value, which every caller shows."""
+"""How far a read has come and what it has cost, as one value for every caller to show."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ COUNTS = (
     "chunks", "document_tokens", "passed_over", "calls", "cut", "refused", "critical_path", "prompt_tokens",
     "cached_tokens", "completion_tokens", "cost",
 )  # fmt: skip
-"""What is counted of a read, by the names that rows, results and versions have for it as well."""
+"""The counts of a read, by the names that rows, results and versions use too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What a read has come to so far.
+    """The state of a read so far.
 
     `chunks` and `document_tokens` count what was cut from the document; `fraction` is about how much of it
-    that is, from 0 to 1, or None if it cannot be known; `passed_over` of the chunks the model was not shown
-    when their turn came (`screen`). `calls` counts conversations, `recalled` those of them that a resumed
-    journal had, `cut` replies that ended at their token budget, `refused` passages of
-    replies that the document does not hold. `critical_path` is the longest chain of calls of which each began
-    after the one before had ended. Token counts are the engine's. `cost` is None without prices.
-    `seconds` is the time since this process began the read. `statements` are those of the memory with their
-    sources, if the settings ask for them.
+    that is, from 0 to 1, or None if unknown; `passed_over` counts the chunks that the model was not shown
+    when their turn came (`screen`). `calls` counts conversations, `recalled` those of them that came from a
+    resumed journal, `cut` replies that ended at their token budget, `refused` passages of replies that the
+    document does not hold. `critical_path` is the longest chain of calls, each of which began after the one
+    before had ended. Token counts are the engine's. `cost` is None without prices. `seconds` is the time
+    since this process began the read. `statements` are those of the memory with their sources, if the
+    settings ask for them.
 
-    Some workflows read chunks again: `passes` counts how often the document was begun, and in the last of
-    these passes `reread` of `to_reread` chunks were handed out. `seconds_left` is then what is left of it.
+    Some workflows read chunks again: `passes` counts the passes over the document, and in the latest one,
+    `reread` of `to_reread` chunks have been handed out. `seconds_left` then refers to that pass.
     """
 
     chunks: int = 0
@@ -58,7 +58,7 @@ class Progress:
 
     @property
     def fraction_of_pass(self) -> float | None:
-        """How much of the pass is behind that the read is in; None if it cannot be known."""
+        """How much of the current pass is done, from 0 to 1; None if unknown."""
         if self.passes == 1:
             return self.fraction
         return self.reread / self.to_reread if self.to_reread else 1.0
@@ -70,7 +70,7 @@ class Progress:
 
 
 def counted(source: object, kind: type) -> dict[str, Any]:
-    """The counts in `source` that the dataclass `kind` has, too."""
+    """The counts in `source` that the dataclass `kind` also has."""
     asked = {it.name for it in fields(kind)}
     return {name: getattr(source, name) for name in COUNTS if name in asked}
 
@@ -87,7 +87,7 @@ class Meter:
     _reread_recalled: int = 0
 
     def chunk(self, tokens: int, fraction: float | None) -> None:
-        """A chunk was cut; `fraction` of the document is behind it."""
+        """A chunk was cut; with it, `fraction` of the document is done."""
         now = self.progress
         self.progress = replace(
             now, chunks=now.chunks + 1, document_tokens=now.document_tokens + tokens, fraction=fraction
@@ -98,13 +98,13 @@ class Meter:
         self.progress = replace(self.progress, passed_over=self.progress.passed_over + 1)
 
     def pass_begins(self, chunks: int, seconds: float) -> None:
-        """A further pass over so many chunks begins."""
+        """A further pass begins, over this many chunks."""
         now = self.progress
         self.progress = replace(now, passes=now.passes + 1, reread=0, to_reread=chunks)
         self._pass_since, self._reread_recalled = seconds, 0
 
     def chunk_again(self) -> None:
-        """A chunk was handed out that had been before."""
+        """A chunk was handed out again."""
         self.progress = replace(self.progress, reread=self.progress.reread + 1)
 
     def conversation(
@@ -115,7 +115,7 @@ class Meter:
         statements: tuple[Statement, ...] = (),
         critical_path: int = 0,
     ) -> None:
-        """A conversation was finished; so many replies came from the record so far."""
+        """A conversation was finished; `recalled` replies came from the journal so far."""
         usage, now = conversation.completion.usage, self.progress
         if recalled > now.recalled:
             self._fraction_recalled, self._reread_recalled = now.fraction or 0.0, now.reread
@@ -143,7 +143,7 @@ class Meter:
         )
 
     def _seconds_left(self, seconds: float) -> float | None:
-        """What this pass has left, at its rate in this process so far."""
+        """The time that this pass still needs, at its rate in this process so far."""
         now = self.progress
         if now.passes > 1:
             read = now.reread - self._reread_recalled

@@ -1,6 +1,6 @@
-"""Which chunks have most to do with a question: BM25 in one pass, which holds no text.
+"""Which chunks are most relevant to a question: BM25 in one pass, which holds no text.
 
-Words are compared by their stems (English endings only), in scripts without spaces pairs of characters are.
+Words are compared by their stems (English endings only); in scripts without spaces, pairs of characters are.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _SATURATION, _LENGTH_WEIGHT = 1.5, 0.75  # the usual k1 and b
 
 
 def stems(text: str) -> list[str]:
-    """The words of a text as they are compared."""
+    """The stems of a text's words."""
     return [_ENDING.sub("", word) for word in words(text)]
 
 
 async def best_places(question: str, chunks: AsyncIterator[Chunk], most: int) -> list[int]:
-    """The places, in order, of so many chunks, those with most to do with a question; of equals the first."""
+    """The places, in order, of the `most` chunks most relevant to a question; the first win ties."""
     wanted = set(stems(question))
     lengths: list[int] = []
     counts: list[Counter[str]] = []
@@ -38,7 +38,7 @@ async def best_places(question: str, chunks: AsyncIterator[Chunk], most: int) ->
 
 
 def weight(chunks: int, holding: int) -> float:
-    """BM25's weight of a word that so many of the chunks have: the rarer, the more."""
+    """BM25's weight of a word that `holding` of the chunks have: the rarer, the higher."""
     return math.log(1 + (chunks - holding + 0.5) / (holding + 0.5))
 
 
@@ -48,7 +48,7 @@ def _tally(text: str, wanted: set[str]) -> tuple[int, Counter[str]]:
 
 
 def _scores(lengths: list[int], counts: list[Counter[str]]) -> list[float]:
-    """BM25 of each chunk, from its length in words and how often it has which of the question's."""
+    """The BM25 score of each chunk, from its length in words and its counts of the question's words."""
     mean = sum(lengths) / max(len(lengths), 1) or 1.0
     holding = Counter(word for found in counts for word in found)
     weights = {it: weight(len(counts), n) for it, n in holding.items()}

@@ -1,7 +1,7 @@
 """One read, put together: a document, a problem, an engine, a workflow and a journal.
 
-Every caller uses `Read`: iterate it for the conversations as they finish, look at its `progress`, then ask it
-for its `result`.
+Every caller uses `Read`: iterate over it for the conversations as they finish, look at its `progress`, then
+take its `result`.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from memagent.types import Chunk, Conversation, Engine
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a read came to. Token counts are the engine's, those of the document the tokenizer's.
+    """The result of a read. Token counts are the engine's; those of the document are the tokenizer's.
 
     `chunks` and `document_tokens` count what was gone through, which is less than the document if
-    `stopped_early`; with `screen`, `passed_over` of these chunks were not shown to the model;
-    `calls` counts conversations, those of a resumed journal included; `critical_path` is the longest chain of
-    them of which each began after the one before had ended; `cut` counts those whose reply ended at its token
-    budget, `refused` passages that replies claim and the document does not hold; `seconds` is the time since
-    this process began the read; `cost` is None without prices. `sources` names the files that were
-    read; `statements` are those of the answer, with the place that each comes from, if the settings ask for
-    them (`cite`).
+    `stopped_early`. With `screen`, `passed_over` of these chunks were not shown to the model. `calls` counts
+    conversations, including those of a resumed journal; `critical_path` is the longest chain of them, each of
+    which began after the one before had ended; `cut` counts those whose reply ended at its token budget,
+    `refused` the passages that replies claim and the document does not hold. `seconds` is the time since this
+    process began the read; `cost` is None without prices. `sources` names the files that were read.
+    `statements` are those of the answer with their sources, if the settings ask for them (`cite`) or the
+    workflow keeps sources itself.
     """
 
     answer: str
@@ -73,7 +73,7 @@ class Result:
 
 
 class Read:
-    """One read of one document for one problem, iterated once.
+    """One read of one document for one problem. Iterate over it once.
 
     Args:
         problem: a question, or a standing instruction.
@@ -81,15 +81,15 @@ class Read:
         engine: what completes the chats; it stays open.
         settings: how to read.
         trace: where the journal goes (none is kept without it); with `resume`, one journal to continue, or
-            several, of which the first is taken that is of this read.
+            several, of which the first that belongs to this read is used.
         memory: the memory to start from.
         statements: those of that memory, with their sources.
-        asks: whether the model is asked what a reply was that no marker explains; not in training.
-        answers: whether it ends with an answer; otherwise with the memory alone, and its journal with the
-            last update.
+        asks: whether to ask the model about a reply that no marker explains; not in training.
+        answers: whether the read ends with an answer; otherwise it ends with the memory alone, and its
+            journal with the last update.
 
     Raises `SettingsError` for an empty problem, an unknown workflow or bad templates, and without `answers`
-    for a workflow that keeps no memory; all else is raised when it is iterated.
+    for a workflow that keeps no memory; all other errors are raised during iteration.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Read:
             known = ", ".join(name for name, it in WORKFLOWS.items() if it.keeps_memory)
             raise SettingsError(f"the workflow {self.workflow} keeps no memory that lives on: use {known}")
         self.found = document.blocks()
-        """What was found while the document was read: files left out, characters that are not text."""
+        """What was found while the document was read: files left out, undecodable characters."""
         self.answer = ""
         self.statements: tuple[Statement, ...] = ()
         self.stopped_early = False
@@ -134,7 +134,7 @@ class Read:
 
     @property
     def progress(self) -> Progress:
-        """How far it has come."""
+        """How far the read has come."""
         return self._meter.progress
 
     @property
@@ -154,13 +154,14 @@ class Read:
 
     @property
     def trace(self) -> Path | None:
-        """Where the journal is; None before the read has begun, and without one."""
+        """The path of the journal; None before the read has begun, or if no journal is kept."""
         return self._journal.path if self._journal else None
 
     async def identity(self) -> dict[str, Any]:
-        """Everything that the conversations depend on but the document, as it stands in the journal's header.
+        """Everything but the document that the conversations depend on, as in the journal's header.
 
-        Raises `SettingsError` for what no document could be read with: budgets, templates, a long problem.
+        Raises `SettingsError` for what no document could be read with: bad budgets or templates, too long a
+        problem.
         """
         await self._reading(self.engine)
         header = await asyncio.to_thread(self._header)
@@ -195,7 +196,7 @@ class Read:
                 await journal.aclose()
 
     async def _reading(self, engine: Engine) -> Reading:
-        """What the conversations have in common. Raises `SettingsError` for what cannot be read with."""
+        """What the conversations have in common. Raises `SettingsError` as `identity` does."""
         budgets = await asyncio.to_thread(lambda: self.budgets)
         prompts = await asyncio.to_thread(self._prompts)
         count_tokens = engine.model.count_tokens
@@ -221,7 +222,7 @@ class Read:
 
     @property
     def result(self) -> Result:
-        """What the read has come to so far; complete once the conversations have ended."""
+        """The result so far; complete once the conversations have ended."""
         now = self.progress
         return Result(
             answer=self.answer,
@@ -277,7 +278,7 @@ class Read:
         self._meter.passed_over()
 
     def _behind(self, chunk: Chunk) -> None:
-        """One more chunk of the document was come to."""
+        """Another chunk of the document has had its turn."""
         size = self.document.text_bytes
         self._bytes_read += sum(
             len(chunk.text_of(part).encode(self._encodings.get(part.source, "utf-8"), "replace"))
@@ -298,7 +299,7 @@ class Read:
 
     def _cited(self, provenance: Sources, reading: Reading) -> tuple[Statement, ...]:
         """The statements of the answer with their sources, from the memory or else the whole document."""
-        if not self.settings.cite:  # a memory with places of its own
+        if not self.settings.cite:  # the memory itself holds the places
             return provenance.answer(self.answer)
         chunks = split(self.document.blocks(), reading.budgets.chunk_tokens, estimate_tokens)
         return located(provenance.answer(self.answer), chunks)
@@ -334,9 +335,9 @@ class Read:
 
 
 def _answer_of(last: Conversation | None, prompts: Prompts) -> str:
-    """The answer that conversations led to: the last one's reply, or its memory if it was an update.
+    """The answer that the conversations led to: the last one's reply, or its memory if it was an update.
 
-    Raises `EmptyAnswerError` if nothing was ever written down.
+    Raises `EmptyAnswerError` if nothing was ever written.
     """
     if last and last.kind == "update" and last.memory:
         return last.memory

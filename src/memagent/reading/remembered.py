@@ -23,8 +23,8 @@ from memagent.types import Engine
 class Remembered:
     """An answer from a memory. Token counts are the engine's; `cost` is None without prices.
 
-    `statements` are those of the answer with the places that the memory's come from, if the settings ask for
-    them (`cite`).
+    `statements` are those of the answer with the memory's sources for them, if the settings ask for them
+    (`cite`) or the workflow keeps sources itself.
     """
 
     answer: str
@@ -45,17 +45,17 @@ async def answer_from(
     memory_tokens: int = 0,
     statements: Sequence[Statement] = (),
 ) -> Remembered:
-    """Answer a problem from a memory alone, as the workflow answers at its end.
+    """Answer a problem from a memory alone, as the workflow does at its end.
 
     Args:
         memory: the memory; it must not be empty.
         problem: the question.
         engine: what completes the chat; it stays open.
-        settings: how to read: workflow, templates, budgets and sampling are heeded.
-        memory_tokens: the budget that the memory was written under, if it is known.
+        settings: how to read; workflow, templates, budgets and sampling apply.
+        memory_tokens: the budget that the memory was written under, if known.
         statements: those of the memory, with their sources.
 
-    Raises `SettingsError` for an empty problem or memory and for what does not fit its budget; `EngineError`.
+    Raises `SettingsError` for an empty problem or memory and for what exceeds its budget, and `EngineError`.
     """
     settings = settings or ReadSettings()
     if not problem.strip():
@@ -92,9 +92,9 @@ async def answer_from(
 
 
 def check_memory(tokens: int, budget_tokens: int) -> None:
-    """Raise `SettingsError` for a memory, written under a larger budget, that is over the one in force."""
+    """Raise `SettingsError` if a memory that was written under a larger budget exceeds the current one."""
     if tokens > budget_tokens:
         raise SettingsError(
-            f"the memory has {tokens} tokens, its budget is now {budget_tokens}: raise `memory_tokens`, or "
-            "use a model with a larger window"
+            f"the memory has {tokens} tokens, but its budget is now {budget_tokens}: raise `memory_tokens`, "
+            "or use a model with a larger window"
         )

@@ -1,8 +1,8 @@
 """What a reply to an update means for the memory.
 
 Only the markers that the prompt asked for decide. A reply that they do not explain is never thrown away:
-where it would drop most of the memory, one more question settles what it is, and if that stays open, both
-are kept. No function here guesses from words of a language.
+if it would drop most of the memory, one more question settles what it is, and if that fails, both are kept.
+No function here guesses from the words of any language.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from memagent.prompts import ENOUGH, MEMORY, UNCHANGED, Prompts
 from memagent.reading.wording import words
 
 # Some chat templates open the block themselves: the reply then has only its end,
-# alone on a line, and a blank line after it. Elsewhere, or amid a sentence, the tag is text.
+# alone on a line, and a blank line after it. Elsewhere, or within a sentence, the tag is text.
 _THOUGHT = re.compile(
     r"\A(?:\s*+<think>(?! [^\n]{0,400}</think> \S)(?s:.*?)(?:</think>|\Z))++"
     r"|\A(?!\W*MEMORY\b)(?:(?!<think>)(?s:.))*?(?<![^\n])[ \t]*</think>[ \t]*\n[ \t]*\n"
@@ -29,10 +29,10 @@ _SHORT_CHARACTERS = 300
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a reply does: `keep` the memory, `replace` it by `text`, or neither is sure: `ask`.
+    """What a reply does: `keep` the memory, `replace` it with `text`, or, if neither is certain, `ask`.
 
-    `text` is the memory that the reply would be. `enough` is whether the model said that no more is needed,
-    `refused` how many passages of it were not taken.
+    `text` is the memory that the reply would make. `enough` is whether the model said that no more is
+    needed, `refused` how many of the reply's passages were not taken.
     """
 
     action: Literal["keep", "replace", "ask"]
@@ -41,17 +41,17 @@ class Verdict:
     refused: int = 0
 
     def memory_after(self, memory: str) -> str:
-        """The memory after the update, if nobody is asked: an unexplained reply counts as the new one."""
+        """The memory after the update, if nothing is asked: an unexplained reply counts as the new one."""
         return memory if self.action == "keep" else self.text
 
 
 ReplyReader = Callable[[str, str, Prompts], Verdict | Awaitable[Verdict]]
-"""From a reply as the model wrote it, the memory before it and the prompts to the verdict; awaited if that
+"""Makes the verdict from a reply as the model wrote it, the memory before it and the prompts; awaited if that
 takes time."""
 
 
 def without_thought(reply: str) -> str:
-    """The reply after a leading `<think>` block, which reasoning models put before it."""
+    """The reply without the `<think>` block that reasoning models put before it."""
     return _THOUGHT.sub("", reply, count=1).strip()
 
 
@@ -62,10 +62,11 @@ def read_overwrite(reply: str, memory: str, prompts: Prompts) -> Verdict:  # noq
 
 
 def read_gated(reply: str, memory: str, prompts: Prompts) -> Verdict:
-    """The reply by its markers; `ask` where they contradict it, or where it has none and would drop most.
+    """Judge a reply by its markers. An empty memory is never enough.
 
-    Asks only if `prompts.asks`. In training pass `replace(prompts, asks=False)`: there the markers alone
-    decide. An empty memory is never enough.
+    A reply without MEMORY, or with only a short text after it, is doubtful if it goes on after UNCHANGED or
+    would drop most of the memory. The verdict is then `ask`, but only if `prompts.asks`: in training, pass
+    `replace(prompts, asks=False)`, so that the markers alone decide.
     """
     verdict = _by_markers(_unwrapped(without_thought(reply), prompts.tags), prompts)
     verdict = replace(verdict, text=prompts.restore(verdict.text))
@@ -78,19 +79,19 @@ def read_gated(reply: str, memory: str, prompts: Prompts) -> Verdict:
 
 
 def read_note(reply: str, memory: str, prompts: Prompts) -> Verdict:
-    """A note on a chunk, which goes below `memory`, the notes on it so far. Never asks: it drops nothing."""
+    """A note on a chunk, added below `memory`, the notes on it so far. Never asks: nothing is dropped."""
     note = read_gated(reply, "", prompts).text
     return Verdict("replace", f"{memory}\n{note}".strip()) if note else Verdict("keep")
 
 
 def read_gap(reply: str, prompts: Prompts) -> str:
-    """The question that a reply to `Prompts.for_gap` asks; nothing if it says that the memory is enough."""
+    """The question that a reply to `Prompts.for_gap` asks; empty if it says that the memory is enough."""
     text, enough = _without_enough(_unwrapped(without_thought(reply), prompts.tags))
     return "" if enough else prompts.restore(" ".join(text.split()))
 
 
 def read_check(reply: str) -> Literal["keep", "replace", "ask"]:
-    """The answer to `Prompts.for_check`; `ask` if it is neither of the two words, or both."""
+    """The answer to `Prompts.for_check`; `ask` if it has neither of the two words, or both."""
     said = set(re.findall(r"\w+", without_thought(reply).upper()))
     if MEMORY in said and UNCHANGED not in said:
         return "replace"
@@ -100,7 +101,7 @@ def read_check(reply: str) -> Literal["keep", "replace", "ask"]:
 def settle(verdict: Verdict, check: str, memory: str, fits: Callable[[str], bool]) -> Verdict:
     """The verdict once the model has replied `check` to the question what its reply was. Never `ask`.
 
-    Where that is no answer either, the memory stays, and of the reply comes below it what `fits`.
+    If that settles nothing either, the memory stays, followed by as much of the reply as `fits`.
     """
     action = read_check(check)
     if action != "ask":
@@ -142,7 +143,7 @@ def _without_enough(text: str) -> tuple[str, bool]:
 
 
 def _unwrapped(text: str, tags: frozenset[str]) -> str:
-    """The text without one of the prompt's own tags around it all."""
+    """The text without an enclosing tag of the prompt's own."""
     text = text.strip()
     opening = _OPENING_TAG.match(text)
     if opening and opening.group(1).lower() in tags:
@@ -160,11 +161,11 @@ def _bare(line: str) -> str:
 
 
 def _contradicted(text: str) -> bool:
-    """Whether a text that goes on says first that nothing changes."""
+    """Whether the first line of a text says that nothing changes."""
     return _bare(text.partition("\n")[0]) == UNCHANGED
 
 
 def _drops_most(text: str, memory: str) -> bool:
-    """Whether less than half of the memory's words stand in the text, in any language."""
+    """Whether fewer than half of the memory's words occur in the text, in any language."""
     before = set(words(memory))
     return len(before.intersection(words(text))) * 2 < len(before)

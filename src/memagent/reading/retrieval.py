@@ -1,4 +1,4 @@
-"""Rank passages by BM25. Leaves out stemming, and languages that put no spaces."""
+"""Rank passages by BM25, without stemming and without support for scripts that use no spaces."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from memagent.errors import SettingsError, extra_hint
 
 
 def best_passages(problem: str, passages: Sequence[str], count: int) -> list[int]:
-    """The numbers of the `count` passages that have most to do with the problem, best first.
+    """The numbers of the `count` passages most relevant to the problem, best first.
 
-    Among equals the earlier goes first, so that a run can be repeated. Raises `SettingsError` without the
-    extra `eval`.
+    The earlier passage wins a tie, so that a run can be repeated. Raises `SettingsError` without the extra
+    `eval`.
     """
     try:
         import bm25s  # type: ignore[import-untyped]

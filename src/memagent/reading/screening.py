@@ -1,9 +1,9 @@
-"""Which chunks have a conceivable relation to a problem: the others may be passed over without a model.
+"""Which chunks may conceivably relate to a problem: the others can be passed over without a model.
 
-A chunk is weighed by the words of the problem that it has, by the weights of BM25, and by the names and
-numbers of the memory: what has been learned so far may lead on to what the problem does not name. Words are
-compared by their stems, English ones best. A chunk without a weight of its own is passed over; where no word
-of the problem tells chunks apart, none is.
+A chunk is weighed, with the weights of BM25, by the words that it shares with the problem and by the names
+and numbers that it shares with the memory: what has been learned so far may lead to what the problem does not
+name. Words are compared by their stems, which works best for English. A chunk that weighs too little is
+passed over; if no word of the problem distinguishes chunks, none is.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from functools import lru_cache
 from memagent.reading.ranking import stems, weight
 
 RULE = 1
-"""The number of the rule, which stands in a journal: another rule passes over other chunks."""
+"""The number of the rule, recorded in a journal: another rule would pass over other chunks."""
 
 _SHARE = 0.3
-"""What a chunk must weigh, as a share of the problem's weightiest word. See benchmarks/screening.py."""
+"""What a chunk must weigh, as a share of the problem's heaviest word. See benchmarks/screening.py."""
 
 _SLOTS = 1 << 18  # a megabyte, however many words a document has
 _COMMON = frozenset(
@@ -31,11 +31,11 @@ _COMMON = frozenset(
         i me my your our us up out over under between during after before"""
     )
 )
-"""Words that say nothing of what is asked."""
+"""Words that say nothing about what is asked."""
 
 
 class Screen:
-    """Tells whether chunks have to do with a problem. `look` at each chunk first, then ask of each."""
+    """Tells whether chunks relate to a problem. Call `look` for each chunk first, then `relates`."""
 
     def __init__(self, problem: str) -> None:
         self._problem = frozenset(stems(problem)) - _COMMON
@@ -49,14 +49,14 @@ class Screen:
             self._holding[slot] += 1
 
     def relates(self, text: str, memory: str) -> bool:
-        """Whether a chunk has to do with the problem, or with what the memory names."""
+        """Whether a chunk relates to the problem, or to what the memory names."""
         most = max(map(self._weight, self._problem), default=0.0)
         words = set(stems(text))
         wanted = self._problem | _named(memory)
         return sum(self._weight(word) for word in sorted(wanted & words)) >= _SHARE * most
 
     def _weight(self, word: str) -> float:
-        """What a word tells of a chunk that has it; 0 for one that none has."""
+        """The weight of a word for a chunk that has it; 0 if no chunk does."""
         holding = self._holding[_slot(word)]
         return weight(self._chunks, holding) if holding else 0.0
 
@@ -67,6 +67,6 @@ def _slot(word: str) -> int:
 
 @lru_cache(maxsize=64)
 def _named(memory: str) -> frozenset[str]:
-    """The stems of the names and numbers of a memory: of all words that do not begin with a small letter."""
+    """The stems of the names and numbers of a memory: of all words not beginning in lower case."""
     words = (word for word in re.findall(r"\w+", memory) if not word[0].islower())
     return frozenset(stem for word in words if len(word) > 1 for stem in stems(word)) - _COMMON

@@ -1,8 +1,8 @@
-"""Where statements come from: for each one the place in the document that says it, or that there is none.
+"""Where statements come from: for each, the place in the document that says it, or that there is none.
 
-A statement of the memory is looked for in the chunk that brought it, one of the answer in the places that
-the memory's statements came from, then in the whole document. A text says it if it has its words, all of them
-in one run (`memagent.reading.wording`). A source stands in the document, character for character.
+A statement of the memory is looked for in the chunk that brought it; one of the answer, in the sources of
+the memory's statements, then in the whole document. A text says a statement if it has all its words in one
+run (`memagent.reading.wording`). A source quotes the document character for character.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from memagent.types import Chunk, Conversation, Part
 
 _SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？])|\n+")
 _TEXT_END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？])|\n[ \t]*(?:\r?\n[ \t]*)+")
-"""Where a sentence of a document ends: its lines may be broken anywhere."""
+"""Where a sentence of a document ends; a single line break does not end one."""
 
 _BULLET = re.compile(r"\A\s*(?:[-*•–]|\d{1,3}[.)])\s+")
 _WORD = re.compile(rf"[{UNSPACED}]|\w+")
 _CONTEXT = 200
-"""At most so many characters of its sentence are shown on either side of what a source says."""
+"""How many characters of the surrounding sentence a source shows on either side, at most."""
 
 _MOST_DROPPED = 1000
 _MOST_ENDED = 64
@@ -32,7 +32,7 @@ _MOST_ENDED = 64
 class Source:
     """The place that a statement comes from: a file, the page if it has pages, and the verbatim excerpt.
 
-    `start` and `end` are character offsets into the file's text (end exclusive), which is `excerpt` there.
+    `start` and `end` are the excerpt's character offsets in the file's text (end exclusive).
     """
 
     file: str
@@ -51,7 +51,7 @@ class Statement:
 
 
 class Sources(Protocol):
-    """Follows a memory while a document is read, and knows where its statements come from."""
+    """Tracks a memory while a document is read, and knows where its statements come from."""
 
     def chunk(self, chunk: Chunk) -> None:
         """A chunk is about to be read."""
@@ -67,7 +67,7 @@ class Sources(Protocol):
         ...
 
     def answer(self, answer: str) -> tuple[Statement, ...]:
-        """The statements of an answer, with the sources of what the memory says of them. May block."""
+        """The statements of an answer, with sources from the memory. May block."""
         ...
 
     def bare(self, answer: str) -> str:
@@ -78,14 +78,14 @@ class Sources(Protocol):
 class Provenance:
     """The statements of a memory with their sources, while a document is read.
 
-    `statements` are those of the memory that it begins with.
+    `statements` are those of the memory at the start.
     """
 
     def __init__(self, statements: Iterable[Statement] = ()) -> None:
         self._chunks: dict[int, Chunk] = {}
-        self._ended: dict[int, None] = {}  # chunks that were read: a question about the reply may still come
+        self._ended: dict[int, None] = {}  # chunks that were read; a question about a reply may follow
         self._statements = {it.text: it.source for it in statements}
-        self._dropped: dict[str, Source] = {}  # out of the memory, but may come back
+        self._dropped: dict[str, Source] = {}  # no longer in the memory, but may come back
 
     def chunk(self, chunk: Chunk) -> None:
         """A chunk is about to be read."""
@@ -93,7 +93,7 @@ class Provenance:
         self._ended.pop(chunk.index, None)
 
     def update(self, conversation: Conversation) -> None:
-        """The memory was written: statements that are new come from the chunk that was read."""
+        """The memory was written: new statements come from the chunk that was read."""
         if conversation.kind == "answer":
             return
         index, span = conversation.chunk_index, conversation.span  # none where notes were merged
@@ -117,7 +117,7 @@ class Provenance:
         return tuple(Statement(text, source) for text, source in self._statements.items())
 
     def answer(self, answer: str) -> tuple[Statement, ...]:
-        """The statements of an answer, with the sources of what the memory says of them."""
+        """The statements of an answer, with sources from the memory."""
         found = []
         for text in statements_of(answer):
             source = self._statements.get(text) or self._supporting(text)
@@ -135,7 +135,7 @@ class Provenance:
 
 
 def statements_of(text: str) -> list[str]:
-    """The sentences of a text, each once, without bullets; what has no word is left out."""
+    """The sentences of a text, each once and without bullets; those without a word are left out."""
     parts = (_BULLET.sub("", part).strip() for part in _SENTENCE_END.split(text))
     return list(dict.fromkeys(part for part in parts if _WORD.search(part)))
 
@@ -143,7 +143,7 @@ def statements_of(text: str) -> list[str]:
 def find(statement: str, chunk: Chunk, span: tuple[int, int] | None = None) -> Source | None:
     """Where a chunk says a statement, within a span of the whole document; None if it does not.
 
-    A single word that is neither a name nor a number is not looked for: it may stand anywhere.
+    A single word that is neither a name nor a number is not looked for: it may occur anywhere.
     """
     if not is_telling(statement):
         return None
@@ -153,9 +153,9 @@ def find(statement: str, chunk: Chunk, span: tuple[int, int] | None = None) -> S
 
 
 def source_at(chunk: Chunk, start: int, end: int, *, sentence: bool = False) -> Source | None:
-    """The source at a span of the whole document, with the sentence around it if that is wanted.
+    """The source at a span of the whole document, with the sentence around it if `sentence` is set.
 
-    None if it goes beyond one file. Of several pages, the one where it begins is told.
+    None if the span extends beyond one file. Of several pages, the one where it begins is given.
     """
     low, high = file_span(chunk, start)
     if end > high:
@@ -170,7 +170,7 @@ def source_at(chunk: Chunk, start: int, end: int, *, sentence: bool = False) -> 
 
 
 def file_span(chunk: Chunk, start: int) -> tuple[int, int]:
-    """The span of the file at a place of the whole document, as much of it as the chunk holds."""
+    """The part of a chunk, as a span of the whole document, that belongs to the file at offset `start`."""
     part = _part_at(chunk, start)
     same = [it for it in chunk.parts if (it.source, it.offset) == (part.source, part.offset)]
     return same[0].start, same[-1].end
@@ -181,7 +181,7 @@ def _part_at(chunk: Chunk, start: int) -> Part:
 
 
 def _with_sentence(text: str, place: tuple[int, int], low: int, high: int) -> tuple[int, int]:
-    """A place and the sentence around it, between `low` and `high`, as much of that as is shown."""
+    """A place extended to the sentence around it, between `low` and `high`, as far as that is shown."""
     start, end = place
     first, last = max(start - _CONTEXT, low), min(end + _CONTEXT, high)
     before, after = text[first:start], text[end:last]
@@ -198,7 +198,7 @@ def _with_sentence(text: str, place: tuple[int, int], low: int, high: int) -> tu
 
 
 def located(statements: Iterable[Statement], chunks: Iterable[Chunk]) -> tuple[Statement, ...]:
-    """The statements, those without a source looked for in all of a document."""
+    """The statements; those without a source are looked for in the whole document."""
     found = list(statements)
     for chunk in chunks:
         if all(it.source for it in found):

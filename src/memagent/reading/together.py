@@ -1,9 +1,9 @@
-"""Several reads of one document at the same places: what their prompts have in common is computed once.
+"""Keep several reads of one document in step, so that what their prompts have in common is computed once.
 
-In our prompts the chunk stands before the problem. If all questions ask about the same chunk one after the
+In our prompts the chunk comes before the problem. If all questions about a chunk are asked one after the
 other, a server with a prefix cache computes the chunk once for all of them. So each read calls an engine of
-its own, which waits until all reads are waiting; then those that are furthest behind take their turn: of
-prompts that begin alike one goes first, and the others follow, side by side, once it has returned.
+its own, which waits until all reads are waiting. Then those furthest behind take their turn: of prompts that
+begin alike, one goes first, and the others follow side by side once it has returned.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ALIKE = 0.25  # of the shorter prompt
 
 @dataclass(eq=False)
 class _Call:
-    """A call that waits for its turn."""
+    """A call waiting for its turn."""
 
     seat: Seat
     messages: tuple[Message, ...]
@@ -36,7 +36,7 @@ class _Call:
 
 @dataclass(eq=False)
 class Seat:
-    """The engine of one of the reads; `progress` tells how far that read is. Leave it when the read ends."""
+    """The engine of one of the reads; `progress` tells how far that is. Call `leave` when the read ends."""
 
     together: Together
     progress: Callable[[], Progress] = Progress
@@ -44,11 +44,11 @@ class Seat:
 
     @property
     def model(self) -> Model:
-        """The model of the engine behind."""
+        """The model of the underlying engine."""
         return self.together.engine.model
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        """As the engine behind does it, in this read's turn."""
+        """Complete with the underlying engine, in this read's turn."""
         call = _Call(self, messages, sampling, asyncio.get_running_loop().create_future())
         self.waiting.append(call)
         self.together.begin()
@@ -59,21 +59,21 @@ class Seat:
                 self.waiting.remove(call)
 
     async def aclose(self) -> None:
-        """The engine behind stays open."""
+        """The underlying engine stays open."""
 
     def leave(self) -> None:
-        """The read has ended: nobody waits for it any more."""
+        """The read has ended: the others no longer wait for it."""
         self.together.leave(self)
 
     @property
     def place(self) -> tuple[int, int]:
-        """How far the read is: its pass, and the chunks of it that were handed out."""
+        """How far the read is: its pass, and how many chunks of it were handed out."""
         now = self.progress()
         return now.passes, now.reread if now.passes > 1 else now.chunks
 
 
 class Together:
-    """The turns of as many reads as there are seats."""
+    """Gives several reads their turns, one seat for each."""
 
     def __init__(self, engine: Engine, seats: int) -> None:
         self.engine = engine
@@ -88,7 +88,7 @@ class Together:
         self.begin()
 
     def begin(self) -> None:
-        """Let those take their turn that are furthest behind, if all are waiting and nobody has it."""
+        """Give the turn to the reads furthest behind, if all are waiting and no call is running."""
         if self._running or not self._present or not all(seat.waiting for seat in self._present):
             return
         behind = min(seat.place for seat in self._present)
@@ -106,7 +106,7 @@ class Together:
         self.begin()
 
     async def _turn(self, calls: Sequence[_Call]) -> None:
-        """The first call, then the others, as many at a time as the engine takes."""
+        """Make the first call, then the others, as many at a time as the engine takes."""
         first, *others = calls
         await self._made(first)
         async with aclosing(side_by_side(self._made, others, self.engine.model.calls)) as made:
@@ -114,7 +114,7 @@ class Together:
                 pass
 
     async def _made(self, call: _Call) -> None:
-        if call.done.done():  # its read was given up
+        if call.done.done():  # its read was cancelled
             return
         work = asyncio.ensure_future(self.engine.complete(call.messages, call.sampling))
         call.done.add_done_callback(lambda done: work.cancel() if done.cancelled() else None)
@@ -134,7 +134,7 @@ class Together:
 
 
 def _groups(calls: Sequence[_Call]) -> list[list[_Call]]:
-    """The calls in groups whose prompts have a long beginning in common."""
+    """Group the calls whose prompts share a long beginning."""
     groups: list[list[_Call]] = []
     for call in sorted(calls, key=lambda call: call.text):
         if groups:

@@ -1,8 +1,8 @@
-"""Whether a text says a statement, and where: all its words, in its order, with no other between them.
+"""Whether a text says a statement, and where: all its words, in order, with no others between them.
 
-What may differ is what hardly changes a meaning: case, white space, punctuation within a sentence, articles;
-and a comma or colon may stand where the statement has *is* or *was*. Numbers keep their signs, symbols and
-units. Leaves out paraphrases. Time grows linearly with the text.
+What hardly changes the meaning may differ: case, white space, punctuation within a sentence, articles; and a
+comma or colon may stand where the statement has *is* or *was*. Numbers keep their signs, symbols and units.
+Paraphrases are not recognised. Time grows linearly with the text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ UNSPACED = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 
 _MINUS, _MONEY = "\\-\u2212\u2013", "$\u00a2-\u00a5\u20a0-\u20bf"
 _QUIET = r".,:;!?…'\"()\[\]{}«»“”‘’„‚‹›*_`|\-\u2010-\u2015•·。、，；：！？「」『』（）"
-"""Punctuation: no word, and without a meaning of its own."""
+"""Punctuation that has no meaning of its own."""
 
 _TOKEN = re.compile(
     rf"(?P<number>(?:(?<![\w)\]%°{_MONEY}])[{_MINUS}±](?=[{_MONEY}\d]))?(?:[{_MONEY}]\s?[{_MINUS}]?)?"
@@ -37,7 +37,7 @@ _TURNING = {
     "keinen", "ohne", "pas", "jamais", "sans", "nunca", "jamás", "sin", "не", "нет", "без", "不", "没", "沒",
     "无", "無", "非", "未", "別", "别",
 }  # fmt: skip
-"""Words that turn around what stands behind them."""
+"""Words that reverse the meaning of what follows them."""
 
 _DENYING = {
     "not",
@@ -53,19 +53,19 @@ _DENYING = {
     "rien",
     "jamais",
 }
-"""Words that turn around what stands before them."""
+"""Words that reverse the meaning of what comes before them."""
 
 _MULTIPLYING = {
     "dozen", "hundred", "thousand", "million", "millions", "billion", "billions", "trillion", "percent", "k",
     "m", "bn", "mio", "mrd", "tausend", "millionen", "milliarden", "prozent",
     "十", "百", "千", "万", "萬", "亿", "億",
 }  # fmt: skip
-"""Words that make another number of the one before them."""
+"""Words that change the value of the number before them."""
 
 
 @dataclass(slots=True)
 class _Words:
-    """The words of a text in small letters, their spans, and what stands before each.
+    """The words of a text in lower case, their spans, and what comes before each.
 
     That is "" for nothing, "pause" for punctuation, "is" or "was", or "end" for the end of a sentence.
     """
@@ -78,7 +78,7 @@ class _Words:
     places: dict[str, list[int]] = field(default_factory=dict)
 
     def add(self, found: re.Match[str], before: str) -> None:
-        """One more word."""
+        """Add a word."""
         number = found.lastgroup == "number"
         word = _number(found.group()) if number else found.group().casefold()
         self.places.setdefault(word, []).append(len(self.words))
@@ -90,7 +90,7 @@ class _Words:
 
 
 def words(text: str) -> Iterator[str]:
-    """The words of a text in small letters; in scripts without spaces each pair of neighbours."""
+    """The words of a text in lower case; in scripts without spaces, each pair of adjacent characters."""
     return ((found.group() + (found.group(1) or "")).lower() for found in _PLAIN_WORD.finditer(text))
 
 
@@ -116,7 +116,7 @@ def place_of(statement: str, text: str) -> tuple[int, int] | None:
 
 
 def is_telling(statement: str) -> bool:
-    """Whether a statement says something by itself: several words, a number, a name, or no Latin letters."""
+    """Whether a statement says something by itself: several words, a number, a name, a non-ASCII word."""
     found = _words_of(statement)
     return len(found.words) > 1 or any(
         number or capital or not word.isascii()
@@ -126,7 +126,7 @@ def is_telling(statement: str) -> bool:
 
 @lru_cache(maxsize=8)
 def _words_of_text(text: str) -> _Words:
-    """The words of a text in which several statements are looked for."""
+    """The words of a text, cached because several statements are looked for in it."""
     return _words_of(text)
 
 
@@ -146,7 +146,7 @@ def _words_of(text: str) -> _Words:
 
 
 def _between(text: str, start: int, end: int, last: str) -> str:
-    """What stands between two words that are next to each other, the first of them `last`."""
+    """What separates two adjacent words, the first of which is `last`."""
     between = text[start:end]
     if not between or between.isspace():
         return "end" if between.count("\n") > 1 else ""
@@ -161,14 +161,14 @@ def _stronger(one: str, other: str) -> str:
 
 
 def _number(text: str) -> str:
-    """A number as all its spellings have in common: minus, digits, symbols."""
+    """A number in a form that is the same for all its spellings: minus, digits, symbols."""
     symbols = "".join(sorted(_SYMBOL.findall(text)))
     digits = re.sub(rf"[{_MINUS}]", "-", "".join(_SYMBOL.sub("", text).split(" ")))
     return _THOUSANDS.sub("", digits.strip()) + symbols
 
 
 def _agree(wanted: _Words, found: _Words, first: int) -> bool:
-    """Whether the same words mean the same: by what stands between, before and behind them."""
+    """Whether the same words mean the same, judging by what comes between, before and after them."""
     behind = first + len(wanted.words)
     for number in range(1, len(wanted.words)):
         one, other = wanted.before[number], found.before[first + number]
@@ -185,7 +185,7 @@ def _agree(wanted: _Words, found: _Words, first: int) -> bool:
 
 
 def _turns(found: _Words, place: int, number: bool) -> bool:
-    """Whether a word turns around what stands behind it: "not", "isn't", or a sign before a number."""
+    """Whether a word reverses the meaning of what follows: "not", "isn't", or a sign before a number."""
     word = found.words[place]
     contracted = word == "t" and place > 0 and found.words[place - 1].endswith("n")
     return word in _TURNING or contracted or (number and not word[0].isalnum())

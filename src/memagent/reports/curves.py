@@ -1,6 +1,6 @@
-"""Training runs as curves over their steps. Runs that differ in the seed alone are one curve with a band.
+"""Training runs as curves over their steps. Runs that differ only in the seed are one curve with a band.
 
-They are told by their folders' names: reader-seed0, reader-seed1 and so on are the seeds of reader.
+They are recognised by their folders' names: reader-seed0, reader-seed1 and so on are the seeds of reader.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SEED = re.compile(r"(.+)[-_]seed[-_]?\d+")
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun:
-    """A training run: its name in the report, that of its curve, and what it left in its folder."""
+    """A training run: its name and its curve's name in the report, and the contents of its folder."""
 
     name: str
     series: str
@@ -34,24 +34,24 @@ class TrainingRun:
 
     @property
     def steps(self) -> int:
-        """The training steps that were taken."""
+        """The number of training steps taken."""
         return max((row.step for row in self.rows if row.stage == "training"), default=0)
 
     def names(self, stage: str) -> list[str]:
-        """What was measured in a stage, in the order in which it is known."""
+        """What was measured in a stage: known measures in their order, then others sorted."""
         found = {name for row in self.rows if row.stage == stage for name in row.values}
         known = [name for name in STAGES.get(stage, {}) if name in found]
         return [*known, *sorted(found.difference(known))]
 
     def values(self, stage: str, name: str) -> dict[int, float]:
-        """What was measured under a name, by step, without what is not a number."""
+        """The finite values of a measure, by step."""
         found = {row.step: row.values[name] for row in self.rows if row.stage == stage and name in row.values}
         return {step: value for step, value in found.items() if math.isfinite(value)}
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A step of a curve: the mean over its runs, and how far they, or a score's interval, reach."""
+    """A step of a curve: the mean over its runs, and the range of the runs or of a score's interval."""
 
     step: int
     mean: float
@@ -60,7 +60,7 @@ class Point:
 
 
 def load_runs(folders: Sequence[Path]) -> list[TrainingRun]:
-    """The runs in folders, named after them. Raises `SettingsError` for a folder without a run's rows."""
+    """Load runs, named after their folders. Raises `SettingsError` for a folder without a run's rows."""
     resolved = [folder.resolve() for folder in folders]
     named = Counter(folder.name for folder in resolved)
     names = [
@@ -110,7 +110,7 @@ def by_series(runs: Sequence[TrainingRun]) -> dict[str, list[TrainingRun]]:
 
 
 def curve(runs: Sequence[TrainingRun], stage: str, name: str) -> list[Point]:
-    """The mean of the runs that have a step, from the lowest of them to the highest."""
+    """By step, the mean of the runs that have it, with their lowest and highest value."""
     values = [run.values(stage, name) for run in runs]
     steps = sorted({step for it in values for step in it})
     points = []
@@ -121,7 +121,7 @@ def curve(runs: Sequence[TrainingRun], stage: str, name: str) -> list[Point]:
 
 
 def score_curve(runs: Sequence[TrainingRun]) -> list[Point]:
-    """The held-out score in percent: of one run with its 95% interval, of several as in `curve`."""
+    """The held-out score in percent: for one run with its 95% interval, for several as in `curve`."""
     points = curve(runs, "evaluation", "score")
     if len(runs) > 1:
         return points
@@ -134,11 +134,11 @@ def score_curve(runs: Sequence[TrainingRun]) -> list[Point]:
 
 
 def smoothed(values: Sequence[float], window: int) -> list[float]:
-    """The mean of the `window` values around each, of fewer at the ends."""
+    """The moving mean over `window` values, over fewer at the ends."""
     before, after = (window - 1) // 2, window // 2 + 1
     return [fmean(values[max(0, place - before) : place + after]) for place in range(len(values))]
 
 
 def measured(runs: Sequence[TrainingRun]) -> list[tuple[str, str]]:
-    """The stages and names of all that any of the runs has measured, without repeats."""
+    """The stage and name of everything that any of the runs has measured, without repeats."""
     return list(dict.fromkeys((stage, name) for stage in STAGES for run in runs for name in run.names(stage)))

@@ -1,6 +1,6 @@
-"""What the pictures of all reports share, drawn with matplotlib (the extra `report`) without a display.
+"""Drawing helpers for all reports, with matplotlib (the extra `report`) and without a display.
 
-Colours are Okabe and Ito's, which the colour-blind can tell apart; every line has a marker of its own too.
+Colours are Okabe and Ito's, which the colour-blind can tell apart; every line also has its own marker.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _STYLE: Any = {
 
 
 def save(pictures: Mapping[str, Callable[[], Figure | None]], out: Path) -> dict[str, Path] | None:
-    """Draw what there is into `out`; maps each picture's name to its file. None without matplotlib."""
+    """Draw the pictures into `out`, and return each one's file by name; None without matplotlib."""
     try:
         import matplotlib
     except ImportError:
@@ -46,7 +46,7 @@ def save(pictures: Mapping[str, Callable[[], Figure | None]], out: Path) -> dict
 
 
 def panels(rows: int, columns: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
-    """A figure with panels of that size in inches, without the global state of pyplot."""
+    """A figure with panels of the given size in inches, without pyplot's global state."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
@@ -65,7 +65,7 @@ def style(number: int) -> dict[str, Any]:
 def band(
     panel: Axes, places: Sequence[float], low: Sequence[float], high: Sequence[float], color: str
 ) -> None:
-    """A light area between two lines, or an upright line where there is one place only."""
+    """A light area between two lines, or a vertical line if there is only one place."""
     panel.fill_between(places, low, high, color=color, alpha=0.09, linewidth=0)
     for edge in (low, high):
         panel.plot(places, edge, color=color, alpha=0.45, linewidth=0.7)

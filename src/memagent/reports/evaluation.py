@@ -1,6 +1,6 @@
 """A report on evaluations: report.md, report.json and pictures, made from the rows alone.
 
-The same rows always give the same report; nothing is asked of a model. Pictures need the extra `report`.
+The same rows always give the same report; no model is called. Pictures need the extra `report`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Scores are in percent, with the 95% interval of the mean in brackets. With 128 q
 times counts once, with the mean of its samples."""
 _COSTS = """\
 Means for one attempt, failed ones left out; the document's length is in tokens. Critical path: the longest \
-chain of calls of which each began after the one before had ended, at the concurrency of the run. Cached: \
-tokens of prompts that the server had computed before, where it tells. Seconds pass while other attempts \
-are being read. Cost: at the prices of the run. Cut: how many replies ended at their token budget. Passed \
-over: the share of chunks that the model was not shown, where the run screened them."""
+chain of calls that each began after the one before had ended, at the concurrency of the run. Cached: \
+prompt tokens that the server had computed before, if it reports them. Seconds: the time of an attempt \
+while others run beside it. Cost: at the prices of the run. Cut: how many replies ended at their token \
+budget. Passed over: the share of chunks that the model was not shown, if the run screened them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ class Evidence:
 def load(folders: Sequence[Path]) -> Evidence:
     """The rows of runs, each with the name of its line: the workflow, and what tells the runs apart.
 
-    That is the model where models differ, or the folder where one model did the same thing twice. A run
-    that is named twice, also as a copy, counts once. Raises `SettingsError` for a folder without rows.
+    That is the model if models differ, and the folder if one model made the same attempt twice. A run that
+    is given twice, even as a copy, counts once. Raises `SettingsError` if there are no rows.
     """
     runs = {str(folder): read_header(folder) for folder in folders}
     rows: dict[str, list[EvaluationRow]] = {name: [] for name in runs}
@@ -66,7 +66,7 @@ def load(folders: Sequence[Path]) -> Evidence:
     again = any(count > 1 for count in met.values())
     several = len({models[name] for name in runs if rows[name]}) > 1
     orders = [name for run in runs.values() for name in run["plan"]["workflows"]]
-    orders += [row.workflow for own in rows.values() for row in own]  # of a run.json that was edited
+    orders += [row.workflow for own in rows.values() for row in own]  # in case a run.json was edited
     results = [
         Scored(_series(row.workflow, models[name] if several else "", name if again else ""), name, row)
         for name in runs
@@ -133,7 +133,7 @@ def _told(summary: Summary) -> dict[str, Any]:
 
 
 def as_markdown(evidence: Evidence, pictures: Pictures | None) -> str:
-    """The report for people, with the pictures that were drawn; None if none could be."""
+    """The report as Markdown, with the pictures that were drawn; None if none could be."""
     parts = [
         "# Evaluation\n",
         *(_run(name, run, evidence.results) for name, run in evidence.runs.items()),
@@ -170,13 +170,13 @@ def _run(name: str, run: dict[str, Any], results: Sequence[Scored]) -> str:
     samples = [corpus for corpus, found in run["plan"]["corpora"].items() if found["origin"] == "sample"]
     if samples:
         lines.append(
-            f"  Made from the small samples of {', '.join(samples)}: scores compare with nothing else."
+            f"  Made from the small samples of {', '.join(samples)}: scores cannot be compared with others."
         )
     return "\n".join(line for line in lines if line) + "\n"
 
 
 def score_tables(evidence: Evidence) -> str:
-    """A table of tasks and sizes for each kind of size and each reader."""
+    """A table of tasks and sizes for each reader."""
     cells = statistics.by_task(evidence.results)
     sizes = sorted({size for _, _, size in cells})
     overall = statistics.by_size(evidence.results)
@@ -195,7 +195,7 @@ def score_tables(evidence: Evidence) -> str:
 
 
 def _differences(evidence: Evidence) -> str:
-    """A table of what every reader has over the first one."""
+    """A table of each reader's difference from the first one."""
     first = evidence.series[0]
     found = statistics.differences(evidence.results, first)
     if not found:
@@ -209,7 +209,7 @@ def _differences(evidence: Evidence) -> str:
     ]
     return (
         f"## Differences\n\nPoints above **{cell(first)}** on the examples that both have read, with the 95% "
-        "interval of the mean difference (Agresti and Min 2005). One that holds 0 tells nothing.\n\n"
+        "interval of the mean difference (Agresti and Min 2005). One that contains 0 shows no difference.\n\n"
         + table(["workflow", "examples", *map(str, sizes), "all"], rows)
     )
 
@@ -228,16 +228,16 @@ def _memory(evidence: Evidence) -> str:
         if it.capture
     ]
     told = (
-        "Capture: in how many percent of the examples what the answer needs entered the memory at all. "
-        "Retention: in how many of those it was still there at the end. Both look for the words of the "
-        "answer, or else of the evidence: a memory in other words counts as a loss.\n\n"
+        "Capture: the percentage of examples in which what the answer needs entered the memory at all. "
+        "Retention: the percentage of those in which it was still there at the end. Both look for the words "
+        "of the answer, or else of the evidence: a memory in other words counts as a loss.\n\n"
     )
     heads = ["workflow", "size", "examples", "capture", "retention"]
     return f"## Memory\n\n{told}" + table(heads, rows, texts=2) if rows else ""
 
 
 def cost_table(evidence: Evidence) -> str:
-    """What an attempt of each reader takes at each size: means."""
+    """The mean cost of an attempt, by reader and size."""
     sizes = statistics.by_size(evidence.results)
     screened = any(it.passed_over for it in sizes.values())
     rows = [

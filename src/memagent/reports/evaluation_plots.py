@@ -1,4 +1,4 @@
-"""The pictures of a report on evaluations: scores and costs by length, scores by the answer's place."""
+"""The pictures of an evaluation report: scores and costs by length, scores by the answer's place."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BESIDE = 0.05  # how far apart lines stand, in doublings of the length
 
 
 def pictures(results: Sequence[Scored], series: Sequence[str]) -> dict[str, Callable[[], Figure | None]]:
-    """What draws each picture, by name; None where the rows do not allow one."""
+    """Functions that draw the pictures, by name; one returns None if the rows do not allow its picture."""
     drawn = {"score by length": _scores, "score by depth": _depths, "cost by length": _costs}
     return {name: partial(it, results, series) for name, it in drawn.items()}
 
@@ -138,7 +138,7 @@ def _percent(summary: Summary | None) -> float:
 
 
 def _length(size: Size, summary: Summary) -> float:
-    """Where a size stands on the axis: as it was asked for in tokens, else as long as it came out."""
+    """A size's place on the axis: the tokens requested, or else the mean tokens of its documents."""
     return size.number if size.kind == "tokens" else summary.length_tokens
 
 
@@ -156,7 +156,7 @@ def _lengths_axis(panel: Axes, points: dict[tuple[str, Size], Summary]) -> None:
 
 
 def _costs_axis(panel: Axes) -> None:
-    """A logarithmic axis that has its numbers written out."""
+    """A logarithmic axis with its numbers written out."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     panel.set_yscale("log")

@@ -1,4 +1,4 @@
-"""The FLOPs of ways to read by the document's length: a table and a picture."""
+"""A report on the FLOPs of workflows by the document's length: a table and a picture."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ squares over logarithms; linear reading has 1."""
 
 
 def flops_table(found: Flops) -> str:
-    """A line for each workflow, a column for each length."""
+    """A row for each workflow, a column for each length, and the growth."""
     lengths = next(iter(found.values()))
     rows = [
         [name, *(_number(flops / 1e15) for flops in by_length.values()), _exponent(by_length)]

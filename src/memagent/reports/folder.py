@@ -1,4 +1,4 @@
-"""The folder that a report is: report.md, report.json and the pictures."""
+"""A report's folder: report.md, report.json and the pictures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write_folder(
 ) -> list[Path]:
     """Write the JSON `told`, the pictures and the page that shows them to `out`; returns the files.
 
-    Without matplotlib the page is made with None. Raises `SettingsError` if `out` cannot be written.
+    Without matplotlib, `page` is called with None. Raises `SettingsError` if `out` cannot be written.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -43,16 +43,16 @@ def write_folder(
 
 
 def as_page(parts: Iterable[str], pictures: Pictures | None) -> str:
-    """The parts of a report that are not empty, one below the other."""
+    """The non-empty parts of a report, one below the other."""
     note = "" if pictures is not None else f"There are no pictures: {extra_hint('report')}.\n"
     return "\n".join(part for part in (*parts, note) if part)
 
 
 def picture(name: str, pictures: Pictures | None) -> str:
-    """The picture of a name, or nothing if it was not drawn."""
+    """Markdown for a picture, or "" if it was not drawn."""
     return f"![{name}]({pictures[name].name})\n" if pictures and name in pictures else ""
 
 
 def as_text(told: Mapping[str, Any]) -> str:
-    """What a report tells as JSON, with the versions that it was made by."""
+    """A report's data as JSON, with the versions of its format and of memagent."""
     return json.dumps({"format": FORMAT, "version": __version__, **told}, indent=2, ensure_ascii=False) + "\n"

@@ -1,4 +1,4 @@
-"""What the metrics are called and counted in, once for the live table, the report and its pictures."""
+"""The labels and units of the metrics, shared by the live table, the report and its pictures."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A label that fits into a table, and a unit; a share is kept from 0 to 1 and shown in percent."""
+    """A label that fits into a table, and a unit; a share is stored as 0 to 1 and shown in percent."""
 
     label: str
     unit: Literal["", "share", "points", "count", "tokens", "tokens/s", "s", "MiB"] = ""
 
     @property
     def suffix(self) -> str:
-        """The unit as it stands behind a number; nothing where the label says it."""
+        """The unit to write after a number; empty if the label says it."""
         return {"share": "%", "points": "", "count": ""}.get(self.unit, self.unit)
 
     def number(self, value: float) -> str:
-        """A value without its unit, in as many digits as mean something."""
+        """A value without its unit, to as many digits as are meaningful."""
         if not math.isfinite(value):
             return "not a number"
         if self.unit == "points":
@@ -93,5 +93,5 @@ STAGES: Mapping[str, Mapping[str, Measure]] = {
 
 
 def measure(stage: str, name: str) -> Measure:
-    """What is known of a metric; one that is not known has its name for a label."""
+    """The label and unit of a metric; an unknown one is labelled with its name."""
     return STAGES.get(stage, {}).get(name) or Measure(name.replace("_", " "))

@@ -27,13 +27,13 @@ _SECTIONS = {
     "optimisation": "The loss is near 0 whatever is learned, since a group's advantages all but cancel. "
     "Signs of trouble are a KL that runs away, an entropy that falls to 0, and spikes of the gradient norm.",
     "clipping": "How many tokens had a ratio beyond its bounds. With one update for each step's rollouts the "
-    "ratio is 1, but for what policy and sampler compute differently: that should stay near 0.",
+    "ratio is 1, except where policy and sampler compute differently: that should stay near 0.",
     "memory": "Updates that are cut at their limit have lost their end: they should become rare.",
     "groups": "Groups whose rewards are all equal teach nothing and are dropped. Where most are, the "
     "examples are too hard or too easy.",
     "speed": "Tokens that were sampled, and tokens that were trained on, for each second spent on it.",
-    "copying": "All tokens are predicted, to learn to copy; its steps are counted apart.",
-    "warm start": "Imitation before reinforcement; its steps are counted apart.",
+    "copying": "All tokens are predicted, to learn to copy; its steps are counted separately.",
+    "warm start": "Imitation before reinforcement; its steps are counted separately.",
 }
 _PREFIXES = {"copying": "copying: ", "warm_start": "warm start: ", "training": "", "evaluation": "held out: "}
 
@@ -48,7 +48,7 @@ def write_report(folders: Sequence[Path], out: Path) -> list[Path]:
 
 
 def as_json(runs: Sequence[TrainingRun]) -> str:
-    """Everything that the report says, as JSON: of a curve's points the step, mean, lowest and highest."""
+    """Everything that the report says, as JSON. A curve's points are step, mean, lowest and highest."""
     curves = [
         {"series": series, "stage": stage, "measure": name, "points": [astuple(it) for it in points]}
         for series, members in by_series(runs).items()
@@ -75,7 +75,7 @@ def _curve(runs: Sequence[TrainingRun], stage: str, name: str) -> list[Point]:
 
 
 def _told(run: TrainingRun, stage: str, name: str) -> dict[str, float] | None:
-    """The first, best and last value, each the highest the better; None where nothing was measured."""
+    """The first, best (highest) and last value; None if nothing was measured."""
     values = run.values(stage, name)
     if not values:
         return None
@@ -96,7 +96,7 @@ def _seconds(run: TrainingRun) -> float:
 
 
 def as_markdown(runs: Sequence[TrainingRun], pictures: Pictures | None) -> str:
-    """The report for people, with the pictures that were drawn; None if none could be."""
+    """The report as Markdown, with the pictures that were drawn; None if none could be."""
     parts = [
         "# Training\n",
         *map(_run, runs),
@@ -125,7 +125,7 @@ def _run(run: TrainingRun) -> str:
 
 
 def _causes(run: TrainingRun, failed: float) -> str:
-    """Why attempts failed, where the run has kept it: their last reply had no answer in it."""
+    """Why attempts failed, if the run recorded it: their last reply held no answer."""
     cut = run.values("training", "failed_cut")
     if not cut:
         return ""
@@ -135,7 +135,7 @@ def _causes(run: TrainingRun, failed: float) -> str:
 
 
 def _outcomes(runs: Sequence[TrainingRun]) -> str:
-    """A line a run: where reward and score began, what they reached, where they ended."""
+    """A row per run: its time, and the first, best and last values of reward and score."""
     rows = []
     for run in runs:
         reward, score = _told(run, "training", "reward"), _told(run, "evaluation", "score")
@@ -165,7 +165,7 @@ def _cells(told: Mapping[str, float] | None, digits: str, reach: str = "") -> li
 
 
 def _settings(runs: Sequence[TrainingRun]) -> str:
-    """What differs from the defaults in any run; the values of seeds side by side."""
+    """A table of the settings that differ from the defaults in any run; seeds share a column."""
     defaults = _flat(TrainingSettings().recorded())
     series = {name: [_flat(run.settings) for run in members] for name, members in by_series(runs).items()}
     found = [flat for members in series.values() for flat in members]
@@ -194,7 +194,7 @@ def _value(value: Any) -> str:
 
 
 def _values(runs: Sequence[TrainingRun]) -> str:
-    """Each measure of each series, from its first step to its last; means over seeds."""
+    """A table of each measure's first and last value, by series; means over seeds."""
     series = by_series(runs)
     rows = []
     for stage, name in measured(runs):

@@ -1,4 +1,4 @@
-"""The pictures of a training run, a panel for each thing measured, over the training steps."""
+"""The pictures of training runs: a panel for each measure, over the training steps."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_SHORT = 50  # steps up to which a curve is drawn as it is
-_PARTS = 25  # of a longer run: its line is the moving mean over one of them
-_FEW = 20  # points up to which each is marked
+_SHORT = 50  # up to so many steps, a curve is not smoothed
+_PARTS = 25  # of a longer run; its line is the moving mean over one of them
+_FEW = 20  # up to so many points, each has a marker
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ _PANELS: Mapping[str, tuple[_Panel, ...]] = {
 
 
 def pictures(runs: Sequence[TrainingRun]) -> dict[str, Callable[[], Figure | None]]:
-    """What draws each picture, by name; None where nothing of it was measured."""
+    """Functions that draw the pictures, by name; one returns None if nothing of it was measured."""
     return {
         "reward": partial(_reward, runs),
         "held-out score": partial(_scores, runs),
@@ -132,7 +132,7 @@ def _small(name: str, parts: Sequence[_Panel], runs: Sequence[TrainingRun]) -> F
 
 
 def _curves(panel: Axes, part: _Panel, runs: Sequence[TrainingRun]) -> None:
-    """A line for each series. What one run's line smoothes stands behind it; seeds have a band."""
+    """A line for each series. A single run has its unsmoothed values behind it; seeds have a band."""
     scale = 100 if measure(part.stage, part.name).unit == "share" else 1
     window = _window(runs, part.stage)
     series = by_series(runs)
@@ -171,7 +171,7 @@ def _window(runs: Sequence[TrainingRun], stage: str) -> int:
 
 
 def _note(runs: Sequence[TrainingRun], stage: str) -> str:
-    """What lines and bands are, for the label of the steps."""
+    """What lines and bands mean, for the label of the step axis."""
     window = _window(runs, stage)
     notes = [f"line: mean over {window} steps"] if window > 1 else []
     if any(len(it) > 1 for it in by_series(runs).values()):

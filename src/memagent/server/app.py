@@ -29,9 +29,9 @@ from memagent.settings import ReadSettings
 from memagent.types import Engine
 
 _COLLECT = (1000, 15, 300)
-"""After how many new objects, and how many smaller collections, garbage is collected."""
+"""Thresholds of garbage collection: new objects, then collections of the younger generations."""
 
-_THREADS = 6  # few: whoever counts or writes in one keeps the event loop waiting for its turn
+_THREADS = 6  # few: a thread that counts tokens or writes keeps the event loop waiting for the GIL
 
 
 def create_app(
@@ -41,13 +41,13 @@ def create_app(
     keys: Keys | None = None,
     limits: Limits | None = None,
 ) -> FastAPI:
-    """The app. Blocks: the budgets are counted.
+    """Create the app. Blocks while it counts the budgets.
 
     Args:
         engine: what completes the chats; it stays open.
-        settings: how to read where a request does not say.
+        settings: how to read unless a request says otherwise.
         store: where files and reads are kept; it stays open.
-        keys: the API keys that are let in; without them, the machine's own programs are.
+        keys: the API keys that are accepted; without any, only this machine's own programs are.
         limits: what a client may ask for.
 
     Raises `SettingsError` for budgets that do not fit the model's window.
@@ -69,7 +69,7 @@ def create_app(
 
     app = FastAPI(title="memagent", version=__version__, lifespan=living, docs_url=None, redoc_url=None)
     app.add_middleware(Gate, keys=keys, limits=limits, metrics=metrics)
-    if limits.origins:  # outermost: a browser asks before it sends a key
+    if limits.origins:  # outermost: a browser's preflight request has no key
         app.add_middleware(
             CORSMiddleware, allow_origins=limits.origins, allow_methods=["*"], allow_headers=["*"]
         )
@@ -82,7 +82,7 @@ def create_app(
 
     @app.get("/health")
     async def health() -> dict[str, str]:
-        """Whether the server answers; nothing is asked of the model."""
+        """Whether the server answers; the model is not asked."""
         return {"status": "ok"}
 
     @app.get("/metrics", response_class=Response)
@@ -95,10 +95,10 @@ def create_app(
 
 @contextmanager
 def _rare_collections() -> Iterator[None]:
-    """Have whole collections of garbage be rare: with 500 streams each holds the event loop for 0.1 s."""
+    """Make full garbage collections rare: with 500 streams, each blocks the event loop for 0.1 s."""
     usual = gc.get_threshold()
     gc.collect()
-    gc.freeze()  # what is there now stays
+    gc.freeze()  # what exists now is there to stay
     gc.set_threshold(*_COLLECT)
     try:
         yield
@@ -108,7 +108,7 @@ def _rare_collections() -> Iterator[None]:
 
 
 def _add_page(app: FastAPI) -> None:
-    """The page at `/`, which everybody may load: it holds nothing of anybody's."""
+    """Serve the page at `/`, which anyone may load: it contains no user data."""
     headers = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY"}
     files = served_files()
 

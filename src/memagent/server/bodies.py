@@ -1,4 +1,4 @@
-"""What clients send: the parts of a request that the server looks at."""
+"""Request bodies: the fields that the server looks at."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _MOST = 100_000_000
 
 
 def _whole(text: str) -> str:
-    """The text, if UTF-8 has it: JSON can carry half a surrogate pair."""
+    """The text, if UTF-8 can encode it: JSON can contain half a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError("has half a surrogate pair, which no text has") from error
+        raise ValueError("contains half a surrogate pair, which is not valid text") from error
     return text
 
 
@@ -27,9 +27,9 @@ Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
 class ReadOptions(BaseModel):
-    """Settings of one read, by the names that they have everywhere; what is left out is the server's.
+    """Settings of one read, under their usual names; those left out default to the server's.
 
-    Templates are missing because they are a file's path, and prices because they are the server's.
+    Templates are missing because they are a file path, and prices because they are up to the server.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -54,7 +54,7 @@ class ReadOptions(BaseModel):
     shards: Tokens | None = None
 
     def over(self, settings: ReadSettings, **values: Any) -> ReadSettings:
-        """The server's settings with these, and `values` where these say nothing. Raises `SettingsError`."""
+        """The server's settings, overridden by `values`, then by these options. Raises `SettingsError`."""
         given = {name: getattr(self, name) for name in ReadOptions.model_fields}
         chosen = values | {name: value for name, value in given.items() if value is not None}
         if settings.max_calls and chosen.get("max_calls", 0) > settings.max_calls:
@@ -63,18 +63,20 @@ class ReadOptions(BaseModel):
 
 
 class ChatOptions(ReadOptions):
-    """`memagent` in the body of a chat: what is the problem and what the document, and how to read it."""
+    """`memagent` in the body of a chat: the problem, the document, and how to read it."""
 
-    problem: Text | None = Field(default=None, description="what is asked; otherwise the last user turn")
-    document: Text | None = Field(default=None, description="what is read; otherwise all the rest")
+    problem: Text | None = Field(default=None, description="the question; by default the last user turn")
+    document: Text | None = Field(default=None, description="the text to read; by default everything else")
 
 
 class ReadRequest(ReadOptions):
-    """A read that goes on without its client."""
+    """A read that continues without its client."""
 
     problem: Text = Field(min_length=1, description="a question, or a standing instruction")
     document: Text | None = Field(default=None, description="a text to read")
-    files: list[str] = Field(default=[], max_length=10_000, description="ids of files to read behind it")
+    files: list[str] = Field(
+        default=[], max_length=10_000, description="ids of files to read after the document"
+    )
     memory: Text = Field(default="", description="the memory to start from")
 
 
@@ -83,7 +85,7 @@ class _Open(BaseModel):
 
 
 class FilePart(_Open):
-    """A file of a message: one that was sent to /v1/files, or its bytes as a data URL or in base64."""
+    """A file of a message: one uploaded to /v1/files, or its bytes as a data URL or base64."""
 
     file_id: str | None = None
     file_data: str | None = None
@@ -120,7 +122,7 @@ class Turn(_Open):
 
     @property
     def others(self) -> set[str]:
-        """What the message has beside texts and files: the names of its other parts."""
+        """The types of the message's parts other than texts and files."""
         parts = self.content if isinstance(self.content, list) else []
         return {part.type for part in parts} - _TEXTS - {"file"}
 
@@ -135,7 +137,7 @@ class StreamOptions(_Open):
 
 
 class ChatRequest(_Open):
-    """OpenAI's chat completion. Parameters that are not named here go to the model as they are."""
+    """OpenAI's chat completion. Parameters that are not named here go to the model unchanged."""
 
     model: str = Field(max_length=1000)
     messages: list[Turn] = Field(min_length=1)
@@ -156,7 +158,7 @@ class ChatRequest(_Open):
 
     @property
     def most_tokens(self) -> int | None:
-        """The longest reply that is wanted."""
+        """The longest reply that the client accepts, in tokens."""
         return self.max_completion_tokens or self.max_tokens
 
     @property

@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions: what fits the window goes straight through, what does not is read."""
+"""POST /v1/chat/completions: what fits the window goes straight to the model, the rest is read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from memagent.settings import ReadSettings
 from memagent.types import Conversation, Engine, Usage
 
 ALIAS = "memagent"
-"""The name by which a client may call the model, whichever it is."""
+"""A name that clients can use for the model, whichever it is."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Chats:
     _reading: set[str] = field(default_factory=set)  # digests of the reads under way
 
     def __post_init__(self) -> None:
-        """Blocks: the budgets are counted."""
+        """Count the budgets. Blocks."""
         _, workflow = chosen_workflow(self.settings, self.engine.model.trained)
         budgets = workflow.budgets(self.settings, self.engine.model)
         self.direct = Direct(self.engine, self.settings, budgets.answer_tokens)
@@ -114,10 +114,10 @@ class Chats:
 
 
 class _Reading:
-    """The read that a chat comes to, in an `async with`.
+    """The read that answers a chat, as an async context manager.
 
-    Its journal is kept until it is finished: the same chat, asked again, continues there. A kept journal that
-    it cannot continue (it is damaged, or the model's window is another by now) is passed over.
+    Its journal is kept until it is finished: the same chat, sent again, continues there. A kept journal that
+    it cannot continue (because it is damaged, or the model's window has changed) is ignored.
     """
 
     def __init__(
@@ -167,12 +167,12 @@ class _Reading:
                 Path(self._folder.name) if self._folder else chats.store.chats,
             )
         except ApiError:
-            if self._overflow:  # it seemed to fit, so that nobody wanted it to be read
+            if self._overflow:  # it seemed to fit, so the client did not ask for a read
                 raise self._overflow from None
             raise
 
     async def _journals(self, digest: str) -> list[Path]:
-        """Those that were kept of this chat, and a new one; a second chat that is the same has only that."""
+        """The kept journals of this chat, and a new one; only the new one if the same chat is being read."""
         folder = self._chats.store.chats
         new = folder / f"{digest}-{uuid4().hex[:8]}.jsonl"
         if digest in self._chats._reading:
@@ -189,7 +189,7 @@ class _Reading:
                 yield self._last
 
     async def finish(self) -> None:
-        """Drop the journal: whoever asks again wants another answer."""
+        """Delete the journal: a client that asks again wants another answer."""
         if trace := self.read.trace:
             await asyncio.to_thread(trace.unlink, missing_ok=True)
 
@@ -200,7 +200,7 @@ class _Reading:
 
     @property
     def beside(self) -> dict[str, Any]:
-        """Fields of the answer's message: its sources, and how much was passed over, where that is on."""
+        """Extra fields of the answer's message: its sources and, with `screen`, how much was passed over."""
         told = told_sources(self.answer, self.read.statements) if self.read.statements else {}
         if self.read.settings.screen:
             now = self.read.progress
@@ -215,19 +215,19 @@ class _Reading:
 
     @property
     def usage(self) -> Usage:
-        """What all conversations cost."""
+        """The tokens of all conversations."""
         now = self.read.progress
         return Usage(now.prompt_tokens, now.completion_tokens, now.cached_tokens)
 
     @property
     def thoughts(self) -> int:
-        """The tokens that were written into the memory on the way to the answer."""
+        """The completion tokens of all conversations before the answer."""
         last = self._last.completion.usage.completion_tokens if self._last else 0
         return self.read.progress.completion_tokens - last
 
 
 def progress_line(progress: Progress) -> str:
-    """How far a read has come, in a line that clients show as a thought."""
+    """The progress of a read, as a line that clients show as a thought."""
     chunks = f"chunk {progress.chunks}"
     if progress.chunks_in_all:
         chunks += f" of about {progress.chunks_in_all}"

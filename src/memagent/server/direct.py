@@ -1,4 +1,4 @@
-"""Chats that fit the model's window: straight through to the model."""
+"""Chats that fit the model's window go straight to the model."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from memagent.settings import ReadSettings
 from memagent.types import Completion, Engine, Message, Sampling
 
 _MOST_REPLY_BYTES = 64 * 2**20
-_EVENT_ENDS = b"\n\n", b"\n\r\n", b"\r\r"  # a blank line, by each way of ending lines
+_EVENT_ENDS = b"\n\n", b"\n\r\n", b"\r\r"  # a blank line, for each kind of line ending
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 
 class Direct:
-    """Passes chats to an engine; `answer_tokens` is the longest reply of one that is not told."""
+    """Passes chats to an engine; `answer_tokens` is the longest reply to a chat that sets no limit."""
 
     def __init__(self, engine: Engine, settings: ReadSettings, answer_tokens: int) -> None:
         self.engine, self.settings, self.answer_tokens = engine, settings, answer_tokens
@@ -48,7 +48,7 @@ class Direct:
     async def stream(
         self, chat: ChatRequest, body: Mapping[str, Any], reply: Reply
     ) -> AsyncGenerator[bytes, None]:
-        """The reply as server-sent events, each whole. Raises `EngineError`, `ApiError`."""
+        """The reply as complete server-sent events. Raises `EngineError`, `ApiError`."""
         if not isinstance(self.engine, Forwards):
             completion = await self._complete(chat)
             yield reply.chunk({"role": "assistant", "content": completion.text})
@@ -68,7 +68,7 @@ class Direct:
             raise _told(error) from error
 
     async def _complete(self, chat: ChatRequest) -> Completion:
-        """The completion by an engine that speaks no HTTP, and knows texts only."""
+        """The completion of an engine in this process, which supports text only."""
         refused = {
             "tools": chat.tools and chat.tool_choice != "none",
             "response_format": (chat.response_format or {}).get("type", "text") != "text",
@@ -80,8 +80,8 @@ class Direct:
             if is_refused:
                 raise ApiError(
                     400,
-                    f"{self.engine.model.name} runs in this process and completes texts only: leave {name} "
-                    "out, or have the server started with `base_url`",
+                    f"{self.engine.model.name} runs in this process and completes text only: leave out "
+                    f"{name}, or start the server with `base_url`",
                     "not_supported",
                     name,
                 )
@@ -104,13 +104,13 @@ class Direct:
 
 
 async def _whole_events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """The same bytes, cut behind events only, so that something may be said between them.
+    """The same bytes, split only after events, so that others can be sent between them.
 
     Raises `EngineError` for an event that is too long.
     """
     rest = bytearray()
     async for piece in pieces:
-        unseen = max(0, len(rest) - 2)  # the end of an event may itself be cut
+        unseen = max(0, len(rest) - 2)  # the end of an event may itself be split
         rest += piece
         found = [place + len(end) for end in _EVENT_ENDS if (place := rest.rfind(end, unseen)) >= 0]
         if found:
@@ -123,13 +123,13 @@ async def _whole_events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, N
 
 
 def until_stop(text: str, stops: list[str]) -> tuple[str, bool]:
-    """The text before the first of the stops, and whether there was one."""
+    """The text before the first stop sequence, and whether there was one."""
     places = [place for stop in stops if (place := text.find(stop)) >= 0]
     return (text[: min(places)], True) if places else (text, False)
 
 
 def forwarded_body(raw: bytes, model: str) -> dict[str, Any]:
-    """What the client sent, for the model of this name."""
+    """The body that the client sent, with the model's own name."""
     body: dict[str, Any] = json.loads(raw)
     body["model"] = model
     return body

@@ -1,8 +1,8 @@
-"""What of a chat is the problem, and what the document: one rule, which docs/serving.md tells too.
+"""Divide a chat into problem and document, by the rule that docs/serving.md describes.
 
-The last user turn is the problem, with a system message in front of it where both fit the problem's budget.
-Everything else is the document, in its order: other turns, and parts of the last turn that exceed the budget.
-If all of that turn does, its ends are the problem, where instructions stand, and the whole of it is read.
+The last user turn is the problem, with system messages in front of it if all fit the problem's budget.
+Everything else is the document, in order: other turns, and parts of the last turn that exceed the budget.
+If all parts do, the problem is the ends of the last one, where instructions usually are, and all are read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from memagent.server.errors import ApiError
 from memagent.types import TokenCounter
 
 _LONGEST_END_TOKENS = 256
-_CHARACTERS_PER_TOKEN = 16  # a text beyond that is too long without being counted
+_CHARACTERS_PER_TOKEN = 16  # a longer text is too long without counting
 _BOUNDARIES = (r"\n[ \t\r]*\n\s*", r"\n\s*", r"(?<=[.!?])\s+|(?<=[。！？])")
 _LABELS = {"system": "System", "developer": "System", "user": "User", "assistant": "Assistant"}
 GAP = "\n\n[…]\n\n"
@@ -54,28 +54,28 @@ def divide(turns: Sequence[Turn], budget_tokens: int, count_tokens: TokenCounter
 
 
 def labelled(role: str, text: str) -> str:
-    """A turn as it stands in a document."""
+    """A turn as it appears in a document."""
     return f"{_LABELS.get(role, 'Tool')}: {text}"
 
 
 def is_within(text: str, limit_tokens: int, count_tokens: TokenCounter) -> bool:
-    """Whether a text has at most so many tokens; one that is much too long is not counted."""
+    """Whether a text has at most `limit_tokens`; one that is much too long is not counted."""
     return len(text) <= limit_tokens * _CHARACTERS_PER_TOKEN and count_tokens(text) <= limit_tokens
 
 
 def _asking(turns: Sequence[Turn]) -> int:
-    """The number of the turn that asks: the last user's, or the last with text where no user speaks."""
+    """The index of the turn that asks: the user's last one with text, or else the last one with text."""
     speaking = [number for number, turn in enumerate(turns) if any(it.strip() for it in turn.texts)]
     users = [number for number in speaking if turns[number].role == "user"]
     if not speaking:
-        raise ApiError(400, "no message has a text: ask something", "no_problem", "messages")
+        raise ApiError(400, "no message has any text: ask something", "no_problem", "messages")
     return (users or speaking)[-1]
 
 
 def _parted(
     parts: Sequence[str], budget_tokens: int, count_tokens: TokenCounter
 ) -> tuple[list[str], list[str]]:
-    """The parts that fit the budget together, the last ones first of all, and the others."""
+    """The parts that fit the budget together, chosen from the last one backwards, and the others."""
     fitting: list[str] = []
     long: list[str] = []
     for part in reversed([it for it in parts if it.strip()]):
@@ -85,7 +85,7 @@ def _parted(
 
 
 def _ends(text: str, budget_tokens: int, count_tokens: TokenCounter) -> str:
-    """The first and the last paragraph of a text; of a long one its outer line, sentence or words."""
+    """The first and the last paragraph of a text; if one is too long, its outer line, sentence or words."""
     limit = max(1, min(_LONGEST_END_TOKENS, budget_tokens // 2 - 8))
     text = text.strip()
     first = _end(text, limit, count_tokens, at_end=False)

@@ -1,4 +1,4 @@
-"""What a client is told when something fails, in OpenAI's shape. No text of a request is repeated in it."""
+"""Errors in the format of OpenAI's API. They never repeat text from a request."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ApiError(FastAPIError):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The error as OpenAI's API tells it."""
+        """The error in the format of OpenAI's API."""
         kind = {401: "authentication_error", 403: "permission_error", 404: "not_found_error",
                 429: "rate_limit_error"}.get(self.status)  # fmt: skip
         kind = kind or ("invalid_request_error" if self.status < 500 else "server_error")
@@ -61,7 +61,7 @@ class ApiError(FastAPIError):
 
 
 def api_error(error: MemAgentError) -> ApiError:
-    """What an error of a read means to the client."""
+    """The API error for an error of a read."""
     for kind, status, code in _CODES:
         if isinstance(error, kind):
             return ApiError(status, str(error), code)
@@ -69,12 +69,12 @@ def api_error(error: MemAgentError) -> ApiError:
 
 
 def not_found(what: str, id: str) -> ApiError:
-    """Nothing has this id, or it belongs to another key."""
+    """The error for an id that does not exist or belongs to another key."""
     return ApiError(404, f"there is no {what} {id!r}", f"{what}_not_found", "id")
 
 
 def tell_errors(app: FastAPI) -> None:
-    """Have the app tell all errors in OpenAI's shape."""
+    """Make the app report all errors in the format of OpenAI's API."""
 
     def told(_request: Request, error: Exception) -> JSONResponse:
         if isinstance(error, MemAgentError):

@@ -1,4 +1,4 @@
-"""The folders that a user opened to an assistant: only what is really within them may be read. Blocks."""
+"""The folders that a user opened to an assistant: only files really inside them can be read. Blocks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from memagent.errors import DocumentError, SettingsError
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """Folders, without links on the way to them; made by `opened_folders`."""
+    """Folders with their symbolic links resolved; made by `opened_folders`."""
 
     paths: tuple[Path, ...]
 
@@ -25,7 +25,7 @@ class Folders:
         return open_document(*dict.fromkeys(map(self._real, paths)))
 
     def _real(self, path: str) -> Path:
-        """Where a path leads, which must be in one of the folders; a relative one begins there."""
+        """Resolve a path, which must lead into one of the folders; a relative one starts there."""
         given = Path(path)
         if not path.strip() or "\0" in path or ".." in given.parts:
             raise DocumentError(f"'{shown(path)}' is refused: name a file or folder in {self}, without ..")
@@ -46,10 +46,10 @@ class Folders:
 
 
 def opened_folders(paths: Sequence[Path]) -> Folders:
-    """The folders. Raises `SettingsError` for none, and for a path that is no folder."""
+    """The folders. Raises `SettingsError` if there are none, or if a path is not a folder."""
     if not paths:
         raise SettingsError("which files may be read? name the folders that hold them with `folders`")
     for path in paths:
         if not path.is_dir():
-            raise SettingsError(f"`folders` names {path}, which is no folder: name one that is there")
+            raise SettingsError(f"`folders` names {path}, which is not a folder: name one that exists")
     return Folders(tuple(Path(os.path.realpath(path)) for path in paths))

@@ -1,6 +1,6 @@
-"""The gate before the app: who may come in, with how much, for how long; and it counts.
+"""The gate in front of the app: it checks keys, bounds requests in size and time, and counts them.
 
-A client that goes away has its work cancelled, whether the reply is a stream or not.
+When a client disconnects, its work is cancelled, whether the reply is a stream or not.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _log = logging.getLogger("memagent.server")
 
 UPLOADS = "/v1/files"
 _DRAIN_SECONDS = 2.0
-_PACE_SECONDS = 0.001  # about what it takes to look at a request
+_PACE_SECONDS = 0.001  # about the time it takes to look at a request
 _UNCOUNTED = {"/health", "/metrics"}
 
 
@@ -68,7 +68,7 @@ class Gate:
             await visit.refuse(refusal)
         except Exception as error:  # noqa: BLE001 the boundary: a defect becomes a 500
             where = "".join(traceback.format_tb(error.__traceback__))
-            _log.error("a defect in memagent: %s (`verbose` tells where)", type(error).__name__)
+            _log.error("a defect in memagent: %s (`verbose` shows where)", type(error).__name__)
             _log.info("%s", where)  # without the message, which may quote a document
             await visit.refuse(ApiError(500, "a defect in memagent", "defect"))
         finally:
@@ -78,14 +78,14 @@ class Gate:
             _log.info("%s %s %s", scope["method"], route, visit.status)
 
     async def _in_turn(self) -> None:
-        """Wait a moment where many come at once, so that the event loop has time for others between them."""
+        """Space out requests that come at once, so that the event loop has time for others in between."""
         now = asyncio.get_running_loop().time()
         self._turn = max(now, self._turn + _PACE_SECONDS)
         if self._turn > now:
             await asyncio.sleep(self._turn - now)
 
     def _owner(self, scope: Scope) -> str:
-        """Who asks. Raises `ApiError`."""
+        """The owner of the key of a request. Raises `ApiError`."""
         headers = {name: value for name, value in scope["headers"] if name in _HEADERS}
         if not self.keys.digests:
             _check_origin(headers, self.limits.origins)
@@ -110,31 +110,31 @@ _HEADERS = {b"host", b"origin", b"authorization"}
 
 
 def _check_origin(headers: dict[bytes, bytes], allowed: tuple[str, ...]) -> None:
-    """Keep web pages of places that are not allowed from a server without keys. Raises `ApiError`."""
+    """Keep web pages of other origins away from a server without keys. Raises `ApiError`."""
     host = headers.get(b"host", b"").decode("latin-1")
     try:
         name = urlsplit(f"//{host}").hostname or ""
         said = headers.get(b"origin", b"").decode("latin-1")
         origin = urlsplit(said)
     except ValueError as error:
-        raise ApiError(400, "the Host or Origin of the request is no address", "invalid_host") from error
+        raise ApiError(400, "the Host or Origin of the request is not an address", "invalid_host") from error
     if name and not is_loopback(name):
         raise ApiError(
             403,
-            f"a server without keys is for its own machine, not for {name[:100]!r}: start it with `keys`",
+            f"a server without keys serves only its own machine, not {name[:100]!r}: start it with `keys`",
             "invalid_host",
         )
-    if said and origin.netloc != host and said not in allowed:  # "null" is a page that hides its place
+    if said and origin.netloc != host and said not in allowed:  # "null" is a page that hides its origin
         raise ApiError(
             403,
-            "a server without keys is not for web pages of other places: start it with `allow_origin` to let "
-            "one in",
+            "a server without keys does not serve web pages of other origins: start it with `allow_origin` "
+            "to let one in",
             "invalid_origin",
         )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from its own machine only."""
+    """Whether an address can be reached only from its own machine."""
     if host == "localhost":
         return True
     try:
@@ -146,17 +146,17 @@ def is_loopback(host: str) -> bool:
 def _too_large(most_bytes: int) -> ApiError:
     return ApiError(
         413,
-        f"the request has more than {most_bytes:,} bytes, the most it may have: send long documents to "
-        "/v1/files, or have the server started with a higher limit",
+        f"the request is larger than the limit of {most_bytes:,} bytes: send long documents to /v1/files, or "
+        "start the server with a higher limit",
         "request_too_large",
     )
 
 
 class _Visit:
-    """One request: its body is bounded in size and time, its work ends when the client goes away."""
+    """One request: its body is bounded in size and time, and its work ends when the client disconnects."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, limits: Limits) -> None:
-        self.status = 499  # what is counted where the client went away before a reply
+        self.status = 499  # counted if the client disconnects before a reply
         upload = scope["method"] == "POST" and scope["path"] == UPLOADS
         self.most_bytes = limits.upload_bytes + 2**16 if upload else limits.body_bytes
         self._scope, self._receive, self._send, self._limits = scope, receive, send, limits
@@ -169,7 +169,7 @@ class _Visit:
         self._watch: asyncio.Task[None] | None = None
 
     async def run(self, app: ASGIApp) -> None:
-        """Run the app, until it is done or the client goes away."""
+        """Run the app until it is done or the client disconnects."""
         self._work = asyncio.ensure_future(app(self._scope, self.receive, self.send))
         try:
             await asyncio.wait({self._work})
@@ -183,7 +183,7 @@ class _Visit:
             self._work.result()
 
     async def receive(self) -> Message:
-        """The next piece of the body. Raises `ApiError` for one too many, or too late."""
+        """The next piece of the body. Raises `ApiError` if the body is too large or too slow."""
         if self._whole:
             await self._gone.wait()
             return {"type": "http.disconnect"}
@@ -193,7 +193,7 @@ class _Visit:
             async with asyncio.timeout(self._started + patience - time.monotonic()):
                 message = await self._receive()
         except TimeoutError as error:
-            raise ApiError(408, "the request came too slowly", "request_timeout") from error
+            raise ApiError(408, "the request arrived too slowly", "request_timeout") from error
         self._bytes += len(message.get("body", b""))
         if self._bytes > self.most_bytes:
             raise _too_large(self.most_bytes)
@@ -211,10 +211,10 @@ class _Visit:
                 self._work.cancel()
 
     async def send(self, message: Message) -> None:
-        """Pass a part of the reply on; a client that does not take it is given up."""
+        """Pass on a part of the reply; give up on a client that does not read it."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            if self._has_body and not self._whole:  # what still comes is no other request
+            if self._has_body and not self._whole:  # the rest of the body is not another request
                 message["headers"] = [*message["headers"], (b"connection", b"close")]
                 await self._drain()
         elif not message.get("more_body"):
@@ -226,7 +226,7 @@ class _Visit:
             raise asyncio.CancelledError("the client does not read its reply") from error
 
     async def _drain(self) -> None:
-        """Take what the client is still sending: a connection closed before that loses the reply."""
+        """Read what the client is still sending: closing the connection before that loses the reply."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_DRAIN_SECONDS):
                 while (await self._receive()).get("more_body"):

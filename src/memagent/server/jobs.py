@@ -1,4 +1,4 @@
-"""Reads that go on without their client: a few at a time, each in its journal, finished after a restart."""
+"""Reads that continue without their client: a few at a time, each with a journal that survives a restart."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _OF_JOURNAL = {"type", "crc32", "prompt_sha256"}
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that a read tells: a `conversation` by its number, its `progress`, or its `end`."""
+    """An event of a read: a `conversation` with its number, its `progress`, or its `end`."""
 
     name: str
     data: Mapping[str, Any]
@@ -43,7 +43,7 @@ class Event:
 
 @dataclass(slots=True)
 class _Running:
-    """A read under way."""
+    """A read in progress."""
 
     task: asyncio.Task[None]
     read: Read | None = None
@@ -51,7 +51,7 @@ class _Running:
 
 @dataclass(slots=True)
 class Jobs:
-    """Takes reads from the store and holds them, `workers` at a time; started with `start`."""
+    """Runs the reads of the store, `workers` at a time, once `start` is called."""
 
     engine: Engine
     settings: ReadSettings
@@ -64,26 +64,26 @@ class Jobs:
     _queued: asyncio.Event = field(default_factory=asyncio.Event)
 
     def start(self) -> None:
-        """Begin with what is queued."""
+        """Start on the queue."""
         self._tasks = [asyncio.create_task(self._work()) for _ in range(self.workers)]
 
     async def stop(self) -> None:
-        """Stop reading; what was being read continues with the next server."""
+        """Stop reading; the next server continues the unfinished reads."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def wake(self) -> None:
-        """Something was queued."""
+        """Signal that something was queued."""
         self._queued.set()
 
     def progress(self, job: Job) -> Progress | None:
-        """How far a read has come that runs here."""
+        """The progress of a read, if it is running here."""
         running = self._running.get(job.id)
         return running.read.progress if running and running.read else None
 
     def workflow(self, job: Job) -> str | None:
-        """How a document is read; None if the settings that the read was begun with are no longer good."""
+        """The workflow of a read; None if the settings that it was started with are no longer valid."""
         try:
             settings = ReadOptions(**job.request["options"]).over(self.settings)
             return chosen_workflow(settings, self.engine.model.trained)[0]
@@ -91,7 +91,7 @@ class Jobs:
             return None
 
     async def cancel(self, job: Job) -> None:
-        """Have a read end, whether it waits or runs."""
+        """End a read, whether it is queued or running."""
         if await asyncio.to_thread(self.store.end, job.id, "cancelled"):
             running = self._running.get(job.id)
             if running:
@@ -100,13 +100,13 @@ class Jobs:
             self._ended(job.id, "cancelled")
 
     async def events(self, job: Job, after: int, seconds: float) -> AsyncGenerator[Event, None]:
-        """What a read tells, from conversation `after` + 1 on; its progress every so many seconds at least.
+        """Yield the events of a read from conversation `after` + 1 on, its progress at least every `seconds`.
 
-        A listener that does not keep up is left: it may come back with the last number that it had.
+        A listener that does not keep up is dropped: it can come back with the last number that it received.
         """
         queue: asyncio.Queue[Event] = asyncio.Queue(_MOST_WAITING_EVENTS)
         listeners = self._listeners[job.id]
-        listeners.add(queue)  # before the record is read, so that nothing falls between
+        listeners.add(queue)  # before the record is read, so that nothing is missed
         try:
             async for event in self._recorded(self.store.journal_of(job), after):
                 after = event.number or after
@@ -180,7 +180,7 @@ class Jobs:
                 del self._running[job.id]
 
     async def _run(self, job: Job) -> None:
-        """Read to the end, whatever that is: the boundary at which failures become states."""
+        """Run a read to its end, good or bad: the boundary at which failures become states."""
         state: State = "failed"
         try:
             outcome = await self._outcome(job)
@@ -197,7 +197,7 @@ class Jobs:
             self._ended(job.id, state)
 
     async def _outcome(self, job: Job) -> dict[str, Any]:
-        """What a read comes to. A journal that it cannot continue, of another window say, is put aside."""
+        """The outcome of a read. A journal that it cannot continue, say of another window, is set aside."""
         journal = self.store.journal_of(job)
         resume = await asyncio.to_thread(journal.exists)
         try:
@@ -230,17 +230,17 @@ class Jobs:
                 self._tell(job.id, Event("conversation", _told(conversation), now.calls))
                 self._tell(job.id, Event("progress", told_progress(now)))
         result = asdict(read.result)
-        del result["trace"]  # a path of this machine
+        del result["trace"]  # a path on this machine
         return {"result": result}
 
 
 def told_progress(progress: Progress) -> dict[str, Any]:
-    """How far a read has come, as clients are told."""
+    """The progress of a read, as sent to clients."""
     return {**asdict(progress), "chunks_in_all": progress.chunks_in_all}
 
 
 def _told(conversation: Conversation) -> dict[str, Any]:
-    """A conversation as its line in the journal tells it."""
+    """A conversation in the form of its line in the journal."""
     values = {it.name: getattr(conversation, it.name) for it in fields(conversation)}
     completion = values.pop("completion")
     del values["messages"]

@@ -1,4 +1,4 @@
-"""What a client may ask of the server, and who it is."""
+"""What clients may ask of the server, and who they are."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _LEAST_KEY_CHARACTERS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of the server.
+    """The limits of a server.
 
-    `body_bytes` is the longest request, `upload_bytes` the largest file, `stored_bytes` what one key may have
-    on the disk. `requests` are those of one key at a time, `reads` its unfinished reads. `head_seconds` is
-    how long the head of a request may take; `body_seconds` how long a body may, with a second more for each
-    `body_bytes_per_second` that it brought. `send_seconds` is how long a client may leave a reply unread.
-    Every `keep_alive_seconds` a silent stream says something. `origins` are the addresses of other web pages
-    that may use the server from a browser.
+    `body_bytes` is the largest request, `upload_bytes` the largest file, `stored_bytes` the most that one key
+    may have on the disk. `requests` is the most requests of one key at a time, `reads` its most unfinished
+    reads. `head_seconds` is how long the head of a request may take; `body_seconds` how long its body may,
+    plus a second for each `body_bytes_per_second` received. `send_seconds` is how long a client may leave a
+    reply unread. A silent stream sends something every `keep_alive_seconds`. `stop_seconds` is how long open
+    requests have to finish at shutdown. `origins` are those of other web pages that may use the server.
     """
 
     body_bytes: int = 16 * 2**20
@@ -42,26 +42,28 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The API keys that are let in, by their SHA-256. Without any, everybody is."""
+    """The API keys that are accepted, as SHA-256 digests. Without any, everyone is let in."""
 
     digests: tuple[bytes, ...] = ()
 
     def owner(self, given: bytes) -> str | None:
-        """The name that files and reads of this key are kept under; None for a key that is not known."""
+        """The name under which files and reads of this key are kept; None for an unknown key."""
         digest, found = hashlib.sha256(given).digest(), False
-        for known in self.digests:  # all of them, so that the time tells nothing
+        for known in self.digests:  # all of them, so that the timing reveals nothing
             found |= hmac.compare_digest(known, digest)
         return digest.hex()[:16] if found else None
 
 
 def checked_origins(origins: Sequence[str], keys: Keys) -> tuple[str, ...]:
-    """The origins of web pages, such as `https://chat.example`. Raises `SettingsError` for what is none."""
+    """Check the origins of web pages (`https://chat.example`). Raises `SettingsError` for an invalid one."""
     for origin in origins:
         parts = urlsplit(origin)
         if origin == "*" and not keys.digests:
             raise SettingsError("`allow_origin` * lets in every web page: give the server `keys`")
         if origin != "*" and (parts.scheme not in ("http", "https") or origin != _origin_of(parts)):
-            raise SettingsError(f"`allow_origin` {origin!r} is no origin: give one as http://localhost:3000")
+            raise SettingsError(
+                f"`allow_origin` {origin!r} is not an origin: write http://localhost:3000, for example"
+            )
     return tuple(origins)
 
 
@@ -70,18 +72,19 @@ def _origin_of(parts: SplitResult) -> str:
 
 
 def read_keys(path: Path) -> Keys:
-    """The keys of a file, one on a line; lines that begin with # are passed over. Raises `SettingsError`."""
+    """The keys in a file, one per line; lines that begin with # are ignored. Raises `SettingsError`."""
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeError) as error:
         raise SettingsError(f"`keys` {path} cannot be read: {reason(error)}") from error
     keys = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
     if not keys:
-        raise SettingsError(f"`keys` {path} has no key: write one on each line")
+        raise SettingsError(f"`keys` {path} has no key: write one per line")
     for number, key in enumerate(keys, 1):
         if len(key) < _LEAST_KEY_CHARACTERS or not (key.isascii() and key.isprintable()) or " " in key:
             raise SettingsError(
-                f"`keys` {path}: key {number} is shorter than {_LEAST_KEY_CHARACTERS} characters or has some "
-                "that no key has; make one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+                f"`keys` {path}: key {number} is shorter than {_LEAST_KEY_CHARACTERS} characters, or has "
+                "characters that a key may not have; make one with: "
+                "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
             )
     return Keys(tuple(hashlib.sha256(key.encode()).digest() for key in keys))

@@ -1,4 +1,4 @@
-"""Listening: uvicorn with the app, and patience that ends with clients that never finish asking."""
+"""Listening: a socket, and uvicorn with a limit on how long clients may take to send a request."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _BACKLOG, _AT_A_TIME = 2048, 16
 
 
 def listen(host: str, port: int, keys: Keys) -> socket.socket:
-    """A socket that clients can connect to. Raises `SettingsError`."""
+    """Open a socket that clients can connect to. Raises `SettingsError`."""
     if not is_loopback(host) and not keys.digests:
         raise SettingsError(
             f"`host` {host} can be reached from other machines: name a file with API keys with `keys`, or "
             "leave `host` out to serve this machine only"
         )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol named, asyncio turns Nagle's delay off for the connections.
+    # If the protocol is named, asyncio turns Nagle's algorithm off for the connections.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -38,30 +38,30 @@ def listen(host: str, port: int, keys: Keys) -> socket.socket:
     except (OSError, OverflowError) as error:
         listener.close()
         reason = getattr(error, "strerror", None) or error
-        raise SettingsError(f"`host` {host} `port` {port} cannot be listened at: {reason}") from error
+        raise SettingsError(f"cannot listen on `host` {host} `port` {port}: {reason}") from error
     return listener
 
 
 class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start. More connections may wait than are taken at a time, so that other work comes between."""
+        """Start. More connections can wait than are accepted at a time, so that other work gets a turn."""
         await super().startup(sockets)
         for listener in sockets or ():
             listener.listen(_BACKLOG)
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """A signal ends the server, and is not raised again behind its end: that was a good one."""
+        """End the server on a signal, without raising it again afterwards: that is a clean exit."""
         with super().capture_signals():
             yield
             self._captured_signals.clear()
 
 
 def server_of(app: Starlette, limits: Limits) -> uvicorn.Server:
-    """A server that is still to be run: `await server.serve(sockets=[...])`."""
+    """A server, to be run with `await server.serve(sockets=[...])`."""
 
     class Protocol(H11Protocol):
-        """HTTP/1.1, with a bound on how long the head of a request may take."""
+        """HTTP/1.1, with a limit on how long the head of a request may take."""
 
         _late: asyncio.TimerHandle | None = None
 

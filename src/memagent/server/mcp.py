@@ -1,7 +1,7 @@
-"""Tools for assistants, by the Model Context Protocol: reads of long documents, and notebooks.
+"""Tools for assistants that use the Model Context Protocol: reads of long documents, and notebooks.
 
-Reads are the server's jobs: each is in the store and in its journal, so that it survives a restart, and what
-was asked before is not paid for again. Leaves out the protocol's Tasks, which the SDK does not have.
+Reads are the server's jobs: each is kept in the store and its journal, so that it survives a restart, and
+what was asked before is not paid for again. The protocol's Tasks are left out, as the SDK lacks them.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ class Desk:
     folders: Folders
     notebooks: Notebooks
     beat_seconds: float = 5.0
-    """How often a client that waits is told that the work goes on."""
+    """How often a waiting client is told that the work continues."""
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """What may be read, where reads are kept (the first of some folders that is free), and notebooks."""
+    """What may be read, and where reads (in the first free folder of `data`) and notebooks are kept."""
 
     folders: Folders
     data: Sequence[Path]
@@ -93,7 +93,7 @@ class Places:
 async def serve(
     engine: Engine, settings: ReadSettings, places: Places, listener: socket.socket | None, keys: Keys
 ) -> None:
-    """Serve until the client leaves: at a socket by streamable HTTP, else on standard input and output.
+    """Serve until the client leaves: over streamable HTTP on a socket, or over standard input and output.
 
     Raises `SettingsError` for folders that cannot be used.
     """
@@ -122,7 +122,7 @@ def _free_store(folders: Sequence[Path]) -> Store:
 
 
 def create_mcp(desk: Desk) -> MCPServer[Any]:
-    """The server with its tools; `desk.jobs` are to be started and stopped around it."""
+    """The server with its tools; the caller starts and stops `desk.jobs` around it."""
     server: MCPServer[Any] = MCPServer(
         "memagent",
         version=__version__,
@@ -152,7 +152,9 @@ def _add_reads(server: MCPServer[Any], desk: Desk) -> None:
             try:
                 await _watch(desk, job, ctx)
             except asyncio.CancelledError:
-                await asyncio.shield(asyncio.ensure_future(desk.jobs.cancel(job)))  # nothing is paid unseen
+                await asyncio.shield(
+                    asyncio.ensure_future(desk.jobs.cancel(job))
+                )  # do not pay for what nobody sees
                 raise
             return told_answer(await asyncio.to_thread(_found, desk, job.id))
 
@@ -256,7 +258,7 @@ async def _added(desk: Desk, notebook: Notebook, document: Document, ctx: Contex
 
 @contextmanager
 def _clear_errors() -> Iterator[None]:
-    """Have an error that was foreseen told as it is."""
+    """Report an expected error to the client as it is."""
     try:
         yield
     except (MemAgentError, ApiError) as error:
@@ -264,7 +266,7 @@ def _clear_errors() -> Iterator[None]:
 
 
 def _begun(desk: Desk, question: str, paths: Sequence[str], screen: bool | None) -> Job:
-    """The read of a question on files: a new one, or the one that there is."""
+    """The read for a question on files: the existing one, or a new one."""
     if not question.strip():
         raise SettingsError("the question is empty: ask one")
     document = desk.folders.open(paths)
@@ -286,7 +288,7 @@ def _begun(desk: Desk, question: str, paths: Sequence[str], screen: bool | None)
 
 
 def _key(desk: Desk, settings: ReadSettings, question: str, document: Document) -> str:
-    """The same for the same question on the same files, read in the same way."""
+    """A key, equal for the same question on the same files, read in the same way."""
     names = [source.name for source in document.sources]
     how = [desk.engine.model.name, settings.model_dump(mode="json"), __version__]
     told = [question, document.fingerprint, names, *how]
@@ -315,7 +317,7 @@ async def _watch(desk: Desk, job: Job, ctx: Context) -> None:
 
 @asynccontextmanager
 async def _beating(now: Callable[[], Progress], ctx: Context, desk: Desk) -> AsyncIterator[None]:
-    """Have the client told meanwhile that the work goes on."""
+    """Keep telling the client that the work continues."""
     beat = asyncio.create_task(_beat(now, ctx, desk.beat_seconds))
     try:
         yield
@@ -325,7 +327,7 @@ async def _beating(now: Callable[[], Progress], ctx: Context, desk: Desk) -> Asy
 
 
 async def _beat(now: Callable[[], Progress], ctx: Context, seconds: float) -> None:
-    """Tell the client every few seconds that the work goes on: many give up after a minute of silence."""
+    """Tell the client every few seconds that the work continues: many give up after a minute of silence."""
     value = 0.0
     while True:
         progress = now()

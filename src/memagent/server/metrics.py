@@ -16,7 +16,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._requests = Counter(
-            "memagent_requests", "Requests by what became of them", ["method", "route", "status"],
+            "memagent_requests", "Requests by method, route and status", ["method", "route", "status"],
             registry=self.registry,
         )  # fmt: skip
         self._seconds = Histogram(
@@ -32,18 +32,18 @@ class Metrics:
         )
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """A request was dealt with."""
+        """Count a finished request."""
         method = method if method in _METHODS else "other"  # clients may send any word
         self._requests.labels(method, route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
 
     def conversation(self, usage: Usage) -> None:
-        """A conversation was held."""
+        """Count a conversation and its tokens."""
         self.conversations.inc()
         self._tokens.labels("prompt").inc(usage.prompt_tokens)
         self._tokens.labels("cached").inc(usage.cached_tokens)
         self._tokens.labels("completion").inc(usage.completion_tokens)
 
     def text(self) -> bytes:
-        """All of it, as Prometheus reads it."""
+        """All metrics in the text format of Prometheus."""
         return generate_latest(self.registry)

@@ -1,4 +1,4 @@
-"""From a chat to a read: what is read for which problem, under which settings. Blocks."""
+"""Turn a chat into a read: its problem, document and settings. Blocks."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from memagent.server.store import Store, joined, opened, shown_name
 from memagent.settings import DEFAULT_WINDOW_TOKENS, ReadSettings
 from memagent.types import Model
 
-_PIECE_CHARACTERS = 32 * 1024  # counting holds the interpreter: a long text must not hold it for long
+_PIECE_CHARACTERS = 32 * 1024  # counting holds the GIL: a long text must not hold it for long
 _CHARACTERS_PER_TOKEN = 16
 _TURN_TOKENS = 8  # for what a chat template puts around a message
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a chat comes to as a read; the same chat has the same `digest`."""
+    """A chat as a read; the same chat has the same `digest`."""
 
     problem: str
     document: Document
@@ -38,9 +38,9 @@ class Prepared:
 def prepare(
     chat: ChatRequest, owner: str, model: Model, settings: ReadSettings, store: Store, folder: Path
 ) -> Prepared:
-    """Prepare a read; files that came with the chat are put into `folder`.
+    """Prepare a read; files that came with the chat are written to `folder`.
 
-    Raises `ApiError` for what a read cannot give, else `SettingsError` or `DocumentError`.
+    Raises `ApiError` for what a read cannot provide, and `SettingsError` or `DocumentError`.
     """
     _check_readable(chat)
     chosen = _settings(chat, model, settings)
@@ -53,7 +53,7 @@ def prepare(
     if not documents:
         raise ApiError(
             400,
-            "there is nothing to read beside the problem: give a document by a file, an earlier message or "
+            "there is nothing to read besides the problem: give a document as a file, an earlier message or "
             "memagent.document",
             "no_document",
             "messages",
@@ -68,9 +68,9 @@ def prepare(
 
 
 def fits(chat: ChatRequest, model: Model, answer_tokens: int) -> bool:
-    """Whether a chat and its reply fit the model's window, a quarter of which is enough for a reply.
+    """Whether a chat and its reply fit the model's window, of which the reply gets a quarter at most.
 
-    Chats that say how to be read, or bring files, are read in any case.
+    Chats with `memagent` options or files are always read.
     """
     if chat.memagent is not None or any(turn.files for turn in chat.messages):
         return False
@@ -94,7 +94,7 @@ def _pieces(texts: list[str]) -> Iterator[str]:
 
 
 def _check_readable(chat: ChatRequest) -> None:
-    """Raise `ApiError` for a chat that asks for what no read can give."""
+    """Raise `ApiError` for a chat that asks for what a read cannot provide."""
     reply = (chat.response_format or {}).get("type", "text")
     refused = {
         "n": (chat.n or 1) > 1,
@@ -126,7 +126,7 @@ def _settings(chat: ChatRequest, model: Model, settings: ReadSettings) -> ReadSe
 
 
 def _division(chat: ChatRequest, budget_tokens: int, model: Model) -> Division:
-    """What is the problem, and what the document: as the chat says, else by the rule."""
+    """Divide the chat into problem and document: as it says, or else by the rule of `divide`."""
     options = chat.memagent or ChatOptions()
     if options.problem is None:
         found = divide(chat.messages, budget_tokens, model.count_tokens)
@@ -164,7 +164,7 @@ def _file(file: FilePart, owner: str, store: Store, folder: Path) -> Document:
 
 
 def _bytes_of(data: str) -> bytes:
-    """What a data URL (RFC 2397) holds, or base64 alone. Raises `ValueError` for anything else."""
+    """Decode a data URL (RFC 2397) or plain base64. Raises `ValueError` for anything else."""
     kind, comma, content = data.partition(",")
     if not (comma and kind[:5].lower() == "data:"):
         return base64.b64decode(data, validate=True)

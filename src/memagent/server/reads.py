@@ -1,4 +1,4 @@
-"""/v1/reads: reads that go on without their client."""
+"""/v1/reads: reads that continue without their client."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _content(kind: str) -> dict[int | str, dict[str, Any]]:
 
 
 def reads_router(store: Store, jobs: Jobs, limits: Limits) -> APIRouter:
-    """The routes."""
+    """The routes of /v1/reads."""
     router = APIRouter(prefix="/v1/reads", tags=["reads"])
     _add_steering(router, store, jobs, limits)
     _add_outcomes(router, store, jobs, limits.keep_alive_seconds)
@@ -51,7 +51,7 @@ def _add_steering(router: APIRouter, store: Store, jobs: Jobs, limits: Limits) -
 
     @router.post("", status_code=201)
     async def start_read(request: Request, body: ReadRequest) -> dict[str, Any]:
-        """Start a read; it goes on whether its client stays or not."""
+        """Start a read, which continues whether its client stays or not."""
         job = await asyncio.to_thread(_add, store, limits, request.state.owner, body, jobs)
         jobs.wake()
         return told_read(job, jobs)
@@ -60,14 +60,14 @@ def _add_steering(router: APIRouter, store: Store, jobs: Jobs, limits: Limits) -
     async def list_reads(
         request: Request, limit: Limit = 20, after: Id | None = None, order: Order = "desc"
     ) -> dict[str, Any]:
-        """The reads, newest first; what they came to is left out."""
+        """The reads, newest first, without their results."""
         behind = (await found(request, after)).number if after else None
         page = await asyncio.to_thread(store.reads, request.state.owner, limit + 1, behind, order == "asc")
         return listed([told_read(job, jobs, brief=True) for job in page], limit)
 
     @router.get("/{id}")
     async def get_read(request: Request, id: Id) -> dict[str, Any]:
-        """How far a read has come, its memory, and its answer once it is done."""
+        """The progress of a read, its memory, and its answer once it is done."""
         return told_read(await found(request, id), jobs)
 
     @router.post("/{id}/cancel")
@@ -78,7 +78,7 @@ def _add_steering(router: APIRouter, store: Store, jobs: Jobs, limits: Limits) -
 
     @router.post("/{id}/resume")
     async def resume_read(request: Request, id: Id) -> dict[str, Any]:
-        """Continue a read that failed or was cancelled, from where it was."""
+        """Continue a read that failed or was cancelled, from where it stopped."""
         job = await found(request, id)
         if not await asyncio.to_thread(store.requeue, id):
             raise ApiError(409, f"{id} is {job.state}: there is nothing to resume", "not_resumable", "id")
@@ -87,19 +87,19 @@ def _add_steering(router: APIRouter, store: Store, jobs: Jobs, limits: Limits) -
 
     @router.delete("/{id}")
     async def delete_read(request: Request, id: Id) -> dict[str, Any]:
-        """End a read if it runs, and delete it with its document and its journal."""
+        """End a read if it has not ended, and delete it with its document and its journal."""
         await jobs.cancel(await found(request, id))
         await asyncio.to_thread(store.delete_read, id)
         return {"id": id, "object": "read.deleted", "deleted": True}
 
 
 def _add_outcomes(router: APIRouter, store: Store, jobs: Jobs, keep_alive_seconds: float) -> None:
-    """Routes that tell what a read comes to."""
+    """Routes for the outcome of a read, and for what it has recorded so far."""
     found = partial(_found, store)
 
     @router.get("/{id}/result")
     async def get_result(request: Request, id: Id) -> dict[str, Any]:
-        """What a read came to; status 409 while it has not."""
+        """The result of a read; status 409 while there is none."""
         job = await found(request, id)
         if job.state != "done":
             said = job.outcome.get("error", {}).get("message", "wait for its end, or listen to its events")
@@ -127,7 +127,7 @@ def _add_outcomes(router: APIRouter, store: Store, jobs: Jobs, keep_alive_second
 
     @router.get("/{id}/journal", response_class=Response, responses=_content("application/x-ndjson"))
     async def get_journal(request: Request, id: Id) -> Response:
-        """The journal of a read as far as it has come: its page opens it, and `memagent show`."""
+        """The journal of a read so far, for the page and for `memagent show`."""
         path = store.journal_of(await found(request, id))
         try:
             reply = await _begun(in_thread(_whole_lines(path)), "application/x-ndjson")
@@ -138,14 +138,14 @@ def _add_outcomes(router: APIRouter, store: Store, jobs: Jobs, keep_alive_second
 
     @router.get("/{id}/text", response_class=Response, responses=_content("text/plain"))
     async def get_text(request: Request, id: Id) -> Response:
-        """The text that is read, of all its documents: the spans of conversations are places in it."""
-        await request.body()  # only then the gate sees its client go away: a conversion may take minutes
+        """The text of all documents of a read, which the spans of conversations refer to."""
+        await request.body()  # lets the gate notice a disconnect: a conversion may take minutes
         document = await asyncio.to_thread(store.document_of, await found(request, id))
         return await _begun(_text_of(document), "text/plain; charset=utf-8")
 
 
 async def _begun(pieces: AsyncGenerator[bytes, None], kind: str) -> StreamingResponse:
-    """A reply that streams the pieces. What fails before the first of them is raised: it has a status."""
+    """A reply that streams the pieces. A failure before the first is raised, so that it gets a status."""
     first = await anext(pieces, b"")
 
     async def whole() -> AsyncGenerator[bytes, None]:
@@ -158,7 +158,7 @@ async def _begun(pieces: AsyncGenerator[bytes, None], kind: str) -> StreamingRes
 
 
 def _whole_lines(path: Path) -> Iterator[bytes]:
-    """The lines that a file has now; it may grow meanwhile. Blocks. Raises `OSError`."""
+    """The whole lines that a file has now; it may grow meanwhile. Blocks. Raises `OSError`."""
     with path.open("rb") as file:
         left = os.fstat(file.fileno()).st_size
         for line in file:
@@ -191,7 +191,10 @@ def _add(store: Store, limits: Limits, owner: str, body: ReadRequest, jobs: Jobs
         raise ApiError(400, "the problem is empty: ask a question", "no_problem", "problem")
     if store.unfinished(owner) >= limits.reads:
         raise ApiError(
-            429, f"{limits.reads} reads wait already", "too_many_reads", headers={"Retry-After": "60"}
+            429,
+            f"{limits.reads} reads are unfinished already",
+            "too_many_reads",
+            headers={"Retry-After": "60"},
         )
     check_room(store, limits, owner)
     options = body.model_dump(exclude={"problem", "document", "files", "memory"}, exclude_none=True)

@@ -1,7 +1,7 @@
 """What the server keeps on the disk: files, and reads with their documents and journals.
 
-A table in SQLite says what there is and in which state; journals hold how far the reads have come. One
-server at a time has a folder. Everything here blocks.
+An SQLite database records what there is and in which state; journals hold the progress of the reads. Only
+one server at a time can use a folder. Everything here blocks.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Job:
 
 
 class Store:
-    """The folder of one server; close it, or use it in a `with`.
+    """The folder of one server. Close it, or use it as a context manager.
 
     Raises `SettingsError` if the folder cannot be used, or another server uses it.
     """
@@ -83,7 +83,7 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.chats = folder / "chats"
-        """Journals of chats that were cut off, which continue when asked again, and files of chats."""
+        """Journals of interrupted chats, which continue when sent again, and files of chats."""
         self._lock = threading.Lock()
         try:
             for place in (folder, folder / "files", folder / "reads", self.chats):
@@ -110,7 +110,7 @@ class Store:
 
     def close(self) -> None:
         """Release the folder."""
-        with self._lock:  # a thread whose work nobody waits for may still be at it
+        with self._lock:  # an abandoned thread may still be using it
             self._db.close()
         self._claim.close()
 
@@ -121,7 +121,7 @@ class Store:
         self.close()
 
     def _tidy(self) -> None:
-        """Queue what was being read when the last server ended; drop what nothing refers to."""
+        """Requeue what was being read when the last server ended; delete what nothing refers to."""
         self._run("UPDATE reads SET state = 'queued' WHERE state = 'running'")
         for table in ("files", "reads"):
             known = {row["id"] for row in self._run(f"SELECT id FROM {table}")}  # noqa: S608 one of two names
@@ -139,7 +139,7 @@ class Store:
             return self._db.execute(statement, values).fetchall()
 
     def stored_bytes(self, owner: str) -> int:
-        """What an owner has on the disk, without journals."""
+        """How many bytes an owner has on the disk, without journals."""
         (row,) = self._run(
             "SELECT (SELECT coalesce(sum(bytes), 0) FROM files WHERE owner = ?)"
             " + (SELECT coalesce(sum(bytes), 0) FROM reads WHERE owner = ?) AS sum", owner, owner
@@ -162,12 +162,12 @@ class Store:
         return self.file(owner, key) or StoredFile(0, key, owner, name, purpose, size, created)
 
     def file(self, owner: str, id: str) -> StoredFile | None:
-        """A file, if this owner has it."""
+        """The file with this id, if this owner has it."""
         rows = self._run("SELECT * FROM files WHERE id = ? AND owner = ?", id, owner)
         return StoredFile(**rows[0]) if rows else None
 
     def files(self, owner: str, limit: int, after: int | None, ascending: bool) -> list[StoredFile]:
-        """The files of an owner by number, those behind number `after`."""
+        """The files of an owner, ordered by number, from the one following number `after`."""
         return [StoredFile(**row) for row in self._page("files", owner, limit, after, ascending)]
 
     def path_of(self, file: StoredFile) -> Path:
@@ -175,7 +175,7 @@ class Store:
         return self.folder / "files" / file.id / f"content{suffix_of(file.name)}"
 
     def delete_file(self, owner: str, id: str) -> bool:
-        """Delete a file; whether there was one."""
+        """Delete a file; return whether there was one."""
         if not self._run("DELETE FROM files WHERE id = ? AND owner = ? RETURNING id", id, owner):
             return False
         shutil.rmtree(self.folder / "files" / id, ignore_errors=True)
@@ -186,7 +186,7 @@ class Store:
     def add_read(
         self, owner: str, request: Mapping[str, Any], documents: Sequence[tuple[str, bytes | Path]]
     ) -> Job:
-        """Queue a read of documents, each a name with a text or the path of a stored file."""
+        """Queue a read of documents, each a name with its bytes or the path of a file."""
         key = f"read-{secrets.token_hex(12)}"
         folder, size = self.folder / "reads" / key, 0
         names = []
@@ -205,25 +205,25 @@ class Store:
         )  # fmt: skip
         job = self.read(owner, key)
         if job is None:
-            raise SettingsError(f"{key} was deleted as it was made")
+            raise SettingsError(f"{key} was deleted while it was being made")
         return job
 
     def read(self, owner: str, id: str) -> Job | None:
-        """A read, if this owner has it."""
+        """The read with this id, if this owner has it."""
         rows = self._run("SELECT * FROM reads WHERE id = ? AND owner = ?", id, owner)
         return _job(rows[0]) if rows else None
 
     def reads(self, owner: str, limit: int, after: int | None, ascending: bool) -> list[Job]:
-        """The reads of an owner by number, those behind number `after`."""
+        """The reads of an owner, ordered by number, from the one following number `after`."""
         return [_job(row) for row in self._page("reads", owner, limit, after, ascending)]
 
     def unfinished(self, owner: str) -> int:
-        """How many reads of an owner wait or run."""
+        """How many reads of an owner are queued or running."""
         query = "SELECT count(*) AS n FROM reads WHERE owner = ? AND state IN ('queued', 'running')"
         return int(self._run(query, owner)[0]["n"])
 
     def claim(self) -> Job | None:
-        """The oldest read that waits, which runs from now on."""
+        """Take the oldest queued read and mark it as running."""
         rows = self._run(
             "UPDATE reads SET state = 'running', started = coalesce(started, ?) WHERE number ="
             " (SELECT number FROM reads WHERE state = 'queued' ORDER BY number LIMIT 1) RETURNING *",
@@ -232,7 +232,7 @@ class Store:
         return _job(rows[0]) if rows else None
 
     def end(self, id: str, state: State, outcome: Mapping[str, Any] | None = None) -> bool:
-        """Note that a read has ended; False if it had ended before, or is gone."""
+        """Record that a read has ended; False if it had already ended, or is gone."""
         return bool(self._run(
             "UPDATE reads SET state = ?, ended = ?, outcome = ?"
             " WHERE id = ? AND state IN ('queued', 'running') RETURNING id",
@@ -240,7 +240,7 @@ class Store:
         ))  # fmt: skip
 
     def requeue(self, id: str) -> bool:
-        """Queue a read that failed or was cancelled once more; False for any other."""
+        """Requeue a read that failed or was cancelled; False for any other."""
         return bool(self._run(
             "UPDATE reads SET state = 'queued', ended = NULL, outcome = '{}'"
             " WHERE id = ? AND state IN ('failed', 'cancelled') RETURNING id", id
@@ -258,7 +258,7 @@ class Store:
     def document_of(self, job: Job) -> Document:
         """The document of a read. Raises `DocumentError`.
 
-        If nobody named its files, but a folder, those without text are left out.
+        If the user named a folder rather than its files, those without text are left out.
         """
         folder = self.folder / "reads" / job.id
         document = joined([opened(folder / place, name) for place, name in job.request["documents"]])
@@ -276,7 +276,7 @@ class Store:
 
 
 def opened(path: Path, name: str) -> Document:
-    """A file as a document under the name that its client gave it, which tells the format.
+    """A file as a document under the name that its client gave it, which determines the format.
 
     Raises `DocumentError`.
     """
@@ -300,7 +300,7 @@ def shown_name(name: str | None) -> str:
 
 
 def suffix_of(name: str) -> str:
-    """What a name ends in, if that can be the end of a file's name."""
+    """The suffix of a name, in lower case; "" if it cannot be a file's suffix."""
     suffix = Path(name).suffix[1:].lower()
     return f".{suffix}" if suffix.isascii() and suffix.isalnum() and len(suffix) <= _SUFFIX_CHARACTERS else ""
 

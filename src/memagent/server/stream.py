@@ -24,7 +24,7 @@ DONE = format_sse_event(data_str="[DONE]")
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One chat completion, by the name of its model."""
+    """One chat completion, under the name that the client uses for the model."""
 
     model: str
     id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
@@ -38,9 +38,9 @@ class Reply:
         thoughts: int = 0,
         beside: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The completion in one piece; `thoughts` of its tokens were not the answer's.
+        """The completion in one piece; `thoughts` of its tokens are not part of the answer.
 
-        `beside` are further fields of its message.
+        `beside` holds further fields of its message.
         """
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None, "annotations": []}
         message |= beside or {}
@@ -53,7 +53,7 @@ class Reply:
         return event(self._object("chat.completion.chunk", [choice]))
 
     def usage(self, usage: Usage, thoughts: int = 0) -> bytes:
-        """The last piece of a stream whose client wants to know."""
+        """The last piece of a stream whose client asked for the usage."""
         told = {"usage": told_usage(usage, thoughts)}
         return event(self._object("chat.completion.chunk", []) | told)
 
@@ -68,7 +68,7 @@ class Reply:
 
 
 def told_usage(usage: Usage, thoughts: int = 0) -> dict[str, Any]:
-    """Tokens in OpenAI's words; those of memory updates are told as reasoning."""
+    """Tokens in the format of OpenAI's API; those of memory updates count as reasoning."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -79,10 +79,10 @@ def told_usage(usage: Usage, thoughts: int = 0) -> dict[str, Any]:
 
 
 def told_sources(text: str, statements: Sources) -> dict[str, Any]:
-    """The sources of an answer by their places in it, as fields of a message.
+    """The sources of an answer with their places in it, as fields of a message.
 
-    `annotations` are in OpenAI's own shape, which clients take apart; a place in a text is a URL by RFC 5147.
-    `memagent` has all statements, those without a source too.
+    `annotations` are in OpenAI's own format, which clients parse; a place in a text is a URL as in RFC 5147.
+    `memagent` has all statements, including those without a source.
     """
     annotations, told, place = list[Any](), list[Any](), 0
     for statement in statements:
@@ -101,19 +101,19 @@ def told_sources(text: str, statements: Sources) -> dict[str, Any]:
 
 
 def event(data: Any, name: str | None = None, id: str | None = None) -> bytes:
-    """A server-sent event with JSON."""
+    """A server-sent event with JSON data."""
     return format_sse_event(data_str=json.dumps(data, ensure_ascii=False), event=name, id=id)
 
 
 def failure(error: ApiError) -> bytes:
-    """An error in a stream that has begun."""
+    """The event for an error in a stream that has begun."""
     return event(error.body)
 
 
 async def streamed(pieces: AsyncGenerator[bytes, None], idle: bytes, seconds: float) -> EventSourceResponse:
-    """A reply that streams the pieces, and `idle` whenever none came for so many seconds.
+    """A reply that streams the pieces, and `idle` whenever none has come for `seconds`.
 
-    What fails before the first of them is raised; later it is told in the stream.
+    A failure before the reply begins is raised; a later one is reported in the stream.
     """
     first = asyncio.ensure_future(anext(pieces))
     try:

@@ -96,7 +96,7 @@ def told_read(job: Job, live: Progress | None) -> ToldRead:
 
 
 def told_answer(job: Job) -> ToldAnswer:
-    """What a read came to. Raises `SettingsError` while it has not."""
+    """The answer of a read. Raises `SettingsError` while there is none."""
     if job.state != "done":
         said = job.outcome.get("error", {}).get("message", "ask read_status until it is done")
         raise SettingsError(f"{job.id} is {job.state}: {said}")

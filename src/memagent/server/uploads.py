@@ -1,4 +1,4 @@
-"""/v1/files, in the shapes of OpenAI's API."""
+"""/v1/files, in the format of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Id = Annotated[str, StringConstraints(max_length=200)]
 
 
 def files_router(store: Store, limits: Limits) -> APIRouter:
-    """The routes."""
+    """The routes of /v1/files."""
     router = APIRouter(prefix="/v1/files", tags=["files"])
 
     async def found(request: Request, id: str) -> StoredFile:
@@ -34,7 +34,7 @@ def files_router(store: Store, limits: Limits) -> APIRouter:
     async def add_file(
         request: Request, file: UploadFile, purpose: Annotated[Text, Form(max_length=100)] = "user_data"
     ) -> dict[str, Any]:
-        """Keep a file, for the file parts of chats and for reads."""
+        """Store a file, for use in chats and reads."""
         owner, name = request.state.owner, shown_name(file.filename)
         await asyncio.to_thread(check_room, store, limits, owner)
         return told_file(await asyncio.to_thread(store.add_file, owner, name, purpose, file.file))
@@ -50,7 +50,7 @@ def files_router(store: Store, limits: Limits) -> APIRouter:
 
     @router.get("/{id}")
     async def get_file(request: Request, id: Id) -> dict[str, Any]:
-        """What is known of a file."""
+        """The metadata of a file."""
         return told_file(await found(request, id))
 
     @router.get("/{id}/content", response_class=FileResponse)
@@ -59,14 +59,14 @@ def files_router(store: Store, limits: Limits) -> APIRouter:
         file = await found(request, id)
         return FileResponse(
             store.path_of(file),
-            media_type="application/octet-stream",  # no browser is to show what somebody sent
+            media_type="application/octet-stream",  # no browser should render an upload
             filename=file.name,
             headers={"X-Content-Type-Options": "nosniff"},
         )
 
     @router.delete("/{id}")
     async def delete_file(request: Request, id: Id) -> dict[str, Any]:
-        """Delete a file; reads that use it go on."""
+        """Delete a file; reads that use it continue."""
         if not await asyncio.to_thread(store.delete_file, request.state.owner, id):
             raise not_found("file", id)
         return {"id": id, "object": "file", "deleted": True}
@@ -75,17 +75,17 @@ def files_router(store: Store, limits: Limits) -> APIRouter:
 
 
 def check_room(store: Store, limits: Limits, owner: str) -> None:
-    """Raise `ApiError` if an owner has as much on the disk as is allowed. Blocks."""
+    """Raise `ApiError` if an owner has used up the space on the disk. Blocks."""
     if store.stored_bytes(owner) >= limits.stored_bytes:
         raise ApiError(
             429,
-            f"files and reads hold {limits.stored_bytes:,} bytes, the most they may: delete some",
+            f"files and reads have reached the limit of {limits.stored_bytes:,} bytes: delete some",
             "storage_full",
         )
 
 
 def listed(items: Sequence[dict[str, Any]], limit: int) -> dict[str, Any]:
-    """A page of a list, of which one item more was fetched."""
+    """A page of a list; `items` has one more than `limit` if there is another page."""
     page = items[:limit]
     return {
         "object": "list",

@@ -20,14 +20,14 @@ TASKS: dict[str, Task] = {
 """Every task by name."""
 
 RULER = tuple(name for name in TASKS if name.startswith(("niah_", "qa_")) or name in ("vt", "cwe", "fwe"))
-"""The names of RULER's thirteen."""
+"""The names of RULER's thirteen tasks."""
 
 
 def examples(task: str, recipe: Recipe, count: int, start: int = 0) -> Iterator[Example]:
     """`count` examples of a task from number `start` on, each made when it is asked for.
 
-    Raises `SettingsError` for an unknown task, or one without absent answers if those are asked for, at
-    once, and while iterating for a recipe that does not suit the task or a set that has fewer questions.
+    Raises `SettingsError` at once for an unknown task, or if the recipe asks for absent answers and the task
+    has none; while iterating, for a recipe that does not suit the task, or a set with too few questions.
     """
     made = task_named(task)
     if recipe.absent and not made.can_be_absent:
@@ -37,7 +37,7 @@ def examples(task: str, recipe: Recipe, count: int, start: int = 0) -> Iterator[
 
 
 def task_named(name: str) -> Task:
-    """The task of a name. Raises `SettingsError` if there is none."""
+    """The task called `name`. Raises `SettingsError` if there is none."""
     if name not in TASKS:
         raise SettingsError(f"there is no task {name!r}: use one of {', '.join(TASKS)}")
     return TASKS[name]

@@ -2,7 +2,7 @@
 
 MemAgent trains on HotpotQA questions among 200 documents, `hqa` made from the train split, without those
 that its base model answers closed-book (best of two; arXiv 2507.02259, section 4.1). Its test questions are
-those of the dev split's first 200 that neither Qwen2.5-7B nor its Instruct version answers so.
+those of the dev split's first 200 that neither Qwen2.5-7B nor its Instruct version answers closed-book.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _SAMPLING = Sampling(256, temperature=1.0)
 
 @dataclass(frozen=True, slots=True)
 class ClosedBook:
-    """How a model is asked without the document: so many attempts at each question.
+    """How to ask a model without the document: with `attempts` at each question.
 
-    A question is known if an attempt scores 1 by the scorer named. At temperature 0 all attempts are alike.
+    A question is known if any attempt scores 1 by `scorer`. At temperature 0, all attempts are alike.
     """
 
     attempts: int = 2
@@ -32,7 +32,7 @@ class ClosedBook:
     sampling: Sampling = _SAMPLING
 
     async def knows(self, engine: Engine, example: Example) -> bool:
-        """Whether an attempt at the question answers it. Raises `EngineError`."""
+        """Whether any attempt answers the question. Raises `EngineError`."""
         for attempt in range(self.attempts):
             seed = self.sampling.seed
             sampling = replace(self.sampling, seed=None if seed is None else seed + attempt)
@@ -47,7 +47,7 @@ async def judged(
 ) -> AsyncGenerator[tuple[Example, bool], None]:
     """Each example, in order, and whether the model knows its answer.
 
-    Raises `EngineError` where a call fails for good: what could not be asked is not taken for unknown.
+    Raises `EngineError` if a call fails for good: a question that could not be asked is not "unknown".
     """
 
     async def judge(example: Example) -> tuple[Example, bool]:
@@ -63,7 +63,7 @@ async def write_unknown(
 ) -> tuple[int, int]:
     """Write the examples of a file that the model does not know, at most `count`, to another.
 
-    Returns how many were written and how many were asked for that. Raises `SettingsError`, `EngineError`.
+    Returns how many were written and how many were asked. Raises `SettingsError`, `EngineError`.
     """
     kept = asked = 0
     with new_file(out) as file:

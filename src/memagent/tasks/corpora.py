@@ -1,6 +1,6 @@
 """Find the texts that tasks are made from: the user's own file, a fetched one, or the small sample.
 
-The sample comes with the package so that every task runs anywhere; its scores compare with nothing.
+The sample comes with the package so that every task runs anywhere; its scores cannot be compared with others.
 Fetching is in `fetch.py`.
 """
 
@@ -31,14 +31,14 @@ HOMES = {
     "musique": "musique_ans_v1.0_dev.jsonl, from github.com/StonyBrookNLP/musique",
     "longbench": "LongBench's JSONL, a file or a folder, from github.com/THUDM/LongBench",
 }
-"""Each corpus and where it is to be had."""
+"""Where to get each corpus."""
 
-# A sentence ends at a mark, with what closes after it, before a capital or a digit; not after "Mr.".
+# A sentence ends at a mark and its closing quotes, before a capital or a digit; not after "Mr.".
 SENTENCE_END = re.compile(
     r"(?<!\bMr\.)(?<!\bMrs\.)(?<!\bDr\.)(?<!\bSt\.)(?<!\bNo\.)(?<=[.!?\"'”’)]) (?=[\"'“‘(]?[A-Z0-9])"
 )
 _BLOCK_CHARACTERS = 1 << 16
-_LONGEST_LITERAL = 16  # an error this near to a block's end may be that end
+_LONGEST_LITERAL = 16  # an error this close to a block's end may be due to it
 _ENDS = re.compile(r"[.!?][\"'”’)]*$")
 
 
@@ -55,14 +55,14 @@ class Corpus:
 class Essays:
     """A text as words, and the numbers of the words at which its sentences start.
 
-    Read on past its end, it begins again.
+    Past its end, the text begins again.
     """
 
     words: tuple[str, ...]
     starts: tuple[int, ...]
 
     def sentences_within(self, words: int) -> int:
-        """How many sentences start within so many words."""
+        """How many sentences start within the first `words` words."""
         rounds, rest = divmod(words, len(self.words))
         return rounds * len(self.starts) + bisect_left(self.starts, rest)
 
@@ -74,10 +74,10 @@ class Essays:
 
 @dataclass(frozen=True, slots=True)
 class Corpora:
-    """The user's own files, by corpus; what is not named is looked for (`find`).
+    """The user's own files, by corpus; others are looked for (`find`).
 
-    `questions` is a file of examples: of a set of questions only those that it has are asked, in the set's
-    order. The other passages of the set stay to read among.
+    `questions` is a file of examples that limits a set of questions to those in the file, in the set's order.
+    The passages of the others remain as distractors.
     """
 
     given: tuple[tuple[str, Path], ...] = ()
@@ -106,15 +106,15 @@ class Corpora:
 
 
 def fetched_path() -> Path:
-    """The folder of what was fetched, and where files can be put by hand."""
+    """The folder for fetched files, where files can also be put by hand."""
     return user_cache_path() / "corpora"
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a file, each with the line it starts at and one in memory at a time.
+    """The objects of a file, each with the line it starts at, one in memory at a time.
 
     The file is a JSON list, JSON lines, or one object (SQuAD's), gzipped if its name ends in .gz. Raises
-    `SettingsError` if it cannot be read, or naming the line that holds no object.
+    `SettingsError` if it cannot be read, or for a line that holds no object.
     """
     try:
         with opened(path, "rt") as file:

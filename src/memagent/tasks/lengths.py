@@ -1,7 +1,7 @@
-"""Make a document of a given length in tokens with about one count of its text.
+"""Make a document of a given length in tokens while counting its text only about once.
 
-A count of 3.5M tokens takes seconds. So the size is extrapolated from small documents to greater ones
-(`fit`), and a long text is counted block by block, which keeps the tokenizer in its caches.
+Counting 3.5M tokens takes seconds. So `fit` extrapolates the size from small documents to larger ones,
+and a long text is counted block by block, which keeps the tokenizer in its caches.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from memagent.types import TokenCounter
 
 _BLOCK_CHARACTERS = 1 << 16
-_LEAST_SHARE = 0.985  # with the problem and the answer's room added this keeps the 2% promised
+_LEAST_SHARE = 0.985  # with the problem and the answer's room, this keeps the promised 2%
 _AIM_SHARE = 0.993
 _FIRST_SIZE = 32
 _PROBES = (256, 16)  # a long document is first measured at these fractions of its length
@@ -19,7 +19,7 @@ _LEAST_PROBE_TOKENS = 2048
 
 
 class Pieces:
-    """The first of endlessly many texts, kept, with the characters that they have together."""
+    """The first texts of an endless source, kept together with their total number of characters."""
 
     def __init__(self, source: Iterator[str]) -> None:
         self._source = source
@@ -32,7 +32,7 @@ class Pieces:
         return self._texts[:count]
 
     def characters(self, count: int) -> int:
-        """The characters of the first `count` texts, each with one for what separates it."""
+        """The number of characters in the first `count` texts, plus one separator for each."""
         self._grow(count)
         return self._ends[count]
 
@@ -44,10 +44,10 @@ class Pieces:
 
 
 def count_long(text: str, count_tokens: TokenCounter) -> int:
-    """The tokens of a text of any length.
+    """Count the tokens of a text of any length.
 
-    Past 65,536 characters it is counted in blocks that begin at a space, where most tokenizers begin
-    a token anyway: the sum may differ from the whole count by one token a block (0.01%).
+    A text of over 65,536 characters is counted in blocks that begin at a space, where most tokenizers
+    begin a token anyway: the sum may differ from the exact count by one token per block (0.01%).
     """
     total = start = 0
     while len(text) - start > _BLOCK_CHARACTERS:
@@ -74,11 +74,11 @@ def fit(
     count_tokens: TokenCounter,
     weigh: Callable[[int], float] = float,
 ) -> tuple[str, int, int] | None:
-    """The document `build(size)` that comes close to `limit_tokens` and is not over it.
+    """The document `build(size)` that comes close to `limit_tokens` without exceeding it.
 
-    `weigh(size)` is without end, grows about as the tokens of `build(size)` do and costs nothing.
+    `weigh(size)` must be cheap, unbounded, and grow about as the tokens of `build(size)` do.
     Returns the document, its tokens and its size, or None if even `build(0)` is over the limit.
-    What it returns is short by up to 1.5% or, where that is more, by less than one piece.
+    The document is short by up to 1.5% or, if that is more, by less than one piece.
     """
     text = build(0)
     points = [(weigh(0), count_long(text, count_tokens))]  # weights and tokens, as they were measured
@@ -109,10 +109,10 @@ def fit(
 
 
 def _extrapolate(points: Sequence[tuple[float, int]], weigh: Callable[[int], float], tokens: float) -> int:
-    """The size at which there should be so many tokens.
+    """The size that should have so many tokens.
 
-    On the line through the last point and the one before it that is well apart: a rate between two
-    sizes that are nearly the same would be noise.
+    It lies on the line through the last point and an earlier one that is well apart: the rate between
+    two nearly equal sizes would be noise.
     """
     weight, measured = points[-1]
     before, fewer = next(point for point in reversed(points) if point[0] <= weight / 2 or point == points[0])
@@ -121,7 +121,7 @@ def _extrapolate(points: Sequence[tuple[float, int]], weigh: Callable[[int], flo
 
 
 def _greatest(weigh: Callable[[int], float], weight: float) -> int:
-    """The greatest size that weighs at most so much; 0 if none does."""
+    """The largest size that weighs at most `weight`; 0 if none does."""
     high = 1
     while weigh(high) <= weight:
         high *= 2

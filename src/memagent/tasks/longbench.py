@@ -1,7 +1,7 @@
 """LongBench's English questions and summaries (arXiv 2308.14508), each document at its own length.
 
-The rows come from the user's copy: the texts keep their sources' terms, so none are in the package. Leaves
-out LongBench's synthetic, few-shot and code tasks.
+The rows come from the user's copy: the texts stay under their sources' terms, so none are in the package.
+LongBench's synthetic, few-shot and code tasks are left out.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _SUBSETS = {
     "qmsum": (512, "The text is the transcript of a meeting. Answer in one or more sentences."),
     "multi_news": (512, "Summarise these news articles, all about one event, on one page."),
 }
-"""The room for an answer in tokens, LongBench's, and what its prompts ask for, in our own words."""
+"""LongBench's answer budget in tokens, and what its prompts ask for, in our own words."""
 _SUMMARIES = ("gov_report", "qmsum", "multi_news")
 
 
 def tasks() -> list[Task]:
-    """One task a subset, `longbench_` before its name."""
+    """One task per subset, called `longbench_` and the subset's name."""
     return [
         Task(
             f"longbench_{subset}",
@@ -52,10 +52,10 @@ def tasks() -> list[Task]:
 
 
 def make(subset: str, answer_tokens: int, recipe: Recipe, index: int) -> Example:
-    """Row `index` of a subset. Raises `SettingsError` without it, or if a length was asked for."""
+    """Row `index` of a subset. Raises `SettingsError` if there is no such row, or a length is asked for."""
     draft = Draft(f"longbench_{subset}", answer_tokens, recipe, index)
     if recipe.length_tokens is not None or recipe.documents is not None:
-        raise SettingsError(f"{draft.task}: its documents have lengths of their own, give none")
+        raise SettingsError(f"{draft.task}: its documents have lengths of their own: give none")
     rows = _load(recipe.corpora.find("longbench"), subset)
     if index >= len(rows):
         raise SettingsError(f"{draft.task} has {len(rows)} rows, and number {index + 1} was asked for")

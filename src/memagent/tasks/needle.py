@@ -1,4 +1,4 @@
-"""RULER's eight needle tasks: sentences with magic values, hidden in text that looks unlike or like them.
+"""RULER's eight needle tasks: sentences with magic values, hidden in text that may look like them.
 
 The form of the needle, the haystacks, the kinds and numbers of keys and values, and the forty depths
 are RULER's (arXiv 2404.06654); the question is in our own words. Unlike RULER, no key occurs twice,
@@ -31,7 +31,7 @@ Kind = Literal["words", "numbers", "uuids"]
 
 @dataclass(frozen=True, slots=True)
 class Needles:
-    """What is hidden where: `keys` keys with `values` values each, of which `queries` keys are asked."""
+    """What is hidden where: `keys` keys with `values` values each; `queries` of the keys are asked for."""
 
     haystack: Literal["noise", "essay", "needle"]
     key: Kind = "words"
@@ -88,7 +88,7 @@ def make(name: str, needles: Needles, recipe: Recipe, index: int) -> Example:
     fitted = fit(build, draft.limit_tokens(problem), recipe.count_tokens, pieces.characters)
     if fitted is None:
         raise draft.too_short()
-    if draft.absent:  # this scorer wants all of the answers: one wording
+    if draft.absent:  # the scorer wants all answers, so there is one wording
         return draft.example(problem, fitted[0], ABSENT_ANSWERS[:1], fitted[1])
     answers = tuple(value for key in asked for value in keys[key])
     evidence = tuple(text for text in hidden if text in sought)
@@ -119,9 +119,9 @@ def draw(kind: Kind, source: random.Random) -> str:
 def _builder(
     needles: Needles, recipe: Recipe, source: random.Random, keys: Container[str], hidden: Sequence[str]
 ) -> tuple[Callable[[int], str], Pieces]:
-    """What makes the document with so many pieces of haystack, and the pieces.
+    """A function that makes the document with so many pieces of haystack, and the pieces.
 
-    They are words of essays, where needles stand between sentences, or lines. Raises `SettingsError`.
+    The pieces are words of essays, with needles between sentences, or lines. Raises `SettingsError`.
     """
     seed = source.getrandbits(64)
     if needles.haystack == "essay":
@@ -146,14 +146,14 @@ def _builder(
 
 
 def like_needles(needles: Needles, source: random.Random, keys: Container[str]) -> Iterator[str]:
-    """Endless needles of other keys."""
+    """An endless supply of needles with other keys."""
     while True:
         if (key := draw(needles.key, source)) not in keys:
             yield NEEDLE.format(kind=needles.value, key=key, value=draw(needles.value, source))
 
 
 def _insert(texts: Sequence[str], hidden: Sequence[str], places: Sequence[int]) -> list[str]:
-    """The texts, with each hidden one before the text at its place. The places ascend."""
+    """The texts, with each hidden one inserted before the text at its place. Places must ascend."""
     merged: list[str] = []
     last = 0
     for place, text in zip(places, hidden, strict=True):

@@ -1,6 +1,6 @@
 """Questions over short passages: SQuAD, HotpotQA, 2WikiMultihopQA and MuSiQue, read from their own files.
 
-Each passage of a set is in one pool, which is where the distractors of every question come from.
+All passages of a set form one pool, from which every question's distractors come.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from memagent.tasks.files import question_of
 class Question:
     """A question, its answers, and its passages as positions in the pool.
 
-    `own` came with the question, in their order; `gold`, some of those, are needed to answer it;
-    `near` are of the same article, the hardest distractors; `barred` may not be read with it. `evidence`
-    has, for each gold passage, what in it the answer follows from: sentences, or all of it.
+    `own` came with the question, in order; `gold`, some of those, are needed to answer it; `near` are from
+    the same article, the hardest distractors; `barred` must not appear with it. `evidence` has, for each
+    gold passage, what the answer follows from: some of its sentences, or all of it.
     """
 
     problem: str
@@ -45,7 +45,7 @@ class Passages:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A question with its passages as texts; `gold` has the evidence in each that is needed."""
+    """A question with its passages as texts; `gold` maps each that is needed to its evidence."""
 
     problem: str
     answers: tuple[str, ...]
@@ -55,7 +55,7 @@ class _Row:
 
 
 def load_passages(corpus: Corpus, only: Path | None = None) -> Passages:
-    """A set's questions, or `only` those that a file of examples has too, and the set's pool.
+    """A set's questions, or with `only` those that a file of examples also has, and the set's pool.
 
     Raises `SettingsError` if the file is not of that set, or has none of its questions.
     """
@@ -107,7 +107,7 @@ def _load(name: str, path: Path, _changed: int) -> Passages:
 
 
 def _answers(*texts: str) -> tuple[str, ...]:
-    """The texts, each once."""
+    """The texts that are not blank, each once."""
     return tuple(dict.fromkeys(text for text in texts if text.strip()))
 
 
@@ -132,11 +132,11 @@ def _titled(title: str, sentences: list[str]) -> str:
 
 
 def _facts(title: str, sentences: list[str], numbers: set[int] | None) -> tuple[str, ...]:
-    """The supporting sentences of a passage, after its title where they do not name it."""
+    """The supporting sentences of a passage, after its title if they do not name it."""
     if numbers is None:
         return ()
     facts = [text.strip() for number, text in enumerate(sentences) if number in numbers and text.strip()]
-    if not facts:  # a few rows count one sentence too many
+    if not facts:  # a few rows name a sentence that is not there
         return (_titled(title, sentences),)
     subject = title.partition(" (")[0].strip()
     named = not subject or any(subject in fact for fact in facts)
@@ -172,7 +172,7 @@ def _squad(items: Iterable[dict[str, Any]]) -> Iterator[_Row]:
 
 
 def _sentence(context: str, answer: dict[str, Any]) -> str:
-    """The sentence that the answer stands in, or the sentences; all of the passage if it stands in none."""
+    """The sentence or sentences that contain the answer; the whole passage if none do."""
     at = context.find(answer["text"], answer.get("answer_start", 0))
     if at < 0 or not answer["text"].strip():
         return context
@@ -183,7 +183,7 @@ def _sentence(context: str, answer: dict[str, Any]) -> str:
 
 
 def _articles(items: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """The passages of each article: of SQuAD's own JSON, one object, or of one passage a line."""
+    """The passages of each article: from SQuAD's own JSON, one object, or from one passage per line."""
     for _, group in groupby(items, key=lambda item: item.get("title")):
         rows = list(group)
         if "data" in rows[0]:

@@ -1,9 +1,9 @@
 """Questions among many numbered documents: RULER's `qa_1` and `qa_2`, and sets sized by documents.
 
-The gold documents are among distractors of the same set, those of the same article first, as in RULER
+The gold documents are among distractors from the same set, those of the same article first, as in RULER
 (arXiv 2404.06654); `hqa` is what MemAgent is measured on (arXiv 2507.02259). With positions "ruler" and
-RULER's seed, 42, a question's own documents stand where RULER puts them. Unlike there, distractors come
-again when a set runs out of them, and a document too short for all of a question's own keeps the gold ones.
+RULER's seed, 42, a question's own documents stand where RULER puts them. Unlike in RULER, distractors repeat
+when a set runs out of them, and a document too short for all of a question's own keeps the gold ones.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ SIZES = (50, 100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600)
 """The published sizes, in documents: some 7K to 3.5M tokens of HotpotQA."""
 
 _ANSWER_TOKENS = 32
-_SHARE_LEFT = 0.006  # so much of a document may stay empty
+_SHARE_LEFT = 0.006  # the share of a document's length that may stay unused
 _LOOK_AHEAD = 400
 
 
 def tasks() -> list[Task]:
-    """RULER's two, and each set by its number of documents."""
+    """RULER's two tasks, and one for each set, sized by documents."""
     ruler = {"qa_1": "squad", "qa_2": "hotpot"}
     sized = {"hqa": "hotpot", "squad": "squad", "2wiki": "2wiki", "musique": "musique"}
     made = [_task(name, corpus, "string_match_part", ()) for name, corpus in ruler.items()]
@@ -52,7 +52,7 @@ def make(name: str, corpus: str, recipe: Recipe, index: int) -> Example:
     if index >= len(passages.questions):
         raise SettingsError(
             f"{name}: {recipe.corpora.find(corpus).path} has {len(passages.questions)} questions, "
-            f"and number {index + 1} was asked for: take fewer, or a greater set"
+            f"and number {index + 1} was asked for: take fewer, or a larger set"
         )
     question = passages.questions[index]
     if draft.absent:
@@ -67,7 +67,7 @@ def make(name: str, corpus: str, recipe: Recipe, index: int) -> Example:
 
 
 def _without_answer(passages: Passages, question: Question) -> Question:
-    """The question with every passage barred that it needs, or in which one of its answers stands."""
+    """The question, with every passage barred that it needs or that contains one of its answers."""
     telling = [answer.lower() for answer in question.answers if answer.lower() not in ("yes", "no")]
     barred = {*question.gold}
     barred |= {place for place, text in enumerate(passages.pool)
@@ -83,14 +83,14 @@ def _without_answer(passages: Passages, question: Question) -> Question:
 
 
 def _evidence(passages: Passages, question: Question, document: str) -> tuple[str, ...]:
-    """The evidence of the gold passages, in the order in which these stand in the document."""
+    """The evidence of the gold passages, in the order of the document."""
     found = zip(question.gold, question.evidence, strict=True)
     ordered = sorted(found, key=lambda item: document.index(passages.pool[item[0]]))
     return tuple(chain.from_iterable(texts for _, texts in ordered))
 
 
 def _chosen(draft: Draft, passages: Passages, question: Question, documents: int) -> list[str]:
-    """So many documents, the question's own first, in their order."""
+    """As many documents as asked for, the question's own first, in their order."""
     if documents < len(question.gold):
         raise SettingsError(
             f"{draft.task}: {documents} documents are fewer than the {len(question.gold)} that "
@@ -106,13 +106,13 @@ def _chosen(draft: Draft, passages: Passages, question: Question, documents: int
 
 
 def _distractors(draft: Draft, passages: Passages, question: Question) -> Iterator[str]:
-    """Endless other documents: those of the same article, then the others, then all of them again."""
+    """Other documents without end: those of the same article, then the rest, then all of them again."""
     source = draft.content
     taken = {*question.own, *question.near, *question.barred}
     far = [place for place in range(len(passages.pool)) if place not in taken]
     near = list(question.near)
     if not near and not far:
-        raise SettingsError(f"{draft.task}: the set has no other documents to read among: take a greater one")
+        raise SettingsError(f"{draft.task}: the set has no other documents to read among: take a larger one")
     while True:
         for places in (near, far):
             source.shuffle(places)
@@ -151,7 +151,7 @@ def _fitted(draft: Draft, passages: Passages, question: Question) -> tuple[str, 
 def _topped_up(
     draft: Draft, texts: list[str], ahead: Sequence[str], limit: int, fitted: tuple[str, int]
 ) -> tuple[str, int]:
-    """The document with such further texts as fit into the room that the next one was too long for."""
+    """The document, with further texts that fit into the room for which the next one was too long."""
     count, (document, tokens) = draft.recipe.count_tokens, fitted
     enough, extra, left = limit * _SHARE_LEFT, list[str](), limit - tokens
     if left <= limit * 2 * _SHARE_LEFT:

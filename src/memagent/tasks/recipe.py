@@ -1,4 +1,4 @@
-"""What an example is made of: the recipe it follows, the task it belongs to."""
+"""The recipe that an example follows, and the task that it belongs to."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ ABSENT_ANSWERS = (
 class Recipe:
     """How to make the examples of a task.
 
-    `length_tokens` is RULER's length: the document, the problem and the room for the answer
-    together, at most. `documents` is the size in documents instead, for the tasks that have them.
-    `positions` "seeded" draws another order for each example; "ruler" has one order for all of
-    them, drawn from the seed alone, as RULER's generators do (there the seed is 42). `absent` is the
-    share of examples whose document lacks what is asked for; to say so is their answer.
+    `length_tokens` is RULER's length: the most that the document, the problem and the room for the
+    answer may have together. `documents` is the size in documents instead, for tasks that have them.
+    `positions` "seeded" draws a new order for each example; "ruler" uses one order for all of them,
+    drawn from the seed alone, as RULER's generators do (with the seed 42). `absent` is the share of
+    examples whose document lacks what is asked for; their right answer is to say so.
     """
 
     length_tokens: int | None = None
@@ -64,9 +64,9 @@ class Task:
     """A family of examples.
 
     `scorer` is a key of `SCORERS`; `answer_tokens` the room that an answer needs (RULER's figure
-    where there is one); `documents` the usual sizes in documents, empty for a task that has none;
-    `corpus` the name of what it is made from; `can_be_absent` whether `Recipe.absent` is for it;
-    `questions` counts the examples that there are, where the corpora set an end to them.
+    if there is one); `documents` the usual sizes in documents, empty for a task that has none;
+    `corpus` the name of what it is made from; `can_be_absent` whether `Recipe.absent` applies;
+    `questions` counts the available examples, if the corpora limit them.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Task:
     questions: Callable[[Corpora], int] | None = None
 
     def count(self, wanted: int | None, usual: int, corpora: Corpora) -> int:
-        """So many examples as are wanted, or the usual number, or as many as there are if these are fewer.
+        """The number of examples: as many as are wanted, or the usual number, or all if there are fewer.
 
         Raises `SettingsError` if more are wanted than there are.
         """
@@ -89,7 +89,7 @@ class Task:
         if most is not None and wanted > most:
             raise SettingsError(
                 f"{self.name}: the set has {most} questions, and {wanted} are asked for: "
-                "take fewer, or a greater set"
+                "take fewer, or a larger set"
             )
         return wanted
 
@@ -105,12 +105,12 @@ class Draft:
 
     @property
     def content(self) -> random.Random:
-        """The source of keys, values, words and distractors: another for each example."""
+        """The random source of keys, values, words and distractors: a new one for each example."""
         return random.Random(f"{self.task}/{self.recipe.seed}/{self.index}")
 
     @property
     def order(self) -> random.Random:
-        """The source of the order in which things stand."""
+        """The random source of the order in the document."""
         if self.recipe.positions == "ruler":
             return random.Random(self.recipe.seed)
         return random.Random(f"{self.task}/{self.recipe.seed}/{self.index}/order")
@@ -132,10 +132,10 @@ class Draft:
         return left
 
     def too_short(self) -> SettingsError:
-        """The error for a length at which there is no example."""
+        """The error for a length that is too small for an example."""
         return SettingsError(
             f"{self.task}: {self.recipe.length_tokens} tokens are too few for the question, "
-            f"{self.answer_tokens} tokens of answer and a document: use a greater length"
+            f"{self.answer_tokens} tokens of answer and a document: use a larger length"
         )
 
     def example(

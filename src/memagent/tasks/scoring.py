@@ -1,7 +1,7 @@
 """Score a prediction against the gold answers, and say how sure a mean score is.
 
-Every scorer takes the prediction and all gold answers and gives 0 to 1. An empty prediction scores 0
-with each of them. Leaves out the choice of the text that is scored: see `extract_answer`.
+Every scorer takes the prediction and all gold answers and returns a score from 0 to 1. An empty prediction
+always scores 0. For the choice of the text to score, see `extract_answer`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from math import sqrt
 from statistics import fmean
 
 Scorer = Callable[[str, tuple[str, ...]], float]
-"""A prediction and its gold answers, to a score from 0 to 1."""
+"""Maps a prediction and its gold answers to a score from 0 to 1."""
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -28,13 +28,13 @@ _Z95 = 1.959964
 
 
 def string_match_all(prediction: str, answers: tuple[str, ...]) -> float:
-    """The share of the answers that occur in the prediction, case aside (RULER, arXiv 2404.06654)."""
+    """The share of the answers that occur in the prediction, ignoring case (RULER, arXiv 2404.06654)."""
     text = prediction.lower()
     return fmean(answer.lower() in text for answer in answers) if answers else 0.0
 
 
 def string_match_part(prediction: str, answers: tuple[str, ...]) -> float:
-    """1 if any answer occurs in the prediction, case aside (RULER's scorer for its QA tasks)."""
+    """1 if any answer occurs in the prediction, ignoring case (RULER's scorer for its QA tasks)."""
     text = prediction.lower()
     return float(any(answer.lower() in text for answer in answers))
 
@@ -50,7 +50,7 @@ def f1(prediction: str, answers: tuple[str, ...]) -> float:
 
 
 def substring_match(prediction: str, answers: tuple[str, ...]) -> float:
-    """1 if an answer stands in the prediction as whole words, both normalised as SQuAD does.
+    """1 if an answer occurs in the prediction as whole words, both normalised as SQuAD does.
 
     One direction only: a prediction that is a part of the answer does not count.
     """
@@ -59,10 +59,10 @@ def substring_match(prediction: str, answers: tuple[str, ...]) -> float:
 
 
 def published_substring_match(prediction: str, answers: tuple[str, ...]) -> float:
-    """What MemAgent's published evaluation counts; for comparing with its tables, for nothing else.
+    """The scorer of MemAgent's published evaluation; use it only to compare with its tables.
 
-    The first answer in the prediction or the prediction in the first answer, by characters: "a" in
-    the answer's middle is enough. Its tables also drop failed calls, which no scorer can.
+    1 if the prediction contains the first answer or the other way round, by characters: a single letter
+    of the answer is enough. Its tables also drop failed calls, which no scorer can.
     """
     ours = _normalise(prediction)
     golds = [_normalise(answer) for answer in answers[:1]]
@@ -72,8 +72,8 @@ def published_substring_match(prediction: str, answers: tuple[str, ...]) -> floa
 def boxed_match(prediction: str, answers: tuple[str, ...]) -> float:
     r"""MemAgent's training reward: 1 if the last `\boxed{}` of a reply holds an answer.
 
-    As in the authors' code, the box must be closed and stand in the last 300 characters; case, white space
-    and some TeX do not count. The prompt must ask for a box: `presets/prompts/boxed.toml`.
+    As in the authors' code, the box must be closed and lie in the last 300 characters; case, white space
+    and some TeX are ignored. The prompt must ask for a box: `presets/prompts/boxed.toml`.
     """
     text = prediction[-_BOX_REACH:].lower()
     opening = next(reversed(list(_BOXED.finditer(text))), None)
@@ -83,12 +83,12 @@ def boxed_match(prediction: str, answers: tuple[str, ...]) -> float:
 
 
 def rouge_l(prediction: str, answers: tuple[str, ...]) -> float:
-    """The best ROUGE-L F1 with an answer, for summaries, as LongBench has it from the package `rouge` 1.0.1.
+    """The best ROUGE-L F1 with an answer, for summaries, as LongBench gets it from the package `rouge` 1.0.1.
 
-    There a text is its sentences, cut at full stops, each a list of words split at spaces, case and commas
-    kept. What two texts share is the set of words in the longest common subsequence of any sentence of
-    one with any of the other, and precision and recall are shares of their sets of words. LongBench scores 0
-    where that package's recursion is too deep for a long sentence; this one is scored.
+    A text is split into sentences at full stops, and each sentence into words at spaces, with case and commas
+    kept. Two texts share the words in the longest common subsequence of any sentence of one with any sentence
+    of the other; precision and recall are shares of their sets of words. If a sentence is too long for that
+    package's recursion, LongBench scores 0; this function scores it.
     """
     ours = _sentences(prediction)
     return max((_rouge(ours, _sentences(answer)) for answer in answers), default=0.0)
@@ -108,15 +108,15 @@ _SEE_THE_REPLY = ("string_match_all", "string_match_part", "boxed_match", "rouge
 
 
 def score_reply(scorer: str, reply: str, answers: tuple[str, ...]) -> float:
-    """What a reply is worth, 0 to 1: some scorers look into all of it, the others at the answer it gives."""
+    """Score a reply, 0 to 1: some scorers look at all of it, the others only at the answer it gives."""
     return SCORERS[scorer](reply if scorer in _SEE_THE_REPLY else extract_answer(reply), answers)
 
 
 def extract_answer(text: str) -> str:
     r"""The answer in a reply: its last `\boxed{}`, else what follows "the answer is", else all of it.
 
-    Braces may nest, and TeX's `\text{}` is taken off. A box that is never closed is taken to its line's
-    end; an empty one is passed over.
+    Braces may nest, and TeX's `\text{}` is removed. A box that is never closed ends with its line; an
+    empty one is skipped.
     """
     for match in reversed(list(_BOXED.finditer(text))):
         if content := _TEX.sub(r"\1", _braced(text, match.end())).strip():
@@ -131,10 +131,10 @@ def extract_answer(text: str) -> str:
 def confidence_interval(scores: Sequence[float]) -> tuple[float, float]:
     """The 95% interval of the mean score: Wilson's if all scores are 0 or 1, else the normal one.
 
-    The normal one has two questions more, of which one scores 0 and one 1, so that it is not too narrow for a
-    few (the device of Agresti and Caffo, 2000). With 128 questions it is about 7 points to each side at a
-    score of 80%, and 8.5 at 50%. With fewer than two scores it is 0 to 1. Two readers of the same
-    questions: `paired_interval`.
+    The normal one adds two questions, one that scores 0 and one that scores 1, so that it is not too narrow
+    for few questions (as in Agresti and Caffo, 2000). With 128 questions it is about 7 points to each side at
+    a score of 80%, and 8.5 at 50%. With fewer than two scores it is 0 to 1. To compare two readers of the
+    same questions, use `paired_interval`.
     """
     count = len(scores)
     if count < 2:
@@ -151,8 +151,8 @@ def confidence_interval(scores: Sequence[float]) -> tuple[float, float]:
 def paired_interval(differences: Sequence[float]) -> tuple[float, float]:
     """The 95% interval of the mean difference of two readers' scores, question by question.
 
-    For scores of 0 and 1 it is that of Agresti and Min (2005): the normal one, with two more questions, one
-    that neither reader won and one that each won by half. So it is never empty, however few agree.
+    For scores of 0 and 1 it is that of Agresti and Min (2005): the normal one with two more questions, one
+    that neither reader won and one that each won by half. So its width is never 0.
     """
     squares = sum(it * it for it in differences) + 1
     low, high = _normal_interval(sum(differences), squares, len(differences) + 2)
@@ -160,22 +160,22 @@ def paired_interval(differences: Sequence[float]) -> tuple[float, float]:
 
 
 def _normal_interval(total: float, squares: float, count: int) -> tuple[float, float]:
-    """The 95% interval of the mean of so many values, from their sum and that of their squares."""
+    """The 95% interval of the mean of `count` values, from their sum and the sum of their squares."""
     mean = total / count
     half = _Z95 * sqrt((squares / count - mean**2) / count)
     return mean - half, mean + half
 
 
 def _normalise(text: str) -> str:
-    """Lower case, without punctuation, articles and needless spaces."""
+    """Lower-case a text, and remove punctuation, articles and extra spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
 def _normalised(prediction: str, answers: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """The prediction and each answer, normalised.
 
-    An answer of which nothing would be left ("A", "!") is compared as it is: an empty answer would
-    be found in everything.
+    An answer that normalises to nothing ("A", "!") is only lower-cased: an empty answer would be
+    found in everything.
     """
     for answer in answers:
         if gold := _normalise(answer):
@@ -185,7 +185,7 @@ def _normalised(prediction: str, answers: tuple[str, ...]) -> Iterator[tuple[str
 
 
 def _tex_free(text: str) -> str:
-    """Without the white space and the TeX that make no difference between answers."""
+    """Remove the white space and the TeX that make no difference between answers."""
     return _TEX_NOISE.sub("", text)
 
 
@@ -196,7 +196,7 @@ def _overlap(ours: str, gold: str) -> float:
 
 
 def _sentences(text: str) -> list[list[str]]:
-    """The words of each sentence; one of spaces alone has one empty word, as the package has it."""
+    """The words of each sentence; one of spaces alone has one empty word, as in the package."""
     return [" ".join(part.split()).split(" ") for part in text.split(".") if part]
 
 
@@ -208,7 +208,7 @@ def _rouge(ours: list[list[str]], gold: list[list[str]]) -> float:
 
 
 def _common_words(gold: list[str], ours: list[str]) -> Iterator[str]:
-    """The words of the longest common subsequence; of several that one which the package finds."""
+    """The words of the longest common subsequence; of several, the one that the package finds."""
     lengths = [[0] * (len(ours) + 1)]  # (words of gold + 1, words of ours + 1)
     for word in gold:
         above, row = lengths[-1], [0]

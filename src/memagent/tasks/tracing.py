@@ -1,7 +1,7 @@
-"""RULER's variable tracking: a value, handed from variable to variable, between lines of noise.
+"""RULER's variable tracking: a value passed from variable to variable, among lines of noise.
 
-One chain of four hops, as in RULER. Its names are all different and making one always ends (RULER's
-generator may use a name twice, and may loop for ever at small lengths). RULER puts a worked example
+One chain of four hops, as in RULER. All names differ, and making a chain always ends (RULER's
+generator may use a name twice, and may loop forever at small lengths). RULER puts a worked example
 before the text; here there is none, since its names could be taken for answers.
 """
 
@@ -52,7 +52,7 @@ def make(recipe: Recipe, index: int) -> Example:
 
 
 def _hide(chain: Sequence[str], size: int, source: random.Random) -> list[str]:
-    """`size` lines of noise with the chain between them, in order."""
+    """`size` lines of noise with the chain among them, in order."""
     room = max(size, len(chain))
     lines = [NOISE] * size
     for already, place in enumerate(sorted(source.sample(range(room), len(chain)))):

@@ -22,7 +22,7 @@ def compound(source: random.Random) -> str:
 
 
 def distinct_words(source: random.Random) -> Iterator[str]:
-    """Endless words, none twice: all of the list in some order, then compounds."""
+    """An endless supply of distinct words: the whole list in random order, then compounds."""
     yield from source.sample(words(), len(words()))
     seen = set(words())
     while True:

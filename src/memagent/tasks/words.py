@@ -1,6 +1,6 @@
 """RULER's counting tasks: the ten most common words of a list, the three most common coded words.
 
-Repeats, list form and the law of frequencies are RULER's (arXiv 2404.06654). RULER puts a worked example
+Repeats, list form and frequency distribution are RULER's (arXiv 2404.06654). RULER puts a worked example
 before `cwe`; here there is none. Where a list needs more words than there are, compounds follow.
 """
 
@@ -17,7 +17,7 @@ COMMON_WORDS = 10
 CODED_LETTERS = 6
 CODED_ANSWERS = 3
 CODED_NOISE = "..."
-ALPHA = 2.0  # a coded word's frequency falls with its rank to this power
+ALPHA = 2.0  # a coded word's frequency falls with this power of its rank
 _ZETA = pi**2 / 6  # the sum of all rank ** -ALPHA
 _SHORT_TOKENS = 4096
 _COMMON_ANSWER_TOKENS = 120

@@ -1,4 +1,4 @@
-"""Train a policy to write memory: Multi-Conv DAPO (arXiv 2507.02259) on one machine, and on verl.
+"""Train a policy to write memory: Multi-Conv DAPO (arXiv 2507.02259) on one machine or with verl.
 
-Nothing here is imported with the package: torch comes in with `policy`, `loss` and what uses them.
+`import memagent` does not import this package; torch is loaded only by the modules that need it.
 """

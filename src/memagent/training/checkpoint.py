@@ -1,4 +1,4 @@
-"""Checkpoints: everything that the rest of a run depends on, in one file that is whole or not there."""
+"""Checkpoints: the state that the rest of a run depends on, in files that are written atomically."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FOLDER = "checkpoints"
 
 
 def save(run: Path, step: int, state: dict[str, Any], keep: int) -> Path:
-    """Write the state after so many steps, and drop all but the newest `keep`. Raises `SettingsError`."""
+    """Write the state after `step` steps and delete all but the newest `keep`. Raises `SettingsError`."""
     path = run / FOLDER / f"step-{step:06d}.pt"
     write(path, state)
     for old in _all(run)[:-keep]:
@@ -25,11 +25,11 @@ def save(run: Path, step: int, state: dict[str, Any], keep: int) -> Path:
 
 
 def write(path: Path, state: dict[str, Any]) -> None:
-    """Write a file of tensors that is whole or not there. Raises `SettingsError` if that cannot be."""
+    """Write a file of tensors atomically. Raises `SettingsError` if it cannot be written."""
     try:
         with written_whole(path) as place:
             torch.save(state, place)
-    except (OSError, RuntimeError) as error:  # torch has its own error for a full disk
+    except (OSError, RuntimeError) as error:  # torch raises RuntimeError if the disk is full
         raise SettingsError(f"{path} cannot be written: {error}") from error
 
 
@@ -43,7 +43,7 @@ def load(path: Path) -> dict[str, Any]:
     """The state of a checkpoint, on the CPU. Raises `SettingsError` if it cannot be read."""
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged file meets zip, pickle and torch errors
+    except Exception as error:  # a damaged file may raise zip, pickle or torch errors
         raise SettingsError(
             f"{path} is not a checkpoint ({error}): remove it to continue from an older one"
         ) from error

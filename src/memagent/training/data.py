@@ -1,4 +1,4 @@
-"""The examples of a run, in an order that depends on the seed and a position alone."""
+"""The examples of a run, in an order that depends only on the seed and the position."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from memagent.types import Example, TokenCounter
 
 
 class Data:
-    """Examples from several sources, which take turns. Files are gone through in another order each time."""
+    """Examples from several sources, which take turns. Each pass over a file has a new order."""
 
     def __init__(
         self, sources: Sequence[Callable[[int], Example]], sizes: Sequence[int | None], seed: int
@@ -26,7 +26,7 @@ class Data:
         self._order = lru_cache(maxsize=len(sources))(self._shuffled)
 
     def at(self, position: int) -> Example:
-        """The example at a position, 0 and up. Raises `SettingsError` for a row that is no example."""
+        """The example at a position, 0 and up. Raises `SettingsError` for a row that is not an example."""
         turn, source = divmod(position, len(self._sources))
         size = self._sizes[source]
         if size is None:
@@ -35,7 +35,7 @@ class Data:
         return self._sources[source](self._order(source, epoch)[place])
 
     def first(self, count: int) -> list[Example]:
-        """The first `count` examples (of files: all there are, if fewer), unshuffled."""
+        """The first `count` examples, unshuffled; fewer if the sources are files that hold fewer."""
         known = [size for size in self._sizes if size is not None]
         if len(known) == len(self._sizes):
             count = min(count, sum(known))
@@ -54,9 +54,9 @@ class Data:
 
 
 def load_data(names: Sequence[str], seed: int, count_tokens: TokenCounter) -> Data:
-    """The data of the sources named: JSONL files, and functions from a number to an example.
+    """The data of the named sources: JSONL files, and functions from a number to an example.
 
-    Raises `SettingsError` for a source that cannot be read, or that has nothing in it.
+    Raises `SettingsError` for a source that cannot be read or is empty, and if none is named.
     """
     if not names:
         raise SettingsError("which examples? set data.examples to a list of files or functions")
@@ -74,7 +74,7 @@ def load_data(names: Sequence[str], seed: int, count_tokens: TokenCounter) -> Da
 
 
 class _File:
-    """A JSONL file of which only the places of its lines are kept in memory; a gzipped one is kept whole."""
+    """A JSONL file. Memory holds only the places of its lines; a gzipped file is held whole."""
 
     def __init__(self, path: Path, count_tokens: TokenCounter) -> None:
         self._count_tokens = count_tokens

@@ -1,7 +1,7 @@
-"""Take a policy out of training: as a PEFT adapter, merged weights, a whole GGUF or a GGUF adapter.
+"""Export a trained policy as a PEFT adapter, merged weights, a whole GGUF model or a GGUF adapter.
 
-All are written beside their place and moved there whole. Left out: GGUF files with k-quants (llama.cpp's
-`llama-quantize` makes them), and GGUF files of models that did not come from one.
+Each is written to a temporary place and moved to its own once complete. Not supported: GGUF files with
+k-quants (use llama.cpp's `llama-quantize`), and GGUF files of models that did not start from one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from memagent.types import Trained
 FORMS = ("adapter", "merged", "gguf", "gguf-adapter")
 QUANTISATIONS = ("F32", "F16", "Q8_0")
 
-_CONSTANTS = {"rope_freqs.weight"}  # tensors of a GGUF that stand for settings of the model
+_CONSTANTS = {"rope_freqs.weight"}  # GGUF tensors that encode settings of the model
 
 
 def export_policy(
@@ -40,7 +40,7 @@ def export_policy(
     quantisation: str = QUANTISATION,
     trained: Trained | None = None,
 ) -> None:
-    """Write a policy to `out`, which must not exist yet; the policy itself stays as it is.
+    """Write a policy to `out`, which must not exist yet. The policy itself is not changed.
 
     Args:
         model: a transformers model, or a `PeftModel` with a LoRA on one.
@@ -48,20 +48,20 @@ def export_policy(
         to: "adapter" (a PEFT folder), "merged" (a Hugging Face folder), "gguf" (a whole model) or
             "gguf-adapter". The last two are for Llama, Mistral, Qwen2 and Qwen3 models.
         out: the file or folder to write.
-        base_gguf: for "gguf", the file that the policy started from, or another of the same model: what is
-            no weight is taken from there, the tokenizer above all.
+        base_gguf: for "gguf", the file that the policy started from, or another of the same model:
+            everything but the weights, above all the tokenizer, comes from there.
         quantisation: for "gguf", one of `QUANTISATIONS`.
-        trained: for both kinds of adapters, what the policy was trained to read with. It goes into a TOML
-            file, `memagent.toml` in a PEFT folder and beside a GGUF adapter: reads with the adapter use it.
+        trained: for both kinds of adapters, what the policy was trained to read with. Reads with the adapter
+            take it from a TOML file: `memagent.toml` in a PEFT folder, or one beside a GGUF adapter.
 
-    Raises `SettingsError` for a policy that has no such form, and if `out` cannot be written.
+    Raises `SettingsError` if the policy has no such form, or if `out` cannot be written.
     """
     out = Path(out)
     if to not in FORMS:
         raise SettingsError(f"to is {to!r}: use one of {', '.join(FORMS)}")
     if "adapter" in to and not hasattr(model, "get_base_model"):
         raise SettingsError(
-            "the policy has no LoRA, all its weights were trained: export it as merged or gguf"
+            "the policy has no LoRA because all its weights were trained: export it as merged or gguf"
         )
     for place in (out, trained_file(out)) if to == "gguf-adapter" else (out,):
         if place.exists():
@@ -70,7 +70,7 @@ def export_policy(
         with written_whole(out) as place:
             match to:
                 case "adapter":
-                    # What PEFT else does about embeddings asks the hub for the base model.
+                    # Otherwise PEFT asks the hub about the base model's embeddings.
                     model.save_pretrained(place, save_embedding_layers=False)
                     write_trained(place, trained or Trained())
                 case "merged":
@@ -87,7 +87,7 @@ def export_policy(
 
 
 def _merged(model: Any) -> PreTrainedModel:
-    """The transformers model with the LoRA added to its weights, in a copy; without a LoRA, itself."""
+    """A copy of the transformers model with the LoRA merged into it; without a LoRA, the model itself."""
     merged: PreTrainedModel = (
         copy.deepcopy(model).merge_and_unload() if hasattr(model, "get_base_model") else model
     )
@@ -95,14 +95,14 @@ def _merged(model: Any) -> PreTrainedModel:
 
 
 def _plain(model: PreTrainedModel) -> PreTrainedModel:
-    """The same weights in a model that nothing marks as having been quantised.
+    """The same weights in a model that is not marked as quantised.
 
-    One that was loaded from a GGUF has plain weights, and yet refuses to be saved.
+    A model loaded from a GGUF has plain weights, but its mark as quantised prevents saving it.
     """
     config = copy.deepcopy(model.config)
     if hasattr(config, "quantization_config"):
         del config.quantization_config
-    with torch.device("meta"):  # no weights of its own
+    with torch.device("meta"):  # allocates no weights
         plain: PreTrainedModel = type(model)(config)
     plain.load_state_dict(model.state_dict(), assign=True)
     plain.tie_weights()
@@ -113,8 +113,8 @@ def _plain(model: PreTrainedModel) -> PreTrainedModel:
 def _write_gguf(model: PreTrainedModel, place: Path, base_gguf: str | Path | None, quantisation: str) -> None:
     if base_gguf is None:
         raise SettingsError(
-            "only a policy that started from a GGUF file can be exported as one: export this as merged, and "
-            "convert that with llama.cpp's convert_hf_to_gguf.py"
+            "only a policy that started from a GGUF file can be exported as one: export this one as "
+            "merged, and convert that with llama.cpp's convert_hf_to_gguf.py"
         )
     if quantisation not in QUANTISATIONS:
         raise SettingsError(f"quantisation is {quantisation!r}: use one of {', '.join(QUANTISATIONS)}")
@@ -127,7 +127,7 @@ def _write_gguf(model: PreTrainedModel, place: Path, base_gguf: str | Path | Non
     if odd := {name for name, _ in ours.items() ^ shapes.items()}:
         name = min(odd)
         raise SettingsError(
-            f"{base} is of another model than the policy: {name} is {shapes.get(name, 'missing')} there, and "
+            f"{base} does not match the policy: {name} is {shapes.get(name, 'missing')} there, and "
             f"{ours.get(name, 'missing')} in the policy; name the GGUF that it started from"
         )
 
@@ -143,8 +143,8 @@ def _shapes(base: Path, layout: GgufLayout) -> dict[str, tuple[int, ...]]:
         raise SettingsError(f"there is no file {base}: name the GGUF that the policy started from")
     try:
         reader = gguf.GGUFReader(base)
-    except Exception as error:  # the reader raises whatever a broken file leads it to
-        raise SettingsError(f"{base} is no GGUF file, or a damaged one ({error})") from error
+    except Exception as error:  # a broken file can make the reader raise anything
+        raise SettingsError(f"{base} is not a GGUF file, or is damaged ({error})") from error
     if (found := reader.fields["general.architecture"].contents()) != layout.architecture:
         raise SettingsError(
             f"{base} is a {found} and the policy a {layout.architecture}: name the GGUF that it started from"
@@ -162,7 +162,7 @@ def _write_gguf_adapter(model: Any, place: Path, budgets: Mapping[str, int]) -> 
     try:
         writer.add_type(gguf.GGUFType.ADAPTER)
         writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
-        # llama.cpp multiplies by alpha / rank. Here all of the scale is in b, as layers may differ in it.
+        # llama.cpp multiplies by alpha / rank. The scale may differ between layers, so b holds all of it.
         writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, 1.0)
         for name, tokens in budgets.items():
             writer.add_uint32(f"{BUDGETS}{name}", tokens)
@@ -195,7 +195,7 @@ def _lora(model: Any) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
         layer = model.get_submodule(path) if path else None
         if part not in ("A.weight", "B.weight") or layer is None or layer.lora_variant:
             raise SettingsError(
-                f"the adapter is no plain LoRA ({key}), and has no GGUF form: export it as merged"
+                f"the adapter is not a plain LoRA ({key}) and has no GGUF form: export it as merged"
             )
         if part == "A.weight":
             scale = layer.scaling[adapter] * a.shape[0]

@@ -1,4 +1,4 @@
-"""Held-out evaluation during a run, by the code of `memagent eval`."""
+"""Held-out evaluation during a run, with the code of `memagent eval`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from memagent.types import Engine
 
 
 class HeldOut:
-    """A fixed set of examples, read greedily with the run's own workflow. The rows stay with the run."""
+    """A fixed set of examples, read greedily with the run's own workflow. The run's folder keeps the rows."""
 
     def __init__(self, settings: TrainingSettings, run: Path, engine: Engine) -> None:
         self._settings = settings
@@ -34,17 +34,17 @@ class HeldOut:
 
     @staticmethod
     def forget(run: Path) -> None:
-        """Delete the examples of a folder whose run begins anew: they may be of other settings."""
+        """Delete the examples of a run that starts over: they may come from other settings."""
         (run / "held_out.jsonl").unlink(missing_ok=True)
 
     def due(self, step: int) -> bool:
-        """Whether the policy is to be evaluated after so many steps."""
+        """Whether to evaluate the policy after this many steps."""
         wanted = self._settings.evaluation
         last = step == self._settings.steps
         return bool(wanted.every) and (step % wanted.every == 0 or last) and (wanted.before or step > 0)
 
     async def score(self, step: int) -> dict[str, float]:
-        """Evaluate the policy as it is now. Rows of a run that was cut off are made anew."""
+        """Evaluate the current policy. Rows that an interrupted run left are discarded."""
         folder = self._folder / f"step-{step:06d}"
         shutil.rmtree(folder, ignore_errors=True)
         rows: list[EvaluationRow] = []
@@ -54,7 +54,7 @@ class HeldOut:
             workflows=(workflow,),
             examples=str(self._examples),
             scorer=self._settings.data.scorer,
-            task_answer_tokens=False,  # answers have the room that they have in training
+            task_answer_tokens=False,  # answers get the same room as in training
         )
         settings = Settings(read=read.changed(temperature=0.0, top_p=1.0))
         run = Evaluation(plan=plan, settings=settings, folder=folder, on_row=rows.append)

@@ -1,7 +1,7 @@
-"""Train as a file of settings says: copying and a warm start by imitation, then reinforcement.
+"""Train as a settings file says: copying and a warm start by imitation, then reinforcement.
 
-A run is decided by its settings. What is drawn depends on the seed and the position in the data alone, so a
-run that was killed and resumed has the metrics of one that was not.
+The settings determine a run. All sampling depends only on the seed and the position in the data, so a run
+that is killed and resumed has the same metrics as one that is not.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ async def train(
     resume: bool = False,
     only_warm_start: bool = False,
 ) -> None:
-    """Train as the settings say, into `folder`; with `resume` continue from its newest checkpoint.
+    """Train as the settings say, into `folder`; with `resume`, continue from its newest checkpoint.
 
-    Raises `SettingsError` for settings that cannot be used or are not those of the run that is resumed,
+    Raises `SettingsError` for settings that cannot be used or differ from those of the resumed run,
     `EngineError` if a server fails for good, `TrainingError` if training cannot go on.
     """
     if only_warm_start and not (settings.warm_start.steps or settings.copying.steps):
@@ -54,7 +54,9 @@ async def train(
     path = checkpoint.newest(folder) if resume else None
     state = checkpoint.load(path) if path else None
     if state and (changed := _changed(settings.recorded(), state["settings"])):
-        raise SettingsError(f"{folder} was run with another {changed}: change it back, or use another folder")
+        raise SettingsError(
+            f"{folder} was run with a different {changed}: change it back, or use another folder"
+        )
     ranks = Ranks()
     offset = state["metrics"] if state else 0 if resume else None
     opened = open_metrics(folder, settings.recorded(), offset) if ranks.main else nullcontext()
@@ -86,7 +88,7 @@ async def train(
 def local_engine(settings: TrainingSettings, policy: Policy) -> TransformersEngine:
     """An engine that decodes with the policy's own weights.
 
-    It remembers how many tokens texts have: all attempts of a group cut the same document.
+    It caches token counts, because all attempts of a group split the same document.
     """
     engine = TransformersEngine(
         policy.network,
@@ -102,7 +104,7 @@ def local_engine(settings: TrainingSettings, policy: Policy) -> TransformersEngi
 
 
 def trained_policy(folder: Path) -> tuple[Policy, TrainingSettings, int]:
-    """The policy of a run's newest checkpoint, what it was trained with, and the steps it has taken.
+    """The policy of a run's newest checkpoint, the run's settings, and the steps it has taken.
 
     Raises `SettingsError` if the run has no checkpoint.
     """
@@ -111,7 +113,7 @@ def trained_policy(folder: Path) -> tuple[Policy, TrainingSettings, int]:
         raise SettingsError(f"{folder} has no checkpoint: is it a folder of memagent train?")
     state = checkpoint.load(path)
     settings = restored(state["settings"], str(path))
-    # A LoRA would be rounded away in part if it were added to bfloat16 weights. How they began is past.
+    # Merging a LoRA into bfloat16 weights would round part of it away. `prepare` is for new weights.
     whole = settings.policy.changed(dtype="float32", prepare=None)
     policy = load_policy(whole, settings.rollout.temperature, settings.seed, device="cpu")
     policy.load_weights(state["weights"])
@@ -119,22 +121,22 @@ def trained_policy(folder: Path) -> tuple[Policy, TrainingSettings, int]:
 
 
 def trained_to_read(settings: TrainingSettings) -> Trained:
-    """What a policy was trained to read with, for its adapter to bring along."""
+    """What a policy was trained to read with, to be stored with its adapter."""
     before = _trained_before(settings)
     name, workflow = chosen_workflow(settings.read, before)
     names = ("update", "answer", "merge", "gap", "again", "system", "empty_memory", "replies")
-    # A policy that was trained on templates gives what they ask for: no reply has to be asked about.
+    # A policy trained on templates replies as they ask, so no reply needs a follow-up question.
     templates = {name: getattr(workflow.prompts, name) for name in names} | {"asks": False}
     return Trained({**before.budgets, **given_budgets(settings.read)}, templates, name)
 
 
 def _trained_before(settings: TrainingSettings) -> Trained:
-    """What the adapter was trained to read with that the run continues from."""
+    """What the adapter that the run continues from was trained to read with."""
     return trained_with(Path(settings.policy.adapter) if settings.policy.adapter else None)
 
 
 def _changed(now: Mapping[str, Any], then: Mapping[str, Any], within: str = "") -> str | None:
-    """The first setting that differs from a checkpoint's and may not."""
+    """The first setting that differs from a checkpoint's but must not."""
     for name in sorted(now.keys() | then.keys()):
         if f"{within}{name}" not in _MAY_CHANGE:
             new, old = now.get(name), then.get(name)

@@ -1,6 +1,6 @@
-"""A training run's metrics: a JSON line a step in metrics.jsonl, shown in TensorBoard and W&B as well.
+"""A training run's metrics: a JSON line per step in metrics.jsonl, also shown in TensorBoard and W&B.
 
-The file is the record; the others are for looking at. docs/training.md explains the names.
+The file is the record; the trackers are for viewing. docs/training.md explains the names.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SETTINGS_FILE = "settings.json"
 
 
 class MetricsRow(NamedTuple):
-    """What was measured at one step of a stage: "warm_start", "training" or "evaluation"."""
+    """What was measured at one step of a stage: "copying", "warm_start", "training" or "evaluation"."""
 
     stage: str
     step: int
@@ -35,14 +35,14 @@ class MetricsLog:
         self._trackers = trackers
 
     def write(self, stage: str, step: int, values: Mapping[str, float]) -> None:
-        """Append a line, on the disk when this returns. Raises `SettingsError` if it cannot be written."""
+        """Append a line; it is on disk when this returns. Raises `SettingsError` if it cannot be written."""
         # JSON has neither NaN nor infinity; a loss that blew up is written as null, and read as NaN.
         finite = {name: float(value) if math.isfinite(value) else None for name, value in values.items()}
         self._log.append({"stage": stage, "step": step, **finite})
         self._trackers.write(stage, step, values)
 
     def position(self) -> int:
-        """Where the last line ends, in bytes: a checkpoint keeps it, to continue from there."""
+        """The byte offset where the last line ends. A checkpoint stores it to continue from there."""
         return self._log.end
 
     def close(self) -> None:
@@ -58,12 +58,12 @@ class MetricsLog:
 
 
 def open_metrics(folder: Path, settings_record: Mapping[str, Any], offset: int | None = None) -> MetricsLog:
-    """The metrics of a run in `folder`: a new one, or one that continues at `offset`.
+    """Open the metrics of the run in `folder`: a new run, or one that continues at `offset`.
 
-    `offset` is the `position` that a checkpoint has kept. Lines behind it are cut off, because their steps
-    are taken again: a resumed run has exactly the lines of an uninterrupted one. The settings go to
-    settings.json. Raises `SettingsError` if the folder holds a run and `offset` is not given, if the file is
-    shorter than that, if another process is writing to it, or if it cannot be written.
+    `offset` is the `position` stored in a checkpoint. Lines after it are cut off, because their steps are
+    repeated: a resumed run has exactly the lines of an uninterrupted one. The settings go to settings.json.
+    Raises `SettingsError` if the folder holds a run and `offset` is not given, if the file is shorter than
+    `offset`, if another process is writing to it, or if it cannot be written.
     """
     log = Log(folder / METRICS_FILE)
     try:
@@ -87,9 +87,9 @@ def open_metrics(folder: Path, settings_record: Mapping[str, Any], offset: int |
 
 
 def read_metrics(folder: Path) -> list[MetricsRow]:
-    """The rows of a run, which may be under way.
+    """The rows of a run, which may still be in progress.
 
-    Raises `SettingsError` if there is no file, or a line of it is not a row.
+    Raises `SettingsError` if there is no file, or if one of its lines is not a row.
     """
     path = folder / METRICS_FILE
     if not path.is_file():

@@ -1,7 +1,7 @@
 """Several processes that train one policy, each with its own GPU and its share of the attempts.
 
-Every process has all weights and computes the gradient of its own sequences; the sums are the same as in one
-process. Started by `accelerate launch`; alone, nothing here does anything.
+Every process has all weights and computes the gradient of its own sequences; their sum is the same as in one
+process. Started by `accelerate launch`; in a single process, nothing here has any effect.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PATIENCE = timedelta(hours=6)  # while one evaluates, the others wait
 
 
 class Ranks:
-    """One process among its like: `number` of `count`."""
+    """One of the training processes: `number` of `count`."""
 
     def __init__(self) -> None:
         self._accelerator: Any = None
@@ -34,11 +34,11 @@ class Ranks:
 
     @property
     def main(self) -> bool:
-        """Whether this is the one that writes and evaluates."""
+        """Whether this is the process that writes and evaluates."""
         return self.number == 0
 
     def share(self, items: Sequence[Item]) -> Sequence[Item]:
-        """What of the items is this process's to do."""
+        """The share of the items that this process handles."""
         return items[self.number :: self.count]
 
     def gather(self, items: list[Item]) -> list[Item]:
@@ -55,7 +55,7 @@ class Ranks:
         return sum(self.gather([value]))
 
     def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Give every process the sum of all gradients; one that had nothing to do adds zeros."""
+        """Give every process the sum of all gradients; one without work adds zeros."""
         if not self._accelerator:
             return
         for parameter in parameters:
@@ -64,6 +64,6 @@ class Ranks:
             parameter.grad = self._accelerator.reduce(parameter.grad, reduction="sum")
 
     def wait(self) -> None:
-        """Return once all processes are here."""
+        """Wait until all processes have got here."""
         if self._accelerator:
             self._accelerator.wait_for_everyone()

@@ -24,14 +24,14 @@ from memagent.types import Group
 
 
 async def reinforce(run: RunState, server: Server | None = None) -> None:
-    """Train by Multi-Conv DAPO from where the run stands. A `server` gets the weights before each step."""
+    """Train with Multi-Conv DAPO from where the run stands. A `server` gets the weights before each step."""
     settings, position = run.settings, run.position
     learner, rollout = run.learner(), _rollout(run)
     held_out = HeldOut(settings, run.folder, run.engine) if run.ranks.main else None
     _keep_reference(run)
 
     async def renew() -> None:
-        """Have the server generate with the policy as it is now."""
+        """Make the server generate with the current policy."""
         if server:
             await server.push(run.policy, position.step, run.ranks.main)
             run.ranks.wait()
@@ -66,7 +66,7 @@ async def reinforce(run: RunState, server: Server | None = None) -> None:
 
 
 def check_reinforcement(run: RunState) -> None:
-    """Raise `SettingsError` for a reward or an evaluation that cannot be, before a warm start is made."""
+    """Raise `SettingsError` for an unusable reward or evaluation, before the warm start begins."""
     _rollout(run)
     if run.ranks.main:
         HeldOut(run.settings, run.folder, run.engine)
@@ -79,10 +79,10 @@ def update(
     settings: TrainingSettings,
     step: int,
 ) -> Sums:
-    """The optimizer steps that the settings ask for, however long the documents were.
+    """Take the number of optimizer steps that the settings ask for, however long the documents were.
 
     `groups` are this process's, by their positions in the data; `order` has the positions of all groups.
-    The learning rate warms up by rollout steps, of which `step` were taken before.
+    The learning rate warms up over rollout steps, of which `step` have been taken.
     """
     wanted, sums = settings.optimizer, Sums(float)
     rate = wanted.learning_rate * min(1.0, (step + 1) / max(1, wanted.warmup_steps))
@@ -100,7 +100,7 @@ def update(
 class _Attempts:
     """A step's attempts: this process's groups by position, and the counts of all processes' groups.
 
-    `rounds` is how often examples were drawn, `skipped` how many of them could not be read.
+    `rounds` counts the draws of examples, `skipped` the examples that could not be read.
     """
 
     groups: dict[int, Group] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class _Attempts:
 
 
 async def _attempts(run: RunState, rollout: Rollout) -> _Attempts:
-    """The attempts of the next step. Raises `TrainingError` if no example of them could be read."""
+    """Make the attempts of the next step. Raises `TrainingError` if none of its examples could be read."""
     settings, made = run.settings, _Attempts()
     drops = _drops(settings)
     while made.rounds < 1 + settings.rollout.refills:
@@ -155,7 +155,7 @@ def _rollout(run: RunState) -> Rollout:
 
 
 def _keep_reference(run: RunState) -> None:
-    """The policy before reinforcement is the reference; it is written once, for runs that are resumed."""
+    """Keep the policy before reinforcement as the reference; it is written once, for resumed runs."""
     path = run.folder / checkpoint.FOLDER / "reference.pt"
     if not run.settings.loss.kl_weight:
         return

@@ -18,16 +18,16 @@ from memagent.tasks.scoring import SCORERS, score_reply
 from memagent.types import Example, Trained, Trajectory
 
 Reward = Callable[[Example, Trajectory], float]
-"""From an example and an attempt at it to the reward. Attempts without an answer get 0 unasked."""
+"""Maps an example and an attempt at it to the reward. Attempts without an answer get 0 without a call."""
 
-_F_MEASURES = ("f1", "rouge_l")  # scorers of tasks that pay for parts of an answer, and not for guesses
-_SEVERAL = "string_match_all"  # the scorer of tasks that ask for all of the answers
+_F_MEASURES = ("f1", "rouge_l")  # scorers that pay for parts of an answer, but not for guesses
+_SEVERAL = "string_match_all"  # the scorer of tasks that ask for all answers
 
 
 def load_reward(name: str | None = None, scorer: str | None = None) -> Reward:
     """The reward called `name`, a function `module:function` or `file.py:function`; else a scorer's.
 
-    `scorer` is a key of `SCORERS`; without both it is `exact_reward`. Raises `SettingsError`.
+    `scorer` is a key of `SCORERS`; without either, it is `exact_reward`. Raises `SettingsError`.
     """
     if name:
         return load_function(name)
@@ -39,7 +39,7 @@ def load_reward(name: str | None = None, scorer: str | None = None) -> Reward:
 
 
 def check_prompts(scorer: str | None, settings: ReadSettings, trained: Trained) -> None:
-    """Raise `SettingsError` where `boxed_match` is to reward answers that no prompt wants in a box."""
+    """Raise `SettingsError` if the scorer is `boxed_match` and no prompt asks for a boxed answer."""
     prompts = chosen_workflow(settings, trained)[1].prompts
     if scorer == "boxed_match" and "boxed" not in prompts.answer:
         raise SettingsError(
@@ -49,10 +49,10 @@ def check_prompts(scorer: str | None, settings: ReadSettings, trained: Trained) 
 
 
 def exact_reward(example: Example, trajectory: Trajectory) -> float:
-    """1 for the answer and nothing beside it, so that a list of guesses is worth nothing.
+    """1 for the answer and nothing else, so that a list of guesses earns nothing.
 
-    Where several values are asked for, the F1 of their words, which falls with each that is missing or wrong.
-    A task with an F measure of its own keeps it. Where the document lacks the answer, 1 for saying so.
+    If several values are asked for, the F1 of their words, which falls with each that is missing or wrong.
+    A task with its own F measure keeps it. If the document lacks the answer, 1 for saying so.
     """
     task = TASKS.get(example.task)
     if set(example.answers) <= set(ABSENT_ANSWERS):
@@ -67,7 +67,7 @@ def exact_reward(example: Example, trajectory: Trajectory) -> float:
 def overlong_penalty(completion_tokens: int, limit_tokens: int, buffer_tokens: int) -> float:
     """DAPO's soft punishment for a completion near its limit: 0 up to the buffer, -1 at the limit.
 
-    Between, it falls evenly over the last `buffer_tokens` (arXiv 2503.14476, section 3.4), or over all
+    In between, it falls linearly over the last `buffer_tokens` (arXiv 2503.14476, section 3.4), or over all
     tokens if the limit is below that.
     """
     if buffer_tokens <= 0:
@@ -80,7 +80,7 @@ def overlong_penalty(completion_tokens: int, limit_tokens: int, buffer_tokens: i
 def load_function(name: str) -> Callable[..., Any]:
     """The function that `module:function` or `file.py:function` names.
 
-    Raises `SettingsError` if there is no such function, with the error of a module that fails to load.
+    Raises `SettingsError` if there is no such function, or if its module fails to load.
     """
     place, _, function = name.rpartition(":")
     if not place or not function:

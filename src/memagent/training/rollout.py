@@ -1,8 +1,8 @@
-"""Attempts at examples: the package's own read, with an engine that keeps what was sampled.
+"""Attempts at examples: ordinary reads, with an engine that records what was sampled.
 
-The conversations of an attempt are its trajectory, the reward comes from its answer alone. What the policy
-does wrong, an empty answer for instance, is an attempt with reward 0 that is trained on like any other; what
-goes wrong with the engine ends the run.
+The conversations of an attempt form its trajectory. The reward comes from the answer, less a penalty for
+overlong replies if there is one. An attempt that the policy fails, with an empty answer for instance, earns
+0 and is trained on like any other. A failure of the engine ends the run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """How attempts are made and rewarded. `settings` are those of every read, temperature included.
+    """How attempts are made and rewarded. `settings` apply to every read, temperature included.
 
     An attempt runs within `caller()`, which tells an engine that decodes in batches how many calls to expect.
     `traces` is a folder for the journals of attempts that have a seed.
@@ -51,16 +51,17 @@ class Rollout:
     traces: Path | None = None
 
     async def groups(self, examples: Sequence[Example], seeds: Sequence[str]) -> list[Group | None]:
-        """All attempts at all examples, side by side; None for an example that cannot be read.
+        """Make all attempts at all examples concurrently; None for an example that cannot be read.
 
-        A seed names the randomness of its example's group. Raises `EngineError` if the engine fails for good.
+        A seed determines the randomness of its example's group. Raises `EngineError` if the engine
+        fails for good.
         """
         pairs = [(example, f"{seed}/{number}") for example, seed in zip(examples, seeds, strict=True)
                  for number in range(self.attempts)]  # fmt: skip
         try:
             async with asyncio.TaskGroup() as tasks:
                 running = [tasks.create_task(self.attempt_if_readable(*pair)) for pair in pairs]
-        except ExceptionGroup as failures:  # the first of them says enough
+        except ExceptionGroup as failures:  # the first one is enough
             raise failures.exceptions[0] from None
         size = self.attempts
         made = [[it for task in running[start : start + size] if (it := task.result())]
@@ -69,7 +70,7 @@ class Rollout:
                 for example, them in zip(examples, made, strict=True)]  # fmt: skip
 
     async def attempt_if_readable(self, example: Example, seed: str | None = None) -> Trajectory | None:
-        """`attempt`, or None and a warning where the problem is too long or the document has no text."""
+        """Like `attempt`, but None and a warning if the problem is too long or the document has no text."""
         try:
             return await self.attempt(example, seed)
         except (ProblemTooLongError, DocumentError) as error:
@@ -78,7 +79,7 @@ class Rollout:
             return None
 
     async def attempt(self, example: Example, seed: str | None = None) -> Trajectory:
-        """One attempt at an example, with its reward; without a `seed` each call has that of the settings.
+        """Make and reward one attempt at an example; without a `seed`, each call uses that of the settings.
 
         Raises `EngineError` if the engine fails for good, `SettingsError` or `DocumentError` for an example
         that cannot be read.
@@ -101,7 +102,7 @@ class Rollout:
         return replace(trajectory, reward=self._reward(example, trajectory, reading))
 
     def _trace(self, seed: str | None) -> Path | None:
-        """Where an attempt's journal goes; one of a run that was cut off makes room for it."""
+        """The path of an attempt's journal. One that an interrupted run left there is deleted."""
         if self.traces is None or seed is None:
             return None
         path = self.traces / f"{seed.replace('/', '-')}.jsonl"
@@ -109,7 +110,7 @@ class Rollout:
         return path
 
     def _reward(self, example: Example, trajectory: Trajectory, reading: Read) -> float:
-        """The reward of the answer, 0 without one, less the penalty for the longest reply."""
+        """The reward of the answer (0 without one), less the largest penalty of any reply."""
         reward = 0.0 if trajectory.error else float(self.reward(example, trajectory))
         limits = {"update": reading.budgets.memory_tokens, "answer": reading.budgets.answer_tokens}
         return reward + min(
@@ -122,12 +123,12 @@ class Rollout:
 
 
 def _is_first(seed: str | None) -> bool:
-    """Whether a seed is that of the first attempt at an example: one warning is enough."""
+    """Whether a seed is that of an example's first attempt, the only one that warns."""
     return seed is None or seed.endswith("/0")
 
 
 class _Recorder:
-    """An engine in front of another: gives each call a seed of its own, and keeps what came back."""
+    """Wraps an engine: gives each call its own seed and records the replies."""
 
     def __init__(self, engine: Engine, seed: str | None) -> None:
         self.model = engine.model
@@ -137,7 +138,7 @@ class _Recorder:
         self._calls: list[tuple[tuple[Message, ...], Completion]] = []
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        """As the engine behind does it. One seed for all calls would give them the same random numbers."""
+        """Complete by the wrapped engine. One seed for all calls would give them the same random numbers."""
         if self._seed is not None:
             seed = random.Random(f"{self._seed}/{self._begun}").getrandbits(31)
             sampling = replace(sampling, seed=seed)
@@ -147,7 +148,7 @@ class _Recorder:
         return completion
 
     def rest(self, conversations: Sequence[Conversation]) -> list[Conversation]:
-        """What was sampled beyond the conversations that came out of the read: an answer it refused."""
+        """What was sampled beyond the conversations that the read yielded: an answer it rejected."""
         memory = conversations[-1].memory if conversations else ""
         return [
             Conversation("answer", None, messages, completion, memory)
@@ -155,4 +156,4 @@ class _Recorder:
         ]
 
     async def aclose(self) -> None:
-        """The engine behind stays open."""
+        """Leave the wrapped engine open."""

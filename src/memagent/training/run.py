@@ -19,7 +19,7 @@ from memagent.types import Engine
 
 
 class TrainingObserver(Protocol):
-    """Told how a run progresses."""
+    """Is told how a run progresses."""
 
     def begin(self, first_step: int, steps: int, stage: str = "training") -> None:
         """A stage of `steps` steps begins, or continues, at `first_step`."""
@@ -40,7 +40,7 @@ class TrainingPosition:
 
 @dataclass(kw_only=True)
 class RunState:
-    """What a run's stages share. `optimizer` is a checkpoint's, until a learner continues with it."""
+    """What a run's stages share. `optimizer` is a checkpoint's state, until a learner takes it over."""
 
     settings: TrainingSettings
     folder: Path
@@ -62,7 +62,7 @@ class RunState:
         return learner
 
     def means(self, sums: Sums) -> dict[str, float]:
-        """A step's sums over tokens, from all processes, as means."""
+        """The means of a step, from its sums over the tokens of all processes."""
         return update_means(self.ranks.gather([dict(sums)]))
 
     def report(self, stage: str, step: int, values: Mapping[str, float]) -> None:

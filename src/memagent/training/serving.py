@@ -1,7 +1,7 @@
-"""Another process generates: an OpenAI-compatible server that gets the policy's weights before each step.
+"""Generation by another process: an OpenAI-compatible server that gets the weights before each step.
 
-vLLM takes a LoRA at run time (start it with `--enable-lora` and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True),
-SGLang weights from a folder. Both read the run's folder, so it must be one that the server sees too.
+vLLM loads a LoRA at run time (start it with `--enable-lora` and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True);
+SGLang loads weights from a folder. Both read the run's folder, so the server must have access to it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TIMEOUT_SECONDS = 600.0
 
 
 class Server:
-    """The engine of a serving process, and the way its weights are brought up to date."""
+    """The engine of a serving process, and how its weights are updated."""
 
     def __init__(self, engine: OpenAIEngine, settings: TrainingSettings, run: Path) -> None:
         self.engine = engine
@@ -32,9 +32,9 @@ class Server:
         self._folder = (run / "served").resolve()
 
     async def push(self, policy: Policy, step: int, main: bool = True) -> None:
-        """Have the server use the policy as it is now; of several processes the `main` one gives it.
+        """Make the server use the current policy; of several processes, only the `main` one sends it.
 
-        Raises `EngineError` if the server does not take it.
+        Raises `EngineError` if the server does not accept it.
         """
         old, name = self.engine.model.name, f"policy-{step:06d}"
         if self._push == "vllm-lora":
@@ -42,7 +42,7 @@ class Server:
         if self._push == "none" or not main:
             return
         place = self._folder / name
-        shutil.rmtree(place, ignore_errors=True)  # of a run that was cut off
+        shutil.rmtree(place, ignore_errors=True)  # left by an interrupted run
         if self._push == "vllm-lora":
             export_policy(policy.model, policy.tokenizer, "adapter", place)
             await self._load(name, place)
@@ -56,14 +56,14 @@ class Server:
                 shutil.rmtree(other)
 
     async def aclose(self) -> None:
-        """Close the connections; the server goes on."""
+        """Close the connections; the server keeps running."""
         await self.engine.aclose()
 
     async def _load(self, name: str, place: Path) -> None:
         body = {"lora_name": name, "lora_path": str(place)}
         try:
             await self.engine.post("load_lora_adapter", body, _TIMEOUT_SECONDS)
-        except EngineError:  # a run that was cut off may have left one of this name
+        except EngineError:  # an interrupted run may have left one of this name
             with suppress(EngineError):
                 await self.engine.post("unload_lora_adapter", {"lora_name": name}, _TIMEOUT_SECONDS)
             await self._post("load_lora_adapter", body)
@@ -86,7 +86,7 @@ async def open_server(settings: TrainingSettings, policy: Policy, run: Path) -> 
     wanted = settings.rollout
     if wanted.push == "vllm-lora" and not policy.has_adapter:
         raise SettingsError(
-            "rollout.push vllm-lora pushes a LoRA alone: set policy.lora_rank, or another rollout.push"
+            "rollout.push vllm-lora can push only a LoRA: set policy.lora_rank, or another rollout.push"
         )
     connection = Connection(
         base_url=wanted.server,

@@ -1,7 +1,7 @@
 """A training run's settings: one TOML file with a table for each part; unknown names are errors.
 
-Paths in the file are relative to it. Defaults are the paper's where it has a figure (arXiv 2507.02259,
-section 4.1 and appendix); clips and dropped groups are DAPO's (arXiv 2503.14476): see docs/training.md.
+Paths in the file are relative to it. Defaults are the paper's where it gives one (arXiv 2507.02259,
+section 4.1 and appendix); clipping and dropped groups are DAPO's (arXiv 2503.14476): see docs/training.md.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class PolicySettings(StrictModel):
-    """The model that is trained.
+    """The model to train.
 
     `model` is a Hugging Face folder or id, or a .gguf file; without it, the embedded model's weights. With
-    `random_weights` only its configuration is used, and `prepare` names a function that is given the model
-    with its random weights before anything is learned. `adapter` is a PEFT folder or a GGUF adapter to
+    `random_weights` only its configuration is used, and `prepare` names a function that is called with the
+    randomly initialised model before training. `adapter` is a PEFT folder or a GGUF adapter to
     continue from. `lora_rank` 0 trains all weights; `lora_targets` are PEFT's target modules, "all-linear" or
     names. `dtype` "auto" is bfloat16 on a GPU and float32 elsewhere.
     """
@@ -54,11 +54,11 @@ class PolicySettings(StrictModel):
 
 
 class DataSettings(StrictModel):
-    """What is read in training.
+    """The training data.
 
     `examples` are JSONL files as `memagent data` writes them, and functions (`module:function` or
-    `file.py:function`) from a number, 0 and up, to an `Example`. They take turns. `reward` names a function
-    of an example and a trajectory, `scorer` a scorer; without both, exact answers are rewarded.
+    `file.py:function`) from a number, 0 and up, to an `Example`. The sources take turns. `reward` names a
+    function of an example and a trajectory, `scorer` a scorer; without either, exact answers are rewarded.
     """
 
     examples: Names = ()
@@ -67,13 +67,13 @@ class DataSettings(StrictModel):
 
 
 class RolloutSettings(StrictModel):
-    """How attempts are made: `groups` examples a step, `attempts` at each (the paper's G).
+    """How attempts are made: `groups` examples per step, `attempts` at each (the paper's G).
 
-    Groups whose rewards are all equal are dropped, and others are drawn in their place, up to `refills` times
-    (DAPO's dynamic sampling); with 0 refills all groups are kept. `rows` bounds the conversations that are
-    decoded together. With `server`, an OpenAI-compatible URL, another process generates; `push` says how it
-    gets the new weights before each step, and `served_model` what it calls the model at first. `traces` is a
-    folder for the journals of all attempts.
+    Groups whose rewards are all equal are dropped and replaced, up to `refills` times (DAPO's dynamic
+    sampling); with 0 refills, all groups are kept. `rows` bounds the conversations decoded together. With
+    `server`, an OpenAI-compatible URL, another process generates; `push` says how it gets the new weights
+    before each step, and `served_model` is its initial name for the model. `traces` is a folder for the
+    journals of all attempts.
     """
 
     groups: Positive = 16
@@ -92,8 +92,8 @@ class LossSettings(StrictModel):
     """The objective. `clip_low` and `clip_high` bound the ratio, `dual_clip` the loss where A < 0.
 
     `kl_weight` is beta. `overlong_tokens` is the length of the buffer before a completion's limit in which
-    the reward falls (0: off). With `credit` "answer" only an attempt's last conversation is trained, as a
-    trainer of single conversations would do it, for comparison.
+    the reward falls (0: off). For comparison, `credit` "answer" trains on an attempt's last conversation
+    only, as a trainer of single conversations would.
     """
 
     clip_low: Annotated[float, Field(ge=0, lt=1)] = 0.2
@@ -106,11 +106,11 @@ class LossSettings(StrictModel):
 
 
 class OptimizerSettings(StrictModel):
-    """AdamW, constant after a linear warm-up of `warmup_steps` batches of rollouts.
+    """AdamW, with a constant rate after a linear warm-up of `warmup_steps` batches of rollouts.
 
-    `updates` is the number of optimizer steps for each batch. `batch_tokens` bounds the tokens of a
+    `updates` is the number of optimizer steps per batch. `batch_tokens` bounds the tokens of a
     micro-batch, which changes memory and speed, not the gradient. `layout` is how its sequences are laid out:
-    "shared" computes a common beginning once, "packed" pads nothing, "padded" works with any attention.
+    "shared" computes a common prefix once, "packed" avoids padding, "padded" works with any attention.
     """
 
     learning_rate: Rate = 1e-6
@@ -139,9 +139,9 @@ class StageSettings(StrictModel):
 class CopyingSettings(StageSettings):
     """Next-token prediction before the warm start, for models that start from random weights.
 
-    A share of `random` of the sequences is random and ends with a copy of what stands before. They have up to
-    96 tokens in the first third of the steps, and up to `random_tokens` in the others. The other sequences
-    are the warm start's conversations, all of whose tokens count.
+    A share `random` of the sequences is random and ends with a copy of an earlier part. They have up to 96
+    tokens in the first third of the steps, and up to `random_tokens` in the others. The other sequences are
+    the warm start's conversations, with a loss on every token.
     """
 
     sequences: Positive = 32
@@ -153,14 +153,13 @@ class CopyingSettings(StageSettings):
 class WarmStartSettings(StageSettings):
     """Imitation before reinforcement. `trajectories` is a file of `memagent train collect`, or "oracle".
 
-    "oracle" writes the trajectories from the solutions of `count` examples, those of `[data]` if none are
-    named in `examples`; a function
-    (`file.py:function`) from an example to a `Trajectory` does as well. For a share `mistakes` of the chunks
-    without evidence the oracle notes something anyway. That note is not imitated, but how the oracle
-    continues from it is, so that the model learns to drop what it should not have noted.
+    "oracle" writes the trajectories from the solutions of `count` examples: `examples`, or else those of
+    `[data]`. A function (`file.py:function`) from an example to a `Trajectory` works too. In a share
+    `mistakes` of the chunks without evidence, the oracle notes something anyway. That note is not imitated,
+    but what the oracle does next is, so that the model learns to drop what it should not have noted.
 
-    Each step draws `sequences`, up to `neighbours` at a time whose prompts begin alike: where several
-    questions are asked of one document, layout "shared" then computes a chunk once for them.
+    Each step draws `sequences`, up to `neighbours` at a time with a common prompt prefix: if several
+    questions are asked about one document, layout "shared" then computes a chunk once for all of them.
     """
 
     trajectories: str = "oracle"
@@ -171,9 +170,9 @@ class WarmStartSettings(StageSettings):
 
 
 class EvaluationSettings(StrictModel):
-    """Held-out evaluation every `every` steps (0: never) on the first `count` of `examples`, greedy.
+    """Held-out evaluation every `every` steps (0: never) on the first `count` of `examples`, read greedily.
 
-    `examples` is as in `[data]`; `before` is whether the untrained policy is evaluated as well.
+    `examples` is as in `[data]`; `before` says whether to evaluate the untrained policy too.
     """
 
     every: Count = 0
@@ -189,10 +188,11 @@ class EvaluationSettings(StrictModel):
 
 
 class TrainingSettings(StrictModel):
-    """Everything that decides a run. `read` is how documents are read, as in `memagent ask`.
+    """All settings of a run. `read` is how documents are read, as in `memagent ask`.
 
-    Of `engine`, training uses the window, and `memagent train collect` all of it. A checkpoint is written
-    every `checkpoint_every` steps and after the last; the newest `keep` stay.
+    Of `engine`, training uses the window and, with `rollout.server`, the key, the timeout and the retries;
+    `memagent train collect` uses all of it. A checkpoint is written every `checkpoint_every` steps and after
+    the last; the newest `keep` are kept.
     """
 
     steps: Count = 100
@@ -211,12 +211,12 @@ class TrainingSettings(StrictModel):
     evaluation: EvaluationSettings = EvaluationSettings()
 
     def recorded(self) -> dict[str, Any]:
-        """The settings as they are kept with a run, without the endpoint's key."""
+        """The settings as recorded with a run, without the endpoint's key."""
         return self.model_dump(mode="json", exclude={"engine": {"api_key"}})
 
 
 def load_training(path: str | Path, overrides: Mapping[str, Any] | None = None) -> TrainingSettings:
-    """The settings of a TOML file, with the values of `overrides`, tables like its own, put over them.
+    """The settings of a TOML file, overridden by the values in `overrides`, which is nested like the file.
 
     Raises `SettingsError` naming the file and everything that is wrong in it.
     """
@@ -231,7 +231,7 @@ def restored(record: Mapping[str, Any], place: str) -> TrainingSettings:
 
 
 def _located(settings: TrainingSettings, folder: Path) -> TrainingSettings:
-    """The settings with the files that they name found from here; what is not a file stays as it is."""
+    """The settings with file names resolved against `folder`; names of no existing file stay unchanged."""
 
     def found(name: str) -> str:
         file, colon, _ = name.partition(".py:")

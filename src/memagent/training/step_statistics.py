@@ -1,4 +1,4 @@
-"""What the attempts of a step came to, in numbers for its line of metrics."""
+"""Statistics of a step's attempts, for its line of metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from memagent.types import Group
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupCounts:
-    """Counts over the conversations of one group; `position` is where its example stands in the data."""
+    """Counts over the conversations of one group; `position` is its example's position in the data."""
 
     position: int
     rewards: tuple[float, ...]
@@ -68,7 +68,7 @@ def count_group(group: Group, position: int) -> GroupCounts:
 
 
 def totals(counts: Sequence[GroupCounts], rounds: int, skipped: int, drop_equal: bool) -> dict[str, float]:
-    """The numbers of a step, over all its groups, those that were dropped included."""
+    """The metrics of a step, over all its groups, including those that were dropped."""
     rewards = [reward for it in counts for reward in it.rewards]
     names = [item.name for item in fields(GroupCounts) if item.name not in ("position", "rewards")]
     sums = {name: sum(getattr(it, name) for it in counts) for name in names}
@@ -93,7 +93,7 @@ def totals(counts: Sequence[GroupCounts], rounds: int, skipped: int, drop_equal:
 
 
 def update_means(everywhere: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The learner's sums of a step, one mapping for each process, as means over all tokens and updates."""
+    """The means over all tokens and updates of a step, from the learner's sums in each process."""
     tokens, computed = (sum(it.get(name, 0.0) for it in everywhere) for name in ("tokens", "sequence_tokens"))
     first = everywhere[0]
     updates, seconds = max(first.get("steps", 0.0), 1.0), first.get("seconds", 0.0)
@@ -119,7 +119,7 @@ def kept(counts: Iterable[GroupCounts], drop_equal: bool) -> list[int]:
 
 
 def used_mib() -> float:
-    """The most memory used so far: the GPU's where there is one, else this process's, in MiB."""
+    """The peak memory so far, in MiB: the GPU's if there is one, else this process's."""
     if torch.cuda.is_available():
         return float(torch.cuda.max_memory_allocated()) / 2**20
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

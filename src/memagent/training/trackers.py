@@ -1,6 +1,6 @@
-"""Metrics shown elsewhere as well: TensorBoard and W&B, each if it is installed.
+"""Metrics in TensorBoard and W&B, each if it is installed.
 
-A tracker is a convenience: without it, or when it fails, training continues.
+A tracker is a convenience: if it is missing or fails, training continues.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Tracker:
 
 
 class Trackers:
-    """The trackers that a run uses. `kept` are the rows of a run that is resumed."""
+    """The trackers of a run. `kept` are the rows of a resumed run."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Trackers:
                 tracker.write(stage, step, values)
 
     def close(self) -> None:
-        """Let them write what they still hold."""
+        """Flush and close the trackers."""
         for name, tracker in list(self._used.items()):
             with self._guarded(name):
                 tracker.close()
@@ -62,20 +62,20 @@ class Trackers:
 
     @contextmanager
     def _guarded(self, name: str) -> Iterator[None]:
-        """Nothing that goes wrong here ends a training run."""
+        """Turn off a tracker that fails, instead of ending the training run."""
         try:
             yield
         except ModuleNotFoundError:
             self._used.pop(name, None)
-        except Exception as error:  # noqa: BLE001 - the boundary: these packages raise whatever they like
+        except Exception as error:  # noqa: BLE001 - the boundary: these packages may raise anything
             self._used.pop(name, None)
             _log.warning("%s is turned off: %s: %s", name, type(error).__name__, error)
 
 
 def _tensorboard(folder: Path, kept: Iterable[StageRow]) -> _Tracker:
-    """Event files, rewritten from the rows that are kept, so that a resumed run has no step twice.
+    """Event files, rewritten from the kept rows, so that a resumed run has no step twice.
 
-    Made with TensorBoard's own writer: torch's is the same one behind an import of torch.
+    Uses TensorBoard's own writer: torch's is the same, but imports torch.
     """
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
@@ -100,9 +100,9 @@ def _tensorboard(folder: Path, kept: Iterable[StageRow]) -> _Tracker:
 
 
 def _wandb(folder: Path, settings: Mapping[str, Any]) -> _Tracker:
-    """A run under an id of its own, offline unless there is a key. W&B's own variables are obeyed.
+    """A run with its own id, offline unless WANDB_API_KEY or WANDB_MODE is set.
 
-    Each stage has its own axis of steps, on which a step that is taken again replaces the first one.
+    Each stage has its own step axis, on which a repeated step replaces the first one.
     """
     import wandb
 

@@ -330,7 +330,7 @@ def test_a_prompt_of_another_read_is_refused() -> None:
     with pytest.raises(EngineError, match="did not write the memory"):
         asyncio.run(oracle.complete(system, Sampling(9)))
     other = oracle.prompts.for_update(whole.problem, "Something else.", "")
-    with pytest.raises(EngineError, match="not of the document"):
+    with pytest.raises(EngineError, match="not in the document"):
         asyncio.run(oracle.complete(other, Sampling(9)))
 
 

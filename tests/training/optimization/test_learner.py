@@ -351,7 +351,7 @@ def test_a_state_taken_up_goes_on_as_if_nothing_had_been() -> None:
 
 
 def test_weights_of_another_policy_are_refused() -> None:
-    with pytest.raises(TrainingError, match="of another policy"):
+    with pytest.raises(TrainingError, match="for another policy"):
         with_adapter().load_weights(policy().weights())
 
 

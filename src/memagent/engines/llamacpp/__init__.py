@@ -1,1 +1,1 @@
-"""A GGUF model in this process, by llama.cpp."""
+"""Run a GGUF model in this process, with llama.cpp."""

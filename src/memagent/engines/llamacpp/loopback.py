@@ -1,6 +1,6 @@
-"""What llama.cpp's server in this process is asked beside chat completions.
+"""Requests to llama.cpp's server in this process other than chat completions.
 
-It counts tokens, and it keeps the beginning of the prompts, which most of a read's have in common.
+It counts tokens, and caches the beginning that most prompts of a read share.
 """
 
 from __future__ import annotations
@@ -18,45 +18,45 @@ from memagent.types import Message
 
 
 class Loopback:
-    """The server's own calls, over one connection that threads take in turn."""
+    """Calls to the server's own API, over one connection that threads take turns to use."""
 
     def __init__(self, address: str, key: str) -> None:
         self._connection = http.client.HTTPConnection(urlsplit(address).netloc)
         self._headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
         self._lock = threading.Lock()
         self._closed = False
-        self._last: list[int] | None = None  # the prompt that the cache holds, where that is known
+        self._last: list[int] | None = None  # the prompt that the cache holds, if known
 
     def count(self, text: str) -> int:
-        """Tokens of a text, none of it taken as a special token. Raises `EngineError`."""
+        """Count the tokens of a text, taking special tokens in it as plain text. Raises `EngineError`."""
         whole = text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be sent
         return len(self._tokens({"content": whole, "add_special": False, "parse_special": False}))
 
     def wait_until_it_works(self) -> None:
-        """Return once its loop has begun, later than it begins to reply. Raises `EngineError`."""
+        """Wait until the server's loop has begun, some time after its first replies. Raises `EngineError`."""
         self._post("/completion", {"prompt": "a", "n_predict": 0, "cache_prompt": False})
 
     def keep_beginning(self, messages: Sequence[Message], batch_tokens: int) -> None:
-        """Leave in the cache the whole batches that this prompt begins with, and nothing more of it.
+        """Leave in the cache the whole batches that this prompt shares with the last, at least its first.
 
-        To be called before each completion that uses the cache, by a server with one slot. llama.cpp computes
-        a prompt batch by batch, so one whose first batches are there already gets the very numbers that it
-        gets from an empty cache. Whatever else it has in common with the prompt before it would shift the
-        batches behind it, and with them the rounding. Raises `EngineError`.
+        Call it before each completion that uses the cache, for a server with one slot. llama.cpp computes a
+        prompt batch by batch, so a prompt whose first batches are cached gets exactly the numbers that it
+        would get from an empty cache. Reusing anything more would shift the later batches, and with them the
+        rounding. Raises `EngineError`.
         """
         prompt = self._post("/apply-template", {"messages": [asdict(message) for message in messages]})
         ids = self._tokens({"content": prompt["prompt"], "add_special": True, "parse_special": True})
         known, last = self._last is not None, self._last or []
         same = next((n for n, (old, new) in enumerate(zip(last, ids)) if old != new), None)  # noqa: B905
         common = min(len(last), len(ids)) if same is None else same
-        # The first batch, which is that of the instructions, is worth keeping for the next prompts.
+        # The first batch holds the instructions, so it is worth caching for the next prompts.
         kept = max(min(common, len(ids) - 1) // batch_tokens, len(ids) > batch_tokens) * batch_tokens
         self._last = ids
-        another = int(ids[kept] == 0)  # here the common beginning ends
+        another = int(ids[kept] == 0)  # differs from the prompt, which ends the shared beginning here
         self._post("/completion", {"prompt": [*ids[:kept], another], "n_predict": 0, "cache_prompt": known})
 
     def forget(self) -> None:
-        """The cache holds something else by now, which the next prompt is not to build on."""
+        """Note that the cache now holds something else, which the next prompt must not build on."""
         self._last = None
 
     def close(self) -> None:
@@ -76,7 +76,7 @@ class Loopback:
             try:
                 try:
                     return self._reply(path, json.dumps(body))
-                except (http.client.HTTPException, OSError):  # the server ends connections idle for 5 s
+                except (http.client.HTTPException, OSError):  # the server closes connections idle for 5 s
                     self._connection.close()
                     return self._reply(path, json.dumps(body))
             except (http.client.HTTPException, OSError) as error:

@@ -1,1 +1,1 @@
-"""A Hugging Face model in this process, by torch."""
+"""Run a Hugging Face model in this process, with torch."""

@@ -1,7 +1,7 @@
-"""A key-value cache with room for what is still to be sampled: a step writes its tokens in place.
+"""A key-value cache with room for the tokens still to be sampled, so that each step writes in place.
 
-transformers' own layers grow by concatenation, which copies all that was read at each token. Left out: layers
-of other kinds (sliding windows, states), which stay as they are.
+transformers' own layers grow by concatenation, which copies the whole cache at each token. Layers of other
+kinds (sliding windows, states) stay as they are.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from transformers.cache_utils import DynamicLayer
 
 
 def make_room(cache: Cache, rows: torch.Tensor, tokens: int) -> None:
-    """Give each place i a copy of the cache's row `rows[i]`, with room for so many more tokens."""
+    """Make row i of the cache a copy of its row `rows[i]`, with room for `tokens` more tokens."""
     for place, layer in enumerate(cache.layers):
         if type(layer) is DynamicLayer and layer.keys is not None and layer.values is not None:
             filled = layer.keys.shape[2]
@@ -30,12 +30,12 @@ def make_room(cache: Cache, rows: torch.Tensor, tokens: int) -> None:
 
 
 def has_room(cache: Cache) -> bool:
-    """Whether rows may join, and tokens be taken back: not where layers keep states."""
+    """Whether rows can join and tokens can be taken back: not if layers keep states."""
     return all(isinstance(layer, _RoomyLayer) for layer in cache.layers)
 
 
 def take_back(cache: Cache, tokens: int) -> None:
-    """Forget the last so many tokens of each row. Raises `TypeError` for layers without room."""
+    """Drop the last `tokens` tokens of each row. Raises `TypeError` for layers without room."""
     for layer in cache.layers:
         if not isinstance(layer, _RoomyLayer):
             raise TypeError(f"{type(layer).__name__} cannot take tokens back")
@@ -43,7 +43,7 @@ def take_back(cache: Cache, tokens: int) -> None:
 
 
 def put_behind(cache: Cache, tokens: int) -> None:
-    """Put so many tokens behind those of each row, for a mask to hide. Raises `TypeError` without room."""
+    """Append `tokens` padding tokens to each row, for a mask to hide. Raises `TypeError` without room."""
     for layer in cache.layers:
         if not isinstance(layer, _RoomyLayer):
             raise TypeError(f"{type(layer).__name__} takes no padding")
@@ -51,9 +51,10 @@ def put_behind(cache: Cache, tokens: int) -> None:
 
 
 def join(cache: Cache, filled: int, other: Cache, others_filled: int, tokens: int) -> None:
-    """Put the rows of `other` below those of `cache`, all ending in one place, with room for `tokens` more.
+    """Append the rows of `other` to `cache`, all aligned at their ends, with room for `tokens` more tokens.
 
-    Of each, so many of the last tokens are kept as are `filled`. Raises `TypeError` for other layers.
+    The last `filled` tokens of `cache` and `others_filled` of `other` are kept. Raises `TypeError` for layers
+    without room.
     """
     for place, (layer, added) in enumerate(zip(cache.layers, other.layers, strict=True)):
         if not (isinstance(layer, _RoomyLayer) and isinstance(added, _RoomyLayer)):
@@ -80,10 +81,10 @@ class _RoomyLayer(DynamicLayer):  # type: ignore[misc, no-untyped-call, unused-i
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write the new tokens behind those that are there."""
+        """Write the new tokens after the existing ones."""
         rows, start = len(key_states), self.get_seq_length()
         stop = start + key_states.shape[2]
-        if stop > self._all_keys.shape[2]:  # guesses that did not come true have taken some of the room
+        if stop > self._all_keys.shape[2]:  # wrong guesses have used up some of the room
             self._all_keys, self._all_values = (
                 _with_room([part], stop - start + start // 2) for part in (self.keys, self.values)
             )
@@ -92,7 +93,7 @@ class _RoomyLayer(DynamicLayer):  # type: ignore[misc, no-untyped-call, unused-i
         return self._show(rows, stop)
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
-        """Put row `beam_idx[i]` at place i, for no more rows than there are; one that stays costs nothing."""
+        """Move row `beam_idx[i]` to place i, without adding rows; a row that stays costs nothing."""
         moved = (beam_idx != torch.arange(len(beam_idx), device=beam_idx.device)).nonzero()[:, 0]
         tokens = self.get_seq_length()
         for part in (self._all_keys, self._all_values):
@@ -100,7 +101,7 @@ class _RoomyLayer(DynamicLayer):  # type: ignore[misc, no-untyped-call, unused-i
         self._show(len(beam_idx), tokens)
 
     def take_back(self, tokens: int) -> None:
-        """Forget the last so many tokens of each row."""
+        """Drop the last `tokens` tokens of each row."""
         self._show(len(self.keys), self.get_seq_length() - tokens)
 
     def _show(self, rows: int, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -110,9 +111,9 @@ class _RoomyLayer(DynamicLayer):  # type: ignore[misc, no-untyped-call, unused-i
 
 
 def _with_room(parts: Sequence[torch.Tensor], tokens: int) -> torch.Tensor:
-    """The rows of all parts, ending in one place, with room for so many tokens behind it.
+    """The rows of all parts, aligned at their ends, with room for `tokens` tokens after them.
 
-    Before shorter ones are zeros, since a mask does not hide what is not a number.
+    Shorter rows are padded in front with zeros, since a mask does not hide NaN.
     """
     _, heads, _, size = parts[0].shape
     filled = max(part.shape[2] for part in parts)

@@ -1,7 +1,7 @@
-"""The calls of an engine that decodes in batches: those that wait, and those of the batch that runs.
+"""The waiting and the running calls of an engine that decodes in batches.
 
-A batch is decoded in a thread, which lets calls go as they end and takes in others. Announced callers have
-batches of their own: each of their batches is the same every time.
+A thread decodes the batch: calls leave it as they end, and others join. No call joins the batches of
+announced callers, which are the same every time.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from memagent.engines.torch.decoding import DecodingRow
 from memagent.errors import EngineError
 
 _SHORT_PROMPT_TOKENS = 512
-_LEAST_JOINING = 0.25  # of those that are in the batch: to read a prompt holds them up
+_LEAST_JOINING = 0.25  # as a share of the batch, which waits while new prompts are read
 
 
 class Calls:
-    """What waits and what runs, of which at most `most_rows` together."""
+    """The waiting and the running calls; at most `most_rows` run at once."""
 
     def __init__(self, most_rows: int) -> None:
         self._most_rows = most_rows
@@ -27,32 +27,32 @@ class Calls:
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """The number of waiting calls."""
         return len(self._waiting)
 
     @property
     def running(self) -> Sequence[DecodingRow]:
-        """The rows of the batch, ended ones among them."""
+        """The rows of the batch, including those that have ended."""
         return self._running
 
     def add(self, row: DecodingRow) -> None:
-        """Have a call wait."""
+        """Queue a call."""
         with self._lock:
             self._waiting.append(row)
 
     def begin(self) -> bool:
-        """Make the next batch of those that wait; False if nobody does."""
+        """Make the next batch from the waiting calls; False if there are none."""
         with self._lock:
             self._running, self._waiting = next_batch(self._waiting, self._most_rows)
         return bool(self._running)
 
     def leave(self, rows: Sequence[DecodingRow]) -> None:
-        """Rows of the batch have ended. Called in its thread."""
+        """Hand over rows of the batch that have ended. Called in the batch's thread."""
         if rows:
             rows[0].finished.get_loop().call_soon_threadsafe(finish, rows)
 
     def join(self, live: int) -> Sequence[DecodingRow]:
-        """The waiting rows that join the batch, of which so many are left. Called in its thread."""
+        """Let waiting rows join the batch, which has `live` rows left. Called in the batch's thread."""
         with self._lock:
             room = self._most_rows - live
             if room < 1 or len(self._waiting) < _LEAST_JOINING * live:
@@ -69,9 +69,9 @@ class Calls:
 
 
 def next_batch(waiting: Sequence[DecodingRow], most_rows: int) -> tuple[list[DecodingRow], list[DecodingRow]]:
-    """The call that waits longest with those of about its length, and the rest; no cancelled ones.
+    """The call that has waited longest with others of about its length, and the rest; no cancelled ones.
 
-    Rows are padded to the longest prompt of their batch, so that a far shorter one would cost as much.
+    Rows are padded to the longest prompt of their batch, so a far shorter one would cost as much.
     """
     rows = [row for row in waiting if not row.finished.done()]
     lengths = [sorted((len(row.prompt_ids), len(rows[0].prompt_ids))) for row in rows]
@@ -82,14 +82,14 @@ def next_batch(waiting: Sequence[DecodingRow], most_rows: int) -> tuple[list[Dec
 
 
 def finish(rows: Iterable[DecodingRow]) -> None:
-    """Hand the rows to those that wait for them."""
+    """Hand the rows to their callers."""
     for row in rows:
         if not row.finished.done():
             row.finished.set_result(None)
 
 
 def fail(rows: Iterable[DecodingRow], reason: str, cause: BaseException | None = None) -> None:
-    """Have those that wait for the rows raise `EngineError`."""
+    """Raise `EngineError` in the rows' callers."""
     for row in rows:
         if not row.finished.done():
             failure = EngineError(reason)

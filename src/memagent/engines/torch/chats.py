@@ -1,7 +1,7 @@
-"""Token ids of texts and of chats, as a Hugging Face tokenizer makes them.
+"""Token ids of texts and chats, from a Hugging Face tokenizer.
 
-Fast tokenizers are asked directly: what transformers puts around a call costs more than a short prompt does,
-and changes the tokenizer's state, which other threads may not.
+Fast tokenizers are called directly: transformers' wrapper costs more than a short prompt does, and changes
+the tokenizer's state, which is not safe among threads.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ _REMEMBERED = 8  # tokenizers
 
 
 def token_counter(tokenizer: PreTrainedTokenizerBase) -> TokenCounter:
-    """What counts the tokens of a text, without any that the tokenizer puts around it."""
+    """A counter of a text's tokens, without those that the tokenizer adds around it."""
     encode = _encoder(tokenizer)
     return lambda text: len(encode(text))
 
 
 def text_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """The token ids of a text, without any that the tokenizer puts around it."""
+    """The token ids of a text, without those that the tokenizer adds around it."""
     return _encoder(tokenizer)(text)
 
 
 def chat_ids(tokenizer: PreTrainedTokenizerBase, messages: Iterable[Message]) -> list[int]:
     """The token ids of a chat up to where the assistant's turn begins.
 
-    A special token that is spelled out within a message is text: its spelling is cut in two, and the pieces
-    are no special token. Raises jinja2's `TemplateError`.
+    A special token that is spelled out in a message is treated as text: its spelling is cut in two, so that
+    neither piece is a special token. Raises jinja2's `TemplateError`.
     """
     chat = [{"role": message.role, "content": message.content} for message in messages]
     text = "".join(message["content"] for message in chat)
@@ -50,14 +50,14 @@ def chat_ids(tokenizer: PreTrainedTokenizerBase, messages: Iterable[Message]) ->
 
 @lru_cache(maxsize=_REMEMBERED)
 def _specials(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str] | None:
-    """What finds the special tokens in a text; None where there are none."""
+    """A pattern that finds special tokens in a text; None if the tokenizer has none."""
     names = sorted(tokenizer.get_added_vocab(), key=len, reverse=True)
     return re.compile("|".join(map(re.escape, names))) if names else None
 
 
 @lru_cache(maxsize=_REMEMBERED)
 def _encoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], list[int]]:
-    """What makes a text's ids."""
+    """A function from a text to its token ids."""
     if not getattr(tokenizer, "is_fast", False):
         return lambda text: list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
     backend = tokenizer.backend_tokenizer

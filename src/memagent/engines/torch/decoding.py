@@ -1,7 +1,7 @@
-"""Sample the rest of several prompts as one batch; what they begin with is computed once.
+"""Sample replies to several prompts as one batch; beginnings that prompts share are computed once.
 
-Kept for each row: the token ids as sampled, and their log-probabilities. Calls that come while a batch runs
-may join it, and several tokens of a row be drawn from one pass, where the model's cache lets them.
+Each row keeps its token ids as sampled, and their log-probabilities. If the model's cache allows it, calls
+that arrive while a batch runs may join it, and one pass may yield several tokens of a row.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from memagent.engines.torch.prefixes import shared_beginnings
 from memagent.engines.torch.sampling import Draws, sample
 from memagent.types import Sampling
 
-_LEAST_SAVED = 0.25  # of all tokens of the prompts: a pass of its own is not worth less
+_LEAST_SAVED = 0.25  # as a share of all prompt tokens; below this saving, a separate pass does not pay
 
 
 @dataclass(slots=True, eq=False)
@@ -37,7 +37,7 @@ class DecodingRow:
     lookup: Lookup | None = None
 
     def guess(self) -> list[int]:
-        """What may come next; nothing for a reply that has only begun."""
+        """Guess the next tokens; none for a reply that has only begun."""
         if len(self.completion_ids) < MATCHED:
             return []
         if not self.lookup:
@@ -45,7 +45,7 @@ class DecodingRow:
         return self.lookup.guess(self.sampling.max_tokens - len(self.completion_ids) - 1)
 
     def learn(self, guessed: int, true: int) -> None:
-        """Of so many guessed tokens, so many came true."""
+        """Note that `true` of `guessed` guessed tokens came true."""
         if self.lookup:
             self.lookup.learn(guessed, true)
 
@@ -57,12 +57,12 @@ def decode(
     half_precision: bool = False,
     door: Door | None = None,
 ) -> None:
-    """Sample all rows to their ends, as one batch; others join it through the `door`. Runs in a thread."""
+    """Sample all rows to their ends, as one batch that others may join through `door`. Runs in a thread."""
     was_training = model.training
-    model.train(False)  # training mode may drop units out, and has no cache under gradient checkpointing
+    model.train(False)  # training mode may apply dropout, and has no cache under gradient checkpointing
     precision = torch.autocast(model.device.type, torch.bfloat16, enabled=half_precision)
     try:
-        with torch.no_grad(), precision:  # inference_mode could leave tensors that refuse training
+        with torch.no_grad(), precision:  # inference_mode could leave tensors that cannot be trained
             _decode_batch(model, rows, stop_ids, door)
     finally:
         model.train(was_training)
@@ -88,21 +88,21 @@ def _decode_batch(
 
 
 class Door(Protocol):
-    """Where the rows of a batch that runs come and go. It is asked in the batch's thread."""
+    """Where rows leave and join a running batch. Called in the batch's thread."""
 
     def leave(self, rows: Sequence[DecodingRow]) -> None:
-        """These have ended."""
+        """Take rows that have ended."""
 
     def join(self, live: int) -> Sequence[DecodingRow]:
-        """The rows that are to join a batch of so many."""
+        """The rows that should join a batch with `live` rows left."""
 
 
 class _Batch:
-    """Rows that are decoded together, at a moment when the logits of their next tokens are known.
+    """Rows that are decoded together; between steps, the logits of their next tokens are known.
 
-    `mask` `(sequences, tokens)` tells which places of the cache are a row's own. `logits`
-    `(sequences, places, vocabulary)` are those of the next token and, where tokens were guessed, of those
-    behind each guess.
+    `mask` `(sequences, tokens)` marks the places of the cache that are a row's own. `logits`
+    `(sequences, places, vocabulary)` are those of the next token and, where tokens were guessed, of the
+    token after each guess.
     """
 
     def __init__(self, model: PreTrainedModel, rows: Sequence[DecodingRow]) -> None:
@@ -113,7 +113,7 @@ class _Batch:
         self._guesses: list[list[int]] = [[] for _ in rows]
 
     def draw(self, stop_ids: frozenset[int]) -> None:
-        """Draw each row's next token and, while these are the guessed ones, those behind it."""
+        """Draw each row's next token and, as long as its guesses come true, those after it."""
         going, true = list(range(len(self.rows))), [0] * len(self.rows)
         for place in range(self.logits.shape[1]):
             rows = [self.rows[index] for index in going]
@@ -136,15 +136,15 @@ class _Batch:
         self._forget_wrong(true)
 
     def keep(self, order: list[int]) -> None:
-        """Keep the rows of these indices alone, in this order."""
+        """Keep only the rows with these indices, in this order."""
         kept = torch.tensor(order, device=self.mask.device)
-        self.cache.reorder_cache(kept)  # the one selection of rows that every kind of cache has
+        self.cache.reorder_cache(kept)  # the one way to select rows that every kind of cache has
         self.mask = self.mask[kept]
         self.draws = self.draws.of_rows(kept)
         self.rows = [self.rows[index] for index in order]
 
     def forward(self, model: PreTrainedModel) -> None:
-        """Read the tokens that were drawn last, and what is guessed behind them."""
+        """Run the model on the tokens that were drawn last, and on the guesses after them."""
         self._guesses = _even([row.guess() if self.has_room else [] for row in self.rows])
         width = 1 + max(map(len, self._guesses))
         read = [[row.completion_ids[-1], *guess] for row, guess in zip(self.rows, self._guesses, strict=True)]
@@ -169,13 +169,13 @@ class _Batch:
         self._guesses += other._guesses
 
     def _put_behind(self, tokens: int) -> None:
-        """Put so many tokens behind the last ones that are not the rows' own."""
+        """Append `tokens` padding tokens to each row."""
         self.logits = pad(self.logits, (0, 0, 0, tokens))
         self.mask = pad(self.mask, (0, tokens))
         put_behind(self.cache, tokens)
 
     def _forget_wrong(self, true: list[int]) -> None:
-        """Take the guesses out of the cache but for so many of each row."""
+        """Remove the wrong guesses from the cache; `true` has each row's number of right ones."""
         guessed = self.logits.shape[1] - 1
         if not guessed:
             return
@@ -189,7 +189,7 @@ class _Batch:
 
 
 def _even(guesses: list[list[int]]) -> list[list[int]]:
-    """The guesses, cut so that a quarter of the rows have some of the longest: all cost as much as these."""
+    """The guesses, cut to a length that a quarter of the rows reach: all cost as much as the longest."""
     longest = sorted(map(len, guesses), reverse=True)[len(guesses) // 4]
     return [guess[:longest] for guess in guesses]
 
@@ -197,9 +197,9 @@ def _even(guesses: list[list[int]]) -> list[list[int]]:
 def _forward(
     model: PreTrainedModel, input_ids: torch.Tensor, mask: torch.Tensor, cache: Any = None, places: int = 1
 ) -> tuple[torch.Tensor, Any]:
-    """Read tokens behind those in the cache; `mask` `(sequences, tokens)` tells what of both is no padding.
+    """Run the model on tokens that follow the cache; `mask` `(sequences, tokens)` of both is 0 for padding.
 
-    Returns the logits behind the last `places` of them `(sequences, places, vocabulary)`, and the cache with
+    Returns the logits after the last `places` of them `(sequences, places, vocabulary)`, and the cache with
     the tokens in it.
     """
     output = model(
@@ -216,10 +216,10 @@ def _forward(
 def _read_prompts(
     model: PreTrainedModel, rows: Sequence[DecodingRow], steps: int
 ) -> tuple[torch.Tensor, torch.Tensor, Any]:
-    """Read all prompts; one that several rows have, once, and what several begin with, once.
+    """Read all prompts, computing repeated prompts and shared beginnings only once.
 
-    Returns, for each row, the logits of its first token `(sequences, 1, vocabulary)`; which places of the
-    cache are its own `(sequences, tokens)`; and the cache, with room for so many more steps.
+    Returns, for each row, the logits of its first token `(sequences, 1, vocabulary)`; a mask of the places in
+    the cache that are its own `(sequences, tokens)`; and the cache, with room for `steps` more tokens.
     """
     prompts = list(dict.fromkeys(tuple(row.prompt_ids) for row in rows))
     prompts, mask, cache = _read_beginnings(model, prompts)
@@ -237,11 +237,12 @@ def _read_prompts(
 def _read_beginnings(
     model: PreTrainedModel, prompts: list[tuple[int, ...]]
 ) -> tuple[list[tuple[int, ...]], torch.Tensor, Any]:
-    """Read what several prompts begin with, each beginning once.
+    """Read each beginning that several prompts share, once.
 
-    Returns the prompts, family after family; which places of the cache are a prompt's own
-    `(prompts, tokens)`, their sum being how much of it is read; and the cache, with an entry for each
-    prompt. Where that saves less than a quarter of the tokens nothing is read, and the cache is None.
+    Returns the prompts, family after family; a mask of the places in the cache that are a prompt's own
+    `(prompts, tokens)`, whose sum is how many of its tokens were read; and the cache, with an entry for each
+    prompt. If that would save less than a quarter of the tokens, or a family shares none, nothing is read,
+    and the cache is None.
     """
     families = shared_beginnings(prompts)
     saved = sum(shared * (len(members) - 1) for shared, members in families)
@@ -258,13 +259,13 @@ def _read_beginnings(
 
 
 def _closed_up(live: list[int]) -> list[int]:
-    """The live rows' indices, the last of them in the gaps of those that ended: most stay at their places."""
+    """The live rows' indices, with the last ones moved into the gaps of ended rows, so that most stay put."""
     stay, movers = set(live), iter(index for index in live if index >= len(live))
     return [place if place in stay else next(movers) for place in range(len(live))]
 
 
 def _left_padded(ids: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """The ids `(sequences, tokens)`, all ending in the last place, and a mask of what is no padding."""
+    """The ids `(sequences, tokens)`, padded on the left, and a mask that is 0 for padding."""
     width = max(map(len, ids))
     padded = [[0] * (width - len(row)) + list(row) for row in ids]
     mask = [[0] * (width - len(row)) + [1] * len(row) for row in ids]
@@ -274,7 +275,7 @@ def _left_padded(ids: Sequence[Sequence[int]], device: torch.device) -> tuple[to
 def _append(rows: Sequence[DecodingRow], token_ids: list[int], logprobs: list[float]) -> None:
     for row, token_id, logprob in zip(rows, token_ids, logprobs, strict=True):
         if math.isnan(logprob):
-            raise ArithmeticError("the logits are not numbers, the weights may be broken")
+            raise ArithmeticError("the logits are not numbers: the weights may be broken")
         row.completion_ids.append(token_id)
         row.logprobs.append(logprob)
         if row.lookup:
@@ -282,6 +283,6 @@ def _append(rows: Sequence[DecodingRow], token_ids: list[int], logprobs: list[fl
 
 
 def _ended(row: DecodingRow, stop_ids: frozenset[int]) -> bool:
-    # The state of a future may be read from any thread; a row that nobody waits for has ended.
+    # A future's state may be read from any thread; a row that nobody waits for has ended.
     full = len(row.completion_ids) == row.sampling.max_tokens
     return full or row.completion_ids[-1] in stop_ids or row.finished.done()

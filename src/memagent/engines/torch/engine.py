@@ -1,6 +1,6 @@
-"""A Hugging Face model in this process: concurrent calls are decoded together, as one batch.
+"""Run a Hugging Face model in this process, decoding concurrent calls as one batch.
 
-It keeps what training needs: the token ids and the log-probability of each sampled token. Calls that come
+Completions hold what training needs: the id and the log-probability of each sampled token. Calls that arrive
 while a batch runs join it, except where callers have announced themselves, as in training.
 """
 
@@ -45,11 +45,10 @@ _GATHER_SECONDS = 0.005
 class TransformersEngine:
     """Completes chats with a loaded model; belongs to one event loop at a time.
 
-    The model's weights may change between calls, and every call takes them as they are. `name`
-    and `window_tokens` (prompt and completion together) are by default where the model was loaded
-    from, and what its configuration says, at most 8192; `most_rows` bounds the calls of a batch. With
-    `half_precision` float32 weights are computed with in bfloat16. `trained` is what its adapter was trained
-    to read with.
+    The model's weights may change between calls; each call uses them as they are. `name` defaults to where
+    the model was loaded from, `window_tokens` (prompt and completion together) to what its configuration
+    says, at most 8192. `most_rows` bounds the calls in a batch. With `half_precision`, float32 weights
+    compute in bfloat16. `trained` is what its adapter was trained with.
 
     Raises `SettingsError` for a tokenizer without a chat template.
     """
@@ -88,14 +87,14 @@ class TransformersEngine:
         self._closed = False
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        """Complete the chat, in one batch with the calls that wait beside it.
+        """Complete the chat, in one batch with other waiting calls.
 
-        `completion_ids` are the tokens as sampled, the one that ended the text included; `logprobs`
+        `completion_ids` are the tokens as sampled, including the one that ended the text; `logprobs`
         are their log-probabilities under the softmax of the logits divided by the temperature,
         before `top_p` cuts it (at temperature 0: under the softmax of the logits as they are).
 
-        With a seed the result does not depend on the calls beside it, up to rounding: a larger
-        batch may add up floats in another order, which can tip a choice that was close.
+        With a seed, the result does not depend on the other calls, up to rounding: a larger batch
+        may add floats in another order, which can tip a close choice.
 
         Raises `ContextOverflowError` if the prompt and `max_tokens` exceed the window, else
         `EngineError`.
@@ -109,7 +108,7 @@ class TransformersEngine:
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work())
         await row.finished
-        # The clean-up that some tokenizers still ask for takes blanks out of the text.
+        # The clean-up that some tokenizers still ask for removes spaces from the text.
         text = self._tokenizer.decode(
             row.completion_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
@@ -124,10 +123,10 @@ class TransformersEngine:
 
     @contextmanager
     def caller(self) -> Iterator[None]:
-        """Announce somebody who makes one call after another.
+        """Announce a caller that makes one call after another.
 
-        While there are such, a batch starts once each of them waits. So batches are full, and the same
-        callers get the same batches each time, whatever the machine is busy with.
+        While any are announced, a batch starts once each of them waits. So batches are full, and the same
+        callers get the same batches each time, however busy the machine is.
         """
         self._callers += 1
         try:
@@ -137,7 +136,7 @@ class TransformersEngine:
             self._changed.set()
 
     async def aclose(self) -> None:
-        """Fail what waits or runs with `EngineError`, and return once the model is at rest."""
+        """Fail all waiting and running calls with `EngineError`, and return once the model is idle."""
         self._closed = True
         self._give_up()
         if self._worker is not None and not self._worker.done():
@@ -158,12 +157,12 @@ class TransformersEngine:
         if len(rendered) + sampling.max_tokens > window:
             raise ContextOverflowError(
                 f"the prompt has {len(rendered)} tokens and up to {sampling.max_tokens} may follow, "
-                f"the window of {self.model.name} has {window}: send a shorter prompt"
+                f"but the window of {self.model.name} has {window}: send a shorter prompt"
             )
         return rendered
 
     def _stop_ids(self) -> frozenset[int]:
-        """What ends a completion. Some models list the end of text but not that of a chat's turn."""
+        """The tokens that end a completion. Some models list the end of text but not that of a turn."""
         listed = getattr(self._network.generation_config, "eos_token_id", None)
         ids = listed if isinstance(listed, list) else [listed]
         return frozenset(number for number in (*ids, self._tokenizer.eos_token_id) if number is not None)
@@ -182,7 +181,7 @@ class TransformersEngine:
             self._give_up()
 
     async def _gather(self) -> None:
-        """Wait while more calls come in: those just answered mostly have a next one to make."""
+        """Wait while more calls come in: callers just answered usually make another."""
         while 0 < self._calls.waiting < self._callers:
             self._changed = asyncio.Event()  # a used one belongs to the event loop that waited for it
             await self._changed.wait()
@@ -192,12 +191,12 @@ class TransformersEngine:
             await asyncio.sleep(_GATHER_SECONDS)
 
     async def _run(self) -> None:
-        # Announced callers get the same batches each time, and so the same rounding: nobody comes or goes.
+        # Announced callers get the same batches, and so the same rounding, each time: no calls come or go.
         calls, door = self._calls, None if self._callers else self._calls
         rows, stop_ids = calls.running, self._stop_ids()
         try:
             await asyncio.to_thread(decode, self._network, rows, stop_ids, self._half_precision, door)
-        except Exception as error:  # noqa: BLE001 - the boundary: it fails the calls of this batch, no more
+        except Exception as error:  # noqa: BLE001 - the boundary: it fails only the calls of this batch
             traceback.clear_frames(error.__traceback__)  # they hold the tensors of the failed batch
             count = len(calls.running)  # with those that have joined
             what = f"{self.model.name} failed on a batch of {count} ({type(error).__name__}: {error})"
@@ -205,15 +204,15 @@ class TransformersEngine:
         finish(calls.running)
 
     def _give_up(self) -> None:
-        """Fail every call; a batch that runs ends with its next token, as nobody waits for it."""
+        """Fail every call; a running batch ends with its next token, as nobody waits for it."""
         self._calls.give_up("the engine was closed before the call was done")
 
 
 async def open_transformers(settings: EngineSettings) -> TransformersEngine:
-    """An engine for `settings.model`: a Hugging Face folder, an id of its hub, or a .gguf file.
+    """An engine for `settings.model`: a Hugging Face folder, a hub id, or a .gguf file.
 
     It runs in bfloat16 on a CUDA device if there is one, else in float32 on the CPU. Raises
-    `SettingsError` for a model or adapter that cannot be loaded, and without a chat template.
+    `SettingsError` for a model or adapter that cannot be loaded, and for a model without a chat template.
     """
     if settings.model is None:
         raise SettingsError("no model is named: name a Hugging Face folder or id with `model`")
@@ -233,14 +232,14 @@ async def open_transformers(settings: EngineSettings) -> TransformersEngine:
 
 
 def load_model(name: str, dtype: torch.dtype, random_weights: bool = False) -> tuple[Any, Any]:
-    """The model and tokenizer of a Hugging Face folder, an id of its hub, or a .gguf file, on the CPU.
+    """Load the model and tokenizer of a Hugging Face folder, a hub id, or a .gguf file, on the CPU.
 
-    With `random_weights` only the configuration is taken. Raises `SettingsError` if it cannot be loaded.
+    With `random_weights`, no weights are loaded. Raises `SettingsError` if the model cannot be loaded.
     """
     file = Path(name) if name.endswith(".gguf") else None
     place, options = (str(file.parent), {"gguf_file": file.name}) if file else (name, {})
     try:
-        if file and not file.is_file():  # its folder would else be looked for on the hub, at length
+        if file and not file.is_file():  # else its folder would be looked up on the hub, slowly
             raise FileNotFoundError("there is no such file")
         tokenizer: Any = AutoTokenizer.from_pretrained(place, **options)
         factory: Any = AutoModelForCausalLM
@@ -249,7 +248,7 @@ def load_model(name: str, dtype: torch.dtype, random_weights: bool = False) -> t
         else:
             model = factory.from_pretrained(place, dtype=dtype, **options)
         return model, tokenizer
-    except Exception as error:  # a bad file meets the errors of half a dozen libraries
+    except Exception as error:  # a bad file can raise the errors of half a dozen libraries
         raise SettingsError(
             f"the model {name} cannot be loaded ({type(error).__name__}: {error}): name a folder with "
             "config.json, tokenizer and weights, or an id of the Hugging Face hub while it is in reach"

@@ -1,7 +1,7 @@
 """How llama.cpp names and arranges the weights of a transformers model.
 
-Known are dense Llama, Mistral, Qwen2 and Qwen3 models. A vocabulary is not translated: a whole GGUF is
-made from one that has it.
+It covers dense Llama, Mistral, Qwen2 and Qwen3 models. Vocabularies are not translated: a whole GGUF is
+made from one that has its vocabulary.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from memagent.errors import SettingsError
 
-# llama.cpp turns neighbouring pairs of a head's values where transformers turns halves, so its converter
-# rearranges the queries and keys of the first two; for the others llama.cpp itself turns halves.
+# In rotary embeddings, llama.cpp rotates neighbouring pairs of a head's values where transformers rotates
+# halves, so its converter reorders the queries and keys of the first two. For the others it rotates halves.
 _ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 _PAIRED = {"llama"}
 
@@ -32,14 +32,14 @@ class GgufLayout:
     names: gguf.TensorNameMap
 
     def name(self, weight: str) -> str:
-        """What llama.cpp calls a weight. Raises `SettingsError` for one that it has no name for."""
+        """llama.cpp's name for a weight. Raises `SettingsError` if it has none."""
         found = self.names.get_name(weight, try_suffixes=(".weight", ".bias"))
         if found is None:
             raise SettingsError(f"llama.cpp has no place for the weight {weight}: export as merged")
         return found
 
     def arranged(self, weight: str, values: torch.Tensor) -> NDArray[np.float32]:
-        """Values `(out, ...)` in the order that llama.cpp wants their rows in."""
+        """Values `(out, ...)` with their rows in llama.cpp's order."""
         rows: NDArray[np.float32] = values.detach().float().cpu().numpy()
         parts = weight.split(".")
         if self.architecture not in _PAIRED or not {"q_proj", "k_proj"} & set(parts):
@@ -49,8 +49,8 @@ class GgufLayout:
         return halves.swapaxes(1, 2).reshape(rows.shape)
 
     def restored(self, weight: str, rows: NDArray[Any]) -> torch.Tensor:
-        """Values of a GGUF `(out, ...)` in the order of transformers, as float32: `arranged`, undone."""
-        # Where a row came from: `arranged` tells it of the rows' own numbers.
+        """Values of a GGUF `(out, ...)` in transformers' order, as float32: the inverse of `arranged`."""
+        # Arranging the row numbers tells where each row came from.
         order = self.arranged(weight, torch.arange(len(rows)))
         values = np.empty(rows.shape, dtype=np.float32)
         values[order.astype(int)] = rows
@@ -58,11 +58,11 @@ class GgufLayout:
 
 
 def layout_of(config: Any) -> GgufLayout:
-    """The layout for a transformers configuration. Raises `SettingsError` for one that is not known."""
+    """The layout for a transformers configuration. Raises `SettingsError` for an unsupported model type."""
     if config.model_type not in _ARCHITECTURES:
         raise SettingsError(
-            f"the policy is a {config.model_type}, and written as GGUF are only {', '.join(_ARCHITECTURES)}: "
-            "export as merged, and convert that with llama.cpp's convert_hf_to_gguf.py"
+            f"the policy is a {config.model_type}, but only {', '.join(_ARCHITECTURES)} can be written as "
+            "GGUF: export as merged, and convert that with llama.cpp's convert_hf_to_gguf.py"
         )
     architecture = _ARCHITECTURES[config.model_type]
     (kind,) = (kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)

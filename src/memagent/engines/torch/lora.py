@@ -1,6 +1,6 @@
-"""Put a LoRA on a transformers model: from a PEFT folder, or from a GGUF adapter as the default reader has.
+"""Put a LoRA on a transformers model, from a PEFT folder or from a GGUF adapter like the default reader's.
 
-It is not merged into the weights, which bfloat16 would round it away from.
+It is not merged into the weights, since rounding to bfloat16 would lose it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ def with_adapter(model: Any, adapter: Path, trainable: bool = False) -> Any:
     Args:
         model: the transformers model that the LoRA was made for.
         adapter: a PEFT folder, or a GGUF adapter of a Llama, Mistral, Qwen2 or Qwen3 model.
-        trainable: whether gradients are wanted.
+        trainable: whether the LoRA needs gradients.
 
-    Raises `SettingsError` if peft is missing, or the adapter is of another model.
+    Raises `SettingsError` if peft is missing, or the adapter does not fit the model.
     """
     try:
         import peft
@@ -29,11 +29,11 @@ def with_adapter(model: Any, adapter: Path, trainable: bool = False) -> Any:
         raise SettingsError(f"{error}: an adapter needs peft, {extra_hint('train')}") from error
     try:
         adapted, kept = (_from_folder if adapter.is_dir() else _from_gguf)(model, adapter, trainable)
-        # PEFT passes over weights that the model has no place for, and only warns of those that it lacks.
+        # PEFT ignores weights that the model has no place for, and only warns of missing ones.
         used = peft.get_peft_model_state_dict(adapted, save_embedding_layers=False)
         if odd := {name for name in kept.keys() ^ used.keys() if ".lora_" in name}:
             raise ValueError(f"{len(odd)} of its weights are for other layers, such as {min(odd)}")
-    except Exception as error:  # a bad adapter meets the errors of several libraries
+    except Exception as error:  # a bad adapter can raise the errors of several libraries
         raise SettingsError(
             f"the adapter {adapter} cannot be used with {model.name_or_path} "
             f"({type(error).__name__}: {' '.join(str(error).split())}): name the model that it was made for"
@@ -50,7 +50,7 @@ def _from_folder(model: Any, folder: Path, trainable: bool) -> tuple[Any, dict[s
 
 
 def _from_gguf(model: Any, file: Path, trainable: bool) -> tuple[Any, dict[str, torch.Tensor]]:
-    """The scale, alpha / rank in llama.cpp, goes into b; training goes on from it with a scale of 1."""
+    """Fold llama.cpp's scale, alpha / rank, into b, so that training continues with a scale of 1."""
     from gguf import GGUFReader, Keys
     from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
 

@@ -1,4 +1,4 @@
-"""Which token sequences begin alike: attempts at one example read the same chunk before they differ."""
+"""Find token sequences that begin alike: attempts at one example read the same chunk before they differ."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 
 def common_length(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many tokens both sequences begin with."""
+    """The length of the sequences' common prefix."""
     low, high = 0, min(len(left), len(right))
-    while low < high:  # comparing slices is far faster than walking
+    while low < high:  # comparing slices is far faster than comparing tokens
         middle = (low + high + 1) // 2
         if left[low:middle] == right[low:middle]:
             low = middle
@@ -21,12 +21,12 @@ def common_length(left: Sequence[int], right: Sequence[int]) -> int:
 
 
 def shared_beginnings(prompts: Sequence[Sequence[int]]) -> list[tuple[int, list[int]]]:
-    """The prompts in families: how many tokens a family begins with in common, and its members' indices.
+    """Group prompts into families: the length of each family's common prefix, and its members' indices.
 
-    Of all ways to part them it is the one that leaves the fewest tokens to compute if each family's common
-    tokens are computed once: where every prompt opens with the same words, those with a chunk in common are
-    a family, and not all. A family keeps each prompt's last token apart, since what follows it differs.
-    Families come in the order of their first members; a prompt that is like no other is one by itself.
+    The grouping is the one that leaves the fewest tokens to compute if each family's prefix is computed once.
+    If every prompt opens with the same words, the prompts that share a chunk are a family, rather than all of
+    them. A prefix never includes a prompt's last token, since each prompt needs the logits after it. Families
+    are in the order of their first members; a prompt that is like no other is a family by itself.
     """
     order = sorted(range(len(prompts)), key=lambda index: (tuple(prompts[index]), index))
     ordered = [prompts[index] for index in order]
@@ -34,7 +34,7 @@ def shared_beginnings(prompts: Sequence[Sequence[int]]) -> list[tuple[int, list[
 
     @cache
     def parted(begin: int, end: int, above: int) -> _Parts:
-        """The best parts of the sorted prompts from `begin` to `end`, which may share `above` with others."""
+        """The best grouping of sorted prompts `begin` to `end`, which may share `above` with others."""
         if end - begin == 1:
             return _Parts(above, [begin], [])
         depth = min(common[begin : end - 1])
@@ -55,7 +55,7 @@ def shared_beginnings(prompts: Sequence[Sequence[int]]) -> list[tuple[int, list[
 
 
 class _Parts(NamedTuple):
-    """What is saved, in tokens; the prompts left to a family that takes in others as well; the families."""
+    """The tokens saved; the prompts left to a wider family; the families."""
 
     saved: int
     left: list[int]

@@ -1,6 +1,6 @@
-"""Draw tokens from logits, each row with random numbers of its own.
+"""Draw tokens from logits, each row with its own random numbers.
 
-A row's numbers depend on its seed alone, and a token is where its number lies in the cumulative distribution.
+A row's numbers depend on its seed alone; each picks the token at its place in the cumulative distribution.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Draws(NamedTuple):
 
     @classmethod
     def of(cls, samplings: Sequence[Sampling], device: torch.device) -> Draws:
-        """The draws of rows that are sampled so, one for each."""
-        # Each row has its own generator and draws on the CPU, all at once: its numbers depend on
-        # its seed alone, not on the rows beside it, nor on the device.
+        """The draws of rows with these sampling settings."""
+        # Each row draws all its numbers at once, on the CPU, from its own generator: they depend on
+        # its seed alone, not on the other rows or the device.
         uniforms = torch.zeros(len(samplings), max(it.max_tokens for it in samplings), dtype=torch.float64)
         for row, sampling in zip(uniforms, samplings, strict=True):
             generator = torch.Generator()
@@ -48,7 +48,7 @@ class Draws(NamedTuple):
         return Draws(*(part[rows] for part in self))
 
     def above(self, other: Draws) -> Draws:
-        """These rows and, below them, those of another batch."""
+        """These rows, followed by those of another batch."""
         width = max(self.uniforms.shape[1], other.uniforms.shape[1])
         wide = (
             it._replace(uniforms=pad(it.uniforms, (0, width - it.uniforms.shape[1]))) for it in (self, other)
@@ -59,21 +59,21 @@ class Draws(NamedTuple):
 def sample(logits: torch.Tensor, draws: Draws, steps: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The next token of each row and its log-probability before `top_p`, both `(sequences,)`.
 
-    `logits` are `(sequences, vocabulary)`, `steps` `(sequences,)` the columns of the draws. A token is where
-    the row's uniform number lies in the cumulative distribution, which follows the order of the vocabulary:
-    in that of the probabilities, rounding would make tokens that are nearly as likely change places.
+    `logits` are `(sequences, vocabulary)`, `steps` `(sequences,)` the columns of the draws. The row's uniform
+    number picks a token from the cumulative distribution in vocabulary order: if sorted by probability,
+    rounding would make tokens that are nearly as likely swap places.
     """
     logprobs = torch.log_softmax(logits.float() / draws.temperature, dim=-1)  # (sequences, vocabulary)
     cumulative = nucleus(logprobs.double().exp(), draws.top_p).cumsum(-1)
     targets = draws.uniforms.gather(1, steps[:, None]) * cumulative[:, -1:]  # (sequences, 1)
     drawn = torch.searchsorted(cumulative, targets, right=True)[:, 0]
-    drawn = drawn.clamp(max=logits.shape[-1] - 1)  # only logits that are not numbers lead past the end
+    drawn = drawn.clamp(max=logits.shape[-1] - 1)  # only NaN logits lead past the end
     token_ids = torch.where(draws.greedy, logits.argmax(-1), drawn)
     return token_ids, logprobs.gather(-1, token_ids[:, None])[:, 0]
 
 
 def nucleus(probabilities: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """The probabilities, zero but for each row's fewest tokens that together reach `top_p`."""
+    """The probabilities, set to zero except for each row's fewest tokens that together reach `top_p`."""
     if bool((top_p > 1).all()):
         return probabilities
     ordered, order = probabilities.sort(-1, descending=True)  # (sequences, vocabulary)

@@ -1,1 +1,1 @@
-"""One question to each of many files: an answer a file, kept, so that only what is new or changed is read."""
+"""One question to each of many files; answers are kept, so that only new or changed files are read."""

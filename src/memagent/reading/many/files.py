@@ -1,4 +1,4 @@
-"""The files that are asked one by one, and what is known of each before it is read."""
+"""The files to ask one by one, and what is known about each before it is read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from memagent.reading.many.record import Record, Seen, key_of
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A file by its path and the name that it has in the table; `refusal` says why it must not be read."""
+    """A file's path and its name in the table; `refusal` says why it must not be read, if so."""
 
     path: Path
     name: str
@@ -26,9 +26,9 @@ class FoundFile:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What is known of a file: its `key` if it may have an answer, which `record` has or not.
+    """What is known about a file: the `key` of its answer, unless it has no text.
 
-    `document` is there if it has to be read; `error` says why it has no text.
+    `document` is set if the file has to be read; `error` says why it has no text.
     """
 
     seen: Seen
@@ -40,7 +40,7 @@ class Look:
 def find(paths: Sequence[str], follow_links: bool, but: Collection[Path]) -> list[FoundFile]:
     """The files that the paths stand for, each once and in order, without those in or below `but`.
 
-    Raises `DocumentError` if there is none, or for a path that is not there.
+    Raises `DocumentError` if there are none, or for a path that does not exist.
     """
     left_out = [os.path.realpath(path) for path in but]
     found: dict[str, FoundFile] = {}
@@ -61,9 +61,10 @@ def find(paths: Sequence[str], follow_links: bool, but: Collection[Path]) -> lis
 
 
 def look(file: FoundFile, identity: Mapping[str, Any], record: Record, verify: bool) -> Look:
-    """What a file comes to without asking a model, read through only if its size and times are new. Blocks.
+    """What can be known about a file without a model. Blocks. Raises `DocumentError`.
 
-    With `verify` it is read through in any case. Raises `DocumentError`.
+    The file is read whole only if its size or times have changed or the record has no answer. With `verify`,
+    it is read in any case.
     """
     try:
         now = Seen.of(file.path)

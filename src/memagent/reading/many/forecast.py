@@ -1,4 +1,4 @@
-"""What a question to each of many files would come to at most, before anything is paid."""
+"""What a question to each of many files would take at most, before anything is paid."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from memagent.types import Engine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What would be read, and what that comes to at most. Rows: a question to a file.
+    """What would be read, and what that takes at most.
 
-    `kept` have their answers from an earlier run, `no_text` are of files without text, `left_out` of links
-    that lead out of a folder; `unreadable` holds the errors of files that cannot be read. `exceeded` says
-    which limit would stop the run, if all of that came true.
+    Rows, one per question and file: `to_read`; `kept` from an earlier run; `no_text`, of files without text;
+    `left_out`, of links that lead out of a folder. `unreadable` holds errors of files that cannot be read.
+    `exceeded` says which limit would stop the run if it took the maximum.
     """
 
     files: int
@@ -39,9 +39,9 @@ class Forecast:
 
 
 async def forecast_each(survey: Survey, engine: Engine) -> Forecast:
-    """What `read_each` would come to at most; all that is new is read through, and nothing is written.
+    """What `read_each` would take at most. Reads all that is new, and writes nothing.
 
-    What a run that was cut off has paid already is not taken off. Raises as `read_each` does.
+    What an interrupted run has already paid is not deducted. Raises as `read_each` does.
     """
     spending = survey.spending
     files = await asyncio.to_thread(found_files, survey)

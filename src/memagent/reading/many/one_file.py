@@ -1,4 +1,4 @@
-"""One file read for one question, as a row: here, or on a machine of a cluster."""
+"""Read one file for one question and make a row of it: here, or on a machine of a cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from memagent.types import Engine
 
 @dataclass(frozen=True, slots=True)
 class OneFile:
-    """A file that is read for a question; its journal goes to `trace`, or is continued there."""
+    """A file to read for a question; its journal goes to `trace`, or is continued there."""
 
     document: Document
     problem: str
@@ -28,11 +28,11 @@ class OneFile:
 
 
 ReadFile = Callable[[OneFile], Awaitable[FileRow]]
-"""What reads one file."""
+"""Reads one file."""
 
 
 async def read_file(engine: Engine, file: OneFile) -> FileRow:
-    """Read one file for one question. The one place where a read's failure becomes a row and a run goes on.
+    """Read one file for one question. Only here does a read's failure become a row, so that the run goes on.
 
     Raises `SettingsError` for what concerns all files.
     """

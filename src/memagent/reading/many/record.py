@@ -1,7 +1,7 @@
-"""What is known from earlier runs: files as they were seen, and the answers, by what was read and asked.
+"""What is known from earlier runs: the state of files, and the answers, by what was read and asked.
 
-An append-only log beside the table (`memagent.storage`). An answer belongs to the bytes of a file, not to its
-name: a file that is moved, or comes back, is not read again. Only places in the log are held in memory.
+An append-only log next to the table (`memagent.storage`). An answer belongs to the bytes of a file, not to
+its name: a file that is moved or restored is not read again. Of answers, only offsets are held in memory.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from memagent.storage import Log, read_log
 
 FORMAT = 1
 _LOG_FILE = "record.jsonl"
-_COARSE_NS = 2_000_000_000  # a file changed within this time may change again without its times telling
+_COARSE_NS = 2_000_000_000  # a file changed this recently may change again with the same times
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A file as it was when it was last read through: its size, its times, and what it holds.
+    """A file as it was when it was last read: its size, its times, and its content.
 
-    `content` stands for its bytes and how they are read, `error` for why it has no text.
+    `content` identifies its bytes and how they are read; `error` says why it has no text.
     """
 
     size: int
@@ -38,29 +38,29 @@ class Seen:
 
     @classmethod
     def of(cls, path: Path) -> Self:
-        """The file as it is, its content unknown. Raises `OSError`."""
+        """The file as it is now, its content unknown. Raises `OSError`."""
         found = path.stat()
         return cls(found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
     def is_same(self, now: Seen) -> bool:
-        """Whether size and times are those of `now`."""
+        """Whether size and times are the same as those of `now`."""
         return replace(self, content="", error="") == now
 
 
 def key_of(content: str, identity: Mapping[str, Any]) -> str:
-    """What stands for an answer: the content that was read, and everything that was asked of it."""
+    """The key of an answer, made from the content that was read and everything that was asked of it."""
     whole = json.dumps([content, identity], sort_keys=True)
     return hashlib.sha256(whole.encode("utf-8", "backslashreplace")).hexdigest()[:32]
 
 
 class Record:
-    """The record in a folder, held by one process; without a folder, nothing is kept beyond this one."""
+    """The record in a folder, held by one process; without a folder, it is gone with the process."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
         self.seen: dict[str, Seen] = {}
-        self._places: dict[str, int] = {}  # where answers stand in the log, by their keys
-        self._rows: dict[str, FileRow] = {}  # where there is no log
+        self._places: dict[str, int] = {}  # offsets of answers in the log, by their keys
+        self._rows: dict[str, FileRow] = {}  # if there is no log
         self._log = Log(folder / _LOG_FILE) if folder else None
         if self._log is None:
             return
@@ -75,7 +75,7 @@ class Record:
 
     @classmethod
     def peek(cls, folder: Path | None) -> Self:
-        """What is on record, without claiming or making anything: answers can be asked for, not had."""
+        """What is on record, without claiming or creating anything: which answers exist, not their rows."""
         record = cls(None)
         if folder and (folder / _LOG_FILE).exists():
             for line in read_log(folder / _LOG_FILE):
@@ -86,13 +86,13 @@ class Record:
         return key in self._places or key in self._rows
 
     def row(self, key: str, file: str) -> FileRow:
-        """The answer of a key, for the file that it is of now."""
+        """The answer with this key, as a row for a file that has the content now."""
         if self._log is None:
             return recalled(recorded(self._rows[key]), file)
         return recalled(self._log.at(self._places[key])["row"], file)
 
     def see(self, file: str, seen: Seen) -> None:
-        """Note how a file was found. Blocks."""
+        """Record the state of a file. Blocks."""
         seen = self._trusted(seen)
         if self.seen.get(file) != seen:
             self.seen[file] = seen
@@ -100,7 +100,7 @@ class Record:
                 self._log.append({"type": "seen", "file": file, "seen": asdict(seen)})
 
     def add(self, key: str, row: FileRow, seen: Seen) -> None:
-        """Put an answer on the disk. Blocks."""
+        """Write an answer to disk. Blocks."""
         seen = self._trusted(seen)
         self.seen[row.file] = seen
         if self._log is None:
@@ -119,7 +119,7 @@ class Record:
                 case "header":
                     if line["format"] != FORMAT:
                         raise SettingsError(
-                            f"the record beside the table has format {line['format']}, this version reads "
+                            f"the record next to the table has format {line['format']}, this version reads "
                             f"{FORMAT}: name another table"
                         )
                 case "row":
@@ -129,11 +129,11 @@ class Record:
                 self.seen[line["file"]] = Seen(**line["seen"])
         except (TypeError, KeyError) as error:
             raise SettingsError(
-                f"the record beside the table is of another version of memagent ({error}): name another table"
+                f"the record next to the table is from another memagent version ({error}): name another table"
             ) from error
 
     def _trusted(self, seen: Seen) -> Seen:
-        """As it was found; without its times if it may still change and keep them."""
+        """The state as found; without its times if the file may still change and keep them."""
         recent = max(seen.mtime_ns, seen.ctime_ns) > time.time_ns() - _COARSE_NS
         return replace(seen, mtime_ns=0, ctime_ns=0) if recent else seen
 

@@ -1,4 +1,4 @@
-"""What a question to each of many files comes to: a row a file, and the table of all rows."""
+"""The results of a question to each of many files: one row per file, and the table of all rows."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from memagent.storage import written_whole
 Status = Literal["answered", "no text", "left out", "failed", "not read"]
 
 _FORMULA = re.compile(r"[=+@\t\r]|-(?!\d+(?:[.,]\d+)*\s*\Z)")
-"""How a cell begins that a spreadsheet would compute."""
+"""The beginning of a cell that a spreadsheet would take for a formula."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRow:
-    """What one question to one file came to.
+    """The result of one question to one file.
 
     `status`: "answered"; "no text" for a file that has none (`error` says why); "left out" for a link that
-    leads out of its folder; "failed", with the `error` and its class as `cause`; "not read" where the run was
-    stopped before. `warnings` say what of the file could not be read, and of replies that were cut. `kept`
-    tells that the answer is from an earlier run. The rest is as in `Result`, `cost` at today's prices.
+    leads out of its folder; "failed", with the `error` and its class as `cause`; "not read" if the run was
+    stopped before. `warnings` tell what could not be read of the file, and of replies that were cut. `kept`
+    says that the answer is from an earlier run. The rest is as in `Result`, `cost` at today's prices.
     """
 
     file: str
@@ -55,12 +55,12 @@ class FileRow:
 
 
 def recorded(row: FileRow) -> dict[str, Any]:
-    """A row as it is put on record."""
+    """A row as it is recorded."""
     return {name: value for name, value in asdict(row).items() if name not in ("cost", "kept")}
 
 
 def recalled(found: Mapping[str, Any], file: str) -> FileRow:
-    """A row from the record, of the file that has this content now. Raises `TypeError` or `KeyError`."""
+    """A row from the record, for the file that has this content now. Raises `TypeError` or `KeyError`."""
     statements = tuple(
         Statement(**{**it, "source": it["source"] and Source(**{**it["source"], "file": file})})
         for it in found["statements"]
@@ -70,17 +70,17 @@ def recalled(found: Mapping[str, Any], file: str) -> FileRow:
 
 
 def table_kind(path: Path) -> Literal["csv", "jsonl"]:
-    """What a table is written as, by its name. Raises `SettingsError` for any other."""
+    """The format of a table, by its name. Raises `SettingsError` for any other name."""
     match path.suffix.lower():
         case ".csv":
             return "csv"
         case ".jsonl":
             return "jsonl"
-    raise SettingsError(f"the table {path} must end in .csv or .jsonl: name it so")
+    raise SettingsError(f"the table {path} must end in .csv or .jsonl: rename it")
 
 
 def write_table(path: Path, rows: Iterable[FileRow]) -> None:
-    """Write the rows, whole or not at all. Raises `SettingsError` if that cannot be."""
+    """Write the table, whole or not at all. Raises `SettingsError` if it cannot be written."""
     kind = table_kind(path)
     try:
         with (
@@ -90,7 +90,7 @@ def write_table(path: Path, rows: Iterable[FileRow]) -> None:
             if kind == "jsonl":
                 file.writelines(json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in rows)
             else:
-                file.write("\ufeff")  # without it, spreadsheets take UTF-8 for something else
+                file.write("\ufeff")  # without it, spreadsheets do not recognise UTF-8
                 csv.writer(file).writerows(_cells(rows))
     except OSError as error:
         raise SettingsError(f"{path} cannot be written: {error.strerror or error}") from error
@@ -121,5 +121,5 @@ def _place(statement: Statement) -> str:
 
 
 def _harmless(cell: object) -> object:
-    """A cell that no spreadsheet takes for a formula: an apostrophe says that it is text."""
+    """A cell that no spreadsheet takes for a formula: an apostrophe marks it as text."""
     return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell

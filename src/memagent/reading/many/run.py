@@ -1,7 +1,7 @@
-"""Ask a question of each of many files: side by side, only what is new or changed, whatever fails.
+"""Ask each of many files a question, side by side; read only what is new or changed.
 
-An answer is on the disk as soon as it is there; reads that were cut off go on from their journals. A file
-that cannot be read is a row with its error. Leaves out: what answers would be together.
+An answer is written to disk as soon as it is known; interrupted reads continue from their journals. A file
+that cannot be read becomes a row with its error, and the run goes on. Answers are not combined.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from memagent.settings import Settings, load_settings
 from memagent.types import Engine, Usage
 
 _STOPS = (SpendingLimitError.__name__, UnreachableError.__name__)
-"""What ends a run: no other file would fare better."""
+"""Errors that end a run: no other file would fare better."""
 
 _OTHER_FILES, _FILES_A_READ = 64, 4
-"""Open files that are not a read's, and those that one read may have at once."""
+"""How many open files to leave for everything else, and how many one read may need at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +44,11 @@ class Survey:
     """Questions to each of many files.
 
     `paths` are files, folders and patterns. `out` is the table (.csv or .jsonl), written when the run ends,
-    however it ends; beside it, in a hidden folder, stands the record that the next run goes on from. Without
-    `out` nothing is kept. Journals are dropped once they have led to an answer, or go to `journals` and stay.
-    `verify` has all files read through that look unchanged by their size and times. `max_tokens` and
-    `max_cost` end the run before it costs more. `ray` is the address of a Ray cluster to spread the files
-    over, each machine of which sees them. `on_begin` is called with the number of rows to come.
+    however it ends; a hidden folder next to it holds the record from which the next run continues. Without
+    `out`, nothing is kept. Journals are deleted once they have led to an answer, unless `journals` says where
+    to keep them. `verify` also rereads files whose size and times are unchanged. `max_tokens` and `max_cost`
+    end the run before it costs more. `ray` is the address of a Ray cluster to spread the files over; each of
+    its machines must see them. `on_begin` is called with the number of rows to come.
     """
 
     problems: tuple[str, ...]
@@ -65,22 +65,22 @@ class Survey:
 
     @property
     def folder(self) -> Path | None:
-        """Where the record is."""
+        """The folder of the record; None without `out`."""
         return self.out.with_name(f".{self.out.name}.memagent") if self.out else None
 
     @property
     def spending(self) -> Spending:
-        """What the run may cost. Raises `SettingsError` for a limit that cannot be kept."""
+        """What the run may cost. Raises `SettingsError` for a limit that cannot be enforced."""
         if self.ray and not (self.max_tokens is None and self.max_cost is None):
-            raise SettingsError("a limit of tokens or cost is for one machine: leave out `ray`, or the limit")
+            raise SettingsError("limits work on one machine only: leave out `ray`, or the limits")
         return Spending(self.settings.read, self.max_tokens, self.max_cost)
 
 
 async def read_each(survey: Survey, engine: Engine | None = None) -> AsyncGenerator[FileRow, None]:
-    """Ask each file, and yield the row of each question to each file as soon as it is known.
+    """Ask each file each question, and yield each row as soon as it is known.
 
-    Without an `engine` the one that the settings ask for is opened, and closed at the end. Raises
-    `SettingsError` and `DocumentError` for what concerns no file alone, before the first call; and
+    Without an `engine`, the one that the settings ask for is opened, and closed at the end. Raises
+    `SettingsError` and `DocumentError` for what does not concern a single file, before the first call; and
     `SettingsError` later if the record cannot be written.
     """
     spending = survey.spending
@@ -104,7 +104,7 @@ async def read_each(survey: Survey, engine: Engine | None = None) -> AsyncGenera
 
 @asynccontextmanager
 async def _readers(survey: Survey, engine: Engine) -> AsyncIterator[tuple[ReadFile, int]]:
-    """What reads a file, here or on the machines of a cluster, and how many may be read at a time."""
+    """What reads a file, here or on the machines of a cluster, and how many files at a time."""
     if survey.ray is None:
         yield partial(read_file, engine), min(engine.model.calls, room_for_reads())
         return
@@ -118,14 +118,14 @@ def found_files(survey: Survey) -> list[FoundFile]:
     if out and folder:
         table_kind(out)
         if out.exists() and not folder.exists():
-            raise SettingsError(f"{out} is not a table of memagent: name another, it would be overwritten")
+            raise SettingsError(f"{out} is not a memagent table and would be overwritten: name another")
     if not survey.problems or len(set(survey.problems)) < len(survey.problems):
-        raise SettingsError("which question? name each one once")
+        raise SettingsError("which question? give at least one, and each only once")
     return find(survey.paths, survey.follow_links, [it for it in (out, survey.journals) if it])
 
 
 async def identities_of(survey: Survey, engine: Engine) -> dict[str, Mapping[str, Any]]:
-    """What the answers to each question depend on but the file. Raises `SettingsError` as a read would."""
+    """What each question's answers depend on besides the file. Raises `SettingsError` as a read would."""
     settings, nothing = survey.settings.read, text_document("")
     return {
         problem: {**await Read(problem, nothing, engine, settings).identity(), "cite": settings.cite}
@@ -146,11 +146,11 @@ class _Run:
         self.survey, self.record, self.identities = survey, record, identities
         self.items = [(file, problem) for file in files for problem in survey.problems]
         self.stopped = ""
-        """Why no more is read."""
+        """Why nothing more is read; empty while the run goes on."""
         self._known: dict[tuple[str, str], str | FileRow] = {}  # keys of answers, or else the rows
 
     async def rows(self, read: ReadFile, at_once: int) -> AsyncGenerator[FileRow, None]:
-        """The rows as they are known; `read` does what has to be read."""
+        """The rows, as soon as they are known; `read` reads the files that have to be read."""
         await asyncio.to_thread(self._drop_journals)
         row_of = partial(self._row, read)
         async with aclosing(side_by_side(row_of, self.items, at_once, ordered=False)) as rows:
@@ -158,13 +158,13 @@ class _Run:
                 yield row
 
     def table(self) -> Iterator[FileRow]:
-        """All rows in the files' order. What this run did not come to is there if it looks unchanged."""
+        """All rows in the files' order. A file that this run did not reach keeps its answer if unchanged."""
         for file, problem in self.items:
             known = self._known.get((file.name, problem)) or self._unchanged(file, problem)
             yield self._answer(known, file) if isinstance(known, str) else known
 
     def _unchanged(self, file: FoundFile, problem: str) -> str | FileRow:
-        """What is on record of a file that has its size and times, or that it was not read."""
+        """What is on record for a file of unchanged size and times; otherwise, a row that says "not read"."""
         with suppress(OSError):
             seen = self.record.seen.get(file.name)
             if seen and seen.is_same(Seen.of(file.path)):
@@ -196,7 +196,7 @@ class _Run:
         return await self._taken(row, file, found, trace)
 
     async def _taken(self, row: FileRow, file: FoundFile, found: Look, trace: Path | None) -> FileRow:
-        """The row of a file that was read now, put on record."""
+        """Put the row of a file that was just read on record."""
         problem = row.problem
         if row.cause in _STOPS:
             self.stopped = self.stopped or f"the run was stopped: {row.error}"
@@ -225,7 +225,7 @@ class _Run:
         return row
 
     def _trace(self, file: FoundFile, key: str) -> Path | None:
-        """Where the journal of a read goes; copies of a file, read side by side, have their own."""
+        """The path of a read's journal; copies of a file, read side by side, have their own."""
         folder = self.survey.journals or (self.survey.folder and self.survey.folder / "journals")
         if folder is None:
             return None
@@ -234,7 +234,7 @@ class _Run:
         return folder.absolute() / f"{label}-{whole[:16]}.jsonl"
 
     def _drop_journals(self) -> None:
-        """Drop journals whose answers are on record: a crash came between the two."""
+        """Delete journals whose answers are on record: a crash came between the two."""
         if self.survey.journals or not (folder := self.survey.folder):
             return
         left = {path.name for path in (folder / "journals").glob("*.jsonl")}
@@ -249,7 +249,7 @@ class _Run:
 
 
 def room_for_reads() -> int:
-    """How many reads may be under way without running out of open files."""
+    """How many reads may run at once without exceeding the limit of open files."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed == resource.RLIM_INFINITY:
         return 10_000

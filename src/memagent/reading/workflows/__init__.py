@@ -1,7 +1,7 @@
 """The ways to read, each an async generator of conversations: `WORKFLOWS` is the registry.
 
-A workflow is called with a `Reading`, the document's chunks, and a memory to start from. It sees engines
-through the protocol only, may hold conversations side by side, and yields each one when it is finished.
+A workflow is called with a `Reading`, the document's chunks, and a memory to start from. It uses engines only
+through the protocol, may hold conversations side by side, and yields each one when it is finished.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Workflow:
 
     `templates` says whether a user's own prompts may take their place; `screens` whether it reads chunk by
     chunk, so that chunks may be passed over by what its memory holds; `keeps_memory` whether all that it
-    knows is in its memory, so that another read may start from it and the answer be left out; `heeds` names
-    the settings that no other workflow has a use for. `provenance` makes what follows the sources of a memory
-    that tells them itself.
+    knows is in its memory, so that another read may start from it and the answer may be left out. `heeds`
+    names the settings that it uses and most workflows do not. `provenance` makes the `Sources` of a memory
+    that holds its sources itself.
     """
 
     run: Run
@@ -63,7 +63,7 @@ class Workflow:
         return fitted_budgets(settings, model, self.prompts, settings.heads if "heads" in self.heeds else 1)
 
     def own_settings(self, settings: ReadSettings, model: Model) -> dict[str, int]:
-        """The settings that only this workflow heeds, as they are in force."""
+        """The settings named in `heeds`, with the values in force."""
         values = {name: getattr(settings, name) for name in self.heeds}
         return {name: model.calls if value is None else value for name, value in values.items()}
 
@@ -87,11 +87,11 @@ WORKFLOWS = {
 
 
 def chosen_workflow(settings: ReadSettings, trained: Trained) -> tuple[str, Workflow]:
-    """The workflow of a read, by name, with the prompts that it will use.
+    """The name of a read's workflow, and the workflow with the prompts that it will use.
 
-    The settings decide; what they leave open, an adapter does that was trained with a workflow and templates.
-    Raises `SettingsError` for a workflow that is not there or cannot `screen` where it has to, and for
-    templates that cannot be used, or that are for another workflow.
+    The settings decide; what they leave open follows the workflow and templates that an adapter was trained
+    with. Raises `SettingsError` for an unknown workflow, one that cannot `screen` although it has to, and
+    templates that cannot be used or are for another workflow.
     """
     name = settings.workflow or trained.workflow or DEFAULT
     if name not in WORKFLOWS:

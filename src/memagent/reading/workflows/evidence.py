@@ -1,9 +1,9 @@
-"""A memory of verbatim excerpts with their places, each checked against the chunk before it may stay.
+"""A memory of verbatim excerpts with their places, each checked against the chunk before it is kept.
 
-At each chunk the model says what to keep of it, and which excerpts to promote or to give up; it writes none
-of the memory itself, so that nothing in it is invented, bent or forged. The answer names the excerpts that it
-rests on, and so has its sources without a search. Memories of evidence copied from the text are an idea of
-others (COEM; EMBER, arXiv 2606.05894); the form here is our own.
+At each chunk, the model says what to keep of it and which excerpts to promote or drop. It writes none of the
+memory itself, so nothing in it is invented, distorted or forged. The answer names the excerpts that it rests
+on, so its sources need no search. The idea of a memory of evidence copied from the text is not ours (COEM;
+EMBER, arXiv 2606.05894); this form of it is.
 """
 
 from __future__ import annotations
@@ -86,12 +86,12 @@ async def evidence(
 
 @dataclass(slots=True)
 class Citations:
-    """The sources of a memory of excerpts, which it holds itself, and of an answer that names them."""
+    """The sources of a memory of excerpts, which holds them itself, and of an answer that names them."""
 
     _excerpts: list[Excerpt] = field(default_factory=list)
 
     def chunk(self, chunk: Chunk) -> None:
-        """A chunk is about to be read; the memory tells its places itself."""
+        """A chunk is about to be read; nothing to do, since the memory itself holds the places."""
 
     def update(self, conversation: Conversation) -> None:
         """The memory was written."""
@@ -103,7 +103,7 @@ class Citations:
         return tuple(Statement(it.source.excerpt, it.source) for it in self._excerpts)
 
     def answer(self, answer: str) -> tuple[Statement, ...]:
-        """The statements of an answer, each with the excerpt that says it, those that it names first."""
+        """The statements of an answer, each with an excerpt that says it; those it names are tried first."""
         told = dict[str, Statement]()
         for text in statements_of(_MISPLACED.sub(r"\2\1", answer)):
             named = [place for mark in _MARKS.findall(text) for place in self._places(mark) or ()]
@@ -116,7 +116,7 @@ class Citations:
         return tuple(told.values()) or self._named(answer)
 
     def bare(self, answer: str) -> str:
-        """The answer without the numbers of excerpts; what they stand for if it is nothing else."""
+        """The answer without the numbers of excerpts; the excerpts themselves if it is nothing else."""
         bare = self._without_marks(answer)
         if re.search(r"\w", bare):
             return bare
@@ -132,7 +132,7 @@ class Citations:
         return _MARKS.sub(lambda it: it.group() if self._places(it.group()) is None else "", text).strip()
 
     def _places(self, marks: str) -> list[int] | None:
-        """The excerpts that marks name; None if one is not there, or the marks are the document's own."""
+        """The excerpts that marks name; None if one does not exist, or the marks are the document's own."""
         places = [int(it) - 1 for it in re.findall(r"\d+", marks)]
         own = any(marks.strip() in it.source.excerpt for it in self._excerpts)
         return None if own or not all(0 <= it < len(self._excerpts) for it in places) else places

@@ -2,8 +2,8 @@
 
 An unchanged memory is kept verbatim and costs a few tokens, so what was found early survives any number of
 chunks that have nothing to add. With `early_exit`, reading stops once the model has said that the memory
-is enough, and so many chunks more, `exit_patience`, have changed nothing (gates as in GRU-Mem; the form here
-is our own).
+is enough and `exit_patience` further chunks have changed nothing (gates as in GRU-Mem; this form of them is
+our own).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ async def gated(
 def confirmations(so_far: int | None, changed: bool, enough: bool) -> int | None:
     """How many chunks have left the memory alone since the model said that it is enough.
 
-    `so_far` is that number before a chunk: None while the model has not said so of this memory. `changed` is
-    whether the chunk changed the memory, `enough` whether the model said of it that the memory is enough.
+    `so_far` is that number before a chunk, None while the model has not said so of this memory. `changed` is
+    whether the chunk changed the memory, `enough` whether the model said at it that the memory is enough.
     """
     if so_far is None or changed:
         return 0 if enough else None

@@ -1,9 +1,9 @@
-"""Several memories, all shown, of which a chunk rewrites one alone: the least recently updated.
+"""Several memories, all of them shown, of which a chunk rewrites only the least recently updated.
 
-After MHM-LRU (arXiv 2607.01523): what the other memories hold cannot be lost in an update. The form here is
-our own: as in `gated` a reply may leave the memory unchanged, and that is no update, so the turn stays where
-it is. To people, journals and the model the memories are one text, each part under a line of its own; the
-next to be rewritten is marked, so that a read can start from the text.
+After MHM-LRU (arXiv 2607.01523): what the other memories hold cannot be lost in an update. This form is our
+own: as in `gated`, a reply may leave the memory unchanged; that is not an update, so the turn does not pass
+on. To people, journals and the model, the memories are one text, each part under its own heading; the next
+one to be rewritten is marked, so that a read can start from the text.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Heads:
 
     @classmethod
     def of(cls, memory: str, count: int) -> Heads:
-        """The parts that a memory has, filled up to `count`; a text without parts is the first of them.
+        """The parts of a memory, filled up to `count`; a text without parts becomes the first of them.
 
-        Raises `SettingsError` for a memory of more parts.
+        Raises `SettingsError` for a memory with more parts.
         """
         found = _divided(memory)
         total = len(found) - 1
@@ -67,7 +67,7 @@ class Heads:
             raise SettingsError(f"the memory has {total} parts, heads is {count}: set `heads` to {total}")
         marked = next((it.number - 1 for it in found if it.next), 0)
         parts = (*(it.text for it in found[1:]), *[""] * (count - total))
-        return cls(parts, marked if total == count else total)  # new parts come first
+        return cls(parts, marked if total == count else total)  # new parts go first
 
     def rewritten(self, part: str) -> Heads:
         """With the next part rewritten, which makes it the most recently updated."""
@@ -75,11 +75,11 @@ class Heads:
         return Heads(parts, (self.next + 1) % len(parts))
 
     def text(self, empty: str = "") -> str:
-        """All parts as one text, or nothing if all are empty; `empty` stands in those that are."""
+        """All parts as one text, or an empty string if all are empty; `empty` stands in each empty part."""
         return self._joined(empty) if any(self.parts) else ""
 
     def shown(self, part: str, empty: str) -> str:
-        """The text that the model sees where `part` stands in the place of the next one."""
+        """The text that the model sees with `part` in the place of the next one."""
         return replace(self, parts=self.rewritten(part).parts)._joined(empty)
 
     def _joined(self, empty: str) -> str:
@@ -93,7 +93,7 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """What stands under a heading; the first section of a text, before all headings, has the number 0."""
+    """The text under a heading; the first section, before all headings, has the number 0."""
 
     text: str
     number: int = 0
@@ -102,7 +102,7 @@ class _Section:
 
 
 def _divided(text: str, of: int | None = None) -> list[_Section]:
-    """The sections of a text; with `of`, headings that speak of another number of parts are text."""
+    """The sections of a text; with `of`, headings that state another number of parts count as text."""
     headings = [it for it in _HEADING.finditer(text) if of is None or int(it[2]) == of]
     ends = [*(it.start() for it in headings), len(text)]
     before = _Section(_unmarked(text[: ends[0]]))
@@ -120,9 +120,9 @@ def _unmarked(text: str) -> str:
 
 
 def own_part(reply: str, now: Heads, prompts: Prompts) -> str:
-    """What a reply says of the part that is rewritten, if the model wrote the other parts as well.
+    """What a reply says of the part to be rewritten, even if the model wrote the other parts as well.
 
-    Of other parts only what is as it was is left out, so that nothing new is lost.
+    Other parts are left out only if they are unchanged, so that nothing new is lost.
     """
     others = {part.strip() for place, part in enumerate(now.parts) if place != now.next}
     texts = (it.text.strip() for it in _divided(reply, len(now.parts)))

@@ -1,6 +1,6 @@
-"""Map and reduce: notes on each chunk by itself, side by side, then an answer from all notes.
+"""Map-reduce: notes on each chunk by itself, side by side, then an answer from all notes.
 
-Notes too long for the last prompt are noted down again, in groups, until they fit.
+If the notes are too long for the last prompt, notes are taken on them, in groups, until they fit.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ in order.
     empty_memory="(none)",
     replies="marked",
 )
-"""Notes on each chunk alone, also on notes that are too many, then an answer from them."""
+"""Notes on each chunk alone, or on the notes if there are too many, then an answer from them."""
 
 
 async def map_reduce(
     reading: Reading, chunks: AsyncIterable[Chunk], memory: str = ""
 ) -> AsyncGenerator[Conversation, None]:
-    """Take notes on each chunk alone, and answer from the notes; a memory is the first of them."""
+    """Take notes on each chunk alone, and answer from the notes; a memory counts as the first of them."""
     notes = [memory] if memory else []
     async for conversation in _take_notes(reading, chunks, notes):
         yield conversation
@@ -71,9 +71,10 @@ async def map_reduce(
 async def _take_notes(
     reading: Reading, chunks: AsyncIterable[Chunk] | Iterable[Chunk], notes: list[str], again: bool = False
 ) -> AsyncGenerator[Conversation, None]:
-    """Read each chunk with nothing in memory, and append what is noted down of it to `notes`, in order.
+    """Read each chunk with an empty memory, and append the notes on it to `notes`, in order.
 
-    Where the chunks are notes, read `again`, those of which none are taken stay, cut at a memory's size.
+    With `again`, the chunks are notes themselves: if nothing is noted on one, it stays, cut to a memory's
+    size.
     """
 
     async def take(chunk: Chunk) -> list[Conversation]:

@@ -1,4 +1,4 @@
-"""Notes brought together: in groups of the size of a chunk, and into a memory of fixed size."""
+"""Merge notes: in groups of the size of a chunk, and into a memory of fixed size."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from memagent.reading.replies import read_gated
 from memagent.types import Chunk, Conversation, Part, TokenCounter
 
 BETWEEN = "\n\n"
-"""Stands between notes."""
+"""Separates notes."""
 
 
 class Gathering:
     """A memory into which notes are gathered, one after the other.
 
-    A note is kept word for word as long as memory and note fit the memory's budget. Those after it wait, and
-    once they would fill a chunk, or at the end, a conversation merges them. What waits never exceeds a chunk.
+    A note is kept word for word as long as memory and note fit the memory's budget. Later notes wait; once
+    they would exceed a chunk, or at the end, a conversation merges them. What waits never exceeds a chunk.
     """
 
     def __init__(self, reading: Reading, memory: str = "") -> None:
@@ -33,7 +33,7 @@ class Gathering:
 
     @property
     def text(self) -> str:
-        """The memory, and below it the notes that wait to be merged."""
+        """The memory, and below it the notes waiting to be merged."""
         return BETWEEN.join(filter(None, [self.memory, *self._waiting]))
 
     def has(self, note: str) -> bool:
@@ -56,7 +56,7 @@ class Gathering:
         self._waiting.append(note)
 
     async def merge(self) -> AsyncGenerator[Conversation, None]:
-        """Bring the notes that wait into the memory."""
+        """Merge the waiting notes into the memory."""
         if not self._waiting:
             return
         reading, before = self._reading, self.text
@@ -73,7 +73,7 @@ class Gathering:
 
 
 async def merge_all(reading: Reading, memories: list[str]) -> AsyncGenerator[Conversation, None]:
-    """Merge memories, in groups side by side, until `memories`, which is changed in place, holds one."""
+    """Merge memories in groups, side by side, until one is left; changes `memories` in place."""
     count_tokens, group_tokens = reading.model.count_tokens, reading.budgets.chunk_tokens
     while len(memories) > 1:
         groups = await asyncio.to_thread(grouped, memories, group_tokens, count_tokens)
@@ -89,7 +89,7 @@ async def merge_all(reading: Reading, memories: list[str]) -> AsyncGenerator[Con
 
 
 async def _gathered(reading: Reading, memories: Sequence[str]) -> tuple[str, list[Conversation]]:
-    """One memory of several, and the conversations that it took."""
+    """Several memories merged into one, and the conversations that it took."""
     gathering = Gathering(reading)
     made = [it for memory in memories async for it in gathering.add(memory)]
     made += [it async for it in gathering.merge()]
@@ -97,7 +97,7 @@ async def _gathered(reading: Reading, memories: Sequence[str]) -> tuple[str, lis
 
 
 def grouped(notes: Sequence[str], group_tokens: int, count_tokens: TokenCounter) -> list[list[str]]:
-    """Notes in groups of so many tokens at most, but of two notes at least, if there are two."""
+    """Notes in groups of at most `group_tokens` tokens, but of at least two notes if there are two."""
     groups: list[list[str]] = []
     start = 0
     while start < len(notes):

@@ -1,9 +1,9 @@
-"""All chunks side by side against one memory, in rounds, until a round finds nothing new.
+"""Read all chunks side by side against one memory, in rounds, until a round finds nothing new.
 
-After PI-Mem (arXiv 2608.03048): each chunk gives a note or nothing, the notes go into the memory, and a clue
-that was found late sends the reader back to what it leads to. The form here is our own: notes stay word for
-word while there is room, and a chunk stands before the memory in its prompt, so that later rounds find it in
-a prefix cache.
+After PI-Mem (arXiv 2608.03048): each chunk yields a note or nothing, the notes go into the memory, and a clue
+that was found late sends the reader back to what it leads to. This form is our own: notes stay word for word
+while there is room, and a chunk comes before the memory in its prompt, so that later rounds find it in a
+prefix cache.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ the memory already holds, and copy names, numbers and quotations exactly.
     workflow="parallel",
     replies="marked",
 )
-"""A note on each chunk, with what all have noted so far in sight; then an answer from the memory."""
+"""A note on each chunk, with the shared memory in sight; then an answer from the memory."""
 
 
 async def parallel(
     reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
 ) -> AsyncGenerator[Conversation, None]:
-    """Read all chunks in each round with the memory of the one before, then answer from the memory alone."""
+    """Read all chunks in each round with the memory of the round before, then answer from memory alone."""
     gathering, source = Gathering(reading, memory), chunks
     for _ in range(reading.settings.rounds):
         read = fresh = 0

@@ -1,8 +1,8 @@
 """A pass over all chunks, then passes over the few that matter for what the memory still lacks.
 
 After MemReread (arXiv 2605.10268) and ReMemR1 (arXiv 2509.23040): a fact that could not be known to matter
-when it was read is looked up once the memory tells that it does. The form here is our own: the model names
-what is missing in one question, BM25 chooses the chunks, and they are read into the same memory.
+when it was read is looked up once the memory shows that it does. This form is our own: the model names what
+is missing in one question, BM25 chooses the chunks, and they are read into the same memory.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ one short question, and nothing else: what has to be found out first? Use the na
     workflow="reread",
     replies="marked",
 )
-"""The question stands apart from the problem, which nothing in a document may change."""
+"""The question is kept apart from the problem, which nothing in a document may change."""
 
 _MOST_CHUNKS = 8  # of a further pass; if the document has no more, all are read
 _QUESTION_TOKENS = 64
@@ -72,7 +72,7 @@ async def reread(
 
 
 async def _within_room(reading: Reading, question: str) -> str:
-    """The question, within what the problem leaves of its budget: the window has no more room."""
+    """The question, cut to what the problem leaves of its budget: the window has no more room."""
     count_tokens = reading.model.count_tokens
     room = reading.budgets.problem_tokens - await reading.count_tokens(reading.problem)
     return await asyncio.to_thread(shorten, question, min(room, _QUESTION_TOKENS), count_tokens)

@@ -1,7 +1,7 @@
-"""Parts of the document side by side, each read in order with a memory of its own, which are merged.
+"""Read parts of the document side by side, each in order with its own memory, and merge the memories.
 
-The path of calls that wait for each other is as long as one part, and a few merges. Conversations come out
-in a fixed order, one of each part in turn, whichever is ready first.
+The longest chain of calls that wait for each other is one part and a few merges. Conversations come out in a
+fixed order, one from each part in turn, whichever is ready first.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ async def tree(
     chunks: AsyncIterator[Chunk],  # noqa: ARG001 - each part has a pass of its own
     memory: str = "",
 ) -> AsyncGenerator[Conversation, None]:
-    """Read as many parts as `shards` says, the first of them from the memory, merge, and answer."""
+    """Read the document in `shards` parts, the first starting from the memory, then merge and answer."""
     count = await reading.passes.count()
     shards = min(reading.settings.shards or reading.model.calls, count)
     borders = [number * count // shards for number in range(shards + 1)]

@@ -1,6 +1,6 @@
 """One prompt with the document in it: whole, its head and tail, or the passages that BM25 ranks best.
 
-What people do without a memory. Leaves out embeddings.
+This is what people do without a memory. Embeddings are not supported.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ PROMPTS = Prompts(
 """The document, or what is shown of it, stands in the memory's slot."""
 
 LEFT_OUT = "\n\n[…]\n\n"
-"""Stands where a part of the document was left out."""
+"""Marks where a part of the document was left out."""
 
 Heads = Sequence[tuple[int, str]]
-"""Where in a text the names of files stand, each with its line."""
+"""The offsets in a text at which file names stand, each with the line that has the name."""
 
 _SLACK_TOKENS = 96  # for the chat template, and for tokens that differ where texts are joined
 _MOST_CHARACTERS_PER_TOKEN = 16
@@ -39,7 +39,7 @@ _TRIES = 10
 async def full(
     reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
 ) -> AsyncGenerator[Conversation, None]:
-    """The whole document in one prompt. Raises `ContextOverflowError` where the window is too small."""
+    """The whole document in one prompt. Raises `ContextOverflowError` if the window is too small."""
     (document, _), model = await _joined(chunks, memory), reading.model
     if model.window_tokens:
         # An estimate must not refuse what might fit.
@@ -56,7 +56,7 @@ async def full(
 async def truncate(
     reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
 ) -> AsyncGenerator[Conversation, None]:
-    """The head and the tail of the document, half each, as much as the window takes."""
+    """The head and the tail of the document, half each, as much as fits the window."""
     document, heads = await _joined(chunks, memory)
     yield await _answer_within(
         reading, lambda room: head_and_tail(document, room, reading.model.count_tokens, heads)
@@ -83,7 +83,7 @@ async def rag(
 def head_and_tail(text: str, room_tokens: int, count_tokens: TokenCounter, heads: Heads = ()) -> str:
     """`text` if it has at most `room_tokens`, else its beginning and its end, about half of that each.
 
-    The end stands under the name of its file, where that is one of the `heads`.
+    The end is preceded by the name of its file, if that is among the `heads`.
     """
     if len(text) <= room_tokens * _MOST_CHARACTERS_PER_TOKEN and count_tokens(text) <= room_tokens:
         return text
@@ -96,13 +96,13 @@ def head_and_tail(text: str, room_tokens: int, count_tokens: TokenCounter, heads
 
 
 async def _joined(chunks: AsyncIterator[Chunk], memory: str) -> tuple[str, Heads]:
-    """The document, behind what is remembered of others, and where in it the names of files stand."""
+    """The document, after the memory to start from, and where in it the names of files stand."""
     texts = [f"{memory}\n\n" if memory else ""]
     heads: list[tuple[int, str]] = []
     length, source = len(texts[0]), ""
     async for chunk in chunks:
         for part in chunk.parts:
-            if part.head and part.source != source:  # elsewhere the file goes on
+            if part.head and part.source != source:  # otherwise the file continues
                 head, source = part.head.lstrip("\n"), part.source
                 texts.append("" if texts[-1].endswith("\n") or not length else "\n")
                 length += len(texts[-1])
@@ -115,13 +115,13 @@ async def _joined(chunks: AsyncIterator[Chunk], memory: str) -> tuple[str, Heads
 
 
 def _head_above(heads: Heads, place: int) -> str:
-    """The name of the file that a place is in, unless it stands just there."""
+    """The line with the name of the file that a place is in, unless it stands right there."""
     above = bisect_right(heads, place, key=lambda head: head[0])
     return heads[above - 1][1] if above and heads[above - 1][0] != place else ""
 
 
 async def _answer_within(reading: Reading, text: Callable[[int], str]) -> Conversation:
-    """Answer from the text that fits, with less of it as long as the model says that it is too long."""
+    """Answer from the text that fits, with less of it each time the model says that it is too long."""
     room_tokens = await _room_tokens(reading)
     for _ in range(_TRIES):
         shown = await asyncio.to_thread(text, room_tokens)
@@ -133,7 +133,7 @@ async def _answer_within(reading: Reading, text: Callable[[int], str]) -> Conver
 
 
 async def _room_tokens(reading: Reading) -> int:
-    """What a prompt has left for the document, in tokens."""
+    """How many tokens a prompt leaves for the document."""
     taken = await reading.count_tokens(reading.prompts.bare_text) + await reading.count_tokens(
         reading.problem
     )
@@ -150,7 +150,7 @@ def _selected(
 ) -> str:
     """As many of the best passages as there is room for, in order, with a mark where some are left out.
 
-    `above` has the names of the files that they are in.
+    `above` holds the names of the files that they are in.
     """
     kept: list[int] = []
     left, mark = room_tokens, count(LEFT_OUT)

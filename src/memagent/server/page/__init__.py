@@ -1,4 +1,4 @@
-"""The page that shows a memory as it grows: plain ES modules, served as they are or bound into one file."""
+"""The page that shows a memory as it grows: plain ES modules, served as they are or bundled into one file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def page_folder() -> Path:
 
 
 def served_files() -> dict[str, tuple[str, str]]:
-    """The page as a server has it: paths, each with the content and its type."""
+    """The files of the page as the server sends them: each path with its content and media type."""
     folder = page_folder()
     index = folder.joinpath("index.html").read_text("utf-8").replace("<html ", '<html data-served="yes" ', 1)
     files = {
@@ -33,7 +33,7 @@ def served_files() -> dict[str, tuple[str, str]]:
 def bound_page() -> tuple[str, str]:
     """The page as one HTML document, in two parts: elements with data go between them.
 
-    Its own script and style are all that a browser runs of it, and nothing is fetched.
+    Its policy lets a browser apply only its own script and style, and fetch nothing.
     """
     style = page_folder().joinpath("page.css").read_text("utf-8")
     script = "".join(_modules("main", set()))
@@ -48,7 +48,7 @@ def bound_page() -> tuple[str, str]:
 
 
 def _modules(name: str, seen: set[str]) -> list[str]:
-    """A module's code behind that of all that it imports. Their top-level names are all different."""
+    """A module's code after that of its imports. No two modules may share a top-level name."""
     if name in seen:
         return []
     seen.add(name)

@@ -1,8 +1,8 @@
-"""To copy comes before to imitate: what a model that starts from random weights must learn first.
+"""Copying before imitation: what a model that starts from random weights must learn first.
 
-A memory is written by copying. Imitation hardly teaches it: of a conversation only the reply counts, a few
-tokens behind hundreds. So copies of random tokens are predicted here, which nothing but copying can do, and
-every token of the warm start's conversations.
+Writing a memory takes copying. Imitation hardly teaches it: only a conversation's reply counts, a few tokens
+after hundreds. So the model learns here to predict copies of random tokens, which takes copying, and every
+token of the warm start's conversations.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ from memagent.training.settings import CopyingSettings
 from memagent.types import TrainingSequence
 
 _SHORTEST, _SHORT = 48, 96  # tokens of a sequence
-_SHORT_STEPS = (
-    1 / 3
-)  # of all: to copy is first learned from short sequences, and from long ones hardly at all
+_SHORT_STEPS = 1 / 3  # share of the steps: copying is hardly learned from long sequences at first
 _COPIED = (6, 64)  # tokens
-_GIVEN = 2  # of the copy: they tell where it goes on
+_GIVEN = 2  # first tokens of the copy: they tell where it continues
 
 
 def draw_copies(
@@ -29,7 +27,7 @@ def draw_copies(
     step: int,
     source: random.Random,
 ) -> list[TrainingSequence]:
-    """The sequences of a step: a share of `random` is random but for a copy, the others are of the pool."""
+    """The sequences of a step: a share `random` is random but for a copy, the others come from the pool."""
     most_tokens = settings.random_tokens if step >= _SHORT_STEPS * settings.steps else _SHORT
     return [
         with_copy(vocabulary, most_tokens, source)
@@ -40,17 +38,17 @@ def draw_copies(
 
 
 def all_tokens(sequence: TrainingSequence) -> TrainingSequence:
-    """The same tokens, all but the first of which are to be predicted."""
+    """The same tokens, with all but the first to be predicted."""
     ids = sequence.prompt_ids + sequence.completion_ids
     return TrainingSequence(ids[:1], ids[1:])
 
 
 def with_copy(vocabulary: int, most_tokens: int, source: random.Random) -> TrainingSequence:
-    """Random tokens, the last of which are a copy of some that stand before; the copy is to be predicted.
+    """Random tokens that end with a copy of some earlier ones; the copy is to be predicted.
 
-    It is at a random distance: a sequence that repeats itself as a whole is learned by counting back, which
-    finds nothing in a document. The tokens are of a random part of the vocabulary: where it is small, as that
-    of digits is, one token before is not enough to tell what comes next.
+    Its distance is random: a sequence that repeats as a whole could be predicted by counting back, which is
+    no use in a document. The tokens come from a random part of the vocabulary: if that is small, as with
+    digits, the previous token is not enough to tell what comes next.
     """
     several = source.sample(range(vocabulary), min(vocabulary, 2 ** source.randint(4, 10)))
     tokens = round(math.exp(source.uniform(math.log(_SHORTEST), math.log(most_tokens))))

@@ -1,7 +1,7 @@
 """The perfect memory-writer: an engine that knows what each example's answer follows from.
 
-It plays through the package's workflows unchanged, so a warm start imitates conversations with the very
-prompts of a read. Leaves out ENOUGH: whether more is to come cannot be told from what was read.
+It runs the package's workflows unchanged, so a warm start imitates conversations with exactly the prompts of
+a read. It never says ENOUGH: what was read does not tell whether more is to come.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from memagent.types import (
 
 _log = logging.getLogger(__name__)
 
-_CHUNK = "\ue000chunk\ue000"  # stands for the chunk where a prompt is compared; in no document
+_CHUNK = "\ue000chunk\ue000"  # stands for the chunk when prompts are compared; occurs in no document
 
 
 class Oracle:
-    """An engine for one read of one example, with the prompts that the read will have.
+    """An engine for one read of one example, with the prompts of that read.
 
-    At an update it replies with the memory so far and the evidence in the chunk; where there is none, with
-    UNCHANGED if the prompt knows that word, and otherwise with the memory as it is. At the end it gives the
-    gold answer, all of them if several values are asked for, or says that the memory does not hold it.
-    Of the chunks without evidence it errs at a share of `mistakes`: it notes the sentence that has most
-    words in common with the problem, and forgets that one with its next note. `erred` has these replies.
-    `model` is the model that is trained. Raises `SettingsError` for an example whose solution is not known.
+    It replies to an update with the memory so far and the evidence in the chunk. If there is none, it replies
+    UNCHANGED if the prompt offers that word, and otherwise with the memory as it is. At the end it gives the
+    gold answer, all of them if several values are asked for, or says that the memory does not hold it. In a
+    share `mistakes` of the chunks without evidence it errs: it notes the sentence that shares the most words
+    with the problem, and drops it with its next note. `erred` holds these replies. `model` is the model being
+    trained. Raises `SettingsError` for an example whose solution is not known.
     """
 
     def __init__(self, example: Example, prompts: Prompts, model: Model, mistakes: float = 0.0) -> None:
@@ -63,15 +63,15 @@ class Oracle:
         self._source = random.Random(example.id)
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        """The perfect reply. Raises `EngineError` for a prompt that is not of this read."""
+        """The perfect reply. Raises `EngineError` for a prompt that does not belong to this read."""
         problem = self._example.problem
         if messages == self.prompts.for_answer(problem, self._memory):
             return self._completion(messages, self._solution.answer(), sampling)
         if chunk := self._chunk(messages):
             return self._completion(messages, self._update(chunk, sampling), sampling)
         raise EngineError(
-            f"the oracle did not write the memory of a prompt for {self._example.id}: it plays workflows "
-            "that keep the memory as it is replied, with the prompts that it was given"
+            f"the oracle did not write the memory of a prompt for {self._example.id}: it plays only "
+            "workflows that keep each reply as the memory, with the prompts that it was given"
         )
 
     async def aclose(self) -> None:
@@ -81,10 +81,10 @@ class Oracle:
         """The reply to a chunk."""
         start = self._document.find(chunk, self._position)
         if start < 0:
-            raise EngineError(f"{self._example.id}: a chunk is not of the document, or was read before")
+            raise EngineError(f"{self._example.id}: a chunk is not in the document, or was read before")
         self._position = start + len(chunk)
         head = f"{MEMORY}\n" if self.prompts.replies == "marked" else ""
-        # What ends a reply needs room as well, and what begins it.
+        # The end of a reply needs room too, and so does its head.
         limit_tokens = sampling.max_tokens - 1 - (self._tokens(head) if head else 0)
         before, self._noted = self._noted, self._solution.see(start, self._position, limit_tokens)
         may_leave = UNCHANGED in self.prompts.update
@@ -102,7 +102,7 @@ class Oracle:
         return reply
 
     def _mistaken(self, chunk: str, limit_tokens: int) -> str:
-        """The memory with a sentence of the chunk that does not belong there; nothing if none has room."""
+        """The memory with a sentence of the chunk that does not belong there; empty if none fits."""
         wanted = _words(self._example.problem)
         sentences = SENTENCE_ENDS.split(chunk.strip())
         for sentence in sorted(sentences, key=lambda it: len(wanted & _words(it)), reverse=True):
@@ -112,7 +112,7 @@ class Oracle:
         return ""
 
     def _chunk(self, messages: tuple[Message, ...]) -> str:
-        """The chunk of an update's prompt; nothing if it is another prompt, or of another memory."""
+        """The chunk in an update's prompt; empty for another kind of prompt, or for another memory."""
         expected = self.prompts.for_update(self._example.problem, _CHUNK, self._memory)
         if messages[:-1] != expected[:-1]:
             return ""
@@ -122,7 +122,7 @@ class Oracle:
         return self.prompts.restore(chunk) if chunk.join(parts) == text else ""
 
     def _seen(self, text: str) -> str:
-        """The text as a reader has it: without the few characters that no prompt can carry."""
+        """The text as a reader sees it: without the few characters that no prompt can carry."""
         return self.prompts.restore(self.prompts.neutralise(text))
 
     def _tokens(self, text: str) -> int:
@@ -147,15 +147,15 @@ async def solve(
     least_reward: float = 1.0,
     mistakes: float = 0.0,
 ) -> AsyncGenerator[Trajectory, None]:
-    """The oracle's trajectory of each example, in their order, with its reward.
+    """The oracle's trajectory of each example, in order, with its reward.
 
-    With `mistakes`, a share, it continues from notes that it should not have made; the conversations that
-    made them are left out.
+    In a share `mistakes` of the chunks without evidence, it continues from a note that it should not have
+    made; the conversations with these notes are left out.
 
-    `settings` are those of the reads that training will make, and `model` is what is trained: its tokenizer
-    and its templates are used. What the budgets leave no room for is worth less than `least_reward`, and left
-    out with a warning. Raises `SettingsError` for an example that cannot be solved, and for budgets that do
-    not fit.
+    `settings` are those that training will read with, and `model` is the model being trained: its tokenizer
+    and templates are used. An example that the budgets leave no room for earns less than `least_reward` and
+    is left out with a warning. Raises `SettingsError` for an example that cannot be solved, and for budgets
+    that do not fit.
     """
     prompts = chosen_workflow(settings, model.trained)[1].prompts
     for example in examples:
@@ -168,4 +168,4 @@ async def solve(
             good = [it for it in trajectory.conversations if it.completion.text not in oracle.erred]
             yield replace(trajectory, conversations=tuple(good))
         else:
-            _log.warning("%s is left out: the budgets leave room for a reward of %.2f", example.id, worth)
+            _log.warning("%s is left out: the budgets allow only a reward of %.2f", example.id, worth)

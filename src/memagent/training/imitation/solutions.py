@@ -1,7 +1,7 @@
 """What a perfect reader writes down: the evidence it has seen, or the words it has counted.
 
-Each solution sees a document's text piece by piece and says after each what the memory is then, and at
-the end what answers the problem. Prompts and replies are `oracle`'s.
+Each solution sees a document piece by piece. It gives the memory after each piece, and the answer at the end.
+Prompts and replies are the job of `oracle`.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from memagent.tasks.words import CODED_NOISE
 from memagent.types import Example, TokenCounter
 
 REFUSAL = f"The memory {ABSENT_ANSWERS[0]}."
-"""The answer where the memory does not hold one."""
+"""The answer if the memory does not hold one."""
 
-_SEVERAL = "string_match_all"  # the scorer of tasks that ask for all of the answers
-_LEAST_PIECE = 0.5  # of a sentence: a smaller piece of it, at a chunk's end, does not tell what it is about
+_SEVERAL = "string_match_all"  # the scorer of tasks that ask for all answers
+_LEAST_PIECE = 0.5  # of a sentence: a smaller piece, at a chunk's border, does not tell what it is about
 SENTENCE_ENDS = re.compile(rf"{SENTENCE_END.pattern}|\n+")
 _TALLIED = {"cwe": re.compile(r"\s*\d+\.(?:\s+|$)"), "fwe": re.compile(r"\s+")}
-_TALLY_TIMES = 4  # as many words are counted as are asked for: those behind may still come up
+_TALLY_TIMES = 4  # times as many words are counted as asked for: lower ranks may still rise
 
 
 class Solution(Protocol):
-    """What is known of a document after the pieces of it that were seen."""
+    """What is known of a document from the pieces seen so far."""
 
     def see(self, start: int, end: int, limit_tokens: int) -> str:
-        """The memory after the document's characters from `start` to `end`, of at most so many tokens."""
+        """The memory after the characters from `start` to `end`, of at most `limit_tokens`."""
         ...
 
     def answer(self) -> str:
@@ -44,7 +44,7 @@ class Solution(Protocol):
 
 
 def solution_of(example: Example, document: str, count_tokens: TokenCounter) -> Solution:
-    """How to solve the example; `document` is its text as it is read.
+    """The solution of the example; `document` is its text as it is read.
 
     Raises `SettingsError` for an example that does not tell what its answers follow from.
     """
@@ -60,7 +60,7 @@ def solution_of(example: Example, document: str, count_tokens: TokenCounter) -> 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A part of the document, and whether an answer stands in it; `passage` numbers the evidence it is of."""
+    """A span of the document, and whether it holds an answer; `passage` is the index of its evidence."""
 
     start: int
     end: int
@@ -71,8 +71,8 @@ class Note:
 class Notes:
     """The evidence, noted word for word as it comes, sentence by sentence.
 
-    A sentence that is cut by a chunk's border is noted in pieces, each where it is seen: if it is half of the
-    sentence, has some of an answer in it, or goes on where the last note broke off. If there are too many
+    A sentence split by a chunk's border is noted in pieces as they are seen. A piece is noted if it is at
+    least half of the sentence, holds part of an answer, or continues an earlier note. If there are too many
     notes, those without an answer go first, the longest before the others.
     """
 
@@ -85,7 +85,7 @@ class Notes:
         self._notes: list[Note] = []
 
     def see(self, start: int, end: int, limit_tokens: int) -> str:
-        """The memory with what of the evidence stands between these characters."""
+        """The memory, with the evidence between these characters added."""
         for sentence in self._sentences:
             if note := self._note(sentence, start, end):
                 self._notes.append(note)
@@ -94,9 +94,9 @@ class Notes:
         return self._text()
 
     def answer(self) -> str:
-        """All answers that stand in the memory, or the first one if everything it follows from does.
+        """The answers in the memory if several are asked for, else the first one if the memory supports it.
 
-        The example's rationale, if it has one, comes before them.
+        `REFUSAL` if there is none. The example's rationale, if any, comes before the answer.
         """
         answer = ", ".join(self._known_answers())
         if not answer:
@@ -118,7 +118,7 @@ class Notes:
         return answers[:1] if self._notes and known else ()
 
     def _note(self, sentence: tuple[int, int, int], start: int, end: int) -> Note | None:
-        """What to note of a sentence of which these characters are seen, without white space around."""
+        """What to note of a sentence when these characters are seen, without the white space around it."""
         first, last, passage = sentence
         start, end = max(start, first), min(end, last)
         text = self._document[start : max(start, end)]
@@ -133,7 +133,7 @@ class Notes:
         return note if not known and (note.telling or end - start >= _LEAST_PIECE * (last - first)) else None
 
     def _text(self) -> str:
-        """The notes, each on a line; those that follow each other in the document, as they stand there."""
+        """The notes, one per line; those adjacent in the document are joined as they stand there."""
         texts = [self._document[note.start : note.end] for note in self._notes]
         for number, (one, other) in enumerate(pairwise(self._notes)):
             gap = self._document[one.end : other.start]
@@ -143,7 +143,7 @@ class Notes:
 
 
 def _sentences(example: Example, document: str) -> Iterator[tuple[int, int, int]]:
-    """The sentences of the evidence: where they start and end, and the number of their passage."""
+    """The sentences of the evidence: start, end and the index of their passage."""
     for passage, (start, text) in enumerate(_places(example, document)):
         ends = [match.span() for match in SENTENCE_ENDS.finditer(text)]
         starts = [0, *(after for _, after in ends)]
@@ -154,28 +154,28 @@ def _sentences(example: Example, document: str) -> Iterator[tuple[int, int, int]
 def _answers(
     example: Example, document: str, sentences: Sequence[tuple[int, int, int]]
 ) -> Iterator[tuple[int, int]]:
-    """Where the answers stand in the evidence."""
+    """The spans of the answers in the evidence."""
     one = re.compile("|".join(map(re.escape, example.answers)), re.IGNORECASE)
     for start, end, _ in sentences:
         yield from (match.span() for match in one.finditer(document, start, end))
 
 
 def _places(example: Example, document: str) -> Sequence[tuple[int, str]]:
-    """Where the passages start. A title stands in many places, and counts just before what follows it."""
+    """Where the passages start. A title may occur often; its last place before the next passage counts."""
     places: list[tuple[int, str]] = []
     before = len(document)
     for text in reversed(example.evidence):
         before = document.rfind(text, 0, before + len(text) - 1 if places else before)
         if before < 0:
-            raise SettingsError(f"{example.id}: the evidence {text!r} is not in the document, in its order")
+            raise SettingsError(f"{example.id}: the evidence {text!r} is not in the document or out of order")
         places.append((before, text))
     return places[::-1]
 
 
 class WordCounts:
-    """Words with how often they were seen, the most common first: what a reader can carry who counts.
+    """Words and how often they were seen, the most common first: what a counting reader can carry along.
 
-    A word that falls out of the memory is counted from nothing if it comes again.
+    A word that drops out of the memory is counted from zero if it appears again.
     """
 
     def __init__(self, example: Example, document: str, count_tokens: TokenCounter) -> None:
@@ -186,7 +186,7 @@ class WordCounts:
         self._counts: list[tuple[str, int]] = []
 
     def see(self, start: int, end: int, limit_tokens: int) -> str:
-        """The counts with the words between these characters."""
+        """The counts, with the words between these characters added."""
         counts = Counter(dict(self._counts))
         counts.update(self._between.split(self._document[start:end].strip()))
         for no_word in ("", CODED_NOISE):

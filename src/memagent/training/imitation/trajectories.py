@@ -1,7 +1,7 @@
-"""Trajectories to imitate: made by a model that reads well, kept in files.
+"""Trajectories to imitate, made by a model that reads well and stored in files.
 
-A file has JSON lines, one trajectory a line, gzipped if its name ends in .gz. What is imitated is text:
-token ids, which another model's tokenizer made, are left out.
+A file has one trajectory per JSON line, and is gzipped if its name ends in .gz. Only text is imitated: token
+ids, which come from another model's tokenizer, are left out.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ async def collect(
     samples: int = 1,
     concurrency: int = 16,
 ) -> AsyncGenerator[Trajectory, None]:
-    """The attempts at the examples that were worth `least_reward` or more, in the examples' order.
+    """The attempts that earned `least_reward` or more, in the examples' order.
 
-    `samples` attempts are made at each example, `concurrency` of all side by side; with a seed in `settings`
-    each has another, and each of its calls. Raises `EngineError` if the engine fails for good, and
-    `SettingsError` for samples that would be all the same.
+    Makes `samples` attempts at each example, `concurrency` of them at once. With a seed in `settings`, each
+    attempt and each of its calls gets its own. Raises `EngineError` if the engine fails for good, and
+    `SettingsError` for numbers below 1 and for samples that would all be the same.
     """
     if samples < 1 or concurrency < 1:
-        raise SettingsError(f"samples is {samples} and concurrency {concurrency}: each is 1 or more")
+        raise SettingsError(f"samples is {samples} and concurrency {concurrency}: each must be at least 1")
     if samples > 1 and settings.temperature == 0:
         raise SettingsError(f"{samples} samples at temperature 0 are all the same: set a temperature")
     rollout = Rollout(engine=engine, settings=settings, reward=reward)
@@ -72,7 +72,7 @@ async def write_trajectories(path: str | Path, trajectories: AsyncIterable[Traje
 def read_trajectories(path: str | Path) -> Iterator[Trajectory]:
     """The trajectories of a file, one in memory at a time.
 
-    Raises `SettingsError` for a file that cannot be read or holds none, naming the line that is wrong.
+    Raises `SettingsError` for a file that cannot be read or holds none, and names a line that is wrong.
     """
     path, number = Path(path), 0
     for number, row in read_rows(path):
@@ -82,7 +82,7 @@ def read_trajectories(path: str | Path) -> Iterator[Trajectory]:
             raise SettingsError(f"{path}, line {number} is not a trajectory: {error}") from error
         yield trajectory
     if not number:
-        raise SettingsError(f"{path} holds no trajectories: collect some, with a lower least reward perhaps")
+        raise SettingsError(f"{path} holds no trajectories: collect some, perhaps with a lower least reward")
 
 
 def _row(trajectory: Trajectory) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def _trajectory(row: dict[str, Any]) -> Trajectory:
 def _conversation(row: Any) -> Conversation:
     kind = _value(row, "kind", str)
     if kind not in ("update", "answer"):
-        raise ValueError(f"kind is {kind!r}: update or answer")
+        raise ValueError(f"kind is {kind!r}: use update or answer")
     messages = tuple(map(_message, _value(row, "messages", list)))
     if not messages:
         raise ValueError("messages is empty")
@@ -136,12 +136,12 @@ def _conversation(row: Any) -> Conversation:
 def _message(row: Any) -> Message:
     role = _value(row, "role", str)
     if role not in ("system", "user", "assistant"):
-        raise ValueError(f"role is {role!r}: system, user or assistant")
+        raise ValueError(f"role is {role!r}: use system, user or assistant")
     return Message(role, _value(row, "content", str))
 
 
 def _value(row: Any, name: str, *kinds: type) -> Any:
-    """A field of a row, if it is of one of these types."""
+    """A field of a row. Raises `ValueError` if it is missing or of none of these types."""
     if not isinstance(row, dict) or name not in row:
         raise ValueError(f"{name} is missing")
     if type(row[name]) not in kinds:

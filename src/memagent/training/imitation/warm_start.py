@@ -1,4 +1,4 @@
-"""Imitation before reinforcement: conversations of good trajectories, as sequences to learn from."""
+"""Imitation before reinforcement: conversations of good trajectories, as training sequences."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COUNTERS = {"copying": "copying_steps", "warm_start": "warm_steps"}
 
 
 async def imitate(run: RunState) -> None:
-    """Copy, then imitate, until the steps of both stages are taken; nothing where reinforcement has begun."""
+    """Copy, then imitate, until both stages are complete; do nothing once reinforcement has begun."""
     copying, wanted, position = run.settings.copying, run.settings.warm_start, run.position
     if position.step or (position.copying_steps >= copying.steps and position.warm_steps >= wanted.steps):
         return
@@ -36,10 +36,10 @@ async def imitate(run: RunState) -> None:
         await _take(
             run, "copying", copying, lambda step, source: draw_copies(pool, copying, vocabulary, step, source)
         )
-        run.save(None)  # the next stage begins with an optimizer of its own
+        run.save(None)  # the next stage begins with a new optimizer
     if position.warm_steps < wanted.steps:
         await _take(run, "warm_start", wanted, lambda _, source: draw(pool, wanted, source))
-    # Reinforcement begins with its own optimizer too, and behind the examples that were imitated.
+    # Reinforcement begins with a new optimizer too, and after the examples that were imitated.
     position.example = 0 if is_file(wanted.trajectories) or wanted.examples else wanted.count
     run.save(None)
 
@@ -50,7 +50,7 @@ async def _take(
     wanted: StageSettings,
     drawn: Callable[[int, random.Random], list[TrainingSequence]],
 ) -> None:
-    """The steps of a stage that are left, each on what is `drawn` with the randomness of its number."""
+    """Take the remaining steps of a stage, each on what is `drawn` with a generator seeded by its number."""
     counter, seed = _COUNTERS[stage], run.settings.seed
     taken: int = getattr(run.position, counter)
     learner = run.learner()
@@ -66,7 +66,7 @@ async def _take(
 
 
 def learning_rate(settings: StageSettings, step: int) -> float:
-    """The rate of the step after `step` others: a linear warm-up, and a linear decay to zero at the end."""
+    """The rate of the step after `step` others: linear warm-up, then linear decay to zero at the end."""
     rising = min(1.0, (step + 1) / max(settings.warmup_steps, 1))
     falling = min(1.0, (settings.steps - step) / max(settings.decay_steps, 1))
     return settings.learning_rate * rising * falling
@@ -75,9 +75,9 @@ def learning_rate(settings: StageSettings, step: int) -> float:
 async def load_imitations(
     settings: TrainingSettings, data: Data, tokenizer: Any, model: Model
 ) -> list[list[TrainingSequence]]:
-    """All conversations of the warm start's trajectories; those whose prompts begin alike are together.
+    """All conversations of the warm start's trajectories; those with a common prompt prefix are grouped.
 
-    At most `warm_start.neighbours` are. Raises `SettingsError` if there are no conversations.
+    A group has at most `warm_start.neighbours`. Raises `SettingsError` if there are no conversations.
     """
     trajectories = await _trajectories(settings, data, model)
     sequences = [
@@ -100,7 +100,7 @@ async def load_imitations(
 def draw(
     pool: Sequence[Sequence[TrainingSequence]], settings: WarmStartSettings, source: random.Random
 ) -> list[TrainingSequence]:
-    """The sequences of a step; each is as likely as any other, with those that it is together with."""
+    """The sequences of a step, in groups drawn uniformly; the last group is cut if it is too large."""
     drawn: list[TrainingSequence] = []
     while len(drawn) < settings.sequences:
         drawn += source.choice(pool)
@@ -108,7 +108,7 @@ def draw(
 
 
 def imitation(conversation: Conversation, tokenizer: Any) -> TrainingSequence:
-    """A conversation as a sequence: the ids it was sampled with, or else those of its text and an end."""
+    """A conversation as a sequence: its sampled ids, or else the ids of its text and an end token."""
     completion = conversation.completion
     if completion.prompt_ids and completion.completion_ids:
         return TrainingSequence(completion.prompt_ids, completion.completion_ids)
@@ -118,12 +118,12 @@ def imitation(conversation: Conversation, tokenizer: Any) -> TrainingSequence:
 
 
 def is_file(trajectories: str) -> bool:
-    """Whether the setting names a file, and neither the oracle nor a function."""
+    """Whether the setting names a file rather than the oracle or a function."""
     return trajectories != "oracle" and ":" not in trajectories
 
 
 async def _trajectories(settings: TrainingSettings, data: Data, model: Model) -> Iterable[Trajectory]:
-    """What the settings name: a file, the oracle, or a function from an example to a trajectory."""
+    """The trajectories from a file, the oracle, or a function from an example to a trajectory."""
     wanted = settings.warm_start
     place = wanted.trajectories
     if is_file(place):

@@ -1,7 +1,7 @@
-"""Attention over trees: several sequences in one row, a common beginning computed once.
+"""Attention over trees: several sequences in one row, with their common prefix computed once.
 
-Everything else in a transformer works token by token, so it is enough to tell attention which tokens belong
-together. Works for models of transformers whose layers attend to what came before, all of it or a window.
+Everything else in a transformer works token by token, so only attention needs to know which tokens belong
+together. Supports `transformers` models whose layers use full or sliding-window causal attention.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from memagent.errors import SettingsError
 from memagent.training.optimization.sequences import TreeIndex
 
 _NAME = "memagent_trees"
-_UNKNOWN = ("softcap", "s_aux")  # what else a layer may ask for: capped scores, attention sinks
+_UNKNOWN = ("softcap", "s_aux")  # options not implemented here: capped scores, attention sinks
 _INSTEAD = "set optimizer.layout to 'padded'"
 
 
@@ -34,14 +34,14 @@ def tree_attention(
     sliding_window: int | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attend within each tree: a branch sees the tree's beginning and itself. `(1, tokens, heads, size)`.
+    """Attend within each tree: a branch sees the tree's prefix and itself. `(1, tokens, heads, size)`.
 
-    With a sliding window a token sees that many, itself among them. Raises `SettingsError` for layers that
-    compute something else.
+    With a sliding window, a token sees that many tokens, itself included. Raises `SettingsError` for layers
+    that compute something else.
     """
     _check(module, sliding_window, options)
     groups = query.shape[1] // key.shape[1]
-    # As many key heads as query heads: the GPU kernel that takes a mask knows no grouped queries.
+    # Match the number of query heads: the GPU kernel that takes a mask does not support grouped queries.
     key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
     outputs = []
     for tree in trees:
@@ -67,7 +67,7 @@ def _attend(
     window: int | None,
     scaling: float | None,
 ) -> torch.Tensor:
-    """Causal attention behind `shared` tokens that all see; padding comes last, where nobody looks."""
+    """Causal attention after `shared` tokens that all rows see; padding comes last, where nothing sees it."""
     mask = None
     if shared or window:
         shape = query.shape[2], key.shape[2]
@@ -79,7 +79,7 @@ def _attend(
 
 
 def _check(module: torch.nn.Module, sliding_window: int | None, options: Mapping[str, Any]) -> None:
-    """Raise `SettingsError` for a layer whose attention is not what is computed here."""
+    """Raise `SettingsError` for a layer whose attention is not the one implemented here."""
     odd = [name for name in _UNKNOWN if options.get(name) is not None]
     kinds = getattr(getattr(module, "config", None), "layer_types", None)
     if kinds and kinds[module.layer_idx] == "sliding_attention" and not sliding_window:
@@ -95,7 +95,7 @@ def _rows(part: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def attention_over_trees(model: PreTrainedModel) -> Iterator[None]:
-    """Within it the model takes `trees=` and attends over them. Raises `SettingsError` where it cannot."""
+    """Let the model accept `trees=` and attend over them. Raises `SettingsError` if it cannot."""
     kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ())
     if odd := kinds - {"full_attention", "sliding_attention"}:
         raise SettingsError(f"{type(model).__name__} has layers of {', '.join(sorted(odd))}: {_INSTEAD}")

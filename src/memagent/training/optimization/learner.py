@@ -1,4 +1,4 @@
-"""Optimizer steps: the same gradient however sequences are cut into micro-batches or spread over ranks."""
+"""Optimizer steps: the same gradient however sequences are split into micro-batches or spread over ranks."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ _MOST_SKIPPED = 5
 
 Sums = defaultdict[str, float]
 TokenLoss = Callable[[Batch, TokenValues, Sums], torch.Tensor]
-"""The loss of each completion token `(tokens,)`; adds what it measures to the sums."""
+"""The loss of each completion token `(tokens,)`; the function adds its metrics to the sums."""
 
 
 class Learner:
-    """A policy with its optimizer, AdamW. Each step gets its learning rate: schedules are the caller's."""
+    """A policy and its AdamW optimizer. The caller passes each step its learning rate."""
 
     def __init__(self, policy: Policy, settings: OptimizerSettings, ranks: Ranks) -> None:
         self.policy = policy
         self.settings = settings
         self.ranks = ranks
-        self._skipped = 0  # steps in a row
+        self._skipped = 0  # consecutive steps
         self._parameters = list(policy.trained().values())
         self._optimizer = torch.optim.AdamW(
             self._parameters, betas=settings.betas, weight_decay=settings.weight_decay
         )
 
     def reinforce(self, sequences: Sequence[TrainingSequence], loss: LossSettings, rate: float) -> Sums:
-        """A step of Multi-Conv DAPO on one mini-batch. Returns sums over its tokens."""
+        """Take a step of Multi-Conv DAPO on one mini-batch. Returns sums over its tokens."""
 
         def losses(batch: Batch, values: TokenValues, sums: Sums) -> torch.Tensor:
             reference = self.policy.reference_logprobs(batch) if loss.kl_weight else None
@@ -52,11 +52,11 @@ class Learner:
         return self._step(sequences, losses, rate)
 
     def imitate(self, sequences: Sequence[TrainingSequence], rate: float) -> Sums:
-        """A step towards the completions as they are. Returns sums over their tokens."""
+        """Take a supervised step on the completions. Returns sums over their tokens."""
         return self._step(sequences, lambda _batch, values, _sums: -values.logprobs, rate)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps beside the policy's weights."""
+        """What a checkpoint stores besides the policy's weights."""
         return {"optimizer": self._optimizer.state_dict(), "skipped": self._skipped}
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -65,7 +65,7 @@ class Learner:
         self._skipped = state["skipped"]
 
     def gradient(self, sequences: Sequence[TrainingSequence], token_loss: TokenLoss) -> Sums:
-        """Leave in the parameters the gradient of the mean loss over all completion tokens, of all ranks."""
+        """Compute the gradient of the mean loss over the completion tokens of all ranks."""
         total = self.ranks.total(sum(len(sequence.completion_ids) for sequence in sequences))
         sums = Sums(float)
         self._optimizer.zero_grad(set_to_none=True)
@@ -82,9 +82,9 @@ class Learner:
         return sums
 
     def _step(self, sequences: Sequence[TrainingSequence], token_loss: TokenLoss, rate: float) -> Sums:
-        """An optimizer step, skipped and counted where the gradient is not finite.
+        """Take an optimizer step, or skip and count it if the gradient is not finite.
 
-        Raises `TrainingError` once several in a row were skipped.
+        Raises `TrainingError` after several skips in a row.
         """
         started = time.perf_counter()
         sums = self.gradient(sequences, token_loss)

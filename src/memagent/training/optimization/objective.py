@@ -1,9 +1,9 @@
 """From rewards to the loss: Multi-Conv DAPO (arXiv 2507.02259, section 3.2; DAPO, arXiv 2503.14476).
 
-Advantages are normalised per trajectory, then given to every token of all its conversations: a trajectory
-that read a long document has more rows than another, and still counts once in its group. Losses are flat
-over tokens, and nothing here averages them: their sum is divided by the sampled tokens of the optimizer step.
-The exponents are clamped, so that no single token can make the gradient infinite.
+Advantages are normalised per trajectory, then assigned to every token of all its conversations: a
+trajectory that read a long document has more rows than another, yet counts once in its group. Losses are
+per token and not averaged here: the learner divides their sum by the sampled tokens of the optimizer step.
+Exponents are clamped, so that no single token can make the gradient infinite.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ DUAL_CLIP = 3.0
 """Dual clip (arXiv 1912.09729): where A < 0, a token's loss is at most this times -A."""
 
 _EPSILON = 1e-6
-_MOST_DIFFERENCE = 20.0  # of two log-probabilities, either way
+_MOST_DIFFERENCE = 20.0  # between two log-probabilities, in either direction
 _MOST_K3 = 10.0
 
 
 def group_advantages(rewards: torch.Tensor, divide_by_std: bool = False) -> torch.Tensor:
     """A_i = R_i - mean(R), group by group: `(groups, attempts)` to `(groups, attempts)`.
 
-    With `divide_by_std` also divided by the group's standard deviation (with Bessel's correction, as in
-    GRPO, arXiv 2402.03300), which gives more weight to groups of nearly equal rewards.
+    With `divide_by_std`, they are also divided by the group's standard deviation (with Bessel's
+    correction, as in GRPO, arXiv 2402.03300), which gives more weight to groups of nearly equal rewards.
     """
     centred = rewards - rewards.mean(dim=1, keepdim=True)
     if not divide_by_std or rewards.shape[1] < 2:
@@ -31,7 +31,7 @@ def group_advantages(rewards: torch.Tensor, divide_by_std: bool = False) -> torc
 
 
 def probability_ratio(policy_logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> torch.Tensor:
-    """r: each token's probability under the policy over that under the sampler `(tokens,)`."""
+    """r: each token's probability under the policy divided by that under the sampler `(tokens,)`."""
     return torch.exp((policy_logprobs - old_logprobs).clamp(-_MOST_DIFFERENCE, _MOST_DIFFERENCE))
 
 
@@ -43,7 +43,7 @@ def clipped_objective(
     clip_high: float,
     dual_clip: float = DUAL_CLIP,
 ) -> torch.Tensor:
-    """A token's part of the objective: min(r A, clip(r, 1 - low, 1 + high) A), and at least c A if A < 0."""
+    """A token's term of the objective: min(r A, clip(r, 1 - low, 1 + high) A), and at least c A if A < 0."""
     ratio = probability_ratio(policy_logprobs, old_logprobs)  # (tokens,)
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
     objective = torch.minimum(ratio * advantages, clipped * advantages)
@@ -53,7 +53,7 @@ def clipped_objective(
 def k3(policy_logprobs: torch.Tensor, reference_logprobs: torch.Tensor) -> torch.Tensor:
     """Schulman's estimate of the KL divergence of the policy from the reference, per token `(tokens,)`.
 
-    Never negative, and unbiased for tokens drawn from the policy; cut off at 10, as in verl.
+    Never negative, and unbiased for tokens drawn from the policy; capped at 10, as in verl.
     """
     difference = (reference_logprobs - policy_logprobs).clamp(-_MOST_DIFFERENCE, _MOST_DIFFERENCE)
     return (torch.exp(difference) - difference - 1).clamp(max=_MOST_K3)

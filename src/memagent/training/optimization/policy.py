@@ -1,4 +1,4 @@
-"""The model that is trained: its weights or a LoRA on them, and the log-probabilities of what was sampled."""
+"""The model being trained, as a whole or through a LoRA, and the log-probabilities of sampled tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from memagent.training.settings import PolicySettings
 
 @dataclass(frozen=True, slots=True)
 class TokenValues:
-    """For each completion token of a batch: its log-probability, and the entropy it was drawn with."""
+    """For each completion token of a batch: its log-probability, and the entropy of its distribution."""
 
     logprobs: torch.Tensor  # (tokens,)
     entropy: torch.Tensor  # (tokens,), without gradient
@@ -32,8 +32,8 @@ class TokenValues:
 class Policy:
     """A causal language model with its tokenizer; made by `load_policy`.
 
-    `temperature` is that of the sampler: log-probabilities are of the distribution that was sampled from.
-    Weights that are trained are float32; with `autocast` the arithmetic is bfloat16.
+    `temperature` is the sampler's: log-probabilities are those of the distribution that was sampled from.
+    Trained weights are float32; with `autocast`, the arithmetic is bfloat16.
     """
 
     def __init__(
@@ -47,18 +47,18 @@ class Policy:
 
     @property
     def has_adapter(self) -> bool:
-        """Whether a LoRA is trained, and the base is as it was."""
+        """Whether a LoRA is trained and the base model stays unchanged."""
         return hasattr(self.model, "disable_adapter")
 
     @property
     def network(self) -> PreTrainedModel:
-        """The transformers model, with the LoRA's layers in it where there is one."""
+        """The transformers model, including the LoRA's layers if there is one."""
         network: PreTrainedModel = self.model.get_base_model() if self.has_adapter else self.model
         return network
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """The device it computes on."""
         return self.network.device
 
     def trained(self) -> dict[str, torch.nn.Parameter]:
@@ -66,25 +66,25 @@ class Policy:
         return {name: value for name, value in self.model.named_parameters() if value.requires_grad}
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """The trained weights, on the CPU: what a checkpoint keeps."""
+        """The trained weights, on the CPU, for a checkpoint."""
         return {name: value.detach().cpu() for name, value in self.trained().items()}
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Take the weights of a checkpoint. Raises `TrainingError` if they are of another policy."""
+        """Load the weights of a checkpoint. Raises `TrainingError` if they belong to another policy."""
         trained = self.trained()
         ours, theirs = ({name: value.shape for name, value in it.items()} for it in (trained, weights))
         if ours != theirs:
-            raise TrainingError("the checkpoint is of another policy: its weights have other names or shapes")
+            raise TrainingError("the checkpoint is for another policy: weights differ in name or shape")
         with torch.no_grad():
             for name, value in weights.items():
                 trained[name].copy_(value)
 
     def precision(self) -> AbstractContextManager[Any]:
-        """The arithmetic that sampling and training are done in."""
+        """A context with the precision of sampling and training."""
         return torch.autocast(self.device.type, torch.bfloat16) if self.autocast else nullcontext()
 
     def values(self, batch: Batch) -> TokenValues:
-        """Log-probabilities of the completion tokens of a batch on the policy's device, with gradient."""
+        """The values of a batch's completion tokens, with gradient. The batch is on the policy's device."""
         arguments: dict[str, Any] = {"trees": batch.trees} if batch.trees else {}
         network = self.network
         with self.precision(), attention_over_trees(network) if batch.trees else nullcontext():
@@ -105,22 +105,22 @@ class Policy:
         )
 
     def keep_reference(self) -> None:
-        """Take the policy as it is now for the reference."""
+        """Keep a copy of the current policy as the reference."""
         self._reference = {name: value.detach().clone() for name, value in self.trained().items()}
 
     def reference_logprobs(self, batch: Batch) -> torch.Tensor:
-        """What the reference gives the same tokens `(completion tokens,)`."""
+        """The log-probabilities of the same tokens under the reference `(completion tokens,)`."""
         if not self._reference:
             raise ValueError("there is no reference: call keep_reference before training")
         with torch.no_grad(), self._weights_of_reference():
             return self.values(batch).logprobs
 
     def reference_state(self) -> dict[str, torch.Tensor]:
-        """The reference's weights, for a checkpoint: those that are trained, as they were."""
+        """The reference's copy of the trained weights, for a checkpoint."""
         return {name: value.cpu() for name, value in self._reference.items()}
 
     def load_reference(self, state: dict[str, torch.Tensor]) -> None:
-        """Take up the reference of a checkpoint."""
+        """Load the reference from a checkpoint."""
         self._reference = {name: value.to(self.device) for name, value in state.items()}
 
     @contextmanager
@@ -137,10 +137,10 @@ class Policy:
 
     @contextmanager
     def training(self, layout: Layout) -> Iterator[None]:
-        """Within it gradients are checkpointed, where the settings ask for that.
+        """Enable gradient checkpointing within the block, if the settings ask for it.
 
-        A backward pass that computes its forward pass again must find the attention of the batches' layout.
-        No units are dropped out: the policy that learns is the one that sampled.
+        Checkpointing repeats the forward pass during the backward pass, so the attention of the batches'
+        layout stays in place. Dropout stays off: the policy that learns is the one that sampled.
         """
         for module in self.network.modules():
             module.training = getattr(module, "gradient_checkpointing", False)
@@ -154,7 +154,7 @@ class Policy:
 def load_policy(settings: PolicySettings, temperature: float, seed: int, device: str | None = None) -> Policy:
     """The policy that the settings describe, on a GPU if there is one.
 
-    Raises `SettingsError` for a model or adapter that cannot be loaded, and for a function that is not there.
+    Raises `SettingsError` for a model or adapter that cannot be loaded, or a function that does not exist.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     half = settings.dtype == "bfloat16" or (settings.dtype == "auto" and device.startswith("cuda"))

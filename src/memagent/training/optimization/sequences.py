@@ -1,9 +1,9 @@
-"""From trajectories to what the model computes: rows under a token budget, laid out without waste.
+"""From trajectories to model inputs: rows within a token budget, laid out without waste.
 
-Three layouts give the same numbers. "padded" is one sequence a row, padded to the longest. "packed" puts all
-sequences of a micro-batch into one row. "shared" also computes a beginning that several sequences have in
-common once: in a group, all attempts read the same chunk, which stands at the start of their prompts. Where
-sequences are packed, those that are the same token for token are computed once.
+Three layouts give the same numbers. "padded" has one sequence per row, padded to the longest. "packed" puts
+all sequences of a micro-batch into one row. "shared" also computes a common prefix only once: all attempts of
+a group read the same chunk, which comes first in their prompts. Both "packed" and "shared" compute identical
+sequences once.
 """
 
 from __future__ import annotations
@@ -21,32 +21,31 @@ from memagent.training.settings import LossSettings
 from memagent.types import Group, TrainingSequence, Trajectory
 
 Layout = Literal["shared", "packed", "padded"]
-_NO_IDS = "{}: the engine gave no {}, without which nothing can be trained: vLLM gives them from 0.10.2 on"
+_NO_IDS = "{}: the engine gave no {}, which training needs: vLLM returns them from 0.10.2 on"
 _Content = tuple[tuple[int, ...], tuple[int, ...]]
-_UNEVEN = 1.25  # branches of one tree are padded to the longest, in attention alone
+_UNEVEN = 1.25  # attention (only) pads the branches of a tree to the longest
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Sequences that begin with the same `shared` tokens (0: they are just of about one length)."""
+    """Sequences that begin with the same `shared` tokens (0: they only have similar lengths)."""
 
     shared: int
     branches: tuple[TrainingSequence, ...]
 
     @property
     def tokens(self) -> int:
-        """What has to be computed: the beginning once, and each branch's own tokens."""
+        """How many tokens are computed: the prefix once, and each distinct branch's own tokens."""
         lengths = {_content(branch): _length(branch) for branch in self.branches}
         return self.shared + sum(length - self.shared for length in lengths.values())
 
 
 @dataclass(frozen=True, slots=True)
 class TreeIndex:
-    """Where a tree stands in its row: the shared tokens from `start` on, then the branches.
+    """Where a tree lies in its row: the shared tokens from `start` on, then the branches.
 
-    `rows` `(branches, tokens)` are the places of the branches' tokens, copies of a branch left out, the last
-    token repeated as padding; `own` picks, from the flattened rows, those that are no padding, in the row's
-    order.
+    `rows` `(branches, tokens)` holds the positions of each distinct branch's tokens, the last one repeated as
+    padding. `own` selects the entries of the flattened `rows` that are not padding, in the row's order.
     """
 
     start: int
@@ -60,7 +59,7 @@ class Batch:
     """A micro-batch.
 
     `keep` is the model's `logits_to_keep`; `select` picks the completion tokens from those logits. The flat
-    tensors have an entry for each completion token of the batch, all in one order.
+    tensors have an entry for each completion token of the batch, all in the same order.
     """
 
     input_ids: torch.Tensor  # (rows, tokens)
@@ -70,13 +69,13 @@ class Batch:
     keep: int | torch.Tensor
     select: torch.Tensor  # (completion tokens,)
     targets: torch.Tensor  # (completion tokens,)
-    old_logprobs: torch.Tensor  # (completion tokens,), 0 where nobody sampled
+    old_logprobs: torch.Tensor  # (completion tokens,), 0 if not sampled
     advantages: torch.Tensor  # (completion tokens,)
     tokens: int
-    """The tokens of all sequences; a beginning counts as often as it occurs."""
+    """The tokens of all sequences; a shared prefix counts once for each."""
 
     def to(self, device: torch.device | str) -> Batch:
-        """The same on another device."""
+        """A copy on another device."""
         moved = {name: getattr(self, name) for name in self.__slots__}
         for name, value in moved.items():
             if isinstance(value, torch.Tensor):
@@ -94,8 +93,8 @@ def sequences_of(
 ) -> list[TrainingSequence]:
     """One sequence for each conversation, all with the trajectory's advantage.
 
-    With `credit` "answer" only the last conversation is trained on. Raises `TrainingError` for a conversation
-    whose engine recorded no token ids, or not a log-probability for each.
+    With `credit` "answer", only the last conversation is trained on. Raises `TrainingError` for a
+    conversation without recorded token ids, or without a log-probability for each.
     """
     conversations = trajectory.conversations if credit == "trajectory" else trajectory.conversations[-1:]
     sequences = []
@@ -123,9 +122,9 @@ def group_sequences(group: Group, loss: LossSettings) -> list[TrainingSequence]:
 
 
 def batches(sequences: Sequence[TrainingSequence], layout: Layout, budget_tokens: int) -> list[Batch]:
-    """The sequences in micro-batches of at most `budget_tokens` computed tokens, one at least in each.
+    """The sequences in micro-batches of at most `budget_tokens` computed tokens, but at least one sequence.
 
-    Every sequence is in one of them, and which one depends on the sequences alone.
+    Every sequence is in exactly one of them. The split is deterministic.
     """
     if layout == "padded":
         return [_padded(rows) for rows in _by_length(sequences, budget_tokens)]
@@ -142,7 +141,7 @@ def _ids(sequence: TrainingSequence) -> tuple[int, ...]:
 
 
 def _content(sequence: TrainingSequence) -> _Content:
-    """What copies of a sequence have in common: all that is computed."""
+    """What determines the computation of a sequence; copies have the same."""
     return sequence.prompt_ids, sequence.completion_ids
 
 
@@ -157,7 +156,7 @@ def _by_length(sequences: Sequence[TrainingSequence], budget_tokens: int) -> lis
 
 
 def _shared_trees(sequences: Sequence[TrainingSequence]) -> list[Tree]:
-    """A tree for each common beginning; the sequences that have none, in trees of like lengths."""
+    """A tree for each common prefix; sequences without one form trees of similar lengths."""
     trees, alone = [], []
     for shared, members in shared_beginnings([sequence.prompt_ids for sequence in sequences]):
         if len(members) > 1 and shared:
@@ -178,7 +177,7 @@ def _even_trees(sequences: Sequence[TrainingSequence]) -> list[Tree]:
 
 
 def _fill(trees: Sequence[Tree], budget_tokens: int) -> list[list[Tree]]:
-    """The trees in bins of at most `budget_tokens`; one that is too large is cut, its beginning repeated."""
+    """The trees in bins of at most `budget_tokens`; one that is too large is split, its prefix repeated."""
     pieces = [piece for tree in trees for piece in _cut(tree, budget_tokens)]
     sized = [(piece.tokens, piece) for piece in pieces]
     bins: list[tuple[int, list[Tree]]] = []
@@ -210,7 +209,7 @@ def _cut(tree: Tree, budget_tokens: int) -> list[Tree]:
 
 
 def _flat(sequences: Sequence[TrainingSequence]) -> dict[str, torch.Tensor]:
-    """The completion tokens of the sequences, one after another."""
+    """The completion tokens of the sequences, concatenated."""
     pairs = [(sequence, len(sequence.completion_ids)) for sequence in sequences]
     old = [sequence.old_logprobs or (0.0,) * count for sequence, count in pairs]
     return {
@@ -223,7 +222,7 @@ def _flat(sequences: Sequence[TrainingSequence]) -> dict[str, torch.Tensor]:
 
 
 def _padded(sequences: Sequence[TrainingSequence]) -> Batch:
-    """Padded on the left, so that all completions end where the logits are kept."""
+    """One row per sequence, padded on the left so that all completions end where the logits are kept."""
     width = max(map(_length, sequences))
     kept = max(len(sequence.completion_ids) for sequence in sequences) + 1
     pads = [width - _length(sequence) for sequence in sequences]
@@ -247,7 +246,7 @@ def _padded(sequences: Sequence[TrainingSequence]) -> Batch:
 
 
 def _packed(trees: Sequence[Tree]) -> Batch:
-    """All trees in one row: each beginning, then the different branches' own tokens."""
+    """All trees in one row: each prefix, then the distinct branches' own tokens."""
     ids: list[int] = []
     positions: list[int] = []
     keep: list[int] = []

@@ -1,4 +1,4 @@
-"""`python -m memagent.training.verl`: start a training run on the Ray cluster at hand."""
+"""`python -m memagent.training.verl`: start a training run on the current Ray cluster."""
 
 from memagent.training.verl.launch import main
 

@@ -1,7 +1,7 @@
-"""An agent loop that is the package's own attempt: one read, each of its conversations a row to train on.
+"""An agent loop that makes the package's own attempts: one read, with a training row per conversation.
 
-The reward is that of the attempt's answer. verl gives it to every row of the session. A worker of verl
-loads the data set from this module (`data.custom_cls`), and that registers the loop, wherever it runs.
+The reward is the attempt's; verl assigns it to every row of the session. verl's workers load the data set
+from this module (`data.custom_cls`), which registers the loop wherever they run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from memagent.types import Conversation, Example, Trajectory
 __all__ = ["ExampleDataset", "MemoryAgentLoop"]
 
 _log = logging.getLogger("memagent")
-_reward = cache(load_reward)  # a loop is made for every attempt; a user's file is run once
+_reward = cache(load_reward)  # verl makes a loop for every attempt; a user's file runs only once
 
 
 @register(AGENT_LOOP)
@@ -33,9 +33,9 @@ class MemoryAgentLoop(AgentLoopBase):  # type: ignore[misc]
     """Reads the document of one example and answers from memory, as `memagent.reading.read.Read` does."""
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> list[AgentLoopOutput]:
-        """One attempt, as one output a conversation.
+        """Make one attempt, with one output per conversation.
 
-        What the policy does wrong is an attempt with reward 0. Raises whatever the servers raise, and
+        An attempt that the policy fails gets reward 0. Raises whatever the servers raise, and
         `MemAgentError` for an example or settings that cannot be used: verl then marks the group as failed.
         """
         settings, scores = plugin_settings(self.config), []
@@ -61,8 +61,8 @@ class MemoryAgentLoop(AgentLoopBase):  # type: ignore[misc]
 
     def _engine(self, sampling_params: dict[str, Any], row: Mapping[str, Any]) -> ServerEngine:
         rollout = self.rollout_config
-        # Attempts at one example read the same chunks: on one server its prefix cache reads them once. Where
-        # verl passes the id on to vLLM, ids must differ; there it would also give all requests one seed.
+        # Attempts at one example read the same chunks, so they go to one server and share its prefix cache.
+        # If verl passes the id on to vLLM, ids must differ; it would also give all requests the same seed.
         seeded = rollout.full_determinism
         attempt = f"-{row['session_id']}" if seeded else ""
         return ServerEngine(
@@ -80,7 +80,7 @@ class MemoryAgentLoop(AgentLoopBase):  # type: ignore[misc]
 
 @cache
 def _stop_ids(model: str) -> frozenset[int]:
-    """What ends a reply, as the model's generation_config.json lists it; nothing without one."""
+    """The ids that end a reply, from the model's generation_config.json; none without that file."""
     try:
         listed = GenerationConfig.from_pretrained(model).eos_token_id
     except OSError:
@@ -89,7 +89,7 @@ def _stop_ids(model: str) -> frozenset[int]:
 
 
 def _outputs(trajectory: Trajectory, reports: list[dict[str, Any]], score: float) -> list[AgentLoopOutput]:
-    """The rows of an attempt; the last one has the reward, and what verl averages of it in its logs."""
+    """The rows of an attempt; the last one has the reward and the values that verl averages in its logs."""
     outputs = [_row(*pair) for pair in zip(trajectory.conversations, reports, strict=True)]
     outputs[-1].reward_score = trajectory.reward
     outputs[-1].extra_fields["reward_extra_info"] = {
@@ -111,5 +111,5 @@ def _row(conversation: Conversation, report: dict[str, Any]) -> AgentLoopOutput:
         response_logprobs=list(completion.logprobs) or None,
         num_turns=len(conversation.messages) + 1,
         metrics=AgentLoopMetrics(generate_sequences=conversation.seconds),
-        extra_fields=dict(report),  # among it the versions of the weights, which verl's trainer asks for
+        extra_fields=dict(report),  # includes the weights' versions, which verl's trainer needs
     )

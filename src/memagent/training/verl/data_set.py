@@ -1,7 +1,7 @@
-"""The examples of JSONL files as verl's data set: rows that name an example and do not hold its document.
+"""The examples of JSONL files as a verl data set: a row refers to its example and does not hold the document.
 
-verl copies every field of a row to each conversation that comes of it, so that a document in the row would be
-stored as often as it has chunks, for every attempt. The files must be at the same place on all machines.
+verl copies every field of a row to each of its conversations, so a document in the row would be stored once
+per chunk and attempt. The files must have the same path on all machines.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from memagent.types import Example
 
 
 class ExampleDataset(Dataset[dict[str, Any]]):  # type: ignore[misc, unused-ignore]
-    """The examples of one file or several, for `data.custom_cls`; the first `max_samples` of them if given.
+    """The examples of one or more files, for `data.custom_cls`; only the first `max_samples` if above 0.
 
-    `data_files` are plain JSONL files, as `memagent data make` writes them. Every line is looked at once, so
-    that a wrong one ends the run before it begins. Raises `SettingsError`.
+    `data_files` are plain JSONL files, as `memagent data make` writes them. Every line is checked up front,
+    so that a bad one stops the run before it begins. Raises `SettingsError`.
     """
 
     def __init__(
         self,
         data_files: str | list[str],
-        tokenizer: Any = None,  # noqa: ARG002 - verl gives these to every data set
+        tokenizer: Any = None,  # noqa: ARG002 - verl passes these to every data set
         config: Any = None,  # noqa: ARG002
         processor: Any = None,  # noqa: ARG002
         max_samples: int = -1,
@@ -44,12 +44,12 @@ class ExampleDataset(Dataset[dict[str, Any]]):  # type: ignore[misc, unused-igno
         return len(self._rows)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """What verl wants of a row, and `example`, from which `read_example` reads the rest."""
+        """The fields that verl needs, and `example`, from which `read_example` reads the rest."""
         return {**self._rows[index], "index": index}
 
 
 def read_example(place: Mapping[str, Any]) -> Example:
-    """The example that a row names. Raises `SettingsError` if its file is not there or has changed."""
+    """The example that a row refers to. Raises `SettingsError` if its file is missing or has changed."""
     found = Place(Path(place["path"]), place["number"], place["offset"])
     example = found.example(estimate_tokens)
     if example.id != place["id"]:
@@ -60,9 +60,9 @@ def read_example(place: Mapping[str, Any]) -> Example:
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    """A file's rows. Each has the place to find its example again."""
+    """A file's rows, each with the place of its example."""
     if path.suffix == ".gz":
-        raise SettingsError(f"{path} is gzipped, and examples are read from their places: unpack it")
+        raise SettingsError(f"{path} is gzipped, but examples are read by their offset: unpack it")
     for place in places(path):
         example = place.example(estimate_tokens)
         yield {

@@ -1,4 +1,4 @@
-"""verl's LLM servers as an engine: token ids in; sampled ids, with their log-probabilities, out."""
+"""verl's LLM servers as an engine: token ids in, sampled ids with log-probabilities out."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from memagent.types import Completion, Message, Model, Sampling, Usage
 class ServerEngine:
     """Completes the chats of one attempt through verl's client.
 
-    `sampling` is how verl draws (temperature, top_p and so on; greedy in validation): a read decides only
-    the length of a reply, and its seed if `seeded`. `request_id` decides which server is asked. `stop_ids`
-    are the tokens that end a reply. `prompt_tokens` bounds prompts, `window_tokens` prompt and reply
-    together. `reports` gathers what verl says about each completion, in their order.
+    `sampling` holds verl's sampling parameters (temperature, top_p and so on; greedy in validation): a read
+    sets only the length of a reply, and its seed if `seeded`. `request_id` determines which server is used.
+    `stop_ids` are the tokens that end a reply. `prompt_tokens` bounds prompts, `window_tokens` prompt and
+    reply together. `reports` collects what verl reports about each completion, in order.
     """
 
     client: Any
@@ -37,9 +37,9 @@ class ServerEngine:
         return Model(name, self._count_tokens, name, self.window_tokens)
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        """Complete the chat. What verl raises goes through: it is no doing of the policy.
+        """Complete the chat. Errors from verl propagate: they are not the policy's fault.
 
-        Raises `ContextOverflowError` for too long a prompt, `EngineError` if the servers send nothing.
+        Raises `ContextOverflowError` if the prompt is too long, `EngineError` if the servers send nothing.
         """
         prompt_ids = self._prompt_ids(messages, sampling.max_tokens)
         how = {**self.sampling, "max_tokens": sampling.max_tokens}
@@ -53,7 +53,7 @@ class ServerEngine:
             raise EngineError(f"the server's reply has {len(ids)} tokens ({output.stop_reason})")
         self.reports.append(output.extra_fields)
         return Completion(
-            # The clean-up that some tokenizers still ask for takes blanks out of the text.
+            # The clean-up that some tokenizers still enable removes spaces from the text.
             text=self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False),
             finish_reason="stop" if ids[-1] in self.stop_ids else "length",
             prompt_ids=tuple(prompt_ids),
@@ -63,7 +63,7 @@ class ServerEngine:
         )
 
     async def aclose(self) -> None:
-        """The servers are verl's."""
+        """Nothing to close: the servers belong to verl."""
 
     def _prompt_ids(self, messages: tuple[Message, ...], max_tokens: int) -> list[int]:
         ids: list[int] = self.tokenizer.apply_chat_template(
@@ -75,8 +75,8 @@ class ServerEngine:
         )
         if len(ids) > self.prompt_tokens or len(ids) + max_tokens > self.window_tokens:
             raise ContextOverflowError(
-                f"the prompt has {len(ids)} tokens and up to {max_tokens} may follow: data.max_prompt_length "
-                f"is {self.prompt_tokens}, the window of both {self.window_tokens}"
+                f"the prompt has {len(ids)} tokens and its reply up to {max_tokens}: data.max_prompt_length "
+                f"is {self.prompt_tokens}, and the window for both together {self.window_tokens}"
             )
         return ids
 

@@ -1,4 +1,4 @@
-"""verl's entry point with the plug-in in it: its checks, its agent loop, its trainer."""
+"""verl's entry point with this plug-in's checks, agent loop and trainer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from memagent.training.verl import settings
 
 @ray.remote(num_cpus=1)
 class TrajectoryTaskRunner:
-    """verl's task runner, in a process that knows the trainer of this plug-in."""
+    """verl's task runner, in a process in which this plug-in's trainer is registered."""
 
     def run(self, config: DictConfig) -> Any:
         """Train as the configuration says."""
@@ -39,6 +39,6 @@ def prepared(config: DictConfig) -> DictConfig:
 
 @hydra.main(config_path="pkg://verl.trainer.config", config_name="ppo_trainer", version_base=None)  # type: ignore[untyped-decorator]
 def main(config: DictConfig) -> None:
-    """Train on the Ray cluster at hand, with verl's configuration as the command line makes it."""
+    """Train on the current Ray cluster, with verl's configuration from the command line."""
     auto_set_device(config)
     run_ppo(prepared(config), task_runner_class=TrajectoryTaskRunner)

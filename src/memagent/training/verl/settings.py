@@ -1,6 +1,6 @@
-"""The section `memagent` of a verl configuration, and what this plug-in asks of its other sections.
+"""The `memagent` section of a verl configuration, and what this plug-in requires of the other sections.
 
-With other settings than those verl would run, and train on something else than the attempts' rewards.
+With other settings verl would run, but train on something other than the attempts' rewards.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from memagent.training.rewards import check_prompts
 from memagent.types import Trained
 
 TRAINER = "memagent"
-"""What `trainer.v1.trainer_mode` is called with this plug-in."""
+"""The required value of `trainer.v1.trainer_mode`."""
 
 AGENT_LOOP = "memagent"
-"""What `actor_rollout_ref.rollout.agent.default_agent_loop` is called."""
+"""The required value of `actor_rollout_ref.rollout.agent.default_agent_loop`."""
 
 _NEEDED = {
     "data.custom_cls.path": "pkg://memagent.training.verl.agent_loop",
@@ -35,7 +35,7 @@ _ELSEWHERE = {"temperature", "top_p", "seed"}
 
 
 class PluginSettings(StrictModel):
-    """The section `memagent`. `reward`, `scorer` and `overlong_tokens` are as in `memagent train`."""
+    """The `memagent` section. `reward`, `scorer` and `overlong_tokens` are as in `memagent train`."""
 
     read: ReadSettings = ReadSettings()
     reward: str | None = None
@@ -44,9 +44,9 @@ class PluginSettings(StrictModel):
 
 
 def plugin_settings(config: DictConfig) -> PluginSettings:
-    """The section `memagent` of a verl configuration. Raises `SettingsError` for a key that it does not have.
+    """The `memagent` section of a verl configuration. Raises `SettingsError` for an unknown key.
 
-    Nothing but the section counts: no settings file and no environment, which differ between machines.
+    Settings files and the environment, which differ between machines, are ignored.
     """
     section: Any = OmegaConf.to_container(OmegaConf.select(config, "memagent", default={}), resolve=True)
     if sampling := sorted(_ELSEWHERE & section.get("read", {}).keys()):
@@ -72,7 +72,7 @@ def check(config: DictConfig) -> None:
     for name in ("memory_tokens", "answer_tokens"):
         if (tokens := getattr(read, name) or getattr(Budgets(), name)) > longest:
             raise SettingsError(
-                f"memagent.read.{name} is {tokens}: raise data.max_response_length, {longest}"
+                f"memagent.read.{name} is {tokens}: raise data.max_response_length ({longest})"
             )
     batch, mini_batch = config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size
     if batch % mini_batch:

@@ -16,33 +16,33 @@ from memagent.training.verl.settings import TRAINER
 
 @register_trainer(TRAINER)
 class TrajectoryTrainer(PPOTrainerSync):  # type: ignore[misc]
-    """A batch makes `data.train_batch_size / actor.ppo_mini_batch_size` optimizer steps, however long it is.
+    """Takes `data.train_batch_size / actor.ppo_mini_batch_size` optimizer steps per batch, however long.
 
-    verl takes `ppo_mini_batch_size * rollout.n` rows for a step. With a row for each conversation that makes
-    more steps of longer documents, and it fills the last of them with empty rows, so that a few real ones,
-    by a mean over tokens, weigh as much as a full step's. Here every step has the same share of the rows.
+    verl takes `ppo_mini_batch_size * rollout.n` rows per step. With a row for each conversation, longer
+    documents would mean more steps, and verl would fill the last step with empty rows: under a mean over
+    tokens, its few real rows would weigh as much as a full step. Here every step has the same share of rows.
     """
 
     def __init__(self, config: DictConfig) -> None:
         mini_batch: int = config.actor_rollout_ref.actor.ppo_mini_batch_size
         self._updates: int = config.data.train_batch_size // mini_batch
         with open_dict(config):
-            config.trainer.v1.trainer_mode = "sync"  # what it is to verl, which asks for it in places
+            config.trainer.v1.trainer_mode = "sync"  # the mode that verl itself checks for
         super().__init__(config)
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:
-        """The rows of a batch are filled up to a multiple of this: fewer than that are empty ones."""
+        """The number of rows in a batch is padded to a multiple of this."""
         return math.lcm(dp_size, self.config.actor_rollout_ref.rollout.n) * self._updates
 
     def _balance_batch(self, batch: Any, *args: Any, **options: Any) -> Any:
-        """Fill and order the batch, and set the mini-batch that `_update_actor` cuts it into."""
+        """Pad and order the batch, and set the mini-batch size that `_update_actor` splits it by."""
         batch = super()._balance_batch(batch, *args, **options)
         rollouts = self.config.actor_rollout_ref.rollout.n
         self.config.actor_rollout_ref.actor.ppo_mini_batch_size = len(batch) // (self._updates * rollouts)
         return batch
 
     def _compute_metrics(self, batch: Any, metrics: dict[str, Any], *args: Any, **options: Any) -> None:
-        """To verl's metrics, in which long attempts count more, add `memagent/...`, means over attempts."""
+        """Add means over attempts, `memagent/...`, to verl's metrics, in which long attempts count more."""
         super()._compute_metrics(batch, metrics, *args, **options)
         keys = last_rows(
             key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding")
@@ -56,7 +56,7 @@ class TrajectoryTrainer(PPOTrainerSync):  # type: ignore[misc]
 
 
 def last_rows(keys: Iterable[str]) -> list[str]:
-    """Of verl's keys `uid_session_index` the last one of each session: the conversation with the answer."""
+    """The last of each session's keys (`uid_session_index`): the conversation with the answer."""
     last: dict[str, int] = {}
     for key in keys:
         session, _, index = key.rpartition("_")
