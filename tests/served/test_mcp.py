@@ -351,7 +351,7 @@ def test_what_cannot_be_done_is_told_in_words(home: Path, facts: Callable[..., S
                 ("read_status", {"id": "read-1"}, "there is no read 'read-1'"),
                 ("notes_ask", {"name": "x", "question": "Which?"}, "there is no notebook 'x'"),
                 ("notes_add", {"name": "x"}, "give paths, or a text"),
-                ("notes_new", {"name": "../x", "about": "y"}, "is no name"),
+                ("notes_new", {"name": "../x", "about": "y"}, "is not a valid notebook name"),
             ):
                 text = await refusal(client, tool, **arguments)
                 assert said in text and "Traceback" not in text
