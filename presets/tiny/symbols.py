@@ -35,11 +35,6 @@ def example(index: int, chunks: int = 3, seed: str = "train") -> Example:
     )
 
 
-def growing(index: int) -> Example:
-    """Three chunks in the warm start's 4,096 examples and the 16 of each of 100 steps; then 24 chunks."""
-    return example(index, 3 if index < 4096 + 16 * 100 else 24)
-
-
 def held_out(index: int) -> Example:
     """Examples that are not trained on."""
     return example(index, seed="held out")
