@@ -121,12 +121,7 @@ def command(
         _check_place(trace, paths)
     document = open_document(*paths, follow_links=follow_links)
     _say_left_out(document.skipped, console)
-    for source in document.sources:
-        if source.doubtful:
-            name = source.encoding.replace("_", "-").upper()
-            warn(
-                console, f"{source.name}: read as {name} (a guess): if characters are wrong, save it as UTF-8"
-            )
+    _say_doubtful(document, console)
     settings = with_found_model(settings, console, quiet)
     if dry_run:
         left_out = asyncio.run(forecast_all(asked_for, document, settings, as_json))
@@ -139,6 +134,14 @@ def command(
     for name, count in dict(it for found in asked.passes for it in found.replaced.items() if it[1]).items():
         warn(console, f"{name}: {count} characters could not be decoded and were read as U+FFFD")
     return code
+
+
+def _say_doubtful(document: Document, console: Console) -> None:
+    for source in document.sources:
+        if source.doubtful:
+            name = source.encoding.replace("_", "-").upper()
+            hint = "if characters are wrong, save it as UTF-8"
+            warn(console, f"{source.name}: read as {name} (a guess): {hint}")
 
 
 def _say_left_out(skipped: Iterable[str], console: Console) -> None:
