@@ -1,9 +1,10 @@
 """Settings of llama.cpp for the embedded reader, each beside the default: batch, threads, cache, speculation.
 
-The prompts are those of two reads: `gated`, which mostly replies UNCHANGED, and `overwrite`, which copies its
-memory into every reply. The default and the changed server run in one process and get each prompt in turn,
-so that other work on the machine affects both; the median over the prompts is reported. `the default again`
-shows how much of a difference is chance. Run it on a quiet machine. Not covered: cached prompt prefixes.
+The prompts are those of a RULER example with several needles, in two workflows: `gated`, which mostly replies
+UNCHANGED, and `overwrite`, which copies its memory into every reply. The default and the changed server
+run in one process and get each prompt in turn, so that other work on the machine affects both; the median
+over the prompts is reported. `the default again` shows how much of a difference is chance. Run it on a
+quiet machine. Not covered: cached prompt prefixes.
 """
 
 from __future__ import annotations
@@ -13,10 +14,9 @@ import asyncio
 import json
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
@@ -26,10 +26,11 @@ from memagent import EngineSettings, Read, ReadSettings, open_engine, text_docum
 from memagent.engines.adapters import adapter_of
 from memagent.engines.llamacpp import embedded
 from memagent.engines.llamacpp import engine as llamacpp
-from memagent.types import Message
+from memagent.tasks import TASKS, Recipe
+from memagent.types import Conversation, Engine, Message
 
 WORKFLOWS = ("gated", "overwrite")
-_PROBLEM = "Who stole the blue stone, and who was the maid of the Countess?"
+_TASK = "niah_multivalue"
 _REPLY_TOKENS = 128  # the memory that the reader was trained with
 _WINDOW_TOKENS = 8192
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -168,12 +169,33 @@ def server(change: Change | None = None) -> Iterator[Server]:
     del running
 
 
-async def prompts_of(workflow: str, text: str, count: int) -> list[tuple[Message, ...]]:
-    """The prompts of the last `count` updates in a read of a text."""
+async def prompts_of(tokens: int, count: int) -> dict[str, list[tuple[Message, ...]]]:
+    """The prompts of the last `count` updates of an example of so many tokens, for each workflow.
+
+    `overwrite` gets the memories that `gated` wrote: the embedded reader was not trained to write its own.
+    """
+    example = TASKS[_TASK].make(Recipe(length_tokens=tokens), 0)
+    made: dict[str, list[tuple[Message, ...]]] = {it: [] for it in WORKFLOWS}
     async with open_engine(EngineSettings(engine="llamacpp")) as engine:
-        read = Read(_PROBLEM, text_document(text), engine, ReadSettings(workflow=workflow), asks=False)
-        made = [it.messages async for it in read if it.kind == "update"]
-    return made[-count:]
+        memory = ""
+        async for update in _updates("gated", example.problem, example.document, engine):
+            made["gated"].append(update.messages)
+            start, end = update.span or (0, 0)
+            async for again in _updates(
+                "overwrite", example.problem, example.document[start:end], engine, memory
+            ):
+                made["overwrite"].append(again.messages)
+            memory = update.memory
+    return {workflow: prompts[-count:] for workflow, prompts in made.items()}
+
+
+async def _updates(
+    workflow: str, problem: str, text: str, engine: Engine, memory: str = ""
+) -> AsyncIterator[Conversation]:
+    settings = ReadSettings(workflow=workflow)
+    async for it in Read(problem, text_document(text), engine, settings, memory=memory, asks=False):
+        if it.kind == "update":
+            yield it
 
 
 def pairs_of(
@@ -223,12 +245,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", choices=SETTINGS, default=[*SETTINGS], help="some settings")
     parser.add_argument("--prompts", type=int, default=6, help="of each read (6)")
-    parser.add_argument("--chunks", type=int, default=10, help="to read for the prompts (10)")
-    parser.add_argument("--text", type=Path, default=measure.STORY)
+    parser.add_argument("--length", type=int, default=2048, help="tokens to read for the prompts (2048)")
     measure.add_json_flag(parser)
     args = parser.parse_args()
-    text = args.text.read_text("utf-8")[: 750 * args.chunks]  # about 200 tokens each
-    prompts = {it: asyncio.run(prompts_of(it, text, args.prompts)) for it in WORKFLOWS}
+    prompts = asyncio.run(prompts_of(args.length, args.prompts))
     found: dict[str, list[Pair]] = {}
     with server() as default:
         for name in args.only:

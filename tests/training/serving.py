@@ -70,7 +70,8 @@ class Serving:
         with self._lock, torch.no_grad():
             network = self.models[body["model"]]
             while len(ids) < body["max_tokens"] and self.tokenizer.eos_token_id not in ids:
-                row = torch.log_softmax(network(torch.tensor([prompt + ids])).logits[0, -1], -1)
+                logits = network(torch.tensor([prompt + ids])).logits[0, -1]
+                row = torch.log_softmax(logits / (body["temperature"] or 1.0), -1)
                 drawn = (
                     torch.multinomial(row.exp(), 1, generator=generator)
                     if body["temperature"]

@@ -196,6 +196,19 @@ def test_an_evaluation_reads_with_the_weights_of_its_step(
     assert list(dict.fromkeys(sampled)) == [f"policy-00000{step}" for step in range(3)]
 
 
+def test_what_vllm_has_cached_of_an_earlier_run_is_not_used(
+    tmp_path: Path, serving: Serving, server: Server
+) -> None:
+    salts: list[str] = []
+    for name in ("one", "other"):
+        begun = len(server.asked)
+        train(chosen(tmp_path, server, *VLLM, "steps=1"), tmp_path / name)
+        asked = {body["cache_salt"] for body in server.asked[begun:] if "messages" in body}
+        assert len(asked) == 1, "within a run, a prompt's beginning is computed once"
+        salts += asked
+    assert salts[0] != salts[1]
+
+
 def test_a_server_that_fails_for_good_ends_the_run(tmp_path: Path, serving: Serving) -> None:
     with (
         serving.start(faults=lasting_fault(refusal(503, "on fire"), spared=70)) as broken,

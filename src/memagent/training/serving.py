@@ -6,6 +6,7 @@ SGLang loads weights from a folder. Both read the run's folder, so the server mu
 
 from __future__ import annotations
 
+import secrets
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
@@ -13,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from memagent.engines.endpoint import is_loopback
 from memagent.engines.openai import Connection, OpenAIEngine, connect
 from memagent.engines.torch.chats import token_counter
 from memagent.errors import EngineError, SettingsError
@@ -96,6 +98,10 @@ async def open_server(settings: TrainingSettings, policy: Policy, run: Path) -> 
         retries=settings.engine.retries,
         record=True,
         verbatim=True,
+        direct=is_loopback(wanted.server),
+        # vLLM's prefix cache knows a LoRA by its name and path: what it computed with those of an earlier
+        # run, or of this one before it was resumed, must not be used again.
+        extra={"cache_salt": secrets.token_hex(8)} if wanted.push == "vllm-lora" else None,
     )
     engine = await connect(wanted.served_model, connection)
     name = str(policy.tokenizer.name_or_path)

@@ -157,6 +157,8 @@ class WarmStartSettings(StageSettings):
     `[data]`. A function (`file.py:function`) from an example to a `Trajectory` works too. In a share
     `mistakes` of the chunks without evidence, the oracle notes something anyway. That note is not imitated,
     but what the oracle does next is, so that the model learns to drop what it should not have noted.
+    `chunk_tokens` are the sizes of chunks that its examples take in turn (empty: as in `read`): small chunks
+    of dense examples give it many memories to rewrite at a low price.
 
     Each step draws `sequences`, up to `neighbours` at a time with a common prompt prefix: if several
     questions are asked about one document, layout "shared" then computes a chunk once for all of them.
@@ -166,6 +168,7 @@ class WarmStartSettings(StageSettings):
     examples: Names = ()
     count: Positive = 256
     mistakes: Share = 0.0
+    chunk_tokens: Annotated[tuple[Positive, ...], Field(strict=False)] = ()
     neighbours: Positive = 1
 
 

@@ -68,15 +68,17 @@ class Words:
         return " ".join(message["content"] for message in chat)
 
 
-def pool(folder: Path, neighbours: int) -> list[list[TrainingSequence]]:
-    """What four questions on each of two documents make."""
-    made = [TASKS["niah_multikey_1"].make(Recipe(length_tokens=600), index) for index in range(2)]
+def pool(
+    folder: Path, neighbours: int, documents: int = 2, chunk_tokens: tuple[int, ...] = ()
+) -> list[list[TrainingSequence]]:
+    """What four questions on each of some documents make."""
+    made = [TASKS["niah_multikey_1"].make(Recipe(length_tokens=600), index) for index in range(documents)]
     asked = [replace(it, id=f"{it.id}-{n}", problem=f"{it.problem} {n}") for it in made for n in range(4)]
     write_examples(folder / "examples.jsonl", asked)
     settings = TrainingSettings(
         read=ReadSettings(chunk_tokens=200, memory_tokens=100, answer_tokens=40, problem_tokens=100),
         data=DataSettings(examples=(str(folder / "examples.jsonl"),)),
-        warm_start=WarmStartSettings(count=8, neighbours=neighbours),
+        warm_start=WarmStartSettings(count=4 * documents, neighbours=neighbours, chunk_tokens=chunk_tokens),
     )
 
     def count_tokens(text: str) -> int:
@@ -100,3 +102,12 @@ def test_no_more_are_together_than_the_settings_say(neighbours: int, tmp_path: P
     whole, cut = pool(tmp_path, 100), pool(tmp_path, neighbours)
     assert max(map(len, cut)) == neighbours
     assert [it for together in cut for it in together] == [it for together in whole for it in together]
+
+
+def test_the_examples_take_turns_with_the_sizes_of_chunks(tmp_path: Path) -> None:
+    def count(*sizes: int) -> int:
+        return sum(map(len, pool(tmp_path, 100, documents=1, chunk_tokens=sizes)))
+
+    assert count() == count(200)
+    assert count(60) > 2 * count(200)
+    assert count(200, 60) == (count(200) + count(60)) / 2

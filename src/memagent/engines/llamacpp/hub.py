@@ -197,7 +197,8 @@ def _failure(error: Exception, repo: str, hub: Any) -> SettingsError | EngineErr
         return SettingsError(
             f"there is no {where}; if it is private, set HF_TOKEN to a token that may read it"
         )
-    if isinstance(error, errors.OfflineModeIsEnabled | errors.LocalEntryNotFoundError):
+    offline = errors.OfflineModeIsEnabled | errors.LocalEntryNotFoundError
+    if isinstance(error, offline) and hub.constants.HF_HUB_OFFLINE:
         return SettingsError(f"{repo} is not in the cache, and the hub is not asked: unset HF_HUB_OFFLINE")
     if isinstance(error, OSError) and error.errno and not isinstance(error, ConnectionError):
         return SettingsError(f"{repo} cannot be stored in {hub.constants.HF_HUB_CACHE}: {reason(error)}")

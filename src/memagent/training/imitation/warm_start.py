@@ -133,9 +133,14 @@ async def _trajectories(settings: TrainingSettings, data: Data, model: Model) ->
     examples = [data.at(position) for position in range(wanted.count)]
     if place == "oracle":
         found: list[Trajectory] = []
-        async for trajectory in solve(examples, settings.read, model, mistakes=wanted.mistakes):
-            found.append(trajectory)
-            await asyncio.sleep(0)  # an interrupt takes effect between examples
+        sizes = wanted.chunk_tokens or (settings.read.chunk_tokens,)
+        for turn, tokens in enumerate(sizes):
+            read = settings.read.model_copy(update={"chunk_tokens": tokens})
+            async for trajectory in solve(
+                examples[turn :: len(sizes)], read, model, mistakes=wanted.mistakes
+            ):
+                found.append(trajectory)
+                await asyncio.sleep(0)  # an interrupt takes effect between examples
         return found
     write = load_function(place)
     return [await _written(write, example) for example in examples]
