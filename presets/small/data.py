@@ -20,15 +20,15 @@ CHUNK = 250  # tokens of a document for each chunk of 256
 RULER = ("niah_single_1", "niah_multikey_1", "vt")
 ROOM = {"niah_single_1": 168, "niah_multikey_1": 168, "vt": 84}  # for the problem, and RULER's for an answer
 FACT = re.compile(  # a group for what is noted of it
-    r"One of the special magic numbers (for [^\n]+? is: \d+\.)|(VAR [A-Z]+ = (?:VAR )?[A-Z\d]+)"
-    r"|The home town (of \w+ \w+ is \w+\.)|The mayor (of \w+ is \w+ \w+\.)"
+    r"One of the special magic numbers (for [^\n]+? is: \d+)\.|(VAR [A-Z]+ = (?:VAR )?[A-Z\d]+)"
+    r"|The home town (of \w+ \w+ is \w+)\.|The mayor (of \w+ is \w+ \w+)\."
 )
 SHARES = (0.25, 0.25, 0.5, 1.0)  # of the facts noted, in each version of a document: half of them, all in all
 NAMES = 256  # words that people and towns are called, each a token
 
 
 def careless(index: int) -> Example:
-    """For imitation: one to three chunks, of which the oracle notes a fact or not as a coin falls."""
+    """For imitation: one to six chunks, of which the oracle notes a fact or not as a coin falls."""
     number, version = divmod(index, len(SHARES))
     return noted(_warm(number), SHARES[version], version)
 
@@ -72,7 +72,7 @@ def example(index: int, tokens: int, seed: str) -> Example:
     if name == "vt":
         return replace(made, rationale=f"All have the value {made.evidence[0].rpartition(' ')[2]}.")
     notes = notes_of("\n".join(made.evidence))
-    return replace(made, evidence=notes, rationale=notes[-1])
+    return replace(made, evidence=notes, rationale=f"{notes[-1]}.")
 
 
 def notes_of(text: str) -> tuple[str, ...]:
@@ -88,7 +88,7 @@ def _note(fact: re.Match[str]) -> str:
 
 
 def _warm(number: int) -> Example:
-    return example(number, (1 + number // 4 % 3) * CHUNK, "warm")
+    return example(number, (1 + number // 4 % 6) * CHUNK, "warm")
 
 
 def noted(wanted: Example, share: float, version: int = 0) -> Example:
@@ -121,7 +121,7 @@ def two_hops(index: int, tokens: int, seed: str) -> Example:
         answers=(mayors[0],),
         length_tokens=count_tokens()(document),
         evidence=notes_of("\n".join(text for text in hidden if text in (homes[0], offices[0]))),
-        rationale=" ".join(notes_of(f"{homes[0]} {offices[0]}")),
+        rationale=" ".join(f"{note}." for note in notes_of(f"{homes[0]} {offices[0]}")),
     )
 
 
