@@ -133,6 +133,8 @@ def _share(found: Sequence[float]) -> str:
 
 def advice(paths: Sequence[Path], risk: float) -> str:
     """The patience chosen on every other example, and how it does on the rest."""
+    if not any(step.enough for path in paths for step in path.steps):
+        return "The model never said that it knows enough: with it, --early-exit changes nothing."
     chosen_on, rest = paths[::2], paths[1::2]
     patience = least_patience(chosen_on, risk)
     if patience is None:

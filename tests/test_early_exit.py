@@ -74,3 +74,6 @@ def test_the_advice_is_measured_on_the_others(early_exit: Any) -> None:
     assert "chosen on 9 examples" in told and "Of 9 others 0.0 [0, 30]% were left too early" in told
     assert "9 examples prove of no patience" in early_exit.advice([path] * 18, 0.05)
     assert next(row[:3] for row in early_exit.rows([path])) == ("task", 0, 1)
+    never = early_exit.Path("task", (early_exit.Step(10, changed=True, enough=False),) * 3, 10)
+    assert "never said that it knows enough" in early_exit.advice([never] * 18, 0.1)
+    assert "chosen on" in early_exit.advice([never, path] * 9, 0.1)

@@ -12,6 +12,7 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("wonderwords")
 
 from memagent.documents.tokens import load_tokenizer
+from memagent.engines import ScriptedEngine
 from memagent.errors import SettingsError
 from memagent.settings import ReadSettings
 from memagent.training.imitation.oracle import solve
@@ -100,6 +101,21 @@ def test_no_two_uses_share_an_example() -> None:
     assert [len({it.document for it in use}) for use in uses] == [4, 7, 4 * KINDS, 4 * KINDS]
     assert len({it.document for use in uses for it in use}) == 11 + 8 * KINDS
     assert made("careless", KINDS) == [replace(it) for it in uses[0][:KINDS]]
+
+
+def test_what_updates_do_is_counted() -> None:
+    counted = load_function(f"{PRESETS / 'small' / 'updates.py'}:counted")
+    town, other = "The home town of Ada Bo is Cu.", "The mayor of Cu is Di Eb."
+    document = f"{town} Nothing.\n{other} A word more is there.\nNo fact is here, though it is long enough."
+    asked = Example("id", "two_hops", "Who?", document, ("Di",), length_tokens=29)
+    notes = [town.removeprefix("The home town ").rstrip("."), other.removeprefix("The mayor ").rstrip(".")]
+    replies = iter([notes[0], "\n".join([notes[1], notes[1]]), notes[1], "none"])
+    engine = ScriptedEngine(lambda _: next(replies))
+    engine.model = replace(engine.model, count_tokens=lambda text: len(text.split()))
+    settings = load_training(PRESETS / "small.toml").read.changed(chunk_tokens=11)
+    assert asyncio.run(counted(asked, engine, settings)) == {
+        "facts": 2, "noted": 2, "idle": 1, "idle writes": 1, "writes": 3, "lines": 3, "lost": 1, "repeats": 1
+    }  # fmt: skip
 
 
 def test_every_digit_is_a_token_and_every_name() -> None:
