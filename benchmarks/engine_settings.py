@@ -14,7 +14,7 @@ import asyncio
 import json
 import sys
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from statistics import fmean, median
@@ -26,8 +26,9 @@ from memagent import EngineSettings, Read, ReadSettings, open_engine, text_docum
 from memagent.engines.adapters import adapter_of
 from memagent.engines.llamacpp import embedded
 from memagent.engines.llamacpp import engine as llamacpp
+from memagent.reading.workflows import chosen_workflow
 from memagent.tasks import TASKS, Recipe
-from memagent.types import Conversation, Engine, Message
+from memagent.types import Message
 
 WORKFLOWS = ("gated", "overwrite")
 _TASK = "niah_multivalue"
@@ -175,27 +176,20 @@ async def prompts_of(tokens: int, count: int) -> dict[str, list[tuple[Message, .
     `overwrite` gets the memories that `gated` wrote: the embedded reader was not trained to write its own.
     """
     example = TASKS[_TASK].make(Recipe(length_tokens=tokens), 0)
+    document, memory = text_document(example.document), ""
     made: dict[str, list[tuple[Message, ...]]] = {it: [] for it in WORKFLOWS}
     async with open_engine(EngineSettings(engine="llamacpp")) as engine:
-        memory = ""
-        async for update in _updates("gated", example.problem, example.document, engine):
-            made["gated"].append(update.messages)
-            start, end = update.span or (0, 0)
-            async for again in _updates(
-                "overwrite", example.problem, example.document[start:end], engine, memory
-            ):
-                made["overwrite"].append(again.messages)
-            memory = update.memory
-    return {workflow: prompts[-count:] for workflow, prompts in made.items()}
-
-
-async def _updates(
-    workflow: str, problem: str, text: str, engine: Engine, memory: str = ""
-) -> AsyncIterator[Conversation]:
-    settings = ReadSettings(workflow=workflow)
-    async for it in Read(problem, text_document(text), engine, settings, memory=memory, asks=False):
-        if it.kind == "update":
-            yield it
+        gated, overwrite = (ReadSettings(workflow=it) for it in WORKFLOWS)
+        prompts = chosen_workflow(overwrite, engine.model.trained)[1].prompts.for_document(
+            document.fingerprint, guards_turns=engine.model.reads_turn_tokens, asks=False
+        )
+        async for it in Read(example.problem, document, engine, gated, asks=False):
+            if it.kind == "update" and it.span:
+                chunk = example.document[slice(*it.span)]
+                made["gated"].append(it.messages)
+                made["overwrite"].append(prompts.for_update(example.problem, chunk, memory))
+                memory = it.memory
+    return {workflow: asked[-count:] for workflow, asked in made.items()}
 
 
 def pairs_of(

@@ -135,7 +135,7 @@ async def _trajectories(settings: TrainingSettings, data: Data, model: Model) ->
         found: list[Trajectory] = []
         sizes = wanted.chunk_tokens or (settings.read.chunk_tokens,)
         for turn, tokens in enumerate(sizes):
-            read = settings.read.model_copy(update={"chunk_tokens": tokens})
+            read = settings.read.changed(chunk_tokens=tokens)
             async for trajectory in solve(
                 examples[turn :: len(sizes)], read, model, mistakes=wanted.mistakes
             ):
