@@ -170,6 +170,12 @@ def test_a_file_without_text_is_an_error_or_named(
     assert said in " ".join((*document.skipped, *passed(document).skipped))
 
 
+def test_however_long_a_blank_file_is_it_has_no_text(tmp_path: Path) -> None:
+    (tmp_path / "blank.txt").write_bytes(b" " * 70 * BLOCK)
+    with pytest.raises(DocumentError, match=r"blank\.txt has no text"):
+        read(tmp_path / "blank.txt")
+
+
 def test_white_space_around_text_is_kept(tmp_path: Path) -> None:
     text = " \n" * BLOCK + "text" + "\n " * BLOCK
     (tmp_path / "a.txt").write_text(text)

@@ -198,6 +198,16 @@ def test_no_checkpoint_has_the_whole_warm_start_and_its_optimizer(
     assert seen == [(1, 0, True), (2, 0, False), (2, 1, True), (2, 2, False)]
 
 
+def test_each_stage_has_the_betas_that_it_was_given(folder: Path) -> None:
+    wanted = {"copying": [0.5, 0.6], "warm_start": [0.6, 0.7], "optimizer": [0.7, 0.8]}
+    given = [f"{stage}.betas={betas}" for stage, betas in wanted.items()]
+    run = folder / "betas"
+    train(settings(folder, *COPYING, "warm_start.steps=2", "steps=1", "keep=99", *given), run)
+    states = [checkpoint.load(path) for path in sorted((run / checkpoint.FOLDER).glob("step-*.pt"))]
+    seen = [it["optimizer"]["optimizer"]["param_groups"][0]["betas"] for it in states if it["optimizer"]]
+    assert [list(betas) for betas in seen] == list(wanted.values())
+
+
 @pytest.mark.parametrize("kept", [1, 2, 3])
 def test_a_run_that_copies_first_resumes_in_any_stage(kept: int, folder: Path) -> None:
     wanted = settings(folder, *COPYING, "warm_start.steps=2", "steps=0", "keep=9")

@@ -181,21 +181,18 @@ class Pass:
         return block
 
     def _with_text(self, source: DocumentFile, blocks: Iterator[Block]) -> Iterator[Block]:
-        """The blocks. Raises `NoTextError` before yielding anything if all blocks of a file are blank."""
-        blank: list[Block] = []
+        """The blocks. Raises `NoTextError` if all of a file's are blank, mostly before yielding anything."""
+        is_blank, held = True, list[Block]()
         for block in blocks:
-            if len(blank) < _HELD_BLANK and not block.text.strip():
-                blank.append(block)
-                continue
-            yield from blank
-            yield block
-            yield from blocks
-            return
-        if isinstance(source.origin, bytes):
-            yield from blank
-        else:
+            is_blank = is_blank and not block.text.strip()
+            held.append(block)
+            if not is_blank or len(held) > _HELD_BLANK:
+                yield from held
+                held.clear()
+        if is_blank and not isinstance(source.origin, bytes):
             advice = " (scanned? run OCR first)" if source.format == "pdf" else ""
             raise NoTextError(f"{source.name} has no text{advice}")
+        yield from held
 
     def _texts(self, number: int, source: DocumentFile) -> Iterator[Block]:
         """The text of a source, read according to its format."""

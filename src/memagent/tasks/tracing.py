@@ -36,10 +36,7 @@ def make(recipe: Recipe, index: int) -> Example:
     value = source.randint(10_000, 99_998)
     chain = [f"VAR {names[0]} = {value}"]
     chain += [f"VAR {name} = VAR {before}" for before, name in pairwise(names)]
-    problem = (
-        f"Which {len(names)} variables in the text have the value {value}, "
-        "given directly or through other variables? List all of their names."
-    )
+    problem = vt_problem(len(names), value)
     seed = source.getrandbits(64)
 
     def build(size: int) -> str:
@@ -49,6 +46,14 @@ def make(recipe: Recipe, index: int) -> Example:
     if fitted is None:
         raise draft.too_short()
     return draft.example(problem, fitted[0], tuple(names), fitted[1], tuple(chain))
+
+
+def vt_problem(count: int, value: int) -> str:
+    """The question about a chain of so many variables."""
+    return (
+        f"Which {count} variables in the text have the value {value}, "
+        "given directly or through other variables? List all of their names."
+    )
 
 
 def _hide(chain: Sequence[str], size: int, source: random.Random) -> list[str]:

@@ -53,9 +53,9 @@ class RunState:
     position: TrainingPosition = field(default_factory=TrainingPosition)
     optimizer: dict[str, Any] | None = None
 
-    def learner(self) -> Learner:
+    def learner(self, betas: tuple[float, float]) -> Learner:
         """A learner with a new optimizer, or with that of the checkpoint."""
-        learner = Learner(self.policy, self.settings.optimizer, self.ranks)
+        learner = Learner(self.policy, self.settings.optimizer, self.ranks, betas)
         if self.optimizer:
             learner.load_state(self.optimizer)
             self.optimizer = None

@@ -18,6 +18,8 @@ Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Beta = Annotated[float, Field(ge=0, lt=1)]
+Betas = Annotated[tuple[Beta, Beta], Field(strict=False)]
 
 
 class PolicySettings(StrictModel):
@@ -116,7 +118,7 @@ class OptimizerSettings(StrictModel):
     learning_rate: Rate = 1e-6
     warmup_steps: Count = 20
     weight_decay: Weight = 0.01
-    betas: Annotated[tuple[float, float], Field(strict=False)] = (0.9, 0.999)
+    betas: Betas = (0.9, 0.999)
     max_gradient_norm: Rate = 1.0
     updates: Positive = 1
     batch_tokens: Positive = 16384
@@ -126,7 +128,7 @@ class OptimizerSettings(StrictModel):
 class StageSettings(StrictModel):
     """Steps before reinforcement, of `sequences` each.
 
-    Over the last `decay_steps` the learning rate falls to zero.
+    Over the last `decay_steps` the learning rate falls to zero. `betas` are AdamW's.
     """
 
     steps: Count = 0
@@ -134,6 +136,7 @@ class StageSettings(StrictModel):
     learning_rate: Rate = 2e-5
     warmup_steps: Count = 10
     decay_steps: Count = 0
+    betas: Betas = (0.9, 0.999)
 
 
 class CopyingSettings(StageSettings):

@@ -53,7 +53,7 @@ async def _take(
     """Take the remaining steps of a stage, each on what is `drawn` with a generator seeded by its number."""
     counter, seed = _COUNTERS[stage], run.settings.seed
     taken: int = getattr(run.position, counter)
-    learner = run.learner()
+    learner = run.learner(wanted.betas)
     run.observer.begin(taken + 1, wanted.steps, stage)
     for step in range(taken, wanted.steps):
         await asyncio.sleep(0)  # an interrupt takes effect between steps
