@@ -439,7 +439,7 @@ def test_evidence_shows_its_sources_and_tells_what_was_refused(
     out, err = capsys.readouterr()
     assert out.startswith("The black hat.\n\n- The black hat.\n")
     assert "characters 11 to 44: 'The black hat was lost in Vienna.'" in out
-    assert "1 passages of replies were refused" in err
+    assert "the document does not have them: 1 passages of replies" in err
 
 
 def test_cite_tells_where_each_statement_stands(

@@ -75,11 +75,15 @@ def test_a_limit_ends_a_run_with_code_3(
     limits = ["--max-tokens", "1500", "--memory-tokens", "50", "--answer-tokens", "50"]
     assert main(ask(serve(), "--out", "table.csv", *limits)) == 3
     out, err = capsys.readouterr()
-    assert "not read" in out and "--max-tokens 1500 is used up; run the same command again" in err
+    assert (
+        "not read" in out
+        and "--max-tokens 1500 leaves no room for a call" in err
+        and "; run the same command again" in err
+    )
     assert (
         main(["ask", "Which facts?", "docs/1.txt", "--base-url", serve().base_url, "--max-tokens", "9"]) == 3
     )
-    assert "--max-tokens 9 is used up" in capsys.readouterr().err
+    assert "--max-tokens 9 leaves no room for a call" in capsys.readouterr().err
 
 
 def test_a_dry_run_tells_the_cost_and_leaves_nothing(

@@ -76,7 +76,9 @@ def test_a_named_model_is_looked_for_by_its_name(
     assert main(["ask", "Which facts?", story, "--model", "other-3b"]) == 0
     assert asked_models(found) == {"other-3b"} and "using other-3b of vLLM" in capsys.readouterr().err
     assert main(["ask", "Which facts?", story, "--model", "nobody-has-it"]) == 2
-    assert "memagent models lists what is available" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "memagent models lists what is available" in err
+    assert f"vLLM at {found.base_url} lists reader-7b, other-3b" in err
     assert main(["ask", "Which facts?", story, "--model", "gone.gguf"]) == 2
     assert "gone.gguf" in capsys.readouterr().err and asked_models(found) == {"other-3b"}
 
@@ -104,6 +106,7 @@ def test_doctor_lists_what_it_finds(found: Server, capsys: pytest.CaptureFixture
     out = capsys.readouterr().out
     assert f"servers on this machine: vLLM at {found.base_url} (reader-7b, other-3b)" in out
     assert "model: reader-7b at" in out and "window: 8192" in out
+    assert "engine: openai, because a server with the model was found on this machine" in out
     assert found.asked == []
     assert main(["doctor", "--no-discover", "--base-url", found.base_url, "--model", "reader-7b"]) == 0
     assert "servers on this machine" not in capsys.readouterr().out

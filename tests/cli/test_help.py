@@ -36,7 +36,19 @@ def test_a_shell_completes_commands_and_flags(
     monkeypatch.setenv("_MEMAGENT_COMPLETE", "bash_source")
     assert main([]) == 0
     assert "complete" in capsys.readouterr().out
-    for typed, expected in (("memagent as", "ask"), ("memagent ask --workf", "--workflow")):
+    expected_of = {
+        "memagent as": "plain,ask",
+        "memagent ask --workf": "plain,--workflow",
+        "memagent train sf": "plain,sft",
+        "memagent data make niah_mult": "plain,niah_multivalue",
+        "memagent ask What ex": "file,ex",
+        "memagent ask --templates ex": "file,ex",
+        "memagent train pre": "file,pre",
+        "memagent train preset.toml --res": "plain,--resume",
+        "memagent eval --examples ex": "file,ex",
+        "memagent notes add it ex": "file,ex",
+    }
+    for typed, expected in expected_of.items():
         monkeypatch.setenv("_MEMAGENT_COMPLETE", "bash_complete")
         monkeypatch.setenv("COMP_WORDS", typed)
         monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import signal
 import sqlite3
@@ -84,6 +85,15 @@ def test_a_notebook_from_its_making_to_its_end(notes: Notes, tmp_path: Path) -> 
     assert notes("list")[1] == "Tagebuch März: version 2, about 'all facts'\n"
     assert notes("delete", "Tagebuch März", "--yes")[0] == 0
     assert notes("list")[1] == ""
+
+
+def test_nothing_is_deleted_without_a_yes(notes: Notes, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes("new", "a", "--about", "b")
+    for typed in ("n\n", ""):  # no, and Ctrl-D
+        monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+        code, _, err = notes("delete", "a")
+        assert code == 130 and "interrupted" in err and "defect" not in err
+        assert "a: version 0" in notes("list")[1]
 
 
 def test_what_is_kept_is_for_its_user_alone(notes: Notes, tmp_path: Path) -> None:

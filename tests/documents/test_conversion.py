@@ -199,6 +199,13 @@ def test_a_formula_whose_result_is_empty_was_computed(tmp_path: Path) -> None:
 
 
 @office
+def test_a_formula_of_several_cells_that_was_never_computed(tmp_path: Path) -> None:
+    row = '<row><c r="A1"><f t="array" ref="A1:A2">SUM(B1:B2*C1:C2)</f></c></row>'
+    (tmp_path / "a.xlsx").write_bytes(sheet(row.encode()))
+    assert "| =SUM(B1:B2*C1:C2) |" in read(tmp_path / "a.xlsx")
+
+
+@office
 @pytest.mark.parametrize("before", range(2**20 - 20, 2**20 - 10, 4))
 def test_a_formula_under_a_prefix(tmp_path: Path, before: int) -> None:
     """It is found wherever the file is cut into blocks."""
@@ -257,6 +264,34 @@ def test_a_word_file_keeps_fields_tagged_text_and_what_was_moved(tmp_path: Path)
     assert read(tmp_path / "a.docx").split() == ["fldSimple", "moveTo", "customXml", "ins"]
 
 
+@office
+def test_a_word_file_keeps_text_from_right_to_left_and_what_furigana_explain(
+    tmp_path: Path,
+) -> None:
+    run = "<w:r><w:t>{}</w:t></w:r>"
+    ruby = "<w:r><w:ruby><w:rubyPr/><w:rt>{}</w:rt><w:rubyBase>{}</w:rubyBase></w:ruby></w:r>"
+    runs = "".join(
+        ("<w:bdo>", run.format("one "), "</w:bdo><w:dir>", run.format("two "), "</w:dir>",
+         ruby.format(run.format("reading"), run.format("three")))
+    )  # fmt: skip
+    (tmp_path / "a.docx").write_bytes(rewritten(docx("text"), "word/", (run.format("text"), runs)))
+    assert read(tmp_path / "a.docx").split() == ["one", "two", "three"]
+
+
+@office
+@pytest.mark.parametrize("older", [False, True])
+def test_a_text_box_of_a_word_file_is_read_once(older: bool, tmp_path: Path) -> None:
+    box = "<w:txbxContent><w:p><w:r><w:t>in the box</w:t></w:r></w:p></w:txbxContent>"
+    new = f"<w:drawing><x>{box}</x></w:drawing>"
+    if older:
+        mark = "http://schemas.openxmlformats.org/markup-compatibility/2006"
+        new = (f'<c:AlternateContent xmlns:c="{mark}"><c:Choice>{new}</c:Choice>'
+               f"<c:Fallback><w:pict>{box}</w:pict></c:Fallback></c:AlternateContent>")  # fmt: skip
+    old = "<w:t>text</w:t>"
+    (tmp_path / "a.docx").write_bytes(rewritten(docx("text"), "word/", (old, f"{old}{new}")))
+    assert read(tmp_path / "a.docx").split() == ["text", "in", "the", "box"]
+
+
 def test_an_odt_file(tmp_path: Path) -> None:
     spaces = " ".join(
         f'xmlns:{name}="urn:oasis:names:tc:opendocument:xmlns:{name}:1.0"'
@@ -284,6 +319,12 @@ def test_an_rtf_file_by_name_and_by_its_first_bytes(tmp_path: Path) -> None:
     for name in ("a.rtf", "a.doc"):
         (tmp_path / name).write_bytes(rb"{\rtf1\ansi The \b key\b0  is 4711.\par Caf\'e9 \u9731? end.}")
         assert read(tmp_path / name) == "The key is 4711.\nCafé ☃ end."
+
+
+@office
+def test_the_footnotes_of_an_rtf_file_are_read(tmp_path: Path) -> None:
+    (tmp_path / "a.rtf").write_bytes(rb"{\rtf1\ansi The fee.{\footnote  It is 4711.} The end.}")
+    assert read(tmp_path / "a.rtf") == "The fee. It is 4711. The end."
 
 
 @office

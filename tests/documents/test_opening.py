@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from memagent import DocumentError, open_document, text_document
-from memagent.documents.encodings import detect_encoding
+from memagent.documents.encodings import detect_encoding, is_doubtful
 from memagent.documents.opening import Document, Pass
 from memagent.errors import extra_hint
 
@@ -320,6 +320,7 @@ def test_jsonl_gives_the_text_of_each_row(tmp_path: Path) -> None:
     rows = [
         json.dumps({"id": 1, "text": "from text\nin two lines"}),
         json.dumps({"content": "from content"}),
+        json.dumps({"text": "", "content": "beside an empty text"}),
         json.dumps("a bare string"),
         json.dumps({"other": 1}),
         "not JSON {",
@@ -331,8 +332,8 @@ def test_jsonl_gives_the_text_of_each_row(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("\r\n".join(rows))
     expected = [
-        *("from text\nin two lines", "from content", "a bare string"),
-        *(rows[3], rows[4], rows[6], rows[7], "the last"),
+        *("from text\nin two lines", "from content", "beside an empty text", "a bare string"),
+        *(rows[4], rows[5], rows[7], rows[8], "the last"),
     ]
     assert read(path) == "".join(f"{row}\n\n" for row in expected)
 
@@ -555,8 +556,8 @@ def test_no_path_at_all() -> None:
         *(("ru", encoding) for encoding in ("koi8-r", "cp1251", "cp866")),
         ("el", "cp1253"),
         *(("zh", encoding) for encoding in ("gb18030", "gbk")),
-        *(("ja", encoding) for encoding in ("shift_jis", "euc_jp")),
-        ("ko", "cp949"),
+        *(("ja", encoding) for encoding in ("shift_jis", "euc_jp", "iso2022_jp")),
+        *(("ko", encoding) for encoding in ("cp949", "iso2022_kr")),
     ],
 )
 def test_encodings(tmp_path: Path, language: str, encoding: str, repeats: int) -> None:
@@ -600,6 +601,14 @@ def test_bad_bytes_behind_the_sample(tmp_path: Path) -> None:
 def test_line_ends_and_the_like_are_kept(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.txt").write_bytes(text.encode("utf-8-sig"))
     assert read(tmp_path / "a.txt") == text
+
+
+def test_a_guess_of_utf_16_from_a_few_bytes_is_doubtful() -> None:
+    text = b"5 \x80 f\xfcr \xd6l. 5 \x80 f\xfcr \xd6l"
+    assert is_doubtful(text, detect_encoding(text) or "")
+    for certain in ("utf-8", "utf-16-le", "iso2022_jp"):
+        text = PROSE["ja"].encode(certain)
+        assert not is_doubtful(text, detect_encoding(text) or "")
 
 
 @pytest.mark.parametrize("language", PROSE)

@@ -153,6 +153,12 @@ def test_valid_json_that_is_no_completion_is_tried_again(body: str, serve: Serve
     assert ask(server).text == "You said: Say hello."
 
 
+def test_an_error_beside_a_choice_is_an_error(serve: Serve) -> None:
+    body = '{"error": {"message": "out of memory"}, "choices": [{"message": {"content": "Par"}}]}'
+    with pytest.raises(EngineError, match="out of memory"):
+        ask(serve(echo, lasting_fault(Fault(body=body))), retries=0)
+
+
 def test_what_stays_bad_is_an_error_with_its_cause(serve: Serve) -> None:
     server = serve(echo, lasting_fault(refusal(503, "out of order", {"Retry-After": "0"})))
     with pytest.raises(EngineError, match=r"127\.0\.0\.1.* failed 3 times, last: HTTP 503.*out of order"):

@@ -211,6 +211,20 @@ def test_a_memory_over_its_budget_is_shortened_where_usage_does_not_tell() -> No
     _, conversations = run(Silent(), DOCUMENT, SETTINGS.changed(memory_tokens=50))
     assert all(0 < estimate_tokens(memory) <= 50 for memory in memories(conversations))
     assert all(("word " * 100).startswith(memory) for memory in memories(conversations))
+    assert {it.completion.finish_reason for it in conversations if it.kind == "update"} == {"length"}
+
+
+def test_an_estimate_cuts_no_memory_that_may_fit() -> None:
+    memory = "\n".join(f"tel {number}" for number in range(3_000_000, 3_000_020))
+
+    class Silent(FactsEngine):
+        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+            return Completion(memory if chunk_of(messages[-1].content) else "done")
+
+    assert estimate_tokens(memory) > 100
+    _, conversations = run(Silent(), DOCUMENT, SETTINGS.changed(memory_tokens=100))
+    assert set(memories(conversations)) == {memory}
+    assert {it.completion.finish_reason for it in conversations} == {"stop"}
 
 
 # Stopping early

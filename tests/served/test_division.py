@@ -78,6 +78,15 @@ def test_tool_results_behind_the_question_are_the_document() -> None:
     assert found == Division("Who?", (("conversation", f"Assistant: I look.\n\nTool: {LONG}"),))
 
 
+def test_the_calls_of_tools_are_read_with_their_results() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "search", "arguments": '{"key": "4711"}'}}
+    asks = Turn.model_validate({"role": "assistant", "content": None, "tool_calls": [call]})
+    found = division(turn("user", "Who?"), asks, turn("tool", LONG))
+    assert found == Division(
+        "Who?", (("conversation", f'Assistant: search({{"key": "4711"}})\n\nTool: {LONG}'),)
+    )
+
+
 def test_without_a_text_nothing_is_asked() -> None:
     with pytest.raises(ApiError, match="no message has any text"):
         division(turn("user", " "), Turn(role="assistant", content=None))

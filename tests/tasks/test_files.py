@@ -121,6 +121,10 @@ def test_a_list_that_is_cut_off_or_mistaken_names_the_line(tmp_path: Path) -> No
             {"problem": "x", "document": "y", "answers": ["z"], "length_tokens": "many"},
             "line 2: length_tokens",
         ),
+        (
+            {"problem": "x", "document": "y", "answers": ["z"], "length_tokens": -5},
+            "line 2: length_tokens",
+        ),
         ({"problem": "x", "document": "y", "answers": ["z"], "rationale": 7}, "line 2: rationale is 7"),
     ],
 )

@@ -45,6 +45,25 @@ def test_f1_is_of_words_and_the_best_over_the_answers() -> None:
     assert f1("cat", ("dog",)) == 0
 
 
+@pytest.mark.parametrize(
+    ("reply", "answer", "score"),
+    [
+        ("北京。", "北京", 1),
+        ("答案是北京", "北京", 1),
+        ("南京", "北京", 0),
+        ("서울은 수도이다", "서울", 1),
+        ("It is “Paris”.", "Paris", 1),
+        ("It’s O’Brien.", "O'Brien", 1),
+        ("in Paris—where else?", "Paris", 1),
+        ("1939–1945", "1945", 1),
+        ("Parisian", "Paris", 0),
+        ("有15个", "5", 0),
+    ],
+)
+def test_substring_match_knows_the_words_of_other_scripts(reply: str, answer: str, score: float) -> None:
+    assert score_reply("substring_match", reply, (answer,)) == score
+
+
 def test_substring_match_goes_one_way_and_by_whole_words() -> None:
     assert substring_match("It was Ada Lovelace, in 1843.", ("ada lovelace",)) == 1
     assert substring_match("Ada", ("Ada Lovelace",)) == 0

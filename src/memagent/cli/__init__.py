@@ -92,6 +92,8 @@ def _run(words: list[str], console: Console) -> int:
             return int(_memagent.invoke(context) or 0)
     except click.exceptions.Exit as ended:
         return ended.exit_code
+    except click.Abort:  # a question was answered with no, Ctrl-C or Ctrl-D
+        raise KeyboardInterrupt from None
     except click.ClickException as error:
         error.show()
         return error.exit_code

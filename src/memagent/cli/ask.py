@@ -19,7 +19,7 @@ from rich.console import Console
 from memagent.cli.dry_run import dry_run as forecast_all
 from memagent.cli.each import ask_each, each_flags
 from memagent.cli.finding import with_found_model
-from memagent.cli.flags import PATH, Command, quiet_and_verbose, with_settings
+from memagent.cli.flags import PATH, Command, complete_files, quiet_and_verbose, with_settings
 from memagent.cli.memories import citations
 from memagent.cli.messages import exit_code, print_error, say, say_json, warn
 from memagent.cli.progress import ReadDisplay
@@ -64,7 +64,7 @@ class Asked:
 
 
 @click.command(cls=Command, options_metavar="[OPTIONS]", short_help="Answer questions about documents.")
-@click.argument("words", nargs=-1, metavar="QUESTION PATH...")
+@click.argument("words", nargs=-1, metavar="QUESTION PATH...", shell_complete=complete_files)
 @click.option("-q", "--question", multiple=True, metavar="QUESTION", help="a question; may be repeated")
 @click.option("--questions", type=PATH, metavar="FILE", help="a text file with one question per line")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object per question")
@@ -265,7 +265,7 @@ async def _answer(
     if cut := read.progress.cut:
         warn(console, f"{cut} of {read.progress.calls} replies were cut at their token budget")
     if refused := read.progress.refused:
-        warn(console, f"{refused} passages of replies were refused: they are not in the document")
+        warn(console, f"refused, because the document does not have them: {refused} passages of replies")
     if passed_over := read.progress.passed_over:
         warn(console, f"{passed_over} of {read.progress.chunks} chunks were passed over (--screen)")
     return question, read.result

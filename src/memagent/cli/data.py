@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.progress import track
 
-from memagent.cli.flags import PATH, Command, with_settings
+from memagent.cli.flags import PATH, Command, complete_files, with_settings
 from memagent.cli.messages import say, tell, warn
 from memagent.documents.tokens import estimate_tokens, load_tokenizer
 from memagent.engines import open_engine
@@ -51,8 +51,12 @@ def command() -> None:
     """Make examples for evaluation or training, fetch what they are made from, list the tasks."""
 
 
+def _complete_task(_context: object, _parameter: object, incomplete: str) -> list[str]:
+    return [name for name in TASKS if name.startswith(incomplete)]
+
+
 @command.command()
-@click.argument("task", metavar="TASK")
+@click.argument("task", metavar="TASK", shell_complete=_complete_task)
 @click.option("--out", type=PATH, required=True, metavar="FILE", help="a .jsonl or .jsonl.gz file")
 @click.option("--length", type=int, metavar="N", help="tokens of document, problem and answer together")
 @click.option("--documents", type=int, metavar="N", help="size in documents (hqa and the like)")
@@ -63,7 +67,8 @@ def command() -> None:
               help="a separate order for each example (seeded), or RULER's one order for all")  # fmt: skip
 @click.option("--absent", type=float, default=0.0, metavar="SHARE",
               help="share of examples whose document lacks the answer, 0 to 1 (0)")  # fmt: skip
-@click.option("--tokenizer", metavar="FILE", help="a tokenizer.json; without it tokens are estimated")
+@click.option("--tokenizer", metavar="FILE", shell_complete=complete_files,
+              help="a tokenizer.json; without it tokens are estimated")  # fmt: skip
 @corpus_flags
 @click.pass_obj
 def make(

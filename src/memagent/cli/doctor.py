@@ -75,10 +75,14 @@ def _installed() -> list[str]:
 
 async def _findings(settings: Settings) -> list[str]:
     """What a read would use. Raises `MemAgentError` if it could not start."""
+    given = settings
     servers, settings = await _with_servers(settings)
     choice = choose(settings.engine)
     adapter = adapter_of(settings.engine, choice.engine)
-    lines = [f"engine: {choice.engine}, because {choice.why}"]
+    why = (
+        choice.why if settings.engine == given.engine else "a server with the model was found on this machine"
+    )
+    lines = [f"engine: {choice.engine}, because {why}"]
     if choice.engine == "openai":
         async with open_engine(settings.engine) as engine:
             model = engine.model

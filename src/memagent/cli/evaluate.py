@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from memagent.cli.data import corpus_flags
 from memagent.cli.dry_run import dry_run_evaluation
-from memagent.cli.flags import PATH, Command, quiet_and_verbose, with_settings
+from memagent.cli.flags import PATH, Command, complete_files, quiet_and_verbose, with_settings
 from memagent.cli.messages import say, tell, warn
 from memagent.engines import choose
 from memagent.errors import EngineError, without_secrets
@@ -40,7 +40,8 @@ from memagent.tasks.scoring import SCORERS
               help="an example length; may be repeated")  # fmt: skip
 @click.option("--documents", multiple=True, type=int, metavar="N",
               help="a size in documents, for tasks made of documents; may be repeated")  # fmt: skip
-@click.option("--examples", metavar="FILE", help="examples from a JSONL file, as written by `memagent data`")
+@click.option("--examples", metavar="FILE", shell_complete=complete_files,
+              help="examples from a JSONL file, as written by `memagent data`")  # fmt: skip
 @click.option("--workflow", "--reader", "workflows", multiple=True, type=click.Choice(list(WORKFLOWS)),
               metavar="NAME", help=f"a workflow; may be repeated: {', '.join(WORKFLOWS)}")  # fmt: skip
 @click.option("--count", type=int, metavar="N",

@@ -33,6 +33,8 @@ def with_found_model(settings: Settings, console: Console, quiet: bool = False) 
                 console,
                 "no model server found on this machine: using the embedded model, which is often wrong",
             )
+        for server in search.servers:
+            tell(console, f"{server.place.name} at {server.place.base_url} lists {', '.join(server.models)}")
         return settings
     server, model = found
     others = "" if len(server.models) == 1 or engine.model else f" (one of {len(server.models)})"

@@ -10,6 +10,7 @@ from types import NoneType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import click
+from click.shell_completion import CompletionItem
 from pydantic.fields import FieldInfo
 
 from memagent.cli.messages import log_to
@@ -33,6 +34,11 @@ _METAVARS = {
 }  # fmt: skip
 
 PATH = click.Path(path_type=Path)
+
+
+def complete_files(_context: object, _parameter: object, incomplete: str) -> list[CompletionItem]:
+    """Have the shell complete file names, for what is not always a path."""
+    return [CompletionItem(incomplete, type="file")]
 
 
 class SettingOption(click.Option):
@@ -121,6 +127,8 @@ def _option(name: str, part: str, item: FieldInfo) -> Callable[[Any], Any]:
     else:
         options = dict(zip(("type", "metavar"), _TYPES[kind], strict=True))
         options["metavar"] = _METAVARS.get(name, options["metavar"])
+        if options["metavar"] in ("FILE", "PATH"):
+            options["shell_complete"] = complete_files
     return click.option(flag, cls=SettingOption, title=_TITLES[part], default=None, help=text, **options)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from collections.abc import Iterable, Iterator
 
@@ -59,4 +58,4 @@ def _changes(before: str, after: str) -> Iterator[tuple[str, str]]:
 
 
 def _sentences(text: str) -> list[str]:
-    return [json.dumps(part, ensure_ascii=False)[1:-1] for part in _SENTENCE_END.split(text) if part.strip()]
+    return [" ".join(part.split()) for part in _SENTENCE_END.split(text) if part.strip()]

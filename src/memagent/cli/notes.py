@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 
 from memagent.cli.finding import with_found_model
-from memagent.cli.flags import PATH, Command, quiet_and_verbose, with_settings
+from memagent.cli.flags import PATH, Command, complete_files, quiet_and_verbose, with_settings
 from memagent.cli.memories import citations, say_changes, say_styled
 from memagent.cli.messages import say, say_json, tell, warn
 from memagent.cli.progress import ReadDisplay
@@ -83,7 +83,7 @@ def list_notebooks(console: Console, /, as_json: bool, notebooks: Notebooks) -> 
 
 @command.command(cls=Command, short_help="Read what is new into a notebook.")
 @_NAME
-@click.argument("paths", nargs=-1, metavar="PATH...")
+@click.argument("paths", nargs=-1, metavar="PATH...", shell_complete=complete_files)
 @click.option("--text", metavar="TEXT", help="a note, instead of paths")
 @click.option("--follow-links", is_flag=True, help="also read what a folder only links to")
 @_AS_JSON
@@ -286,8 +286,8 @@ def delete(name: str, yes: bool, notebooks: Notebooks) -> int:
     """Delete a notebook with all its versions."""
     notebook = Notebook(name, notebooks)
     entry, count = notebook.entry, len(notebook.versions())
-    if not yes and not click.confirm(f"delete {entry.name!r} and its {count} versions?", err=True):
-        return 1
+    if not yes:
+        click.confirm(f"delete {entry.name!r} and its {count} versions?", err=True, abort=True)
     notebook.delete()
     say(f"{entry.name}: deleted")
     return 0

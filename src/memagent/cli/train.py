@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 from rich.console import Console
 
-from memagent.cli.flags import PATH, quiet_and_verbose
+from memagent.cli.flags import PATH, complete_files, quiet_and_verbose
 from memagent.cli.messages import say, tell
 from memagent.cli.training_progress import TrainingWatch
 from memagent.engines import open_engine
@@ -32,6 +33,9 @@ class _TrainGroup(click.Group):
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
             args = ["run", *args]
         return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        return super().shell_complete(ctx, incomplete) or complete_files(ctx, self, incomplete)
 
 
 @click.group(
@@ -62,19 +66,19 @@ def _training(function: Function) -> Function:
     return _configured(out(resume(quiet_and_verbose(function))))
 
 
-@command.command(short_help="Run the warm start, then reinforcement learning.")
+@command.command(short_help="Copy and imitate, if the settings say so, then reinforce.")
 @_training
 @click.pass_obj
 def run(console: Console, /, **flags: Any) -> int:
-    """Run the warm start, if CONFIG.toml has one, then reinforcement learning."""
+    """Run copying and the warm start, if CONFIG.toml has them, then reinforcement learning."""
     return _train(console, only_warm_start=False, **flags)
 
 
-@command.command()
+@command.command(short_help="Copy and imitate alone.")
 @_training
 @click.pass_obj
 def sft(console: Console, /, **flags: Any) -> int:
-    """Run the warm start alone: imitate solved examples."""
+    """Run what precedes reinforcement alone: copying, and the warm start, which imitates solved examples."""
     return _train(console, only_warm_start=True, **flags)
 
 

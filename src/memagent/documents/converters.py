@@ -24,7 +24,10 @@ _DRAWING = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 _RELATION = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}"
 _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _WORD_TEXT = re.compile(r"word/(document\d*|footnotes|endnotes)\.xml")
-_UNREAD = re.compile(rb"oMath|fldSimple|moveTo|customXml")  # what mammoth would leave out
+_UNREAD = re.compile(rb"oMath|fldSimple|moveTo|customXml|<w:(?:bdo|dir|ruby)\b|txbxContent")
+"""What mammoth would leave out."""
+_LIKE_TAGS = ("fldSimple", "moveTo", "customXml", "bdo", "dir", "ruby", "rubyBase")
+_RTF_NOTE = re.compile(r"\\footnote(?![a-z]) ?")
 _FORMULA = re.compile(rb"<([\w.-]+:)?f[\s/>]")
 _FORMULA_BYTES = 256  # kept between blocks: more than such a tag takes, prefix included
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe]")
@@ -186,6 +189,8 @@ def _cell(value: object) -> str:
         return f"{value:.15g}"
     if isinstance(value, datetime) and value.time() == time():
         return value.date().isoformat()
+    if hasattr(value, "ref"):  # a formula of several cells
+        return str(getattr(value, "text", None) or value.ref)
     return str(value)
 
 
@@ -228,7 +233,7 @@ def _for_mammoth(file: IO[bytes]) -> IO[bytes]:
 
 
 def _plain(content: bytes) -> bytes:
-    """Equations as text; fields, moved text and tagged text as elements that mammoth reads."""
+    """Equations and text boxes as plain text; other text as elements that mammoth reads; no furigana."""
     from lxml import etree
 
     root = etree.fromstring(content, _parser())
@@ -237,10 +242,28 @@ def _plain(content: bytes) -> bytes:
         etree.SubElement(run, f"{_WORD}t").text = _equation(equation)
         run.tail = equation.tail
         equation.getparent().replace(equation, run)
-    for unread in list(root.iter("{*}oMathPara", "{*}fldSimple", "{*}moveTo", "{*}customXml")):
+    for reading in list(root.iter(f"{_WORD}rubyPr", f"{_WORD}rt")):
+        reading.getparent().remove(reading)
+    for drawing in list(root.iter(f"{_WORD}drawing")):
+        _show_text_boxes(drawing)
+    for unread in list(root.iter("{*}oMathPara", *(f"{{*}}{name}" for name in _LIKE_TAGS))):
         unread.tag = f"{_WORD}smartTag"  # whose content mammoth reads
     plain: bytes = etree.tostring(root)
     return plain
+
+
+def _show_text_boxes(drawing: Any) -> None:
+    """Put a drawing's text boxes in its place, unless an older form of it follows, which mammoth reads."""
+    from lxml import etree
+
+    boxes = list(drawing.iter(f"{_WORD}txbxContent"))
+    choice = next(drawing.iterancestors("{*}AlternateContent"), None)
+    if not boxes or (choice is not None and choice.find("{*}Fallback") is not None):
+        return
+    shown, hidden = etree.Element(f"{_WORD}pict"), drawing if choice is None else choice
+    shown.tail = hidden.tail
+    hidden.getparent().replace(hidden, shown)
+    shown.extend(boxes)
 
 
 def _equation(node: Any) -> str:
@@ -343,7 +366,8 @@ def rtf(file: IO[bytes]) -> Iterator[str]:
     from striprtf.striprtf import rtf_to_text
 
     convert: Callable[..., str] = rtf_to_text
-    yield _clean(convert(file.read().decode("cp1252", "replace"), errors="replace"))
+    source = _RTF_NOTE.sub("", file.read().decode("cp1252", "replace"))  # where striprtf would drop the note
+    yield _clean(convert(source, errors="replace"))
 
 
 def _all(file: IO[bytes]) -> bytes:

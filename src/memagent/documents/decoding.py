@@ -39,14 +39,13 @@ def _lines(blocks: Iterable[str]) -> Iterator[str]:
 
 
 def _row_text(line: str) -> str:
-    """A row's `text` or `content`, or the row itself if it is a string; otherwise the line as it is."""
+    """A row's `text`, or else its `content`, or the row itself if it is a string; or the line as it is."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
         return line
-    if isinstance(row, dict):
-        row = row.get("text", row.get("content"))
-    return sendable(row) if isinstance(row, str) else line
+    texts = (row.get("text"), row.get("content")) if isinstance(row, dict) else (row,)
+    return next((sendable(it) for it in texts if isinstance(it, str) and it.strip()), line)
 
 
 def sendable(text: str) -> str:

@@ -18,6 +18,7 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+_ESCAPING = ("iso2022_kr", "iso2022_jp_2")  # all ASCII, with escape sequences
 _FEW_LETTERS = 100  # non-ASCII bytes
 _CONTROLS = bytes({*range(32)} - {*b"\b\t\n\x0b\f\r\x1a\x1b"})
 # The encodings that text files still come in. Among all that Python knows, French would also pass for
@@ -37,7 +38,11 @@ def detect_encoding(sample: bytes, whole: bool = True) -> str | None:
     for mark, encoding in _BOMS:
         if sample.startswith(mark):
             return encoding
-    valid = _is_utf8(sample, whole)
+    if b"\x1b$" in sample and sample.isascii():
+        for encoding in _ESCAPING:
+            if _decodes(sample, encoding, whole):
+                return encoding
+    valid = _decodes(sample, "utf-8", whole)
     if b"\x00" in sample and (wide := _wide_encoding(sample, valid)) is not None:
         return wide
     controls = sum(map(sample.count, _CONTROLS))
@@ -51,12 +56,13 @@ def detect_encoding(sample: bytes, whole: bool = True) -> str | None:
 
 def is_doubtful(sample: bytes, encoding: str) -> bool:
     """Whether the encoding was guessed from so few letters that it may well be wrong."""
-    return not encoding.startswith("utf") and sum(byte >= 0x80 for byte in sample) < _FEW_LETTERS
+    certain = encoding.startswith("utf-") or encoding in _ESCAPING  # a guess is spelled utf_16_le
+    return not certain and sum(byte >= 0x80 for byte in sample) < _FEW_LETTERS
 
 
-def _is_utf8(sample: bytes, whole: bool) -> bool:
+def _decodes(sample: bytes, encoding: str, whole: bool) -> bool:
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(sample, final=whole)
+        codecs.getincrementaldecoder(encoding)().decode(sample, final=whole)
     except UnicodeDecodeError:
         return False
     return True

@@ -8,6 +8,9 @@ from pathlib import Path
 from memagent.errors import SettingsError, extra_hint
 from memagent.types import TokenCounter
 
+UNSPACED = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+"""Characters of scripts that put no spaces between words, for a class of a regular expression."""
+
 # About how many tokens byte-pair tokenizers make of a byte of each kind. A word of Latin letters is one
 # or two tokens, a digit one. In other scripts, the first byte of a character counts for all of it.
 _WEIGHTS = (

@@ -90,7 +90,10 @@ class SpendingLimit:
         async with self._ended:
             while over := self.limits.exceeded(self._tokens + _sum(most), self._cost + self._price(most)):
                 if not self._in_flight:
-                    raise SpendingLimitError(f"{over} is used up")
+                    raise SpendingLimitError(
+                        f"{over} leaves no room for a call of up to {most.prompt_tokens:,} + "
+                        f"{most.completion_tokens:,} tokens: {self._tokens:,} tokens are spent"
+                    )
                 await self._ended.wait()
             self._in_flight += 1
             self._spend(most)

@@ -161,7 +161,7 @@ class OpenAIEngine:
             if self._body(messages, sampling) != body:  # changed here, or by a concurrent call
                 return await self._complete_once(messages, sampling)
         sent = parse_json(self._accepted(reply), self.endpoint.url)
-        if isinstance(sent, dict) and sent.get("error") and not sent.get("choices"):
+        if isinstance(sent, dict) and sent.get("error"):
             raise self._error(reply)
         completion = read_completion(sent, sampling, verbatim=self.connection.verbatim)
         await _check_read_whole(messages, completion)

@@ -41,6 +41,7 @@ _AFTER_ANGLE = (
     r"\|(?:turn|channel|think|tool|tool_call|tool_response)>",  # Gemma 4
     r"(?:turn|channel|tool|tool_call|tool_response)\|>",
     r"(?:start|end)_of_turn>",  # Gemma 2 and 3
+    r"end_of_utterance>",  # SmolVLM, Idefics
     r"</?SYS>>",  # Llama 2
     rf"(?:/?s|bos|eos)>{_BEFORE_A_TURN}",  # Llama 2, Mistral, Zephyr, Vicuna
     r"/?(?:think|tool_calls?|tool_response|minimax:tool_call)>",  # Qwen, Hermes, DeepSeek R1, MiniMax

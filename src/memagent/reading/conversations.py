@@ -9,14 +9,14 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field, replace
 
 from memagent.documents.chunking import halve
-from memagent.documents.tokens import shorten
+from memagent.documents.tokens import fewest_tokens, shorten
 from memagent.errors import ContextOverflowError, EmptyAnswerError, EngineError, ProblemTooLongError
 from memagent.prompts import Prompts
 from memagent.reading.budgets import LEAST_CHUNK_TOKENS, Budgets
 from memagent.reading.passes import Passes
 from memagent.reading.replies import ReplyReader, Verdict, settle, without_thought
 from memagent.settings import DEFAULT_WINDOW_TOKENS, ReadSettings
-from memagent.types import Chunk, Completion, Conversation, Engine, Message, Model, Sampling
+from memagent.types import ESTIMATE, Chunk, Completion, Conversation, Engine, Message, Model, Sampling
 
 _log = logging.getLogger(__name__)
 
@@ -143,19 +143,28 @@ class Reading:
     async def _after(self, update: Conversation, verdict: Verdict, written: Completion) -> Conversation:
         """The update with the memory that results from the verdict on what was `written`."""
         after = verdict.memory_after(update.memory)
-        if after != update.memory:
-            after = await self._within_budget(after, written)
-        return replace(update, memory=after, enough=verdict.enough, refused=verdict.refused)
+        update = replace(update, enough=verdict.enough, refused=verdict.refused)
+        if after == update.memory or self._is_within_budget(after, written):
+            return replace(update, memory=after)
+        return await self.with_memory(update, after)
 
     def _fits_memory(self, text: str) -> bool:
         return self.model.count_tokens(text) <= self.budgets.memory_tokens
 
-    async def _within_budget(self, memory: str, completion: Completion) -> str:
-        """The memory, cut to its budget unless the engine's count shows that it fits."""
-        counted = completion.usage.completion_tokens
-        if 0 < counted <= self.budgets.memory_tokens and len(memory) <= _MOST_BYTES_PER_TOKEN * counted:
-            return memory
-        return await asyncio.to_thread(shorten, memory, self.budgets.memory_tokens, self.model.count_tokens)
+    def _is_within_budget(self, memory: str, written: Completion) -> bool:
+        """Whether the engine's count shows that a memory fits, or no count shows that it does not."""
+        budget, counted = self.budgets.memory_tokens, written.usage.completion_tokens
+        if counted:
+            return counted <= budget and len(memory) <= _MOST_BYTES_PER_TOKEN * counted
+        return self.model.tokenizer == ESTIMATE and fewest_tokens(memory) <= budget
+
+    async def with_memory(self, update: Conversation, memory: str) -> Conversation:
+        """The update with this memory, cut to its budget; if it is cut, the finish reason says so."""
+        budget, count = self.budgets.memory_tokens, self.model.count_tokens
+        kept = await asyncio.to_thread(shorten, memory, budget, count)
+        if kept != memory:
+            update = replace(update, completion=replace(update.completion, finish_reason="length"))
+        return replace(update, memory=kept)
 
     async def aside(self, messages: tuple[Message, ...], memory: str, max_tokens: int) -> Conversation:
         """A conversation that reads no chunk and leaves the memory as it is. Raises `EngineError`."""

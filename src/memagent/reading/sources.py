@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from memagent.reading.wording import UNSPACED, is_telling, place_of, says
+from memagent.documents.tokens import UNSPACED
+from memagent.reading.wording import is_telling, place_of, says
 from memagent.types import Chunk, Conversation, Part
 
 _SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？])|\n+")

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-UNSPACED = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
-"""Characters of scripts that put no spaces between words."""
+from memagent.documents.tokens import UNSPACED
 
 _MINUS, _MONEY = "\\-\u2212\u2013", "$\u00a2-\u00a5\u20a0-\u20bf"
 _QUIET = r".,:;!?…'\"()\[\]{}«»“”‘’„‚‹›*_`|\-\u2010-\u2015•·。、，；：！？「」『』（）"
@@ -26,6 +25,8 @@ _TOKEN = re.compile(
 )
 _PLAIN_WORD = re.compile(rf"[{UNSPACED}](?=([{UNSPACED}]?))|[^\W_{UNSPACED}]+")
 _THOUSANDS = re.compile(r"(?<=\d)[,\u00a0\u202f](?=\d{3}(?!\d))")
+_UNSPACED = re.compile(f"[{UNSPACED}]")
+_JOINING = set("/\\^×÷±+=~#&@")
 _SYMBOL = re.compile(rf"[{_MONEY}%‰°]")
 _END = re.compile(r"[.!?…][\"'”’»)\]]*\s|[。！？]|\n[^\S\n]*\n")
 _ABBREVIATION = re.compile(r"[A-Z][a-z]{0,2}")  # Mr., St., No.
@@ -180,8 +181,19 @@ def _agree(wanted: _Words, found: _Words, first: int) -> bool:
         return False
     if behind < len(found.words) and found.before[behind] in ("", "is", "was"):
         word = found.words[behind]
-        return not (word in _DENYING or (found.numbers[behind - 1] and word in _MULTIPLYING))
+        if word in _DENYING or (found.numbers[behind - 1] and word in _MULTIPLYING):
+            return False
+        return not _goes_on(found, behind)
     return True
+
+
+def _goes_on(found: _Words, place: int) -> bool:
+    """Whether a word is part of a quantity or name that began before it: 5 mg/kg, 12B, 10^5, 5 ± 2, C++."""
+    word, after_number = found.words[place], found.numbers[place - 1]
+    adjacent = found.spans[place - 1][1] == found.spans[place][0]
+    if word in _JOINING:
+        return adjacent or after_number
+    return adjacent and after_number and not _UNSPACED.match(word)
 
 
 def _turns(found: _Words, place: int, number: bool) -> bool:

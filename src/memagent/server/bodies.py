@@ -100,18 +100,33 @@ class Part(_Open):
     file: FilePart | None = None
 
 
+class FunctionCall(_Open):
+    """What a tool call says."""
+
+    name: Text = ""
+    arguments: Text = ""
+
+
+class ToolCall(_Open):
+    """A call of a tool in a message."""
+
+    function: FunctionCall = Field(default_factory=FunctionCall)
+
+
 class Turn(_Open):
     """A message of a chat."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: Text | list[Part] | None = None
+    tool_calls: list[ToolCall] | None = None
 
     @property
     def texts(self) -> list[str]:
-        """The texts of the message."""
-        if isinstance(self.content, list):
-            return [part.text for part in self.content if part.type in _TEXTS and part.text]
-        return [self.content] if self.content else []
+        """The texts of the message, and the tool calls in it."""
+        content = self.content if isinstance(self.content, list) else []
+        texts = [part.text for part in content if part.type in _TEXTS and part.text]
+        calls = [f"{it.function.name}({it.function.arguments})" for it in self.tool_calls or ()]
+        return [self.content, *calls] if isinstance(self.content, str) and self.content else texts + calls
 
     @property
     def files(self) -> list[FilePart]:

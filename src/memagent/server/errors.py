@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from http import HTTPStatus
 from typing import Any
 
@@ -21,6 +22,7 @@ from memagent.errors import (
     MemAgentError,
     SettingsError,
 )
+from memagent.server.bodies import ChatOptions, ReadRequest
 
 _CODES: tuple[tuple[type[MemAgentError], int, str], ...] = (
     (ContextOverflowError, 400, "context_length_exceeded"),
@@ -89,12 +91,21 @@ def _of_http(error: Exception) -> ApiError:
     if isinstance(error, RequestValidationError):
         found = error.errors()
         place = [str(it) for it in found[0]["loc"] if it not in ("body", "query", "path", "header")]
-        said = "; ".join(f"{_place(it)}: {it['msg']}" for it in found[:5])
+        said = "; ".join(f"{_place(it)}: {_message(it)}" for it in found[:5])
         return ApiError(400, said, "invalid_request", ".".join(place) or None)
     if isinstance(error, HTTPException):
         detail = error.detail if isinstance(error.detail, str) else HTTPStatus(error.status_code).phrase
         return ApiError(error.status_code, detail, headers=error.headers)
     return ApiError(500, "a defect in memagent", "defect")
+
+
+def _message(error: Mapping[str, Any]) -> str:
+    if error["type"] != "extra_forbidden":
+        return str(error["msg"])
+    near = get_close_matches(
+        str(error["loc"][-1]), {*ChatOptions.model_fields, *ReadRequest.model_fields}, n=1
+    )
+    return "unknown" + "".join(f", did you mean {it!r}?" for it in near)
 
 
 def _place(error: Mapping[str, Any]) -> str:

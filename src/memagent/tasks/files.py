@@ -160,8 +160,8 @@ def _evidence(row: dict[str, Any], document: str, place: str) -> tuple[str, ...]
 
 def _length(row: dict[str, Any], place: str) -> int:
     value = row.get("length_tokens") or 0
-    if not isinstance(value, int):
-        raise SettingsError(f"{place}: length_tokens is {value!r}, it must be a whole number")
+    if not isinstance(value, int) or value < 0:
+        raise SettingsError(f"{place}: length_tokens is {value!r}, it must be a whole number above 0")
     return value
 
 

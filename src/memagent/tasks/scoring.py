@@ -13,12 +13,17 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from math import sqrt
 from statistics import fmean
+from unicodedata import category
+
+from memagent.documents.tokens import UNSPACED
 
 Scorer = Callable[[str, tuple[str, ...]], float]
 """Maps a prediction and its gold answers to a score from 0 to 1."""
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_UNSPACED = re.compile(f"[{UNSPACED}]")
+_IN_ASCII = {"Pd": " "} | dict.fromkeys(("Pc", "Ps", "Pe", "Pi", "Pf", "Po"), ".")
 _BOXED = re.compile(r"\\boxed\s*\{")
 _ANSWER_IS = re.compile(r"\bthe\s+(?:final\s+)?answer\s+is\b[\s:]*", re.IGNORECASE)
 _TEX = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf)\s*\{([^{}]*)\}")
@@ -52,10 +57,11 @@ def f1(prediction: str, answers: tuple[str, ...]) -> float:
 def substring_match(prediction: str, answers: tuple[str, ...]) -> float:
     """1 if an answer occurs in the prediction as whole words, both normalised as SQuAD does.
 
-    One direction only: a prediction that is a part of the answer does not count.
+    Beyond SQuAD, the punctuation of all languages is ignored, and Chinese, Japanese and Korean words are found
+    without spaces around them. One direction only: a prediction that is a part of the answer does not count.
     """
-    pairs = _normalised(prediction, answers)
-    return max((float(f" {gold} " in f" {ours} ") for ours, gold in pairs), default=0.0)
+    pairs = _normalised(_in_ascii(prediction), tuple(map(_in_ascii, answers)))
+    return max((float(_occurs(gold, ours)) for ours, gold in pairs), default=0.0)
 
 
 def published_substring_match(prediction: str, answers: tuple[str, ...]) -> float:
@@ -164,6 +170,17 @@ def _normal_interval(total: float, squares: float, count: int) -> tuple[float, f
     mean = total / count
     half = _Z95 * sqrt((squares / count - mean**2) / count)
     return mean - half, mean + half
+
+
+def _in_ascii(text: str) -> str:
+    """The text with a space for each dash beyond ASCII, and a full stop, to be ignored, for other marks."""
+    return "".join(it if it.isascii() else _IN_ASCII.get(category(it), it) for it in text)
+
+
+def _occurs(words: str, text: str) -> bool:
+    start = "" if _UNSPACED.match(words[0]) else rf"(?<![^\s{UNSPACED}])"
+    end = "" if _UNSPACED.match(words[-1]) else rf"(?![^\s{UNSPACED}])"
+    return re.search(start + re.escape(words) + end, text) is not None
 
 
 def _normalise(text: str) -> str:

@@ -8,10 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 
 from memagent.concurrency import side_by_side
-from memagent.documents.tokens import shorten
 from memagent.errors import ContextOverflowError
 from memagent.prompts import CLOSING, MEMORY, UNCHANGED, Prompts, sections
 from memagent.reading.conversations import Reading
@@ -80,9 +78,7 @@ async def _take_notes(
     async def take(chunk: Chunk) -> list[Conversation]:
         updates = [update async for update in reading.update(chunk, "", read_gated)]
         if again and updates and not updates[-1].memory:
-            limit, count_tokens = reading.budgets.memory_tokens, reading.model.count_tokens
-            memory = await asyncio.to_thread(shorten, chunk.text, limit, count_tokens)
-            updates[-1] = replace(updates[-1], memory=memory)
+            updates[-1] = await reading.with_memory(updates[-1], chunk.text)
         return updates
 
     async with aclosing(side_by_side(take, chunks, reading.model.calls)) as taken:

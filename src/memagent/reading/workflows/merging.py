@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 
 from memagent.concurrency import side_by_side
-from memagent.documents.tokens import shorten
 from memagent.reading.conversations import Reading
 from memagent.reading.replies import read_gated
 from memagent.types import Chunk, Conversation, Part, TokenCounter
@@ -60,12 +59,12 @@ class Gathering:
         if not self._waiting:
             return
         reading, before = self._reading, self.text
-        count_tokens, limit = reading.model.count_tokens, reading.budgets.memory_tokens
-        notes = await asyncio.to_thread(as_chunk, self._waiting, count_tokens)
+        notes = await asyncio.to_thread(as_chunk, self._waiting, reading.model.count_tokens)
         prompt = partial(reading.prompts.for_merge, reading.problem)
         updates = [it async for it in reading.update(notes, self.memory, read_gated, prompt)]
-        # A model that leaves an empty memory unchanged must not lose the notes.
-        self.memory = updates[-1].memory or await asyncio.to_thread(shorten, notes.text, limit, count_tokens)
+        if not updates[-1].memory:  # a model that leaves an empty memory unchanged must not lose the notes
+            updates[-1] = await reading.with_memory(updates[-1], notes.text)
+        self.memory = updates[-1].memory
         self._waiting = []
         for update in updates:
             memory = self.memory if update is updates[-1] else before

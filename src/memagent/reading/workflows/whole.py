@@ -99,11 +99,11 @@ async def _joined(chunks: AsyncIterator[Chunk], memory: str) -> tuple[str, Heads
     """The document, after the memory to start from, and where in it the names of files stand."""
     texts = [f"{memory}\n\n" if memory else ""]
     heads: list[tuple[int, str]] = []
-    length, source = len(texts[0]), ""
+    length, file = len(texts[0]), ("", 0)
     async for chunk in chunks:
         for part in chunk.parts:
-            if part.head and part.source != source:  # otherwise the file continues
-                head, source = part.head.lstrip("\n"), part.source
+            if part.head and (part.source, part.offset) != file:  # otherwise the file continues
+                head, file = part.head.lstrip("\n"), (part.source, part.offset)
                 texts.append("" if texts[-1].endswith("\n") or not length else "\n")
                 length += len(texts[-1])
                 heads.append((length, head))
