@@ -66,7 +66,10 @@ def _draw_scores(panel: Axes, setting: str, results: Sequence[dict[str, Any]]) -
         scores = (fmean(out["score"] for out in it["clean"] if out["kind"] == kind) for kind in kinds)
         how = _OURS if it["ours"] else _PEERS
         panel.barh(place, seconds, label=labelled.pop(it["ours"], None), **how)
-        cut = f" ({whole:.0f} s)" if whole > longest else ""
+        cut = ""
+        if whole > longest:
+            cut = f" ({whole:.0f} s)"
+            panel.text(0.93 * seconds, place, "//", color="white", weight="bold", va="center")
         told = " / ".join(f"{score:.2f}" for score in scores) + cut
         panel.annotate(
             told, (seconds, place), textcoords="offset points", xytext=(6, 0), va="center", fontsize=10

@@ -27,7 +27,7 @@ def _model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_prints_a_line_for_each_workflow(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(COMMAND) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "| workflow | 1,000 | 2,000 | growth |"
+    assert lines[0] == "| 10^15 FLOPs | 1,000 | 2,000 | growth |"
     assert [line.split(" | ")[0] for line in lines[2:]] == ["| gated", "| full"]
 
 

@@ -33,7 +33,7 @@ def flops_table(found: Flops) -> str:
         [name, *(_number(flops / 1e15) for flops in by_length.values()), _exponent(by_length)]
         for name, by_length in found.items()
     ]
-    return table(["workflow", *(str(Size("tokens", it)) for it in lengths), "growth"], rows)
+    return table(["10^15 FLOPs", *(str(Size("tokens", it)) for it in lengths), "growth"], rows)
 
 
 def write_report(name: str, shape: Shape, found: Flops, out: Path) -> list[Path]:

@@ -20,7 +20,7 @@ export class Asking {
     Object.assign(this, { screen, trying, say, server: new Server(), watching: null });
     element("start-title").textContent = "Ask a long document";
     element("start-text").textContent =
-      "The model reads it chunk by chunk and keeps a memory, which you can watch. A journal that you drop is shown, too.";
+      "The model reads it chunk by chunk and keeps a memory, which you can watch. You can also drop a journal here.";
     this.button("again", () => this.leave());
     this.button("stop", () => this.server.change(this.id, "cancel"));
     this.button("resume", async () => {
