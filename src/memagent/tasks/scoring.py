@@ -57,7 +57,7 @@ def f1(prediction: str, answers: tuple[str, ...]) -> float:
 def substring_match(prediction: str, answers: tuple[str, ...]) -> float:
     """1 if an answer occurs in the prediction as whole words, both normalised as SQuAD does.
 
-    Beyond SQuAD, the punctuation of all languages is ignored, and Chinese, Japanese and Korean words are found
+    Beyond SQuAD, punctuation of any language is ignored, and Chinese, Japanese and Korean words are found
     without spaces around them. One direction only: a prediction that is a part of the answer does not count.
     """
     pairs = _normalised(_in_ascii(prediction), tuple(map(_in_ascii, answers)))

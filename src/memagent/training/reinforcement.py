@@ -12,7 +12,7 @@ from memagent.engines.torch.engine import TransformersEngine
 from memagent.errors import TrainingError
 from memagent.training import checkpoint
 from memagent.training.held_out import HeldOut
-from memagent.training.optimization.learner import Learner, Sums
+from memagent.training.optimization.learner import Learner, Sums, learning_rate
 from memagent.training.optimization.sequences import group_sequences
 from memagent.training.rewards import check_prompts, load_reward
 from memagent.training.rollout import Rollout
@@ -82,10 +82,10 @@ def update(
     """Take the number of optimizer steps that the settings ask for, however long the documents were.
 
     `groups` are this process's, by their positions in the data; `order` has the positions of all groups.
-    The learning rate warms up over rollout steps, of which `step` have been taken.
+    `step` rollout steps have been taken before.
     """
     wanted, sums = settings.optimizer, Sums(float)
-    rate = wanted.learning_rate * min(1.0, (step + 1) / max(1, wanted.warmup_steps))
+    rate = learning_rate(wanted, step, settings.steps)
     for part in range(wanted.updates):
         chosen = order[part * len(order) // wanted.updates : (part + 1) * len(order) // wanted.updates]
         if chosen:

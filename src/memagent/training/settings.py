@@ -107,8 +107,20 @@ class LossSettings(StrictModel):
     credit: Literal["trajectory", "answer"] = "trajectory"
 
 
-class OptimizerSettings(StrictModel):
-    """AdamW, with a constant rate after a linear warm-up of `warmup_steps` batches of rollouts.
+class ScheduleSettings(StrictModel):
+    """AdamW's betas and learning rate.
+
+    The rate rises over `warmup_steps`, and falls to zero over the last `decay_steps`, both linearly.
+    """
+
+    learning_rate: Rate
+    warmup_steps: Count
+    decay_steps: Count = 0
+    betas: Betas = (0.9, 0.999)
+
+
+class OptimizerSettings(ScheduleSettings):
+    """AdamW. The steps of its schedule are batches of rollouts.
 
     `updates` is the number of optimizer steps per batch. `batch_tokens` bounds the tokens of a
     micro-batch, which changes memory and speed, not the gradient. `layout` is how its sequences are laid out:
@@ -118,25 +130,19 @@ class OptimizerSettings(StrictModel):
     learning_rate: Rate = 1e-6
     warmup_steps: Count = 20
     weight_decay: Weight = 0.01
-    betas: Betas = (0.9, 0.999)
     max_gradient_norm: Rate = 1.0
     updates: Positive = 1
     batch_tokens: Positive = 16384
     layout: Literal["shared", "packed", "padded"] = "shared"
 
 
-class StageSettings(StrictModel):
-    """Steps before reinforcement, of `sequences` each.
-
-    Over the last `decay_steps` the learning rate falls to zero. `betas` are AdamW's.
-    """
+class StageSettings(ScheduleSettings):
+    """Steps before reinforcement, of `sequences` each."""
 
     steps: Count = 0
     sequences: Positive = 8
     learning_rate: Rate = 2e-5
     warmup_steps: Count = 10
-    decay_steps: Count = 0
-    betas: Betas = (0.9, 0.999)
 
 
 class CopyingSettings(StageSettings):

@@ -214,7 +214,9 @@ def test_the_learning_rate_warms_up_by_rollout_steps(updates: int) -> None:
 
 def test_the_rate_of_a_warm_start_rises_and_falls() -> None:
     wanted = WarmStartSettings(steps=6, learning_rate=0.4, warmup_steps=2, decay_steps=4)
-    assert [learning_rate(wanted, step) for step in range(6)] == pytest.approx([0.2, 0.4, 0.4, 0.3, 0.2, 0.1])
+    assert [learning_rate(wanted, step, 6) for step in range(6)] == pytest.approx(
+        [0.2, 0.4, 0.4, 0.3, 0.2, 0.1]
+    )
 
 
 def test_the_divergence_is_zero_at_the_first_step_and_not_later() -> None:

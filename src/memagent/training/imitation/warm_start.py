@@ -17,6 +17,7 @@ from memagent.training.data import Data, load_data
 from memagent.training.imitation.copying import draw_copies
 from memagent.training.imitation.oracle import solve
 from memagent.training.imitation.trajectories import read_trajectories
+from memagent.training.optimization.learner import learning_rate
 from memagent.training.rewards import load_function
 from memagent.training.run import RunState
 from memagent.training.settings import StageSettings, TrainingSettings, WarmStartSettings
@@ -58,18 +59,11 @@ async def _take(
     for step in range(taken, wanted.steps):
         await asyncio.sleep(0)  # an interrupt takes effect between steps
         sequences = drawn(step, random.Random(f"{seed}/{stage.replace('_', ' ')}/{step}"))
-        sums = learner.imitate(run.ranks.share(sequences), learning_rate(wanted, step))
+        sums = learner.imitate(run.ranks.share(sequences), learning_rate(wanted, step, wanted.steps))
         setattr(run.position, counter, step + 1)
         run.report(stage, step + 1, run.means(sums))
         if (step + 1) % run.settings.checkpoint_every == 0 and step + 1 < wanted.steps:
             run.save(learner)
-
-
-def learning_rate(settings: StageSettings, step: int) -> float:
-    """The rate of the step after `step` others: linear warm-up, then linear decay to zero at the end."""
-    rising = min(1.0, (step + 1) / max(settings.warmup_steps, 1))
-    falling = min(1.0, (settings.steps - step) / max(settings.decay_steps, 1))
-    return settings.learning_rate * rising * falling
 
 
 async def load_imitations(

@@ -15,7 +15,7 @@ from memagent.training.optimization.objective import k3, probability_ratio, toke
 from memagent.training.optimization.policy import Policy, TokenValues
 from memagent.training.optimization.sequences import Batch, batches
 from memagent.training.ranks import Ranks
-from memagent.training.settings import LossSettings, OptimizerSettings
+from memagent.training.settings import LossSettings, OptimizerSettings, ScheduleSettings
 from memagent.types import TrainingSequence
 
 _MOST_SKIPPED = 5
@@ -23,6 +23,13 @@ _MOST_SKIPPED = 5
 Sums = defaultdict[str, float]
 TokenLoss = Callable[[Batch, TokenValues, Sums], torch.Tensor]
 """The loss of each completion token `(tokens,)`; the function adds its metrics to the sums."""
+
+
+def learning_rate(wanted: ScheduleSettings, step: int, steps: int) -> float:
+    """The rate of the step after `step` others, of `steps` in all."""
+    rising = min(1.0, (step + 1) / max(wanted.warmup_steps, 1))
+    falling = min(1.0, (steps - step) / max(wanted.decay_steps, 1))
+    return wanted.learning_rate * rising * falling
 
 
 class Learner:
