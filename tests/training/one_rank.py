@@ -22,7 +22,7 @@ SEQUENCES = [it for seed in range(3) for it in group(seed)]
 
 def gradient(ranks: Ranks, sequences: list[TrainingSequence]) -> torch.Tensor:
     """What this process would follow, of these sequences and those of the others."""
-    learner = Learner(policy(), OptimizerSettings(batch_tokens=60), ranks, (0.9, 0.999))
+    learner = Learner(policy(), OptimizerSettings(batch_tokens=60), ranks)
     learner.gradient(
         sequences,
         lambda batch, values, _: token_losses(values.logprobs, batch.old_logprobs, batch.advantages),

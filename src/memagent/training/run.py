@@ -53,8 +53,8 @@ class RunState:
     position: TrainingPosition = field(default_factory=TrainingPosition)
     optimizer: dict[str, Any] | None = None
 
-    def learner(self, betas: tuple[float, float]) -> Learner:
-        """A learner with a new optimizer, or with that of the checkpoint."""
+    def learner(self, betas: tuple[float, float] | None = None) -> Learner:
+        """A learner with a new optimizer, or with that of the checkpoint; `betas` are those of another stage."""
         learner = Learner(self.policy, self.settings.optimizer, self.ranks, betas)
         if self.optimizer:
             learner.load_state(self.optimizer)

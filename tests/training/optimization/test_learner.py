@@ -49,7 +49,7 @@ GROUPS = [it for seed in range(3) for it in group(seed)]
 
 def learner(trained: Policy | None = None, **settings: Any) -> Learner:
     known: dict[str, Any] = {"max_gradient_norm": 1e9}
-    return Learner(trained or policy(), OptimizerSettings(**(known | settings)), Ranks(), (0.9, 0.999))
+    return Learner(trained or policy(), OptimizerSettings(**(known | settings)), Ranks())
 
 
 def gradient(

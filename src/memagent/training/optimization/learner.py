@@ -33,17 +33,26 @@ def learning_rate(wanted: ScheduleSettings, step: int, steps: int) -> float:
 
 
 class Learner:
-    """A policy and its AdamW optimizer. The caller passes each step its learning rate."""
+    """A policy and its AdamW optimizer, with the settings' betas or others.
+
+    The caller passes each step its learning rate.
+    """
 
     def __init__(
-        self, policy: Policy, settings: OptimizerSettings, ranks: Ranks, betas: tuple[float, float]
+        self,
+        policy: Policy,
+        settings: OptimizerSettings,
+        ranks: Ranks,
+        betas: tuple[float, float] | None = None,
     ) -> None:
         self.policy = policy
         self.settings = settings
         self.ranks = ranks
         self._skipped = 0  # consecutive steps
         self._parameters = list(policy.trained().values())
-        self._optimizer = torch.optim.AdamW(self._parameters, betas=betas, weight_decay=settings.weight_decay)
+        self._optimizer = torch.optim.AdamW(
+            self._parameters, betas=betas or settings.betas, weight_decay=settings.weight_decay
+        )
 
     def reinforce(self, sequences: Sequence[TrainingSequence], loss: LossSettings, rate: float) -> Sums:
         """Take a step of Multi-Conv DAPO on one mini-batch. Returns sums over its tokens."""
