@@ -54,7 +54,7 @@ class RunState:
     optimizer: dict[str, Any] | None = None
 
     def learner(self, betas: tuple[float, float] | None = None) -> Learner:
-        """A learner with a new optimizer, or with that of the checkpoint; `betas` are those of another stage."""
+        """A learner with a new optimizer, or with the checkpoint's; `betas` are those of another stage."""
         learner = Learner(self.policy, self.settings.optimizer, self.ranks, betas)
         if self.optimizer:
             learner.load_state(self.optimizer)
