@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
@@ -423,6 +424,9 @@ def test_a_client_that_goes_away_ends_its_read_and_continues_it_later(
             with pytest.raises(httpx2.TimeoutException):
                 client.post(URL, json=body | {"stream": stream}, timeout=1)
 
+        left_long_ago = served.store.chats / "0.jsonl"
+        left_long_ago.touch()
+        os.utime(left_long_ago, (0, 0))
         engine.permits.release(2)
         ask_and_leave()
         wait_until(lambda: engine.cancelled == 1)

@@ -173,13 +173,13 @@ class _Reading:
 
     async def _journals(self, digest: str) -> list[Path]:
         """The kept journals of this chat, and a new one; only the new one if the same chat is being read."""
-        folder = self._chats.store.chats
-        new = folder / f"{digest}-{uuid4().hex[:8]}.jsonl"
+        store = self._chats.store
+        new = store.chats / f"{digest}-{uuid4().hex[:8]}.jsonl"
         if digest in self._chats._reading:
             return [new]
         self._chats._reading.add(digest)
         self._digest = digest
-        return [*await asyncio.to_thread(lambda: sorted(folder.glob(f"{digest}*.jsonl"))), new]
+        return [*await asyncio.to_thread(store.chat_journals, digest), new]
 
     async def conversations(self) -> AsyncGenerator[Conversation, None]:
         """The conversations of the read, counted."""

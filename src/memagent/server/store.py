@@ -131,12 +131,21 @@ class Store:
         for place in self.chats.iterdir():
             if place.is_dir():
                 shutil.rmtree(place, ignore_errors=True)
-            elif place.stat().st_mtime < time.time() - _STALE_SECONDS:
-                place.unlink(missing_ok=True)
 
     def _run(self, statement: str, *values: object) -> list[sqlite3.Row]:
         with self._lock:
             return self._db.execute(statement, values).fetchall()
+
+    def chat_journals(self, digest: str) -> list[Path]:
+        """The kept journals of a chat; those of all chats that were left a week ago are deleted."""
+        kept: list[Path] = []
+        for place in sorted(self.chats.glob("*.jsonl")):
+            with suppress(FileNotFoundError):  # another chat ended
+                if place.stat().st_mtime < time.time() - _STALE_SECONDS:
+                    place.unlink()
+                elif place.name.startswith(digest):
+                    kept.append(place)
+        return kept
 
     def stored_bytes(self, owner: str) -> int:
         """How many bytes an owner has on the disk, without journals."""
