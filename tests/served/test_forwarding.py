@@ -39,7 +39,7 @@ def test_the_embedded_model_gets_what_fits_unchanged(serving: Any) -> None:
     # What no read can give, and `Engine.complete` does not know.
     seven = ask(extra_body={"grammar": 'root ::= "seven"'}, max_tokens=9)
     assert seven.choices[0].message.content == "seven"
-    (token,) = ask(logprobs=True, top_logprobs=2, max_tokens=1).choices[0].logprobs.content
+    (token,) = ask(temperature=0, logprobs=True, top_logprobs=2, max_tokens=1).choices[0].logprobs.content
     assert len(token.top_logprobs) == 2 and token.logprob <= 0
     with pytest.raises(openai.BadRequestError, match="must be between"):
         ask(n=2)  # in its words
