@@ -80,7 +80,8 @@ def test_tool_results_behind_the_question_are_the_document() -> None:
 
 def test_the_calls_of_tools_are_read_with_their_results() -> None:
     call = {"id": "1", "type": "function", "function": {"name": "search", "arguments": '{"key": "4711"}'}}
-    asks = Turn.model_validate({"role": "assistant", "content": None, "tool_calls": [call]})
+    other = {"id": "2", "type": "custom", "custom": {"name": "x", "input": "y"}}
+    asks = Turn.model_validate({"role": "assistant", "content": None, "tool_calls": [call, other]})
     found = division(turn("user", "Who?"), asks, turn("tool", LONG))
     assert found == Division(
         "Who?", (("conversation", f'Assistant: search({{"key": "4711"}})\n\nTool: {LONG}'),)

@@ -101,16 +101,16 @@ class Part(_Open):
 
 
 class FunctionCall(_Open):
-    """What a tool call says."""
+    """What a tool call says; some clients send the arguments as an object."""
 
     name: Text = ""
-    arguments: Text = ""
+    arguments: Text | dict[str, Any] | None = None
 
 
 class ToolCall(_Open):
     """A call of a tool in a message."""
 
-    function: FunctionCall = Field(default_factory=FunctionCall)
+    function: FunctionCall | None = None
 
 
 class Turn(_Open):
@@ -125,7 +125,8 @@ class Turn(_Open):
         """The texts of the message, and the tool calls in it."""
         content = self.content if isinstance(self.content, list) else []
         texts = [part.text for part in content if part.type in _TEXTS and part.text]
-        calls = [f"{it.function.name}({it.function.arguments})" for it in self.tool_calls or ()]
+        called = [it.function for it in self.tool_calls or () if it.function]
+        calls = [f"{it.name}({it.arguments or ''})" for it in called]
         return [self.content, *calls] if isinstance(self.content, str) and self.content else texts + calls
 
     @property
