@@ -17,7 +17,9 @@ Each message names the offending value and says what to do next.
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")
 # A password may contain a slash. In that case, what follows the first colon is not a port.
@@ -71,6 +73,11 @@ class SpendingLimitError(EngineError):
 def extra_hint(extra: str) -> str:
     """How to install one of the package's extras: from the checkout, as it is not on a package index."""
     return f"run python -m pip install -e '.[{extra}]' in the checkout of memagent"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a message about a name that is unknown: the known name most like it, or "" for none."""
+    return "".join(f", did you mean {it!r}?" for it in difflib.get_close_matches(name, list(known), n=1))
 
 
 def reason(error: BaseException) -> str:

@@ -6,7 +6,6 @@ variables are derived from their fields, which also hold the help texts. All err
 
 from __future__ import annotations
 
-import difflib
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -17,7 +16,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 
-from memagent.errors import SettingsError, without_secrets
+from memagent.errors import SettingsError, did_you_mean, without_secrets
 from memagent.types import Usage
 
 DEFAULT_WINDOW_TOKENS = 8192
@@ -262,8 +261,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 def unknown_name(name: str, known: Mapping[str, Any]) -> str:
     """The message for a name that is not a setting."""
-    near = "".join(f", did you mean {it!r}?" for it in difflib.get_close_matches(name, known, n=1))
-    return f"unknown setting {name!r}{near}"
+    return f"unknown setting {name!r}{did_you_mean(name, known)}"
 
 
 def read_toml(path: Path) -> dict[str, Any]:

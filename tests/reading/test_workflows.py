@@ -29,6 +29,7 @@ from memagent import (
     open_document,
     text_document,
 )
+from memagent.documents.opening import Document
 from memagent.engines.scripted import count_words
 from memagent.prompts import mark_of
 from memagent.reading.forecast import forecast
@@ -123,6 +124,21 @@ def test_full_shows_the_whole_document_once() -> None:
     (conversation,) = read("full", story(), engine)
     assert section(engine.prompts[0], "document") == story() and len(engine.prompts) == 1
     assert conversation.kind == "answer"
+
+
+def test_two_files_of_the_same_name_stay_two_files() -> None:
+    """As a server's uploads may be."""
+    sources = [text_document(text, "notes.txt").sources[0] for text in ("one", "two")]
+    engine = Recorder()
+    read = Read(PROBLEM, Document(tuple(sources)), engine, SETTINGS.changed(workflow="full"))
+
+    async def finish() -> None:
+        async for _ in read:
+            pass
+
+    asyncio.run(finish())
+    shown = section(engine.prompts[0], "document")
+    assert re.fullmatch(r"(\[file-\w+: notes\.txt\])\none\n+\1\ntwo", shown), shown
 
 
 def test_full_does_not_ask_what_cannot_fit() -> None:

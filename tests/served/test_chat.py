@@ -366,6 +366,13 @@ def test_what_a_read_cannot_give_is_refused(values: dict[str, Any], param: str, 
     assert reply.json()["error"]["param"] == param
 
 
+def test_an_unknown_setting_is_told_with_the_one_that_may_be_meant(serving: Any) -> None:
+    with serving().client() as client:
+        reply = client.post(URL, json=chat(facts_document(6), memagent={"chunk_token": 50}))
+    assert reply.status_code == 400
+    assert "unknown, did you mean 'chunk_tokens'?" in reply.json()["error"]["message"]
+
+
 def test_an_engine_in_this_process_refuses_tools_and_heeds_stop(serving: Any) -> None:
     engine = ScriptedEngine(["one two three"])
     body = {"model": "scripted", "messages": [{"role": "user", "content": "Hi"}]}

@@ -6,7 +6,6 @@ the table, never names of files. Everything here blocks.
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -19,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from memagent.errors import SettingsError
+from memagent.errors import SettingsError, did_you_mean
 from memagent.notebooks.news import Portion
 from memagent.reading.sources import Source, Statement
 from memagent.settings import user_data_path
@@ -160,7 +159,7 @@ class Notebooks:
             if row:
                 return _entry(row)
             known = [row["name"] for row in db.execute("SELECT name FROM notebooks")]
-        near = "".join(f", did you mean {it!r}?" for it in difflib.get_close_matches(name, known, n=1))
+        near = did_you_mean(name, known)
         raise SettingsError(f"there is no notebook {name!r}{near or ': create it with memagent notes new'}")
 
     def entry_of(self, id: int) -> Entry:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from http import HTTPStatus
 from typing import Any
 
@@ -21,6 +20,7 @@ from memagent.errors import (
     JournalError,
     MemAgentError,
     SettingsError,
+    did_you_mean,
 )
 from memagent.server.bodies import ChatOptions, ReadRequest
 
@@ -102,10 +102,8 @@ def _of_http(error: Exception) -> ApiError:
 def _message(error: Mapping[str, Any]) -> str:
     if error["type"] != "extra_forbidden":
         return str(error["msg"])
-    near = get_close_matches(
-        str(error["loc"][-1]), {*ChatOptions.model_fields, *ReadRequest.model_fields}, n=1
-    )
-    return "unknown" + "".join(f", did you mean {it!r}?" for it in near)
+    known = {*ChatOptions.model_fields, *ReadRequest.model_fields}
+    return "unknown" + did_you_mean(str(error["loc"][-1]), known)
 
 
 def _place(error: Mapping[str, Any]) -> str:

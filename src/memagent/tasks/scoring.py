@@ -22,7 +22,8 @@ Scorer = Callable[[str, tuple[str, ...]], float]
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
-_UNSPACED = re.compile(f"[{UNSPACED}]")
+_START, _END = rf"(?:(?<![^\s{UNSPACED}])|(?=[{UNSPACED}]))", rf"(?:(?![^\s{UNSPACED}])|(?<=[{UNSPACED}]))"
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
 _IN_ASCII = {"Pd": " "} | dict.fromkeys(("Pc", "Ps", "Pe", "Pi", "Pf", "Po"), ".")
 _BOXED = re.compile(r"\\boxed\s*\{")
 _ANSWER_IS = re.compile(r"\bthe\s+(?:final\s+)?answer\s+is\b[\s:]*", re.IGNORECASE)
@@ -174,13 +175,11 @@ def _normal_interval(total: float, squares: float, count: int) -> tuple[float, f
 
 def _in_ascii(text: str) -> str:
     """The text with a space for each dash beyond ASCII, and a full stop, to be ignored, for other marks."""
-    return "".join(it if it.isascii() else _IN_ASCII.get(category(it), it) for it in text)
+    return _BEYOND_ASCII.sub(lambda it: _IN_ASCII.get(category(it[0]), it[0]), text)
 
 
 def _occurs(words: str, text: str) -> bool:
-    start = "" if _UNSPACED.match(words[0]) else rf"(?<![^\s{UNSPACED}])"
-    end = "" if _UNSPACED.match(words[-1]) else rf"(?![^\s{UNSPACED}])"
-    return re.search(start + re.escape(words) + end, text) is not None
+    return re.search(_START + re.escape(words) + _END, text) is not None
 
 
 def _normalise(text: str) -> str:

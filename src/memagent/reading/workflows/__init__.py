@@ -6,13 +6,12 @@ through the protocol, may hold conversations side by side, and yields each one w
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from memagent.errors import SettingsError
+from memagent.errors import SettingsError, did_you_mean
 from memagent.prompts import GATED, OVERWRITE, Prompts, load_prompts, prompts_from
 from memagent.reading.budgets import Budgets, fitted_budgets
 from memagent.reading.conversations import Reading
@@ -95,7 +94,7 @@ def chosen_workflow(settings: ReadSettings, trained: Trained) -> tuple[str, Work
     """
     name = settings.workflow or trained.workflow or DEFAULT
     if name not in WORKFLOWS:
-        near = "".join(f", did you mean {it!r}?" for it in difflib.get_close_matches(name, WORKFLOWS, n=1))
+        near = did_you_mean(name, WORKFLOWS)
         raise SettingsError(f"there is no workflow {name!r}{near or ': use one of ' + ', '.join(WORKFLOWS)}")
     workflow = WORKFLOWS[name]
     if settings.screen and not workflow.screens:
