@@ -42,12 +42,14 @@ def seen(batch: Batch) -> Counter[tuple[int, ...]]:
         rows = zip(batch.input_ids, batch.attention_mask.bool(), strict=True)
         return Counter(tuple(ids[mask].tolist()) for ids, mask in rows)
     found: Counter[tuple[int, ...]] = Counter()
-    for tree in batch.trees or ():
-        beginning = batch.input_ids[0, tree.start : tree.start + tree.shared].tolist()
+    sizes = [size for tree in batch.trees or () for size in (tree.shared, len(tree.own))]
+    parts = iter(batch.input_ids[0].split(sizes))
+    for tree, shared, branches in zip(batch.trees or (), parts, parts, strict=True):
+        beginning = shared.tolist()
         width = tree.rows.shape[1]
         for number, row in enumerate(tree.rows):
             own = [it - number * width for it in tree.own.tolist() if it // width == number]
-            found[(*beginning, *batch.input_ids[0, row[own]].tolist())] += 1
+            found[(*beginning, *branches[row[own]].tolist())] += 1
     return found
 
 

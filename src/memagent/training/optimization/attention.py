@@ -43,18 +43,19 @@ def tree_attention(
     groups = query.shape[1] // key.shape[1]
     # Match the number of query heads: the GPU kernel that takes a mask does not support grouped queries.
     key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
+    sizes = [size for tree in trees for size in (tree.shared, len(tree.own))]
+    # Split once: a slice's gradient is a tensor of zeros as large as the whole row.
+    parts = zip(*(torch.split(part, sizes, dim=2) for part in (query, key, value)), strict=True)
     outputs = []
-    for tree in trees:
-        beginning = slice(tree.start, tree.start + tree.shared)
+    for tree, (queries, keys, values), own in zip(trees, parts, parts, strict=True):
         if tree.shared:
-            seen = query[:, :, beginning], key[:, :, beginning], value[:, :, beginning]
-            outputs.append(_attend(*seen, 0, sliding_window, scaling)[0].transpose(0, 1))
-        branches = len(tree.rows)
+            outputs.append(_attend(queries, keys, values, 0, sliding_window, scaling)[0].transpose(0, 1))
+        queries, *theirs = (_rows(part, tree.rows) for part in own)
         keys, values = (
-            torch.cat([part[:, :, beginning].expand(branches, -1, -1, -1), _rows(part, tree.rows)], dim=2)
-            for part in (key, value)
+            torch.cat([before.expand(len(tree.rows), -1, -1, -1), part], dim=2)
+            for before, part in zip((keys, values), theirs, strict=True)
         )  # (branches, heads, shared + tokens, size)
-        output = _attend(_rows(query, tree.rows), keys, values, tree.shared, sliding_window, scaling)
+        output = _attend(queries, keys, values, tree.shared, sliding_window, scaling)
         outputs.append(output.transpose(1, 2).flatten(0, 1)[tree.own])
     return torch.cat(outputs)[None], None
 
@@ -90,7 +91,7 @@ def _check(module: torch.nn.Module, sliding_window: int | None, options: Mapping
 
 def _rows(part: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """`(1, heads, tokens, size)` to `(branches, heads, tokens of a branch, size)`."""
-    return part[0][:, rows].transpose(0, 1)
+    return part.squeeze(0)[:, rows].transpose(0, 1)
 
 
 @contextmanager

@@ -42,13 +42,13 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class TreeIndex:
-    """Where a tree lies in its row: the shared tokens from `start` on, then the branches.
+    """How a tree lies in its row, after the trees before it: `shared` tokens, then those of its branches.
 
-    `rows` `(branches, tokens)` holds the positions of each distinct branch's tokens, the last one repeated as
-    padding. `own` selects the entries of the flattened `rows` that are not padding, in the row's order.
+    `rows` `(branches, tokens)` holds the place of each distinct branch's tokens among those of all branches,
+    the last one repeated as padding. `own` selects the entries of the flattened `rows` that are not padding,
+    in the row's order.
     """
 
-    start: int
     shared: int
     rows: torch.Tensor
     own: torch.Tensor
@@ -82,8 +82,7 @@ class Batch:
                 moved[name] = value.to(device)
         if self.trees is not None:
             moved["trees"] = tuple(
-                TreeIndex(tree.start, tree.shared, tree.rows.to(device), tree.own.to(device))
-                for tree in self.trees
+                TreeIndex(tree.shared, tree.rows.to(device), tree.own.to(device)) for tree in self.trees
             )
         return Batch(**moved)
 
@@ -253,7 +252,6 @@ def _packed(trees: Sequence[Tree]) -> Batch:
     select: list[int] = []
     index: list[TreeIndex] = []
     for tree in trees:
-        start, first = len(ids), len(ids) + tree.shared
         ids += _ids(tree.branches[0])[: tree.shared]
         positions += range(tree.shared)
         own: list[int] = []
@@ -267,7 +265,7 @@ def _packed(trees: Sequence[Tree]) -> Batch:
                 positions += range(tree.shared, _length(branch))
                 keep += range(len(ids) - predicted - 1, len(ids) - 1)
             select += kept[content]
-        index.append(_tree_index(start, first, tree.shared, own))
+        index.append(_tree_index(tree.shared, own))
     sequences = [branch for tree in trees for branch in tree.branches]
     return Batch(
         input_ids=torch.tensor([ids]),
@@ -281,13 +279,12 @@ def _packed(trees: Sequence[Tree]) -> Batch:
     )
 
 
-def _tree_index(start: int, first: int, shared: int, lengths: Sequence[int]) -> TreeIndex:
+def _tree_index(shared: int, lengths: Sequence[int]) -> TreeIndex:
     width = max(lengths)
     counts = torch.tensor(lengths)[:, None]  # (branches, 1)
-    firsts = first + counts.cumsum(0) - counts  # (branches, 1)
+    firsts = counts.cumsum(0) - counts  # (branches, 1)
     steps = torch.arange(width)[None, :]  # (1, tokens)
     return TreeIndex(
-        start=start,
         shared=shared,
         rows=firsts + torch.minimum(steps, counts - 1),
         own=(steps < counts).flatten().nonzero()[:, 0],
