@@ -639,7 +639,7 @@ def test_a_conversion_ends_with_the_process_that_began_it(tmp_path: Path) -> Non
 def begun(number: str) -> bool:
     """Whether the process still runs, as a converter."""
     try:
-        return b"converters.py" in Path(f"/proc/{number}/cmdline").read_bytes()
+        return b"converter_program.py" in Path(f"/proc/{number}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return False
 

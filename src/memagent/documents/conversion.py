@@ -23,7 +23,7 @@ from pathlib import Path
 from threading import Event, Lock
 from typing import IO
 
-from memagent.documents import converter_program, converters
+from memagent.documents import converter_program
 from memagent.documents.files import (
     BLOCK_BYTES,
     DocumentFile,
@@ -173,7 +173,7 @@ def cache_folder() -> Path:
 
 def _run(source: DocumentFile, output: IO[bytes], stopped: Event, limits: Limits) -> str:
     """Run the converter. Returns why it failed, or an empty string."""
-    command = [sys.executable, "-P", converter_program.__file__, converters.__file__, source.format]
+    command = [sys.executable, "-P", converter_program.__file__, source.format]
     command += [str(limits.memory_mib), str(limits.seconds), str(limits.output_mib), str(os.getpid())]
     with (
         _opened(source) as file,

@@ -1,8 +1,8 @@
 """The program that turns one file into text, within limits.
 
-Called as `converter_program.py CONVERTERS FORMAT MEMORY_MIB SECONDS OUTPUT_MIB PARENT`, where CONVERTERS is
-the path of `converters.py` and PARENT the parent's process id. It reads standard input, which must be a file,
-writes UTF-8, and exits when its parent does. It imports nothing from memagent, so that it starts quickly.
+Called as `converter_program.py FORMAT MEMORY_MIB SECONDS OUTPUT_MIB PARENT`, where PARENT is the parent's
+process id. It reads standard input, which must be a file, writes UTF-8, and exits when its parent does. Of
+memagent it imports only the converters, so that it starts quickly.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import signal
 import sys
 import threading
 import warnings
-from importlib.machinery import SourceFileLoader
+from importlib import import_module
+from pathlib import Path
 from time import sleep
 from types import ModuleType, TracebackType
 
@@ -49,19 +50,27 @@ def end_with(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def main(converters: str, format: str, *numbers: str) -> int:
+def load() -> ModuleType:
+    """The converters, imported from their folder: as a part of memagent, they would bring all of it."""
+    here = str(Path(__file__).parent)
+    sys.path.append(here)
+    package = import_module("converters")
+    sys.path.remove(here)
+    return package
+
+
+def main(format: str, *numbers: str) -> int:
     """Convert standard input. Returns the exit code."""
     *limits, parent = map(int, numbers)
     end_with(parent)
     limit(*limits)
     logging.disable()  # libraries complain about many flaws, few of which matter
     warnings.simplefilter("ignore")
-    module = ModuleType("converters")  # loaded by path: importing it by name would load all of memagent
-    SourceFileLoader(module.__name__, converters).exec_module(module)
+    converters = load()
     try:
         with open(0, "rb", closefd=False) as file, open(1, "wb", closefd=False) as output:
             file.seek(0)
-            for text in module.CONVERTERS[format](file):
+            for text in converters.CONVERTERS[format](file):
                 output.write(text.encode("utf-8", "replace"))
     except MemoryError:
         return TOO_MUCH_MEMORY
@@ -81,7 +90,7 @@ def tell(kind: type[BaseException], error: BaseException, _trace: TracebackType 
         return
     if " " not in said:  # not a sentence
         said = f"{kind.__name__}: {said}".rstrip(": ")
-    sys.stderr.write(f"it is damaged, or not in {sys.argv[2].upper()} format ({said.rstrip('.')})")
+    sys.stderr.write(f"it is damaged, or not in {sys.argv[1].upper()} format ({said.rstrip('.')})")
 
 
 if __name__ == "__main__":

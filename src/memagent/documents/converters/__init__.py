@@ -1,0 +1,26 @@
+"""Converters from each format to text; `converter_program.py` runs them in a separate process.
+
+They import nothing else from memagent, and their libraries only when called, so that this process starts
+quickly. There the package is called `converters`, hence the relative imports. In PDF files and slides, a form
+feed ends each page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import IO
+
+from .books import epub
+from .open_document import odt
+from .pages import pdf
+from .rich_text import rtf
+from .sheets import xlsx
+from .slides import pptx
+from .word import docx
+
+HTML = frozenset({"docx", "epub", "odt"})
+PAGED = frozenset({"pdf", "pptx"})
+
+CONVERTERS: dict[str, Callable[[IO[bytes]], Iterator[str]]] = {
+    "pdf": pdf, "pptx": pptx, "xlsx": xlsx, "docx": docx, "odt": odt, "epub": epub, "rtf": rtf
+}  # fmt: skip

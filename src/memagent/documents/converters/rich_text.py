@@ -1,0 +1,20 @@
+"""RTF files to text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import IO
+
+from .text import clean
+
+_RTF_NOTE = re.compile(r"\\footnote(?![a-z]) ?")
+
+
+def rtf(file: IO[bytes]) -> Iterator[str]:
+    """The text."""
+    from striprtf.striprtf import rtf_to_text
+
+    convert: Callable[..., str] = rtf_to_text
+    source = _RTF_NOTE.sub("", file.read().decode("cp1252", "replace"))  # where striprtf would drop the note
+    yield clean(convert(source, errors="replace"))

@@ -1,0 +1,91 @@
+"""PowerPoint files to text, slide by slide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import IO, Any
+
+from .tables import as_cell, as_table
+from .text import PAGE_END, clean, xml_parser
+
+_DRAWING = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
+_RELATION = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}"
+
+
+def pptx(file: IO[bytes]) -> Iterator[str]:
+    """Each slide's text, tables, diagrams, charts and notes."""
+    from pptx import Presentation
+
+    for slide in Presentation(file).slides:
+        texts = [text for shape in slide.shapes for text in _shape_texts(shape)]
+        if slide.has_notes_slide and (notes := slide.notes_slide.notes_text_frame):
+            texts.append(f"Notes: {notes.text}" if notes.text.strip() else "")
+        yield "".join(f"{clean(text).strip()}\n\n" for text in texts if text.strip()) + PAGE_END
+
+
+def _shape_texts(shape: Any) -> Iterator[str]:
+    for inner in getattr(shape, "shapes", ()):
+        yield from _shape_texts(inner)
+    if shape.has_text_frame:
+        yield shape.text_frame.text.replace("\v", "\n")
+    if getattr(shape, "has_table", False):
+        yield as_table([[cell.text for cell in row.cells] for row in shape.table.rows])
+    if getattr(shape, "has_chart", False):
+        yield from _chart(shape.chart.element)
+    for diagram in shape.element.iterfind("{*}graphic/{*}graphicData/{*}relIds"):
+        if (number := diagram.get(f"{_RELATION}dm")) in shape.part.rels:
+            yield _diagram(shape.part.related_part(number).blob)
+
+
+def _diagram(content: bytes) -> str:
+    """The text of a SmartArt diagram."""
+    from lxml import etree
+
+    return _paragraphs(etree.fromstring(content, xml_parser()))
+
+
+def _paragraphs(node: Any) -> str:
+    """The paragraphs of a drawing, one per line."""
+    texts = (
+        "".join(
+            it.text or "" if it.tag == f"{_DRAWING}t" else "\n"
+            for it in one.iter(f"{_DRAWING}t", f"{_DRAWING}br")
+        )
+        for one in node.iter(f"{_DRAWING}p")
+    )
+    return "\n".join(filter(str.strip, texts))
+
+
+def _chart(chart: Any) -> Iterator[str]:
+    """The titles and a table of each plot, from the XML: python-pptx does not know all plot types."""
+    for title in chart.iter("{*}title"):
+        yield _paragraphs(title)
+    for plot in chart.iterfind(".//{*}plotArea/*"):
+        rows: list[list[str]] = []
+        labels: list[list[str]] = []
+        for one in plot.iterfind("{*}ser"):
+            found = [["", *row] for row in _points(one, "cat", "xVal")] or [[""]]
+            if not rows or found not in ([[""]], labels):
+                labels = found
+                rows += labels
+            name = one.findtext("{*}tx//{*}v") or ""
+            rows += [[name, *row] for row in _points(one, "val", "yVal", "bubbleSize")]
+        if rows:
+            yield as_table(rows)
+
+
+def _points(series: Any, *kinds: str) -> Iterator[list[str]]:
+    """The values that a chart caches for these parts of a series; labels may have several levels."""
+    for part in (it for kind in kinds for it in series.iterfind(f"{{*}}{kind}")):
+        numeric = next(part.iter("{*}numCache", "{*}numLit"), None) is not None
+        for level in reversed(list(part.iter("{*}lvl")) or [part]):
+            texts = {int(it.get("idx")): it.findtext("{*}v") or "" for it in level.iter("{*}pt")}
+            row = [texts.get(number, "") for number in range(max(texts, default=-1) + 1)]
+            yield list(map(_number, row)) if numeric else row
+
+
+def _number(text: str) -> str:
+    try:
+        return as_cell(float(text))
+    except ValueError:  # a spreadsheet error, such as #N/A
+        return text

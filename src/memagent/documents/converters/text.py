@@ -1,0 +1,21 @@
+"""What the converters have in common: clean text, and a safe parser of XML."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+PAGE_END = "\f"
+_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe]")
+
+
+def clean(text: str) -> str:
+    """The text without control characters and lone surrogates."""
+    return _CONTROLS.sub(" ", text)
+
+
+def xml_parser(recover: bool = False) -> Any:
+    """A parser that fetches nothing and expands no entities."""
+    from lxml import etree
+
+    return etree.XMLParser(resolve_entities=False, no_network=True, recover=recover)

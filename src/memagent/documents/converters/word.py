@@ -1,0 +1,98 @@
+"""Word files to HTML."""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from collections.abc import Iterator
+from typing import IO, Any
+
+from .text import xml_parser
+
+_WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+_WORD_TEXT = re.compile(r"word/(document\d*|footnotes|endnotes)\.xml")
+_UNREAD = re.compile(rb"oMath|fldSimple|moveTo|customXml|<w:(?:bdo|dir|ruby)\b|txbxContent")
+"""What mammoth would leave out."""
+_LIKE_TAGS = ("fldSimple", "moveTo", "customXml", "bdo", "dir", "ruby", "rubyBase")
+
+
+def docx(file: IO[bytes]) -> Iterator[str]:
+    """HTML, with equations as text, without pictures and tracked deletions."""
+    import mammoth
+
+    nothing = mammoth.images.img_element(lambda _image: {})
+    yield mammoth.convert_to_html(_for_mammoth(file), convert_image=nothing).value
+
+
+def _for_mammoth(file: IO[bytes]) -> IO[bytes]:
+    """The Word file, changed so that mammoth reads all of its text."""
+    with zipfile.ZipFile(file) as archive:
+        plain = {
+            name: _plain(content)
+            for name in archive.namelist()
+            if _WORD_TEXT.fullmatch(name) and _UNREAD.search(content := archive.read(name))
+        }
+        if not plain:
+            return io.BytesIO(_all(file))  # mammoth would take the file's name for a path
+        changed = io.BytesIO()
+        with zipfile.ZipFile(changed, "w") as copy:
+            for name in archive.namelist():
+                if not name.startswith("word/media/"):  # pictures, which would fill the memory
+                    copy.writestr(name, plain.get(name) or archive.read(name))
+    return changed
+
+
+def _plain(content: bytes) -> bytes:
+    """Equations and text boxes as plain text; other text as elements that mammoth reads; no furigana."""
+    from lxml import etree
+
+    root = etree.fromstring(content, xml_parser())
+    for equation in list(root.iter("{*}oMath")):
+        run = etree.Element(f"{_WORD}r")
+        etree.SubElement(run, f"{_WORD}t").text = _equation(equation)
+        run.tail = equation.tail
+        equation.getparent().replace(equation, run)
+    for reading in list(root.iter(f"{_WORD}rubyPr", f"{_WORD}rt")):
+        reading.getparent().remove(reading)
+    for drawing in list(root.iter(f"{_WORD}drawing")):
+        _show_text_boxes(drawing)
+    for unread in list(root.iter("{*}oMathPara", *(f"{{*}}{name}" for name in _LIKE_TAGS))):
+        unread.tag = f"{_WORD}smartTag"  # whose content mammoth reads
+    plain: bytes = etree.tostring(root)
+    return plain
+
+
+def _show_text_boxes(drawing: Any) -> None:
+    """Put a drawing's text boxes in its place, unless an older form of it follows, which mammoth reads."""
+    from lxml import etree
+
+    boxes = list(drawing.iter(f"{_WORD}txbxContent"))
+    choice = next(drawing.iterancestors("{*}AlternateContent"), None)
+    if not boxes or (choice is not None and choice.find("{*}Fallback") is not None):
+        return
+    shown, hidden = etree.Element(f"{_WORD}pict"), drawing if choice is None else choice
+    shown.tail = hidden.tail
+    hidden.getparent().replace(hidden, shown)
+    shown.extend(boxes)
+
+
+def _equation(node: Any) -> str:
+    """An equation on one line: x^(2), a_(i), (a)/(b)."""
+    kind = node.tag.rpartition("}")[2]
+    if kind == "t":
+        return node.text or ""
+    inner = {child.tag.rpartition("}")[2]: _equation(child) for child in node}
+    if kind == "f":
+        return f"({inner.get('num', '')})/({inner.get('den', '')})"
+    if kind == "rad":
+        return f"{inner.get('deg', '')}√({inner.get('e', '')})"
+    if kind in ("sup", "sub", "lim"):
+        text = "".join(map(_equation, node))
+        return f"{'^' if kind == 'sup' else '_'}({text})" if text else ""
+    return "".join(map(_equation, node))
+
+
+def _all(file: IO[bytes]) -> bytes:
+    file.seek(0)
+    return file.read()
