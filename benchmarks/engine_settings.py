@@ -23,7 +23,7 @@ from typing import Any
 import measure
 
 from memagent import EngineSettings, Read, ReadSettings, open_engine, text_document
-from memagent.engines.adapters import adapter_of
+from memagent.engines.adapters import READER
 from memagent.engines.llamacpp import embedded
 from memagent.engines.llamacpp import engine as llamacpp
 from memagent.reading.workflows import chosen_workflow
@@ -49,6 +49,11 @@ def _batch(tokens: int) -> Change:
 
 def _attention(xllamacpp: Any, params: Any) -> None:
     params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_ENABLED
+
+
+def _lora_beside(xllamacpp: Any, params: Any) -> None:
+    params.model.path = str(embedded.default_model())
+    params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(str(READER), 1.0)]
 
 
 def _cache(keys: str, values: str, flash: bool = False) -> Change:
@@ -88,6 +93,7 @@ SETTINGS: dict[str, Change] = {
     "batch 256": _batch(256),
     "batch 512": _batch(512),
     "flash attention": _attention,
+    "the LoRA beside the model": _lora_beside,
     "KV cache F32": _cache("F32", "F32"),
     "keys Q8_0": _cache("Q8_0", "F16"),
     "KV cache Q8_0, flash attention": _cache("Q8_0", "Q8_0", flash=True),
@@ -156,13 +162,12 @@ class Server:
 
 @contextmanager
 def server(change: Change | None = None) -> Iterator[Server]:
-    """memagent's own server with the reader's adapter, and changed parameters if there is a `change`."""
+    """memagent's own server with the default reader, and changed parameters if there is a `change`."""
     xllamacpp = llamacpp.import_xllamacpp()
-    adapter = adapter_of(EngineSettings(), "llamacpp")
-    threads, path = llamacpp.available_cores(), embedded.default_model()
-    params = llamacpp.parameters(
-        xllamacpp, llamacpp.ServerStart(path, _WINDOW_TOKENS, 1, threads, "key", adapter)
-    )
+    path = embedded.merged_with(READER)
+    assert path, "the cache cannot be written"
+    threads = llamacpp.available_cores()
+    params = llamacpp.parameters(xllamacpp, llamacpp.ServerStart(path, _WINDOW_TOKENS, 1, threads, "key"))
     if change:
         change(xllamacpp, params)
     running = xllamacpp.Server(params)

@@ -86,7 +86,7 @@ def name_with(model: str, adapter: Path | None) -> str:
     digest = hashlib.sha256()
     for file in files:
         if file.is_file():
-            digest.update(_digest(file))
+            digest.update(file_digest(file))
     return f"{model} + {adapter.resolve().name.removesuffix('.gguf')}@{digest.hexdigest()[:12]}"
 
 
@@ -170,6 +170,7 @@ def _text(file: GGUFReader, key: str) -> str:
     return str(field.contents()) if field else ""
 
 
-def _digest(path: Path) -> bytes:
+def file_digest(path: Path) -> bytes:
+    """A file's SHA-256."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").digest()

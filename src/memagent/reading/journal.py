@@ -170,7 +170,7 @@ class Journal:
         try:
             await asyncio.to_thread(self._log.append, line, sync)
         except JournalError as error:
-            raise JournalError(f"{error}; once it can, `resume` continues the read") from error
+            raise JournalError(f"{error}; once it can be, `resume` continues the read") from error
 
     async def _recall(self, digest: str) -> dict[str, Any] | None:
         """A recorded line of a prompt; each is used once."""

