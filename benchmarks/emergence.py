@@ -5,7 +5,7 @@
 Trains presets/tiny.toml (six symbols in three chunks) with the advantage given to every conversation of an
 attempt, and again with it given only to the answer, then reads documents of up to 10,000 chunks with the
 policies of the former. Writes DIR/emergence.json, and DIR/report with the curves (`memagent report`). Takes
-about twenty-five minutes on one CPU core; finished parts are not repeated.
+about two hours on one CPU core; finished parts are not repeated.
 """
 
 from __future__ import annotations
