@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from benchmark_modules import BENCHMARKS, load_benchmark
+from memagent.engines.llamacpp import embedded
 
 
 @pytest.fixture
@@ -14,6 +15,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Any:
     return load_benchmark("engine_settings")
 
 
+@pytest.mark.skipif(embedded.installed_model() is None, reason="the embedded model is not installed")
 def test_every_setting_changes_what_it_says(script: Any) -> None:
     xllamacpp = pytest.importorskip("xllamacpp")
 
@@ -21,7 +23,8 @@ def test_every_setting_changes_what_it_says(script: Any) -> None:
         kinds = (params.n_batch, params.flash_attn_type, params.cache_type_k, params.cache_type_v)
         threads = (params.cpuparams.n_threads, params.cpuparams_batch.n_threads)
         lookups = (params.speculative.ngram_simple.size_n, params.speculative.ngram_map_k.size_m)
-        return [*kinds, *threads, params.speculative.types, *lookups]
+        loras = len(params.lora_adapters)
+        return [*kinds, *threads, params.speculative.types, *lookups, loras]
 
     seen = []
     for change in script.SETTINGS.values():
