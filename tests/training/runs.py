@@ -30,6 +30,7 @@ SMALL = (
     "steps=3", "checkpoint_every=1", "policy.dtype=float32",
     "warm_start.count=64", "warm_start.steps=4", "warm_start.sequences=16",
     "rollout.groups=4", "rollout.attempts=4", "evaluation.count=8", "evaluation.every=2",
+    "optimizer.learning_rate=5e-4", "optimizer.decay_steps=0",
 )  # fmt: skip
 
 
