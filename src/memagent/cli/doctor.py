@@ -21,12 +21,12 @@ from memagent.engines.adapters import adapter_of, trained_with
 from memagent.engines.discovery import chosen, look_around, wanted
 from memagent.engines.gguf_header import trained_window
 from memagent.engines.llamacpp import hub
-from memagent.engines.llamacpp.embedded import default_model
+from memagent.engines.llamacpp.embedded import default_files, default_model
 from memagent.engines.openai import OpenAIEngine
 from memagent.errors import MemAgentError, SettingsError, extra_hint, without_secrets
 from memagent.reading.workflows import chosen_workflow
 from memagent.settings import DEFAULT_WINDOW_TOKENS, Settings, user_cache_path, user_config_path
-from memagent.types import ESTIMATE, Model, Trained
+from memagent.types import ESTIMATE, Model
 
 _PACKAGES = {
     "the base": ("httpx2", "xllamacpp", "gguf", "pydantic"),
@@ -92,7 +92,7 @@ async def _findings(settings: Settings) -> list[str]:
         place = without_secrets(settings.engine.base_url or "the OpenAI default")
         lines += [f"model: {model.name} at {place}{unlisted}"]
     else:
-        model = _local_model(choice.engine, settings, trained_with(adapter))
+        model = _local_model(choice.engine, settings, adapter)
         lines += [f"model: {model.name}", *([f"adapter: {adapter}"] if adapter else [])]
     name, workflow = chosen_workflow(settings.read, model.trained)
     budgets = workflow.budgets(settings.read, model)
@@ -129,12 +129,13 @@ async def _with_servers(settings: Settings) -> tuple[list[str], Settings]:
     return lines, replace(settings, engine=engine)
 
 
-def _local_model(engine: str, settings: Settings, trained: Trained) -> Model:
+def _local_model(engine: str, settings: Settings, adapter: Path | None) -> Model:
     """The model that would be loaded, with estimated tokens. Raises `SettingsError` if it cannot be."""
     asked = settings.engine
     if engine == "transformers" and any(find_spec(name) is None for name in ("torch", "transformers")):
         raise SettingsError(f"{asked.model} needs torch and transformers: {extra_hint('train')}")
-    name, most = asked.model or str(default_model()), DEFAULT_WINDOW_TOKENS
+    name = asked.model or str(default_files(adapter)[0] if engine == "llamacpp" else default_model())
+    most = DEFAULT_WINDOW_TOKENS
     if engine == "llamacpp":
         if name.startswith(hub.PREFIX):
             path = hub.cached(name, nearest=True)
@@ -147,7 +148,7 @@ def _local_model(engine: str, settings: Settings, trained: Trained) -> Model:
             most = min(trained_window(Path(name)) or most, most)
         except (OSError, ValueError, KeyError, struct.error) as error:
             raise SettingsError(f"{name} is not a GGUF file, or is damaged: {error}") from error
-    return Model(name, estimate_tokens, name, asked.window_tokens or most, trained=trained)
+    return Model(name, estimate_tokens, name, asked.window_tokens or most, trained=trained_with(adapter))
 
 
 def _version(package: str) -> str:

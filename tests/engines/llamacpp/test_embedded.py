@@ -249,6 +249,7 @@ def test_a_cache_that_cannot_be_made(package: Path, nobody: Path, caplog: pytest
     with caplog.at_level(logging.WARNING, "memagent"):
         assert default_model() == package
         assert merged_with(small_lora(nobody / "lora.gguf")) is None
+    assert "Q4_1" in caplog.text
     assert caplog.text.count("cannot be written (") == 2
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memagent.engines.adapters import file_digest, name_with
+from memagent.engines.adapters import READER, file_digest, name_with
 from memagent.errors import SettingsError
 from memagent.settings import user_cache_path
 from memagent.storage import written_whole
@@ -37,6 +37,16 @@ QUANTISATION = "Q8_0"
 _MODEL = "SmolLM2-135M-Instruct"
 
 
+def default_files(adapter: Path | None) -> tuple[Path, Path | None]:
+    """The embedded model's file, and the adapter to apply beside it: None once the weights include it.
+
+    Only the default reader's LoRA is merged into the weights; to apply it beside them takes a third longer.
+    Prepares the file if it is not in the cache yet, and raises `SettingsError`, as `default_model` does.
+    """
+    merged = merged_with(adapter) if adapter == READER else None
+    return (merged, None) if merged else (default_model(), adapter)
+
+
 def default_model() -> Path:
     """The embedded model's file, quantised first if it is not in the cache yet (a few seconds).
 
@@ -47,20 +57,20 @@ def default_model() -> Path:
     if ready.is_file():
         return ready
     source = _source()
-    return ready if _made(ready, source) else source
+    return ready if _made(ready, source, instead=source.name) else source
 
 
 def merged_with(adapter: Path) -> Path | None:
     """The embedded model's file with a LoRA's weights added to its own; None if the cache cannot be written.
 
-    To add them at each token instead takes half as long again. Raises `SettingsError` as `default_model`
-    does.
+    Raises `SettingsError` as `default_model` does.
     """
     ready = _cached(name_with(f"{_MODEL}.{QUANTISATION}", adapter))
     if ready.is_file():
         return ready
     source = _source()
-    return ready if _made(ready, source, _with_lora(source, adapter)) else None
+    made = _made(ready, source, "LoRA beside the model", _with_lora(source, adapter))
+    return ready if made else None
 
 
 def _cached(name: str) -> Path:
@@ -81,14 +91,14 @@ def _source() -> Path:
     return source
 
 
-def _made(ready: Path, source: Path, weights: Weights | None = None) -> bool:
-    """Write a model to the cache; returns whether that succeeded, and warns if not."""
+def _made(ready: Path, source: Path, instead: str, weights: Weights | None = None) -> bool:
+    """Write a model to the cache; returns whether that succeeded, else warns of what is used `instead`."""
     try:
         with written_whole(ready) as made:
             requantise(source, made, weights=weights)
     except OSError as error:
         reason = error.strerror or error
-        _log.warning("%s cannot be written (%s): reading will be slower", ready, reason)
+        _log.warning("%s cannot be written (%s): the slower %s is used", ready, reason, instead)
         return False
     return True
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from memagent.engines.adapters import READER, adapter_of, misfit, name_with, trained_with
+from memagent.engines.adapters import adapter_of, misfit, name_with, trained_with
 from memagent.engines.forwarding import Forwarded, RefusedError
 from memagent.engines.gguf_header import trained_window
 from memagent.engines.llamacpp import embedded, hub
@@ -259,8 +259,7 @@ def _files(model: str | None, adapter: Path | None) -> tuple[Path, Path | None]:
     Raises `SettingsError` if there is no such file.
     """
     if model is None:
-        merged = embedded.merged_with(adapter) if adapter == READER else None
-        return (merged, None) if merged else (embedded.default_model(), adapter)
+        return embedded.default_files(adapter)
     if model.startswith(hub.PREFIX):
         return hub.fetched(model), adapter
     path = Path(model).expanduser()

@@ -47,6 +47,7 @@ def tree_attention(
     # Split once: a slice's gradient is a tensor of zeros as large as the whole row.
     parts = zip(*(torch.split(part, sizes, dim=2) for part in (query, key, value)), strict=True)
     outputs = []
+    # Two parts for each tree: the shared tokens, then those of its branches.
     for tree, (queries, keys, values), own in zip(trees, parts, parts, strict=True):
         if tree.shared:
             outputs.append(_attend(queries, keys, values, 0, sliding_window, scaling)[0].transpose(0, 1))
