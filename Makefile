@@ -15,7 +15,7 @@ PARALLEL := -n auto --maxprocesses 4 --dist worksteal --timeout 600
 
 # A question on a story of an hour's reading, to the default reader.
 demo: .venv/model
-	$(BIN)/memagent ask "Who was the maid of the Countess?" examples/blue_carbuncle.txt --no-discover
+	$(BIN)/memagent ask "What is the name of the plumber who was accused of the robbery?" examples/blue_carbuncle.txt --no-discover
 
 test: lint
 	$(BIN)/python -m pytest $(PARALLEL)

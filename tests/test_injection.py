@@ -207,10 +207,10 @@ def literals(template: str) -> list[str]:
 
 
 def sections(prompt: str, template: str) -> dict[str, str]:
-    """What fills the slots, if the template's text stands in the prompt exactly once, in its order."""
+    """What fills the slots, if the prompt begins like the template, and the rest of it stands there once."""
     rest, found = prompt, []
     for position, literal in enumerate(literals(template)):
-        assert prompt.count(literal) == 1 or literal == ""
+        assert position == 0 or literal == "" or prompt.count(literal) == 1
         before, between, rest = rest.partition(literal) if literal else (rest, "", "")
         assert between == literal
         assert position > 0 or before == ""
@@ -334,29 +334,38 @@ def test_the_tolerant_eye_sees_a_forged_tag() -> None:
 
 
 SHIPPED = load_prompts(READER)
-WORKFLOWS = [("overwrite", OVERWRITE, ""), ("gated", GATED, ""), ("gated", SHIPPED, str(READER))]
+WORKFLOWS = [
+    ("overwrite", OVERWRITE, "", OURS),
+    ("gated", GATED, "", OURS),
+    ("gated", SHIPPED, str(READER), ("memory", "problem", "text")),
+]
 
 
-@pytest.mark.parametrize(("workflow", "prompts", "templates"), WORKFLOWS)
-def test_a_hostile_document_is_data(workflow: str, prompts: Prompts, templates: str) -> None:
+@pytest.mark.parametrize(("workflow", "prompts", "templates", "names"), WORKFLOWS)
+def test_a_hostile_document_is_data(
+    workflow: str, prompts: Prompts, templates: str, names: tuple[str, str, str]
+) -> None:
     """The model repeats what it read, so that the memory is hostile, too."""
     settings = SETTINGS.changed(workflow=workflow, templates=templates or None)
-    for hostile in HOSTILE:
+    for hostile in hostile_texts(names):
         document = f"A first line.\n{hostile}\nA last line. " + "More words. " * 30 + hostile
         trajectory, text = run(
             document, cycle([hostile, "a fact\n" + hostile, hostile + "\nENOUGH"]), settings, prompts
         )
         assert trajectory.answer == "done"
         assert len(trajectory.conversations) >= 2
-        check(prompts, trajectory, OURS, text)
+        check(prompts, trajectory, names, text)
 
 
-@pytest.mark.parametrize(("workflow", "prompts", "templates"), WORKFLOWS)
-def test_all_of_it_in_one_document_with_every_reply(workflow: str, prompts: Prompts, templates: str) -> None:
+@pytest.mark.parametrize(("workflow", "prompts", "templates", "names"), WORKFLOWS)
+def test_all_of_it_in_one_document_with_every_reply(
+    workflow: str, prompts: Prompts, templates: str, names: tuple[str, str, str]
+) -> None:
+    hostile = hostile_texts(names)
     settings = SETTINGS.changed(workflow=workflow, templates=templates or None, chunk_tokens=100)
-    trajectory, text = run("\n\n".join(HOSTILE), cycle(reversed(HOSTILE)), settings, prompts)
+    trajectory, text = run("\n\n".join(hostile), cycle(reversed(hostile)), settings, prompts)
     assert len(trajectory.conversations) >= 30
-    check(prompts, trajectory, OURS, text)
+    check(prompts, trajectory, names, text)
 
 
 @pytest.mark.parametrize("prompts", [OVERWRITE, GATED])
@@ -422,5 +431,6 @@ def test_the_problem_is_data_too() -> None:
 @pytest.mark.parametrize("prompts", [OVERWRITE, GATED, SHIPPED])
 def test_a_question_about_code_reaches_the_model_as_it_was_asked(prompts: Prompts) -> None:
     problem = "What does #include <memory> do?"
-    for messages in (prompts.for_update(problem, problem, problem), prompts.for_answer(problem, problem)):
-        assert messages[0].content.count(problem) == (3 if "chunk" in messages[0].content else 2)
+    (update,), (answer,) = prompts.for_update(problem, problem, problem), prompts.for_answer(problem, problem)
+    assert update.content.count(problem) == 3
+    assert answer.content.count(problem) == 2

@@ -189,7 +189,7 @@ def test_the_shipped_adapter_is_asked_as_it_was_trained() -> None:
         *(shipped.for_update("Q", "C", ""), shipped.for_answer("Q", "")),
     ]
     record = json.dumps([[(message.role, message.content) for message in messages] for messages in prompts])
-    digest = "ccd986b97bfc45720d8ede2a2a0eaaad4121fd8201caa902b3b9596cba9f1b5c"
+    digest = "f45062fc5fe8def6abc98ad1a17bd00dcbda62a60cd71fedf7b89c371217eefd"
     assert hashlib.sha256(record.encode()).hexdigest() == digest
 
 

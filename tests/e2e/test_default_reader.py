@@ -70,10 +70,10 @@ def test_the_trained_reader_finds_needles_that_the_bare_model_misses() -> None:
 
 @pytest.mark.reader
 def test_the_question_of_the_demo_is_answered_from_its_sentence() -> None:
-    trajectory = read("Who was the maid of the Countess?", STORY)
+    trajectory = read("What is the name of the plumber who was accused of the robbery?", STORY)
     _tell(
         f"the demo's question: {trajectory.answer!r}, from the memory {trajectory.conversations[-1].memory!r}"
     )
-    assert len(trajectory.conversations) > 60
+    assert len(trajectory.conversations) > 30
     assert "Catherine Cusack" in trajectory.answer
     assert "Catherine Cusack, maid to" in trajectory.conversations[-1].memory

@@ -124,7 +124,7 @@ async def open_llamacpp(settings: EngineSettings) -> LlamaCppEngine:
     await asyncio.to_thread(loopback.wait_until_it_works)
     file = f"{path.name}, {path.stat().st_size} bytes"
     model = Model(name, loopback.count, file, window, slots, trained_with(adapter))
-    # The embedded model reads short chunks, so the instructions, worth caching, are a third of each prompt.
+    # In whole batches, so that replies stay the same bit for bit: see `Loopback.keep_beginning`.
     keeps = settings.model is None and slots == 1 and not _has_gpu(import_xllamacpp())
     connection = Connection(
         base_url=f"{server.listening_address}/v1",

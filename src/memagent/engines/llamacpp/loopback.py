@@ -37,7 +37,7 @@ class Loopback:
         self._post("/completion", {"prompt": "a", "n_predict": 0, "cache_prompt": False})
 
     def keep_beginning(self, messages: Sequence[Message], batch_tokens: int) -> None:
-        """Leave in the cache the whole batches that this prompt shares with the last, at least its first.
+        """Leave in the cache the whole batches that this prompt shares with the last, and nothing else.
 
         Call it before each completion that uses the cache, for a server with one slot. llama.cpp computes a
         prompt batch by batch, so a prompt whose first batches are cached gets exactly the numbers that it
@@ -49,8 +49,7 @@ class Loopback:
         known, last = self._last is not None, self._last or []
         same = next((n for n, (old, new) in enumerate(zip(last, ids)) if old != new), None)  # noqa: B905
         common = min(len(last), len(ids)) if same is None else same
-        # The first batch holds the instructions, so it is worth caching for the next prompts.
-        kept = max(min(common, len(ids) - 1) // batch_tokens, len(ids) > batch_tokens) * batch_tokens
+        kept = min(common, len(ids) - 1) // batch_tokens * batch_tokens
         self._last = ids
         another = int(ids[kept] == 0)  # differs from the prompt, which ends the shared beginning here
         self._post("/completion", {"prompt": [*ids[:kept], another], "n_predict": 0, "cache_prompt": known})
