@@ -207,10 +207,14 @@ def literals(template: str) -> list[str]:
 
 
 def sections(prompt: str, template: str) -> dict[str, str]:
-    """What fills the slots, if the prompt begins like the template, and the rest of it stands there once."""
+    """What fills the slots, if the template's text stands in the prompt exactly once, in its order.
+
+    Its first literal may be a tag alone, which within a line is code, so that one counts where a line begins.
+    """
     rest, found = prompt, []
     for position, literal in enumerate(literals(template)):
-        assert position == 0 or literal == "" or prompt.count(literal) == 1
+        begins = "" if position else "\n"
+        assert literal == "" or (begins + prompt).count(begins + literal) == 1
         before, between, rest = rest.partition(literal) if literal else (rest, "", "")
         assert between == literal
         assert position > 0 or before == ""

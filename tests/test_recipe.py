@@ -69,7 +69,7 @@ def test_every_question_tells_its_evidence_or_is_left_open(sources: Path, tmp_pa
         assert it.task == "squad" or absent or all(answer in together for answer in it.answers)
     for kind, count in {"needles": 40, "variables": 13, "passages": 40}.items():
         chosen = [it for it in found if it.id.startswith(kind)]
-        assert 0.05 < sum(not it.evidence for it in chosen) / len(chosen) < 0.6
+        assert 0.1 < sum(not it.evidence for it in chosen) / len(chosen) < 0.5
         documents = {(it.id.rsplit("-", 1)[0], it.document) for it in chosen}
         assert len(documents) == count, "the questions of a document have it in common"
         assert kind == "variables" or 2 < sum(in_lines(text) for _, text in documents) < 20
