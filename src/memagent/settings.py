@@ -137,6 +137,11 @@ class ReadSettings(StrictModel):
         description="pass over chunks in which no word relates to the problem or the memory "
         "(workflows that read chunk by chunk)",
     )
+    lookahead: Positive = Field(
+        default=1,
+        description="how many chunks to ask about at once while the memory stays as it is (gated, heads, "
+        "evidence, reread)",
+    )
     max_calls: Positive | None = Field(default=None, description="stop with an error after this many calls")
     heads: Positive = Field(
         default=4, description="how many memories the heads workflow keeps, each of memory_tokens"

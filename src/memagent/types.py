@@ -114,8 +114,9 @@ class Conversation:
     """One independent prompt and its completion: an update of the memory, or the final answer.
 
     `memory` is the memory afterwards. An update also records which part of the document it read
-    (`span`, character offsets), whether the model said that it now knows `enough`, and how many passages
-    of its reply were `refused` because the document does not contain them.
+    (`span`, character offsets), whether the model said that it now knows `enough`, how many passages
+    of its reply were `refused` because the document does not contain them, and whether it is `unused`: asked
+    ahead of its turn, with a memory that has changed since.
     """
 
     kind: Literal["update", "answer"]
@@ -128,6 +129,7 @@ class Conversation:
     enough: bool = False
     refused: int = 0
     seconds: float = 0.0
+    unused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from server import Server, facts_document, lasting_fault, refusal
 FIELDS = [
     "answer", "memory", "problem", "workflow", "model", "chunks", "document_tokens", "calls", "cut",
     "prompt_tokens", "cached_tokens", "completion_tokens", "cost", "seconds", "trace",
-    "stopped_early", "sources", "statements", "refused", "critical_path", "passed_over",
+    "stopped_early", "sources", "statements", "refused", "critical_path", "passed_over", "unused",
 ]  # fmt: skip
 
 

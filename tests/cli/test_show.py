@@ -42,6 +42,20 @@ def test_additions_and_removals_are_told_by_sentence(
     ]
 
 
+def test_a_chunk_that_was_asked_about_in_vain_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace, texts = tmp_path / "trace.jsonl", iter(["UNCHANGED", "A hat was lost.", "UNCHANGED"])
+    document = memagent.text_document("Some words of a story. " * 50, name="story.txt")
+    engine = memagent.ScriptedEngine(lambda _messages: next(texts, "It is black."), calls=2)
+    settings = memagent.ReadSettings(chunk_tokens=100, lookahead=2)
+    memagent.read("What?", document, engine=engine, trace=trace, settings=memagent.Settings(read=settings))
+    assert main(["show", str(trace)]) == 0
+    told = re.findall(r"^chunk (\d)|^  (asked ahead|unchanged|\+)", capsys.readouterr().out, re.MULTILINE)
+    steps = ["".join(it) for it in told]
+    assert steps[:7] == ["1", "unchanged", "2", "+", "3", "asked ahead", "3"]
+
+
 def test_an_unfinished_journal_is_shown_as_far_as_it_goes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -352,6 +352,7 @@ def test_what_a_step_was_is_told(empty: Page, tmp_path: Path) -> None:
         {"type": "overflow", "prompt_sha256": "0", "error": "too long"},
         step(1, "A. B.", (10, 15)),
         step(1, "A. B.", (15, 20)),
+        step(2, "A. B.", (20, 30), unused=True),
         step(2, "A. B.", (20, 30)),
         step(2, "A. B. C.", (20, 30), enough=True, usage={**usage(2000), "cached_tokens": 1500}),
         step(None, "A. B. C.", None, seconds=125.0),

@@ -43,14 +43,17 @@ from memagent.reading.workflows import WORKFLOWS, Workflow
 from memagent.types import Model
 
 CALLS = 4
-IN_FLIGHT = CALLS + 1  # chunks, and a merge of notes beside them
+IN_FLIGHT = {
+    "gated": 2 * CALLS - 1,  # chunks in their turn, and others asked in vain
+    **dict.fromkeys(("map_reduce", "parallel", "tree"), CALLS + 1),  # chunks, and a merge of notes
+}
 DOCUMENT = (
     "\n\n".join(f"Paragraph {number} tells of number {number * 7}." for number in range(24))
     + "\n\n"
     + ("The same words again.\n\n" * 12)
 )
 SETTINGS = ReadSettings(chunk_tokens=16, memory_tokens=16, answer_tokens=64, rounds=2)
-SIDE_BY_SIDE = ("map_reduce", "parallel", "tree")
+SIDE_BY_SIDE = tuple(IN_FLIGHT)
 
 
 class Noter:
@@ -72,14 +75,17 @@ class Noter:
             await asyncio.sleep(0)
         self.paid[prompt] += 1
         self.in_flight[prompt] -= 1
-        return Completion(f"note {sum(map(ord, prompt)) % 9973}")
+        number = sum(map(ord, prompt)) % 9973
+        if "and the new memory:" in prompt:
+            return Completion("UNCHANGED" if number % 4 else f"MEMORY\nnote {number}")
+        return Completion(f"note {number}")
 
     async def aclose(self) -> None: ...
 
 
 async def finished(trace: Path, engine: Noter, workflow: str) -> tuple[str, list[tuple[int | None, str]]]:
     """The answer of a read that is begun or continued to its end, and what its conversations came to."""
-    settings = SETTINGS.changed(workflow=workflow)
+    settings = SETTINGS.changed(workflow=workflow, lookahead=CALLS if workflow == "gated" else 1)
     read = Read("What is told?", text_document(DOCUMENT), engine, settings, trace=trace, resume=True)
     made = [(it.chunk_index, it.memory) async for it in read]
     return read.answer, made
@@ -133,7 +139,7 @@ class Resuming(RuleBasedStateMachine):
         self.paid += engine.paid
         now = replies(self.trace)
         missing = self.recorded + engine.paid.total() - now
-        assert 0 <= missing <= IN_FLIGHT
+        assert 0 <= missing <= IN_FLIGHT[self.workflow]
         self.lost["in flight"] += missing
         self.recorded = now
 
@@ -211,12 +217,18 @@ class ResumingTree(Resuming):
     workflow = "tree"
 
 
+class ResumingAhead(Resuming):
+    workflow = "gated"
+
+
 TestResuming = Resuming.TestCase
 TestResuming.settings = hypothesis_settings(max_examples=25, stateful_step_count=12, deadline=None)
 TestResumingParallel = ResumingParallel.TestCase
 TestResumingParallel.settings = hypothesis_settings(max_examples=6, stateful_step_count=8, deadline=None)
 TestResumingTree = ResumingTree.TestCase
 TestResumingTree.settings = hypothesis_settings(max_examples=6, stateful_step_count=8, deadline=None)
+TestResumingAhead = ResumingAhead.TestCase
+TestResumingAhead.settings = hypothesis_settings(max_examples=12, stateful_step_count=8, deadline=None)
 
 
 PROCESS = """
@@ -238,7 +250,9 @@ print(asyncio.run(finished(Path({trace!r}), Slow(), {workflow!r}))[0])
 """
 
 
-@pytest.mark.parametrize(("workflow", "moments"), [("map_reduce", 20), ("parallel", 5), ("tree", 4)])
+@pytest.mark.parametrize(
+    ("workflow", "moments"), [("map_reduce", 20), ("parallel", 5), ("tree", 4), ("gated", 5)]
+)
 def test_a_side_by_side_read_killed_at_many_moments_ends_the_same(
     tmp_path: Path, workflow: str, moments: int
 ) -> None:
@@ -262,7 +276,9 @@ def test_a_side_by_side_read_killed_at_many_moments_ends_the_same(
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == EXPECTED[workflow][0]
     assert asyncio.run(finished(trace, Noter(most=0), workflow)) == EXPECTED[workflow], "all is on record"
-    assert paid.stat().st_size <= PROMPTS[workflow] + IN_FLIGHT * kills, "paid twice: those in flight at most"
+    assert paid.stat().st_size <= PROMPTS[workflow] + IN_FLIGHT[workflow] * kills, (
+        "paid twice: those in flight at most"
+    )
 
 
 def test_an_own_workflow_that_reads_side_by_side_resumes(tmp_path: Path, monkeypatch: Any) -> None:

@@ -157,6 +157,11 @@ def test_attempts_keep_journals_where_they_are_wanted(tmp_path: Path) -> None:
     assert len(lines) > 4 and '"Ada"' in lines[-1]
 
 
+def test_what_is_asked_ahead_is_not_for_training() -> None:
+    with pytest.raises(SettingsError, match="lookahead is 2"):
+        Rollout(engine=Sampler(), settings=SETTINGS.changed(lookahead=2), reward=lambda *_: 0.0)
+
+
 def test_a_reward_is_any_function_by_name(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("def length(example, trajectory):\n    return len(trajectory.answer) / 10\n")

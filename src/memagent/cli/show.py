@@ -77,6 +77,9 @@ def _print_step(line: Mapping[str, Any], before: str, texts: DocumentText | None
             say_styled(
                 "".join(f"  | {part}\n" for part in texts.at(start, end).text.splitlines()).removesuffix("\n")
             )
+    if line.get("unused"):
+        say_styled("  asked ahead, not used: the memory has changed since", "dim")
+        return
     if not say_changes(before, line["memory"], "  "):
         say_styled("  unchanged", "dim")
     if line["enough"]:

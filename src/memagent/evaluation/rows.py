@@ -68,7 +68,8 @@ class EvaluationRow:
     size. A failed attempt has an `error`, its `cause` (the error's class) and the score 0; its
     counts cover what it did before it failed. `critical_path` is the longest chain of calls that waited for
     each other; None in older rows, as is `chunks`. `passed_over` counts the chunks that the model was not
-    shown (`screen`). `cut` counts replies that ended at their token budget; `cost` needs prices.
+    shown (`screen`), `unused` the calls made ahead in vain (`lookahead`). `cut` counts replies that ended at
+    their token budget; `cost` needs prices.
     `depth` is the answer's position in the document, 0 to 1, if it occurs there exactly once.
     `captured` tells whether the memory ever held what the answer needs, `retained` whether it did at the
     end; None without a memory, or if that is unknown.
@@ -101,6 +102,7 @@ class EvaluationRow:
     critical_path: int | None = None
     chunks: int | None = None
     passed_over: int = 0
+    unused: int = 0
 
     @property
     def key(self) -> Key:

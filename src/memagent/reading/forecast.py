@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from string import ascii_lowercase
 
 from memagent.documents.opening import Document
@@ -53,27 +54,40 @@ async def forecast(
 ) -> tuple[Progress, Progress]:
     """What the read takes with full memory and replies: at the very most, and as a rule.
 
-    The first includes a question about each doubtful reply, the second no such question. Neither includes
-    calls that fail or that an endpoint refuses as too long. `on_call` is called with the usage of each call
-    of the second.
+    The first includes a question about each doubtful reply and, with `lookahead`, as many replies in vain as
+    there are others; the second neither. Both leave out calls that fail and those that an endpoint
+    refuses as too long. `on_call` is called with the usage of each call of the second.
 
     Raises what the read raises before its first call: `SettingsError` and `DocumentError`.
     """
     engine, (_, workflow) = _CountingEngine(model), chosen_workflow(settings, model.trained)
-    read = Read(problem, document, engine, settings.changed(max_calls=None, screen=False))
+    read = Read(problem, document, engine, settings.changed(max_calls=None, screen=False, lookahead=1))
     if workflow.provenance:  # its memory holds passages of the document, not replies
         engine.unfilled_tokens = (await asyncio.to_thread(lambda: read.budgets)).memory_tokens
     check = workflow.prompts.check.partition("{")[0]
-    usual = Meter(settings)
+    usual, in_vain = Meter(settings), Meter(settings)
     before: Conversation | None = None
     async for conversation in read:
+        if settings.lookahead > 1 and conversation.span:
+            in_vain.conversation(conversation, 0, 0.0)
         told_again = before and conversation.span and _place(conversation) == _place(before)
         merge = conversation.kind == "update" and conversation.span is None
         if not (told_again or (merge and check and conversation.messages[-1].content.startswith(check))):
             usual.conversation(conversation, 0, 0.0)
             on_call(conversation.completion.usage)
         before = conversation
-    return read.progress, usual.progress
+    return _with(read.progress, in_vain.progress), usual.progress
+
+
+def _with(most: Progress, more: Progress) -> Progress:
+    """The progress with the calls of another."""
+    return replace(
+        most,
+        calls=most.calls + more.calls,
+        prompt_tokens=most.prompt_tokens + more.prompt_tokens,
+        completion_tokens=most.completion_tokens + more.completion_tokens,
+        cost=None if most.cost is None else most.cost + (more.cost or 0.0),
+    )
 
 
 def _place(update: Conversation) -> tuple[int | None, tuple[int, int] | None]:

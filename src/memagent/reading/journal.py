@@ -156,6 +156,7 @@ class Journal:
                 "enough": conversation.enough,
                 "refused": conversation.refused,
                 "seconds": round(conversation.seconds, 3),
+                "unused": conversation.unused,
             },
             sync=False,  # it follows from the reply, which is on disk
         )

@@ -10,8 +10,8 @@ from memagent.settings import ReadSettings
 from memagent.types import Conversation
 
 COUNTS = (
-    "chunks", "document_tokens", "passed_over", "calls", "cut", "refused", "critical_path", "prompt_tokens",
-    "cached_tokens", "completion_tokens", "cost",
+    "chunks", "document_tokens", "passed_over", "calls", "unused", "cut", "refused", "critical_path",
+    "prompt_tokens", "cached_tokens", "completion_tokens", "cost",
 )  # fmt: skip
 """The counts of a read, by the names that rows, results and versions use too."""
 
@@ -23,11 +23,11 @@ class Progress:
     `chunks` and `document_tokens` count what was cut from the document; `fraction` is about how much of it
     that is, from 0 to 1, or None if unknown; `passed_over` counts the chunks that the model was not shown
     when their turn came (`screen`). `calls` counts conversations, `recalled` those of them that came from a
-    resumed journal, `cut` replies that ended at their token budget, `refused` passages of replies that the
-    document does not hold. `critical_path` is the longest chain of calls, each of which began after the one
-    before had ended. Token counts are the engine's. `cost` is None without prices. `seconds` is the time
-    since this process began the read. `statements` are those of the memory with their sources, if the
-    settings ask for them.
+    resumed journal, `unused` those made ahead in vain (`lookahead`), `cut` replies that ended at their token
+    budget, `refused` passages of replies that the document does not hold. `critical_path` is the longest
+    chain of calls, each of which began after the one before had ended. Token counts are the engine's. `cost`
+    is None without prices. `seconds` is the time since this process began the read. `statements` are those of
+    the memory with their sources, if the settings ask for them.
 
     Some workflows read chunks again: `passes` counts the passes over the document, and in the latest one,
     `reread` of `to_reread` chunks have been handed out. `seconds_left` then refers to that pass.
@@ -42,6 +42,7 @@ class Progress:
     to_reread: int = 0
     calls: int = 0
     recalled: int = 0
+    unused: int = 0
     cut: int = 0
     refused: int = 0
     critical_path: int = 0
@@ -127,8 +128,9 @@ class Meter:
             now,
             calls=now.calls + 1,
             recalled=recalled,
-            cut=now.cut + (conversation.completion.finish_reason == "length"),
-            refused=now.refused + conversation.refused,
+            unused=now.unused + conversation.unused,
+            cut=now.cut + (conversation.completion.finish_reason == "length" and not conversation.unused),
+            refused=now.refused + (0 if conversation.unused else conversation.refused),
             critical_path=critical_path,
             prompt_tokens=now.prompt_tokens + usage.prompt_tokens,
             cached_tokens=now.cached_tokens + usage.cached_tokens,

@@ -42,11 +42,11 @@ class Result:
     `chunks` and `document_tokens` count what was gone through, which is less than the document if
     `stopped_early`. With `screen`, `passed_over` of these chunks were not shown to the model. `calls` counts
     conversations, including those of a resumed journal; `critical_path` is the longest chain of them, each of
-    which began after the one before had ended; `cut` counts those whose reply ended at its token budget,
-    `refused` the passages that replies claim and the document does not hold. `seconds` is the time since this
-    process began the read; `cost` is None without prices. `sources` names the files that were read.
-    `statements` are those of the answer with their sources, if the settings ask for them (`cite`) or the
-    workflow keeps sources itself.
+    which began after the one before had ended; `unused` counts those asked ahead in vain (`lookahead`), `cut`
+    those whose reply ended at its token budget, `refused` the passages that replies claim and the document
+    does not hold. `seconds` is the time since this process began the read; `cost` is None without prices.
+    `sources` names the files that were read. `statements` are those of the answer with their sources, if the
+    settings ask for them (`cite`) or the workflow keeps sources itself.
     """
 
     answer: str
@@ -70,6 +70,7 @@ class Result:
     refused: int = 0
     critical_path: int = 0
     passed_over: int = 0
+    unused: int = 0
 
 
 class Read:
@@ -291,7 +292,7 @@ class Read:
 
     async def _take(self, conversation: Conversation) -> None:
         recalled = self._journal.recalled if self._journal else 0
-        if self._provenance:
+        if self._provenance and not conversation.unused:
             await asyncio.to_thread(self._provenance.update, conversation)
         statements = self._provenance.memory if self._provenance else ()
         seconds = time.perf_counter() - self._started

@@ -48,7 +48,9 @@ class Seat:
         return self.together.engine.model
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        """Complete with the underlying engine, in this read's turn."""
+        """Complete with the underlying engine, in this read's turn; at once if there is only one read."""
+        if len(self.together.seats) == 1:
+            return await self.together.engine.complete(messages, sampling)
         call = _Call(self, messages, sampling, asyncio.get_running_loop().create_future())
         self.waiting.append(call)
         self.together.begin()

@@ -45,6 +45,7 @@ class ReadOptions(BaseModel):
     early_exit: bool | None = None
     exit_patience: int | None = Field(default=None, ge=0, le=_MOST)
     screen: bool | None = None
+    lookahead: Tokens | None = None
     cite: bool | None = None
     max_calls: Tokens | None = None
     passages: Tokens | None = None

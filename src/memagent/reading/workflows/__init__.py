@@ -40,16 +40,18 @@ class Workflow:
     """A named way to read, with the prompts that it was written for.
 
     `templates` says whether a user's own prompts may take their place; `screens` whether it reads chunk by
-    chunk, so that chunks may be passed over by what its memory holds; `keeps_memory` whether all that it
-    knows is in its memory, so that another read may start from it and the answer may be left out. `heeds`
-    names the settings that it uses and most workflows do not. `provenance` makes the `Sources` of a memory
-    that holds its sources itself.
+    chunk, so that chunks may be passed over by what its memory holds; `looks_ahead` whether a reply may leave
+    its memory alone, so that chunks may be asked about ahead; `keeps_memory` whether all that it knows is in
+    its memory, so that another read may start from it and the answer may be left out. `heeds` names the
+    settings that it uses and most workflows do not. `provenance` makes the `Sources` of a memory that holds
+    its sources itself.
     """
 
     run: Run
     prompts: Prompts
     templates: bool = False
     screens: bool = False
+    looks_ahead: bool = False
     keeps_memory: bool = False
     heeds: tuple[str, ...] = ()
     provenance: Callable[[], Sources] | None = None
@@ -69,39 +71,40 @@ class Workflow:
 
 WORKFLOWS = {
     "overwrite": Workflow(overwrite, OVERWRITE, templates=True, screens=True, keeps_memory=True),
-    "gated": Workflow(gated, GATED, templates=True, screens=True, keeps_memory=True),
-    "heads": Workflow(heads.heads, heads.PROMPTS, screens=True, keeps_memory=True, heeds=("heads",)),
+    "gated": Workflow(gated, GATED, templates=True, screens=True, looks_ahead=True, keeps_memory=True),
+    "heads": Workflow(
+        heads.heads, heads.PROMPTS, screens=True, looks_ahead=True, keeps_memory=True, heeds=("heads",)
+    ),
     "evidence": Workflow(
-        evidence.evidence, evidence.PROMPTS, screens=True, keeps_memory=True, provenance=evidence.Citations
+        evidence.evidence, evidence.PROMPTS, screens=True, looks_ahead=True, keeps_memory=True,
+        provenance=evidence.Citations,
     ),
     "parallel": Workflow(parallel.parallel, parallel.PROMPTS, keeps_memory=True, heeds=("rounds",)),
     "tree": Workflow(tree.tree, tree.PROMPTS, keeps_memory=True, heeds=("shards",)),
-    "reread": Workflow(reread.reread, reread.PROMPTS, screens=True, keeps_memory=True, heeds=("rounds",)),
+    "reread": Workflow(
+        reread.reread, reread.PROMPTS, screens=True, looks_ahead=True, keeps_memory=True, heeds=("rounds",)
+    ),
     "full": Workflow(whole.full, whole.PROMPTS),
     "truncate": Workflow(whole.truncate, whole.PROMPTS),
     "rag": Workflow(whole.rag, whole.PROMPTS),
     "refine": Workflow(refine.refine, refine.PROMPTS, screens=True),
     "map_reduce": Workflow(map_reduce.map_reduce, map_reduce.PROMPTS),
-}
+}  # fmt: skip
 
 
 def chosen_workflow(settings: ReadSettings, trained: Trained) -> tuple[str, Workflow]:
     """The name of a read's workflow, and the workflow with the prompts that it will use.
 
     The settings decide; what they leave open follows the workflow and templates that an adapter was trained
-    with. Raises `SettingsError` for an unknown workflow, one that cannot `screen` although it has to, and
-    templates that cannot be used or are for another workflow.
+    with. Raises `SettingsError` for an unknown workflow, one that cannot `screen` or look ahead although it
+    has to, and templates that cannot be used or are for another workflow.
     """
     name = settings.workflow or trained.workflow or DEFAULT
     if name not in WORKFLOWS:
         near = did_you_mean(name, WORKFLOWS)
         raise SettingsError(f"there is no workflow {name!r}{near or ': use one of ' + ', '.join(WORKFLOWS)}")
     workflow = WORKFLOWS[name]
-    if settings.screen and not workflow.screens:
-        known = ", ".join(name for name, it in WORKFLOWS.items() if it.screens)
-        raise SettingsError(
-            f"screen is for workflows that read chunk by chunk ({known}), not for {name}: leave out one"
-        )
+    _check(settings, name, workflow)
     prompts = workflow.prompts
     if settings.templates and workflow.templates:
         prompts = load_prompts(Path(settings.templates))
@@ -113,3 +116,25 @@ def chosen_workflow(settings: ReadSettings, trained: Trained) -> tuple[str, Work
     elif trained.templates and name == trained.workflow:
         prompts = prompts_from(trained.templates, "the adapter's templates")
     return name, replace(workflow, prompts=prompts)
+
+
+def _check(settings: ReadSettings, name: str, workflow: Workflow) -> None:
+    """Raise `SettingsError` if the workflow cannot read as the settings ask."""
+    if settings.screen and not workflow.screens:
+        known = ", ".join(name for name, it in WORKFLOWS.items() if it.screens)
+        raise SettingsError(
+            f"screen is for workflows that read chunk by chunk ({known}), not for {name}: leave out one"
+        )
+    if settings.lookahead == 1:
+        return
+    if not workflow.looks_ahead:
+        known = ", ".join(name for name, it in WORKFLOWS.items() if it.looks_ahead)
+        raise SettingsError(
+            f"lookahead is for workflows that may leave the memory as it is ({known}), not for {name}: "
+            "leave out one"
+        )
+    for other in ("screen", "early_exit"):
+        if getattr(settings, other):
+            raise SettingsError(
+                f"lookahead asks about chunks before {other} can tell whether they are read: leave out one"
+            )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from memagent.prompts import SECTIONS, UNCHANGED, Prompts, sections
@@ -18,6 +19,7 @@ from memagent.reading.conversations import Reading
 from memagent.reading.excerpts import ADD, DROP, PROMOTE, Excerpt, edited, excerpts_of, fitted, memory_of
 from memagent.reading.replies import Verdict, without_thought
 from memagent.reading.sources import Statement, statements_of
+from memagent.reading.turns import in_turn
 from memagent.reading.wording import says
 from memagent.types import Chunk, Conversation
 
@@ -67,19 +69,22 @@ async def evidence(
     def fits(text: str) -> bool:
         return reading.model.count_tokens(text) <= reading.budgets.memory_tokens
 
-    async for chunk in chunks:
-
-        async def read_reply(reply: str, memory: str, prompts: Prompts, chunk: Chunk = chunk) -> Verdict:
+    def read(chunk: Chunk, memory: str) -> AsyncIterator[Conversation]:
+        async def read_reply(reply: str, memory: str, prompts: Prompts) -> Verdict:
             text = prompts.restore(without_thought(reply))
-            return await asyncio.to_thread(_verdict, text, memory, chunk)
+            return await asyncio.to_thread(verdict, text, memory)
 
-        def _verdict(reply: str, memory: str, chunk: Chunk) -> Verdict:
+        def verdict(reply: str, memory: str) -> Verdict:
             excerpts, refused = edited(excerpts_of(memory), reply, chunk)
             return Verdict("replace", memory_of(fitted(excerpts, fits)), refused=refused)
 
-        async for update in reading.update(chunk, memory, read_reply):
-            memory = update.memory
-            yield update
+        return reading.update(chunk, memory, read_reply)
+
+    async with aclosing(in_turn(reading, chunks, memory, read)) as turns:
+        async for updates in turns:
+            for update in updates:
+                memory = update.memory
+                yield update
     if reading.answers:
         yield await reading.answer(memory, memory)
 

@@ -9,9 +9,12 @@ our own).
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from functools import partial
 
 from memagent.reading.conversations import Reading
 from memagent.reading.replies import read_gated
+from memagent.reading.turns import in_turn
 from memagent.types import Chunk, Conversation
 
 
@@ -20,14 +23,16 @@ async def gated(
 ) -> AsyncGenerator[Conversation, None]:
     """Read chunks until they end or the memory is enough, then answer from the memory alone."""
     settings, confirmed = reading.settings, None
-    async for chunk in chunks:
-        before, enough = memory, False
-        async for update in reading.update(chunk, memory, read_gated):
-            memory, enough = update.memory, enough or update.enough
-            yield update
-        confirmed = confirmations(confirmed, memory != before, enough)
-        if settings.early_exit and confirmed is not None and confirmed >= settings.exit_patience:
-            break
+    read = partial(reading.update, read_reply=read_gated)
+    async with aclosing(in_turn(reading, chunks, memory, read)) as turns:
+        async for updates in turns:
+            before = memory
+            for update in updates:
+                memory = update.memory
+                yield update
+            confirmed = confirmations(confirmed, memory != before, any(it.enough for it in updates))
+            if settings.early_exit and confirmed is not None and confirmed >= settings.exit_patience:
+                break
     if reading.answers:
         yield await reading.answer(memory, memory)
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from memagent.errors import SettingsError
 from memagent.prompts import ANSWER, MEMORY, OPENING, SECTIONS, UNCHANGED, Prompts
 from memagent.reading.conversations import Reading
 from memagent.reading.replies import Verdict, read_gated, without_thought
+from memagent.reading.turns import in_turn
 from memagent.types import Chunk, Conversation, Message
 
 PROMPTS = Prompts(
@@ -133,21 +135,27 @@ async def heads(
     reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
 ) -> AsyncGenerator[Conversation, None]:
     """Read all chunks, rewriting at each the least recently updated part, then answer from all parts."""
-    now = Heads.of(memory, reading.settings.heads)
-    empty = reading.prompts.empty_memory
+    count, empty = reading.settings.heads, reading.prompts.empty_memory
 
-    async for chunk in chunks:
+    async def read(chunk: Chunk, memory: str) -> AsyncIterator[Conversation]:
+        now = Heads.of(memory, count)
+        before = now.parts[now.next]
 
-        def read_reply(reply: str, part: str, prompts: Prompts, now: Heads = now) -> Verdict:
+        def read_reply(reply: str, part: str, prompts: Prompts) -> Verdict:
             return read_gated(own_part(without_thought(reply), now, prompts), part, prompts)
 
-        def prompt(shown: str, part: str, now: Heads = now) -> tuple[Message, ...]:
+        def prompt(shown: str, part: str) -> tuple[Message, ...]:
             return reading.prompts.for_update(reading.problem, shown, now.shown(part, empty))
 
-        before, after = now.parts[now.next], now
         async for update in reading.update(chunk, before, read_reply, prompt):
             after = now if update.memory == before else now.rewritten(update.memory)
             yield replace(update, memory=after.text())
-        now = after
+
+    memory = Heads.of(memory, count).text()
+    async with aclosing(in_turn(reading, chunks, memory, read)) as turns:
+        async for updates in turns:
+            for update in updates:
+                memory = update.memory
+                yield update
     if reading.answers:
-        yield await reading.answer(now.text(empty), now.text())
+        yield await reading.answer(Heads.of(memory, count).text(empty), memory)

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from functools import partial
 
 from memagent.documents.tokens import shorten
 from memagent.prompts import ANSWER, ENOUGH, MEMORY, OPENING, REWRITE, SECTIONS, UNCHANGED, Prompts, sections
 from memagent.reading.conversations import Reading
 from memagent.reading.ranking import best_places
 from memagent.reading.replies import read_gap, read_gated
+from memagent.reading.turns import in_turn
 from memagent.types import Chunk, Conversation, Message
 
 PROMPTS = Prompts(
@@ -50,10 +53,12 @@ async def reread(
     reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
 ) -> AsyncGenerator[Conversation, None]:
     """Read all chunks, then those that matter for each question that the memory leaves open, and answer."""
-    async for chunk in chunks:
-        async for update in reading.update(chunk, memory, read_gated):
-            memory = update.memory
-            yield update
+    read = partial(reading.update, read_reply=read_gated)
+    async with aclosing(in_turn(reading, chunks, memory, read)) as turns:
+        async for updates in turns:
+            for update in updates:
+                memory = update.memory
+                yield update
     asked: set[str] = set()
     for _ in range(reading.settings.rounds - 1):
         messages = reading.prompts.for_gap(reading.problem, memory)
@@ -64,9 +69,11 @@ async def reread(
         if not question or question in asked:
             break
         asked.add(question)
-        async for update in _read_for(reading, question, memory):
-            memory = update.memory
-            yield update
+        async with aclosing(_read_for(reading, question, memory)) as turns:
+            async for updates in turns:
+                for update in updates:
+                    memory = update.memory
+                    yield update
     if reading.answers:
         yield await reading.answer(memory, memory)
 
@@ -78,8 +85,8 @@ async def _within_room(reading: Reading, question: str) -> str:
     return await asyncio.to_thread(shorten, question, min(room, _QUESTION_TOKENS), count_tokens)
 
 
-async def _read_for(reading: Reading, question: str, memory: str) -> AsyncGenerator[Conversation, None]:
-    """The updates of a pass over the chunks that matter for a question."""
+async def _read_for(reading: Reading, question: str, memory: str) -> AsyncGenerator[list[Conversation], None]:
+    """The updates of a pass over the chunks that matter for a question, chunk by chunk."""
     places: list[int] = list(range(await reading.passes.count()))
     if len(places) > _MOST_CHUNKS:
         wanted = f"{reading.problem}\n{question}"
@@ -88,7 +95,7 @@ async def _read_for(reading: Reading, question: str, memory: str) -> AsyncGenera
     def prompt(shown: str, memory: str) -> tuple[Message, ...]:
         return reading.prompts.for_again(reading.problem, shown, memory, question)
 
-    async for chunk in reading.passes.again(places):
-        async for update in reading.update(chunk, memory, read_gated, prompt):
-            memory = update.memory
-            yield update
+    read = partial(reading.update, read_reply=read_gated, ask=prompt)
+    async with aclosing(in_turn(reading, reading.passes.again(places), memory, read)) as turns:
+        async for updates in turns:
+            yield updates

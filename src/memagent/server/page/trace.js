@@ -26,7 +26,8 @@ export class Trace {
     else if (line.type === "overflow") {
       this.splits += 1;
       this.pendingSplit = true;
-    } else if (line.type === "conversation") this.addStep(line);
+    } else if (line.type === "conversation" && line.unused) this.countTokens(line);
+    else if (line.type === "conversation") this.addStep(line);
     else if (line.type === "answer") this.answer = line.answer;
     else if (line.type === "statements") this.statements = line.statements;
   }
@@ -76,11 +77,16 @@ export class Trace {
     return line.span !== null && !this.inNotes;
   }
 
+  countTokens({ usage }) {
+    const { totals } = this;
+    totals.prompt += usage.prompt_tokens;
+    totals.cached += usage.cached_tokens ?? 0;
+    totals.completion += usage.completion_tokens;
+  }
+
   count(step) {
     const { totals } = this;
-    totals.prompt += step.usage.prompt_tokens;
-    totals.cached += step.usage.cached_tokens ?? 0;
-    totals.completion += step.usage.completion_tokens;
+    this.countTokens(step);
     totals.seconds += step.seconds;
     totals.cut += step.cut ? 1 : 0;
     totals.changes += step.changed ? 1 : 0;

@@ -1,0 +1,83 @@
+"""Chunks in their order, asked about ahead of their turn while the memory stays as it is.
+
+A reply depends on the chunks before it only through the memory. As long as the memory does not change, the
+replies to the next chunks may be asked for before their turn: they are those that one chunk after another
+would get. A reply that changes it leaves those asked ahead unused, and their chunks are asked about again,
+with the new memory. It is speculative execution, as in a processor or in speculative decoding (arXiv
+2211.17192).
+
+How far ahead begins at nothing after each change, and grows by one with each chunk that changes nothing. So
+no more chunks are asked about in vain than leave the memory alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from dataclasses import replace
+
+from memagent.errors import EngineError
+from memagent.reading.conversations import Reading
+from memagent.types import Chunk, Conversation
+
+ReadChunk = Callable[[Chunk, str], AsyncIterator[Conversation]]
+"""Holds the conversations over a chunk, starting from a memory; the last one has the memory that follows."""
+
+
+async def in_turn(
+    reading: Reading, chunks: AsyncIterator[Chunk], memory: str, read_chunk: ReadChunk
+) -> AsyncGenerator[list[Conversation], None]:
+    """Yield the conversations over each chunk in its turn; none of a blank one.
+
+    The settings' `lookahead`, and the calls that the engine takes side by side, bound how many chunks are
+    asked about at once. Conversations in vain come before those of the next turn, marked as `unused`. Raises
+    what `read_chunk` raises, in the chunk's turn.
+    """
+    most = min(reading.settings.lookahead, reading.model.calls)
+    asked: deque[tuple[Chunk, asyncio.Task[list[Conversation]]]] = deque()
+    in_vain: list[asyncio.Task[list[Conversation]]] = []
+    again: deque[Chunk] = deque()
+    width = 1
+    try:
+        while True:
+            while len(asked) < width and (chunk := await _next(again, chunks)):
+                asked.append((chunk, asyncio.create_task(_all(read_chunk(chunk, memory)))))
+            if not asked:
+                return
+            updates = await asked.popleft()[1]
+            unused = [replace(it, memory=memory, unused=True) for it in await _ended(in_vain)]
+            in_vain = []
+            if unused or updates:
+                yield unused + updates
+            if not updates or updates[-1].memory == memory:
+                width = min(width + 1, most)
+                continue
+            memory, width = updates[-1].memory, 1
+            in_vain = [task for _, task in asked]
+            again.extendleft(chunk for chunk, _ in reversed(asked))
+            asked.clear()
+    finally:
+        running = [*in_vain, *(task for _, task in asked)]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+async def _next(again: deque[Chunk], chunks: AsyncIterator[Chunk]) -> Chunk | None:
+    return again.popleft() if again else await anext(chunks, None)
+
+
+async def _all(conversations: AsyncIterator[Conversation]) -> list[Conversation]:
+    return [conversation async for conversation in conversations]
+
+
+async def _ended(tasks: list[asyncio.Task[list[Conversation]]]) -> list[Conversation]:
+    """The conversations of tasks that are asked in vain; a call that failed is made again in its turn."""
+    made: list[Conversation] = []
+    for task in tasks:
+        try:
+            made += await task
+        except EngineError:
+            continue
+    return made

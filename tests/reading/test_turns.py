@@ -1,0 +1,214 @@
+"""Chunks that are asked about ahead of their turn: the same memories, sooner, and what that costs."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from facts import run
+from memagent import (
+    Completion,
+    Conversation,
+    EngineError,
+    Message,
+    Read,
+    ReadSettings,
+    Sampling,
+    SettingsError,
+    text_document,
+)
+from memagent.engines.scripted import count_words
+from memagent.reading.forecast import forecast
+from memagent.reading.journal import read_journal
+from memagent.types import Model, Usage
+
+CALLS = 8
+SETTINGS = ReadSettings(chunk_tokens=12, memory_tokens=60, answer_tokens=60, workflow="gated")
+AHEAD = pytest.mark.parametrize("workflow", ["gated", "heads", "evidence", "reread"])
+
+
+def document(pattern: str) -> str:
+    """A chunk for each character; at an "x" there is something to note."""
+    words = [f"fact{n}" if it == "x" else f"w{n}" for n, it in enumerate(pattern)]
+    return "\n\n".join(f"{word} " + " ".join(f"{word}y{n}" for n in range(9)) for word in words)
+
+
+def section(prompt: str, tag: str) -> str:
+    found = re.search(rf"<({tag}-\w+)>\n(.*?)\n</\1>", prompt, re.DOTALL)
+    return found.group(2) if found else ""
+
+
+class Noter:
+    """Notes the fact of a chunk; replies by the prompt alone, after a pause that varies."""
+
+    def __init__(self, seed: int = 0, calls: int = CALLS) -> None:
+        self.model = Model("noter", count_words, "words", calls=calls)
+        self.prompts: list[str] = []
+        self.busy = self.busiest = 0
+        self._source = random.Random(seed)
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        prompt = messages[-1].content
+        self.prompts.append(prompt)
+        self.busy += 1
+        self.busiest = max(self.busiest, self.busy)
+        for _ in range(self._source.randrange(8)):
+            await asyncio.sleep(0)
+        self.busy -= 1
+        return Completion(self.reply(prompt), usage=Usage(count_words(prompt), 5))
+
+    def reply(self, prompt: str) -> str:
+        chunk, memory = section(prompt, "chunk"), section(prompt, "memory")
+        if "the question:" in prompt:
+            return "ENOUGH"
+        if not chunk:
+            return memory
+        new = [it for it in re.findall(r"fact\d+\b", chunk) if it not in memory]
+        if "ADD" in prompt:
+            return f'ADD "{new[0]} {new[0]}y0"' if new else "UNCHANGED"
+        known = re.findall(r"fact\d+\b", memory) if "part" not in prompt else []
+        return "MEMORY\n" + " ".join(known + new) if new else "UNCHANGED"
+
+    async def aclose(self) -> None: ...
+
+
+def used(conversations: list[Conversation]) -> list[Conversation]:
+    return [it for it in conversations if not it.unused]
+
+
+@AHEAD
+@given(pattern=st.text("x..", min_size=1, max_size=24), lookahead=st.integers(2, 9), seed=st.integers(0, 9))
+@hypothesis_settings(max_examples=25, deadline=None)
+def test_ahead_or_in_turn_a_read_comes_to_the_same(
+    workflow: str, pattern: str, lookahead: int, seed: int
+) -> None:
+    settings, text = SETTINGS.changed(workflow=workflow), document(pattern)
+    slow, in_turn = run(Noter(), text, settings)
+    fast, made = run(Noter(seed), text, settings.changed(lookahead=lookahead))
+    assert used(made) == in_turn, "prompts, replies and memories"
+    assert (fast.answer, fast.memory, fast.chunks) == (slow.answer, slow.memory, slow.chunks)
+    assert fast.calls == len(made) == slow.calls + fast.unused
+    assert fast.prompt_tokens == sum(it.completion.usage.prompt_tokens for it in made), "all are paid for"
+    memories = ["", *(it.memory for it in in_turn if it.kind == "update")]
+    unchanged = sum(one == other for one, other in pairwise(memories))
+    assert fast.unused <= unchanged, "no more in vain than leave the memory alone"
+
+
+def test_a_document_with_little_to_note_is_read_many_chunks_at_a_time() -> None:
+    engine = Noter()
+    result, _ = run(engine, document("." * 60 + "x" + "." * 59), SETTINGS.changed(lookahead=8))
+    assert (result.calls, result.unused) == (121 + 7, 7)
+    assert result.critical_path <= 60, "half of what one after the other takes, whatever the pauses"
+    assert engine.busiest == 8
+
+
+def test_an_engine_is_not_asked_for_more_than_it_takes() -> None:
+    engine = Noter(calls=3)
+    run(engine, document("." * 30), SETTINGS.changed(lookahead=8))
+    assert engine.busiest == 3
+    one = Noter(calls=1)
+    result, _ = run(one, document("..x..x.."), SETTINGS.changed(lookahead=8))
+    assert (one.busiest, result.unused) == (1, 0)
+
+
+class FailsAt(Noter):
+    """Fails at a prompt that shows certain words, a number of times."""
+
+    def __init__(self, *shown: str, times: int) -> None:
+        super().__init__()
+        self.shown, self.times = shown, times
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        if self.times and all(it in messages[-1].content for it in self.shown):
+            self.times -= 1
+            raise EngineError("out of order")
+        return await super().complete(messages, sampling)
+
+
+def test_a_call_in_vain_may_fail() -> None:
+    """The fourth chunk fails as long as the memory lacks the fact of the third."""
+    text, settings = document("..x....."), SETTINGS.changed(lookahead=8)
+    result, made = run(FailsAt("w3y0", times=1), text, settings)
+    assert result.answer == "fact2"
+    assert used(made) == run(Noter(), text, SETTINGS)[1]
+
+
+def test_a_call_that_fails_for_good_fails_the_read_in_its_turn(tmp_path: Path) -> None:
+    trace, text, settings = tmp_path / "read.jsonl", document("......"), SETTINGS.changed(lookahead=8)
+    with pytest.raises(EngineError, match="out of order"):
+        run(FailsAt("w4y0", times=9), text, settings, trace)
+    lines = [it["chunk_index"] for it in read_journal(trace) if it["type"] == "conversation"]
+    assert lines == [0, 1, 2, 3]
+    engine = Noter()
+    run(engine, text, settings, trace, resume=True)
+    assert not any("w3y0" in prompt for prompt in engine.prompts), "what is on record is not asked again"
+
+
+@pytest.mark.parametrize("changed", [1, 3])
+def test_a_read_can_be_continued_with_another_lookahead(tmp_path: Path, changed: int) -> None:
+    trace, text = tmp_path / "read.jsonl", document("..x...x......x")
+    with pytest.raises(EngineError):
+        run(FailsAt("w9y0", times=9), text, SETTINGS.changed(lookahead=8), trace)
+    engine = Noter()
+    result, _ = run(engine, text, SETTINGS.changed(lookahead=changed), trace, resume=True)
+    assert result.answer == run(Noter(), text, SETTINGS)[0].answer
+    assert not any("fact2y0" in prompt for prompt in engine.prompts)
+
+
+def test_a_read_that_is_left_leaves_no_call_behind() -> None:
+    class Hangs(Noter):
+        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+            if "w3y0" in messages[-1].content:
+                await asyncio.sleep(3600)
+            return await super().complete(messages, sampling)
+
+    async def leave() -> int:
+        read = Read("What?", text_document(document("." * 12)), Hangs(), SETTINGS.changed(lookahead=8))
+        conversations = aiter(read)
+        for _ in range(3):
+            await anext(conversations)
+        await conversations.aclose()
+        return len(asyncio.all_tasks()) - 1
+
+    assert asyncio.run(leave()) == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"workflow": "overwrite"}, "lookahead is for workflows that may leave the memory as it is .*gated"),
+        ({"screen": True}, "before screen can tell"),
+        ({"early_exit": True}, "before early_exit can tell"),
+    ],
+)
+def test_what_lookahead_cannot_do_is_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        run(Noter(), document("..."), SETTINGS.changed(lookahead=2, **values))
+
+
+@given(pattern=st.text("x..", min_size=1, max_size=20), seed=st.integers(0, 9))
+@hypothesis_settings(max_examples=20, deadline=None)
+def test_a_forecast_covers_what_is_asked_in_vain(pattern: str, seed: int) -> None:
+    settings = SETTINGS.changed(lookahead=6, memory_tokens=24, answer_tokens=24)
+    text, engine = document(pattern), Noter(seed)
+    most, _ = asyncio.run(forecast("What?", text_document(text), engine.model, settings))
+    result, _ = run(engine, text, settings, problem="What?")
+    assert result.calls <= most.calls
+    assert result.prompt_tokens <= most.prompt_tokens
+
+
+def test_a_journal_tells_what_was_asked_in_vain(tmp_path: Path) -> None:
+    trace = tmp_path / "read.jsonl"
+    result, _ = run(Noter(), document("....x..."), SETTINGS.changed(lookahead=4), trace)
+    told = [it for it in read_journal(trace) if it["type"] == "conversation" and it.get("unused")]
+    assert result.unused == len(told) == 3
+    assert {it["memory"] for it in told} == {"fact4"}, "the memory as it is by then"
