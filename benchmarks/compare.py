@@ -34,6 +34,7 @@ from memagent.reading.workflows import WORKFLOWS
 
 _TASKS = ("niah_single_1", "niah_multikey_1")  # of RULER, for the embedded model
 _READS = 16  # at once, for the utilisation
+_LOOKAHEAD = 8
 _SIZES = {SIMULATED: ("documents", "chunks", "scaling")}
 _EMBEDDED_SIZES = ("documents", "tokens", "trouble")
 
@@ -41,13 +42,15 @@ Keep = Callable[[Result], None]
 
 
 def contestants_of(names: Sequence[str], setting: str) -> list[Contestant]:
-    """Peers and our workflows: all of them, or those named."""
-    ours = [
-        Contestant(f"memagent {name}", "ours", json.dumps({"workflow": name, "model": setting}))
-        for name in WORKFLOWS
-        if setting != SIMULATED or name not in FOR_SHORT_DOCUMENTS
-    ]
-    everyone = [*PEERS, *ours]
+    """Peers and our workflows, also asking ahead where they can: all of them, or those named."""
+    def ours(name: str, suffix: str = "", **values: Any) -> Contestant:
+        settings = {"workflow": name, "model": setting, **values}
+        return Contestant(f"memagent {name}{suffix}", "ours", json.dumps(settings))
+
+    in_turn = [ours(it) for it in WORKFLOWS if setting != SIMULATED or it not in FOR_SHORT_DOCUMENTS]
+    looking = [name for name, it in WORKFLOWS.items() if it.looks_ahead and setting == SIMULATED]
+    ahead = [ours(name, " ahead", lookahead=_LOOKAHEAD) for name in looking]
+    everyone = [*PEERS, *in_turn, *ahead]
     return [it for it in everyone if not names or it.name.removeprefix("memagent ") in names]
 
 

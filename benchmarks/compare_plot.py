@@ -1,7 +1,7 @@
 """The plots of `compare.py`: time and score in each setting, and time against length.
 
 `python compare_plot.py RECORD PNG` draws them again from a record. Hatching tells peers from ours even in
-greyscale.
+greyscale. Reads that ask ahead are left out: their lines would cover that of `map_reduce`.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ _TOLD = {
 
 def draw(results: Sequence[dict[str, Any]], file: Path) -> None:
     """Draw the results in a comparison's JSON: a PNG of that name, and one by length."""
+    results = [it for it in results if not it["name"].endswith(" ahead")]
     settings = list(dict.fromkeys(it["setting"] for it in results))
     scaled = [it for it in results if len(it["scaling"]) > 1]
 

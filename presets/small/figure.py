@@ -45,6 +45,7 @@ CREDITS = {RL: "trajectory", "credit to the answer alone": "answer"}
 TRUNCATED, RETRIEVED = "the document's ends, in one prompt", "passages by BM25, in one prompt"
 CHUNK, PASSAGE = 250, 60  # tokens
 TASKS = 4  # that take turns in the examples
+LOOKAHEAD = 16  # chunks: full batches, with the replies that one after the other would get
 FROM_READER = ("policy.random_weights=false", "policy.prepare=", "copying.steps=0", "warm_start.steps=0")
 QUICK = (
     "copying.steps=2", "warm_start.steps=2", "warm_start.count=8", "steps=2", "rollout.groups=2",
@@ -163,6 +164,7 @@ def read_at(plan: Plan, seed: int, name: str, length: int) -> None:
         "--workflow", plan.workflow, "--templates", plan.templates,
         "--examples", _documents(plan, seed, length, name),
         *(word for budget in budgets.items() for word in budget),
+        *(("--lookahead", LOOKAHEAD) if plan.workflow == "gated" else ()),
         "--out", _rows(plan, seed, name, length), "--resume", "--quiet",
     )  # fmt: skip
 

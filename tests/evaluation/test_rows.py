@@ -98,6 +98,16 @@ def test_rows_without_their_run_are_not_gone_on_with(tmp_path: Path) -> None:
         open_rows(tmp_path, header(), resume=True)
 
 
+def test_a_run_of_a_version_with_fewer_settings_goes_on(tmp_path: Path) -> None:
+    now = {**header(), "settings": {"temperature": 0.0, "lookahead": 1}}
+    with open_rows(tmp_path, {**now, "settings": {"temperature": 0.0}}, resume=False):
+        pass
+    with open_rows(tmp_path, now, resume=True):
+        pass
+    with pytest.raises(SettingsError, match="lookahead was 1, now it is 2"):
+        open_rows(tmp_path, {**now, "settings": {"lookahead": 2}}, resume=True)
+
+
 def test_resume_starts_what_was_never_begun(tmp_path: Path) -> None:
     with open_rows(tmp_path / "new" / "folder", header(), resume=True) as rows:
         assert rows.done == set()
@@ -111,7 +121,7 @@ def test_resume_starts_what_was_never_begun(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "difference"),
     [
-        ({"settings": {"temperature": 1.0}}, "settings.temperature was null, now it is 1.0"),
+        ({"settings": {"temperature": 1.0}}, "settings.temperature was 0.0, now it is 1.0"),
         (
             {"plan": {"workflows": ["full"], "corpora": {}}},
             'workflows was \\["overwrite", "gated", "full"\\]',

@@ -409,6 +409,18 @@ def test_a_resumed_run_may_have_another_learning_rate(folder: Path) -> None:
     assert [row["learning_rate"] for row in lines(run, "training")] == [5e-4] * 3 + [1e-7]
 
 
+def test_a_run_of_a_version_with_fewer_settings_resumes(folder: Path) -> None:
+    run = folder / "older"
+    train(settings(folder, "evaluation.every=0", "steps=1"), run)
+    path = checkpoint.newest(run)
+    assert path
+    state = checkpoint.load(path)
+    del state["settings"]["read"]["lookahead"]
+    checkpoint.write(path, state)
+    train(settings(folder, "evaluation.every=0", "steps=2"), run, resume=True)
+    assert len(lines(run, "training")) == 2
+
+
 def test_a_problem_that_is_too_long_is_skipped_and_counted(folder: Path) -> None:
     own = folder / "own.py"
     own.write_text(

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from memagent.errors import SettingsError, without_secrets
 from memagent.reading.journal import difference
+from memagent.settings import ReadSettings
 from memagent.storage import Log, read_log, write_whole
 
 FORMAT = 2
@@ -190,7 +191,8 @@ def storable(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _identity(header: Mapping[str, Any]) -> dict[str, Any]:
     """What the rows depend on: a run can be continued only if this is the same."""
     kept = {name: value for name, value in header.items() if name not in _INCIDENTAL}
-    settings = dict(kept.get("settings") or {})
+    defaults = ReadSettings().model_dump(exclude={"workflow"})  # for what a newer version has added
+    settings = {**defaults, **(kept.get("settings") or {})}
     for name in _INCIDENTAL_SETTINGS:
         settings.pop(name, None)
     return {**kept, "settings": settings}

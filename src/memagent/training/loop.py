@@ -53,7 +53,8 @@ async def train(
         raise SettingsError("there is no warm start: set warm_start.steps")
     path = checkpoint.newest(folder) if resume else None
     state = checkpoint.load(path) if path else None
-    if state and (changed := _changed(settings.recorded(), state["settings"])):
+    # What a newer version has added is at its default.
+    if state and (changed := _changed(settings.recorded(), restored(state["settings"], str(path)).recorded())):
         raise SettingsError(
             f"{folder} was run with a different {changed}: change it back, or use another folder"
         )
