@@ -43,6 +43,7 @@ Keep = Callable[[Result], None]
 
 def contestants_of(names: Sequence[str], setting: str) -> list[Contestant]:
     """Peers and our workflows, also asking ahead where they can: all of them, or those named."""
+
     def ours(name: str, suffix: str = "", **values: Any) -> Contestant:
         settings = {"workflow": name, "model": setting, **values}
         return Contestant(f"memagent {name}{suffix}", "ours", json.dumps(settings))

@@ -23,7 +23,6 @@ from memagent import (
     Read,
     ReadSettings,
     Sampling,
-    SettingsError,
     text_document,
 )
 from memagent.engines.scripted import count_words
@@ -182,17 +181,11 @@ def test_a_read_that_is_left_leaves_no_call_behind() -> None:
     assert asyncio.run(leave()) == 0
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"workflow": "overwrite"}, "lookahead is for workflows that may leave the memory as it is .*gated"),
-        ({"screen": True}, "before screen can tell"),
-        ({"early_exit": True}, "before early_exit can tell"),
-    ],
-)
-def test_what_lookahead_cannot_do_is_refused(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(SettingsError, match=message):
-        run(Noter(), document("..."), SETTINGS.changed(lookahead=2, **values))
+@pytest.mark.parametrize("values", [{"workflow": "overwrite"}, {"screen": True}, {"early_exit": True}])
+def test_where_a_reply_decides_what_is_read_next_chunks_are_read_in_turn(values: dict[str, Any]) -> None:
+    engine = Noter()
+    result, _ = run(engine, document("...x...."), SETTINGS.changed(lookahead=4, **values), problem="fact3?")
+    assert (engine.busiest, result.unused) == (1, 0)
 
 
 @given(pattern=st.text("x..", min_size=1, max_size=20), seed=st.integers(0, 9))

@@ -157,9 +157,15 @@ def test_attempts_keep_journals_where_they_are_wanted(tmp_path: Path) -> None:
     assert len(lines) > 4 and '"Ada"' in lines[-1]
 
 
-def test_what_is_asked_ahead_is_not_for_training() -> None:
-    with pytest.raises(SettingsError, match="lookahead is 2"):
-        Rollout(engine=Sampler(), settings=SETTINGS.changed(lookahead=2), reward=lambda *_: 0.0)
+def test_no_chunk_is_asked_about_in_vain() -> None:
+    sampler = Sampler("UNCHANGED")
+    sampler.model = replace(sampler.model, calls=4)
+    settings = SETTINGS.changed(lookahead=4, workflow="gated")
+    rollout = Rollout(engine=sampler, settings=settings, reward=lambda *_: 0.0)
+    (group,) = asyncio.run(rollout.groups(EXAMPLES[:1], ["0"]))
+    assert group
+    (trajectory,) = group.trajectories
+    assert len(sampler.calls) == len(trajectory.conversations) > 3
 
 
 def test_a_reward_is_any_function_by_name(tmp_path: Path) -> None:

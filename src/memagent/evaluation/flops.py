@@ -137,7 +137,7 @@ async def flops_by_length(
     Memories and replies fill their budgets; no prefix cache helps. The workflow itself runs, on an engine
     that only counts, taking words for tokens. Raises `SettingsError`.
     """
-    settings = settings.changed(workflow=workflow)
+    settings = settings.changed(workflow=workflow, screen=False)
     problem = " ".join(["why"] * _PROBLEM_TOKENS)
     model = Model("words", count_words, "words", calls=_CALLS)
     found: dict[int, int] = {}

@@ -10,6 +10,7 @@ from string import ascii_lowercase
 from memagent.documents.opening import Document
 from memagent.reading.progress import Meter, Progress
 from memagent.reading.read import Read
+from memagent.reading.turns import most_at_once
 from memagent.reading.workflows import chosen_workflow
 from memagent.settings import ReadSettings
 from memagent.types import Completion, Conversation, Message, Model, Sampling, Usage
@@ -66,9 +67,10 @@ async def forecast(
         engine.unfilled_tokens = (await asyncio.to_thread(lambda: read.budgets)).memory_tokens
     check = workflow.prompts.check.partition("{")[0]
     usual, in_vain = Meter(settings), Meter(settings)
+    ahead = workflow.looks_ahead and most_at_once(settings, model) > 1
     before: Conversation | None = None
     async for conversation in read:
-        if settings.lookahead > 1 and conversation.span:
+        if ahead and conversation.span:
             in_vain.conversation(conversation, 0, 0.0)
         told_again = before and conversation.span and _place(conversation) == _place(before)
         merge = conversation.kind == "update" and conversation.span is None

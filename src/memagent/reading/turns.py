@@ -19,7 +19,8 @@ from dataclasses import replace
 
 from memagent.errors import EngineError
 from memagent.reading.conversations import Reading
-from memagent.types import Chunk, Conversation
+from memagent.settings import ReadSettings
+from memagent.types import Chunk, Conversation, Model
 
 ReadChunk = Callable[[Chunk, str], AsyncIterator[Conversation]]
 """Holds the conversations over a chunk, starting from a memory; the last one has the memory that follows."""
@@ -30,11 +31,10 @@ async def in_turn(
 ) -> AsyncGenerator[list[Conversation], None]:
     """Yield the conversations over each chunk in its turn; none of a blank one.
 
-    The settings' `lookahead`, and the calls that the engine takes side by side, bound how many chunks are
-    asked about at once. Conversations in vain come before those of the next turn, marked as `unused`. Raises
-    what `read_chunk` raises, in the chunk's turn.
+    Conversations in vain come before those of the next turn, marked as `unused`. Raises what `read_chunk`
+    raises, in the chunk's turn.
     """
-    most = min(reading.settings.lookahead, reading.model.calls)
+    most = most_at_once(reading.settings, reading.model)
     asked: deque[tuple[Chunk, asyncio.Task[list[Conversation]]]] = deque()
     in_vain: list[asyncio.Task[list[Conversation]]] = []
     again: deque[Chunk] = deque()
@@ -62,6 +62,13 @@ async def in_turn(
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+
+
+def most_at_once(settings: ReadSettings, model: Model) -> int:
+    """How many chunks may be asked about at once: one, if each decides which chunk is read next."""
+    if settings.screen or settings.early_exit:
+        return 1
+    return min(settings.lookahead, model.calls)
 
 
 async def _next(again: deque[Chunk], chunks: AsyncIterator[Chunk]) -> Chunk | None:

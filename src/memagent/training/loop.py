@@ -54,7 +54,9 @@ async def train(
     path = checkpoint.newest(folder) if resume else None
     state = checkpoint.load(path) if path else None
     # What a newer version has added is at its default.
-    if state and (changed := _changed(settings.recorded(), restored(state["settings"], str(path)).recorded())):
+    if state and (
+        changed := _changed(settings.recorded(), restored(state["settings"], str(path)).recorded())
+    ):
         raise SettingsError(
             f"{folder} was run with a different {changed}: change it back, or use another folder"
         )

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from memagent.documents.opening import text_document
-from memagent.errors import DocumentError, EmptyAnswerError, ProblemTooLongError, SettingsError
+from memagent.errors import DocumentError, EmptyAnswerError, ProblemTooLongError
 from memagent.reading.read import Read
 from memagent.settings import ReadSettings
 from memagent.training.rewards import Reward, overlong_penalty
@@ -40,8 +40,6 @@ class Rollout:
 
     An attempt runs within `caller()`, which tells an engine that decodes in batches how many calls to expect.
     `traces` is a folder for the journals of attempts that have a seed.
-
-    Raises `SettingsError` for settings that no attempt can be made with.
     """
 
     engine: Engine
@@ -51,12 +49,6 @@ class Rollout:
     overlong_tokens: int = 0
     caller: Callable[[], AbstractContextManager[None]] = nullcontext
     traces: Path | None = None
-
-    def __post_init__(self) -> None:
-        if self.settings.lookahead > 1:  # a trajectory holds the conversations that lead to its answer
-            raise SettingsError(
-                f"lookahead is {self.settings.lookahead}: leave it out, it is not for training"
-            )
 
     async def groups(self, examples: Sequence[Example], seeds: Sequence[str]) -> list[Group | None]:
         """Make all attempts at all examples concurrently; None for an example that cannot be read.
@@ -95,7 +87,8 @@ class Rollout:
         recorder = _Recorder(self.engine, seed)
         document = text_document(example.document)
         trace = self._trace(seed)
-        reading = Read(example.problem, document, recorder, self.settings, trace=trace, asks=False)
+        in_turn = self.settings.changed(lookahead=1)  # every conversation leads to the answer
+        reading = Read(example.problem, document, recorder, in_turn, trace=trace, asks=False)
         conversations: list[Conversation] = []
         error = None
         try:

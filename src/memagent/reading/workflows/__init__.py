@@ -96,15 +96,19 @@ def chosen_workflow(settings: ReadSettings, trained: Trained) -> tuple[str, Work
     """The name of a read's workflow, and the workflow with the prompts that it will use.
 
     The settings decide; what they leave open follows the workflow and templates that an adapter was trained
-    with. Raises `SettingsError` for an unknown workflow, one that cannot `screen` or look ahead although it
-    has to, and templates that cannot be used or are for another workflow.
+    with. Raises `SettingsError` for an unknown workflow, one that cannot `screen` although it has to, and
+    templates that cannot be used or are for another workflow.
     """
     name = settings.workflow or trained.workflow or DEFAULT
     if name not in WORKFLOWS:
         near = did_you_mean(name, WORKFLOWS)
         raise SettingsError(f"there is no workflow {name!r}{near or ': use one of ' + ', '.join(WORKFLOWS)}")
     workflow = WORKFLOWS[name]
-    _check(settings, name, workflow)
+    if settings.screen and not workflow.screens:
+        known = ", ".join(name for name, it in WORKFLOWS.items() if it.screens)
+        raise SettingsError(
+            f"screen is for workflows that read chunk by chunk ({known}), not for {name}: leave out one"
+        )
     prompts = workflow.prompts
     if settings.templates and workflow.templates:
         prompts = load_prompts(Path(settings.templates))
@@ -116,25 +120,3 @@ def chosen_workflow(settings: ReadSettings, trained: Trained) -> tuple[str, Work
     elif trained.templates and name == trained.workflow:
         prompts = prompts_from(trained.templates, "the adapter's templates")
     return name, replace(workflow, prompts=prompts)
-
-
-def _check(settings: ReadSettings, name: str, workflow: Workflow) -> None:
-    """Raise `SettingsError` if the workflow cannot read as the settings ask."""
-    if settings.screen and not workflow.screens:
-        known = ", ".join(name for name, it in WORKFLOWS.items() if it.screens)
-        raise SettingsError(
-            f"screen is for workflows that read chunk by chunk ({known}), not for {name}: leave out one"
-        )
-    if settings.lookahead == 1:
-        return
-    if not workflow.looks_ahead:
-        known = ", ".join(name for name, it in WORKFLOWS.items() if it.looks_ahead)
-        raise SettingsError(
-            f"lookahead is for workflows that may leave the memory as it is ({known}), not for {name}: "
-            "leave out one"
-        )
-    for other in ("screen", "early_exit"):
-        if getattr(settings, other):
-            raise SettingsError(
-                f"lookahead asks about chunks before {other} can tell whether they are read: leave out one"
-            )
