@@ -124,6 +124,12 @@ def test_templates_from_a_file(tmp_path: Path) -> None:
 GOOD = f"update = '{UPDATE}'\nanswer = '{ANSWER}'\n"
 
 
+def test_templates_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.toml"
+    path.write_text("update = '{problem} {chunk} {memory}'\nanswer = '{problem} {memory}'\n", "utf-8-sig")
+    assert load_prompts(path).answer == "{problem} {memory}"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

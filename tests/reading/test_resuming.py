@@ -87,7 +87,7 @@ async def finished(trace: Path, engine: Noter, workflow: str) -> tuple[str, list
     """The answer of a read that is begun or continued to its end, and what its conversations came to."""
     settings = SETTINGS.changed(workflow=workflow, lookahead=CALLS if workflow == "gated" else 1)
     read = Read("What is told?", text_document(DOCUMENT), engine, settings, trace=trace, resume=True)
-    made = [(it.chunk_index, it.memory) async for it in read]
+    made = [(it.chunk_index, it.memory) async for it in read if not it.unused]
     return read.answer, made
 
 

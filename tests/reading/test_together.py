@@ -30,6 +30,39 @@ SETTINGS = ReadSettings(chunk_tokens=90, memory_tokens=40, answer_tokens=40)
 QUESTIONS = ("What is first?", "What is second?", "What is third?", "What is fourth?")
 
 
+class Waves:
+    """Ends a call once no other can begin; keeps how many were in flight then."""
+
+    def __init__(self) -> None:
+        self.model = Model("waves", count_words, "words", calls=8)
+        self.waves: list[int] = []
+        self._in_flight = 0
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        self._in_flight += 1
+        await asyncio.sleep(0.02)
+        if self._in_flight:
+            self.waves.append(self._in_flight)
+            self._in_flight = 0
+        return Completion("done")
+
+    async def aclose(self) -> None: ...
+
+
+def test_calls_that_a_read_makes_side_by_side_take_their_turn_together() -> None:
+    engine = Waves()
+
+    async def both() -> None:
+        seats = Together(engine, 2).seats
+        texts = [f"{chunk} " * 20 for chunk in ("one", "two", "six", "ten")]
+        calls = [seat.complete((Message("user", text + str(place)),), Sampling(8))
+                 for place, seat in enumerate(seats) for text in texts]  # fmt: skip
+        await asyncio.gather(*calls)
+
+    asyncio.run(both())
+    assert engine.waves == [4, 4], "the first of those that begin alike, then the others"
+
+
 class Caching:
     """A server with a prefix cache of one prompt; counts the characters that it computes."""
 

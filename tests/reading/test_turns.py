@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+from collections.abc import AsyncIterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,10 @@ from hypothesis import strategies as st
 
 from facts import run
 from memagent import (
+    Chunk,
     Completion,
     Conversation,
+    DocumentError,
     EngineError,
     Message,
     Read,
@@ -25,9 +29,16 @@ from memagent import (
     Sampling,
     text_document,
 )
+from memagent.documents.chunking import split
 from memagent.engines.scripted import count_words
+from memagent.reading.budgets import Budgets
+from memagent.reading.conversations import Reading
 from memagent.reading.forecast import forecast
 from memagent.reading.journal import read_journal
+from memagent.reading.passes import Passes
+from memagent.reading.replies import read_gated
+from memagent.reading.turns import in_turn
+from memagent.reading.workflows import WORKFLOWS
 from memagent.types import Model, Usage
 
 CALLS = 8
@@ -161,6 +172,46 @@ def test_a_read_can_be_continued_with_another_lookahead(tmp_path: Path, changed:
     result, _ = run(engine, text, SETTINGS.changed(lookahead=changed), trace, resume=True)
     assert result.answer == run(Noter(), text, SETTINGS)[0].answer
     assert not any("fact2y0" in prompt for prompt in engine.prompts)
+
+
+def test_a_call_in_vain_holds_up_nobody() -> None:
+    """The fourth chunk hangs as long as the memory lacks the fact of the third."""
+    freed = asyncio.Event()
+
+    class Hangs(Noter):
+        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+            prompt = messages[-1].content
+            if "w3y0" in prompt and "fact2" not in section(prompt, "memory"):
+                await freed.wait()
+            if "w6y0" in prompt:
+                freed.set()
+            return await super().complete(messages, sampling)
+
+    result, made = run(Hangs(), document("..x....."), SETTINGS.changed(lookahead=8))
+    assert result.answer == "fact2" and result.unused == sum(it.unused for it in made) == 2
+
+
+def test_a_chunk_that_cannot_be_read_fails_the_read_in_its_turn() -> None:
+    """What was asked about before it is paid for, told and kept."""
+    engine, made = Noter(), list[Conversation]()
+
+    async def chunks() -> AsyncIterator[Chunk]:
+        for chunk in split(text_document(document("....")).blocks(), 12, count_words):
+            yield chunk
+        raise DocumentError("b.txt is damaged")
+
+    async def read() -> None:
+        budgets = Budgets(chunk_tokens=12, memory_tokens=60)
+        prompts = WORKFLOWS["gated"].prompts.for_document("0" * 64)
+        passes = Passes(text_document("a").blocks(), 12, count_words)
+        reading = Reading("What?", engine, prompts, budgets, passes, SETTINGS.changed(lookahead=8))
+        ask = partial(reading.update, read_reply=read_gated)
+        async for updates in in_turn(reading, chunks(), "", ask):
+            made.extend(updates)
+
+    with pytest.raises(DocumentError, match="damaged"):
+        asyncio.run(read())
+    assert len(made) == len(engine.prompts) >= 4
 
 
 def test_a_read_that_is_left_leaves_no_call_behind() -> None:

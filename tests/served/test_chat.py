@@ -256,6 +256,12 @@ def test_problem_document_and_settings_can_be_said(serving: Any, facts: Any) -> 
     assert len(prompts) > 4
 
 
+def test_top_p_may_be_0_however_long_the_chat_is(serving: Any) -> None:
+    with serving().client() as client:
+        reply = client.post(URL, json=chat(facts_document(100), top_p=0))
+    assert reply.status_code == 200, reply.text
+
+
 def test_annotations_tell_where_the_answer_stands(serving: Any) -> None:
     def reply(messages: tuple[Message, ...]) -> str:
         return "The captain is called Ahab. He has nine legs."

@@ -304,6 +304,28 @@ def test_an_ask_that_is_cut_off_ends_its_read_and_is_continued(
     finish(run())
 
 
+def test_an_ask_that_is_cut_off_leaves_the_read_to_another_that_waits_for_it(
+    home: Path, facts: Callable[..., ScriptedEngine]
+) -> None:
+    question = {"question": "Which facts?", "paths": ["facts.txt"]}
+
+    async def run() -> None:
+        engine = Held(facts(), free=3)
+        async with client_of(home, engine) as client:
+            first, second = (asyncio.ensure_future(client.call_tool("ask", question)) for _ in range(2))
+            await engine.held.wait()
+            await asyncio.sleep(0.2)  # both wait by now
+            first.cancel()
+            await asyncio.gather(first, return_exceptions=True)
+            await asyncio.sleep(0.2)
+            engine.free = 10**6
+            engine.go.set()
+            told = await second
+            assert not told.is_error
+
+    finish(run())
+
+
 @pytest.mark.parametrize(
     ("path", "said"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import sqlite3
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from test_opening import office
 from memagent.engines import ScriptedEngine
 from memagent.errors import SettingsError
 from memagent.reading.journal import read_journal
+from memagent.server import jobs
 from memagent.server.limits import Keys, Limits
 from memagent.server.reads import _whole_lines
 from memagent.server.store import Store
@@ -64,6 +66,33 @@ def test_a_read_tells_its_conversations_and_its_result(serving: Any) -> None:
     assert seen[-1] == ("end", {"state": "done"}, None)
     assert "FACT-11" in result["answer"] and "trace" not in result
     assert whole["state"] == "done" and whole["result"] == result
+
+
+def test_reads_outlast_a_disk_that_is_full(serving: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(jobs, "_PAUSE_SECONDS", 0.01)
+    refused = []
+
+    def refusing(change: Any) -> Any:
+        def refuses_once(self: Store, *values: Any) -> Any:
+            if change.__name__ not in refused:
+                refused.append(change.__name__)
+                raise sqlite3.OperationalError("database or disk is full")
+            return change(self, *values)
+
+        return refuses_once
+
+    for name in ("claim", "end"):
+        monkeypatch.setattr(Store, name, refusing(getattr(Store, name)))
+    with serving().client() as client:
+        assert events(client, start(client))[-1] == ("end", {"state": "done"}, None)
+    assert refused == ["claim", "end"]
+
+
+def test_half_a_surrogate_pair_is_a_bad_request(serving: Any) -> None:
+    with serving().client() as client:
+        for body in (b'{"problem": "What?", "files": ["\\ud800"]}', b'{"problem": "What?", "\\ud800": 1}'):
+            reply = client.post("/v1/reads", content=body, headers={"Content-Type": "application/json"})
+            assert reply.status_code == 400, reply.text
 
 
 def test_a_read_that_screens_says_what_it_passed_over(serving: Any, facts: Any) -> None:

@@ -219,7 +219,7 @@ def load_prompts(path: str | Path) -> Prompts:
 @lru_cache(maxsize=8)
 def _load(path: str | Path, _changed_ns: int, _size: int) -> Prompts:
     try:
-        table = tomllib.loads(Path(path).read_text("utf-8"))
+        table = tomllib.loads(Path(path).read_text("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:  # TOML errors are ValueErrors
         raise SettingsError(f"the template file {path} cannot be read: {reason(error)}") from error
     return prompts_from(table, str(path))

@@ -19,7 +19,7 @@ from memagent.documents.chunking import split
 from memagent.documents.opening import Document
 from memagent.documents.tokens import estimate_tokens
 from memagent.engines.limit import CallLimit
-from memagent.errors import EmptyAnswerError, JournalError, SettingsError
+from memagent.errors import DocumentError, EmptyAnswerError, JournalError, SettingsError
 from memagent.prompts import Prompts
 from memagent.reading.budgets import Budgets
 from memagent.reading.chain import Chain
@@ -217,9 +217,12 @@ class Read:
         async with aclosing(chunks), aclosing(run) as conversations:
             async for last in conversations:
                 yield last
-        self.stopped_early = await reading.passes.left_out()
         if self._answers:
             self.answer = _answer_of(last, reading.prompts)
+        try:
+            self.stopped_early = await reading.passes.left_out()
+        except DocumentError:  # what was not read need not be readable
+            self.stopped_early = True
 
     @property
     def result(self) -> Result:

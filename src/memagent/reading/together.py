@@ -24,7 +24,6 @@ _ALIKE = 0.25  # of the shorter prompt
 class _Call:
     """A call waiting for its turn."""
 
-    seat: Seat
     messages: tuple[Message, ...]
     sampling: Sampling
     done: asyncio.Future[Completion]
@@ -51,9 +50,10 @@ class Seat:
         """Complete with the underlying engine, in this read's turn; at once if there is only one read."""
         if len(self.together.seats) == 1:
             return await self.together.engine.complete(messages, sampling)
-        call = _Call(self, messages, sampling, asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        call = _Call(messages, sampling, loop.create_future())
         self.waiting.append(call)
-        self.together.begin()
+        loop.call_soon(self.together.begin)  # once the calls beside it wait as well
         try:
             return await call.done
         finally:
@@ -65,7 +65,9 @@ class Seat:
 
     def leave(self) -> None:
         """The read has ended: the others no longer wait for it."""
-        self.together.leave(self)
+        if self in self.together.present:
+            self.together.present.remove(self)
+        self.together.begin()
 
     @property
     def place(self) -> tuple[int, int]:
@@ -80,22 +82,16 @@ class Together:
     def __init__(self, engine: Engine, seats: int) -> None:
         self.engine = engine
         self.seats = [Seat(self) for _ in range(seats)]
-        self._present = list(self.seats)
+        self.present = list(self.seats)
         self._running: set[asyncio.Task[None]] = set()
-
-    def leave(self, seat: Seat) -> None:
-        """See `Seat.leave`."""
-        if seat in self._present:
-            self._present.remove(seat)
-        self.begin()
 
     def begin(self) -> None:
         """Give the turn to the reads furthest behind, if all are waiting and no call is running."""
-        if self._running or not self._present or not all(seat.waiting for seat in self._present):
+        if self._running or not self.present or not all(seat.waiting for seat in self.present):
             return
-        behind = min(seat.place for seat in self._present)
-        calls = [call for seat in self._present if seat.place == behind for call in seat.waiting]
-        for seat in self._present:
+        behind = min(seat.place for seat in self.present)
+        calls = [call for seat in self.present if seat.place == behind for call in seat.waiting]
+        for seat in self.present:
             if seat.place == behind:
                 seat.waiting = []
         for alike in _groups(calls):

@@ -17,11 +17,12 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import replace
 
-from memagent.errors import EngineError
+from memagent.errors import EngineError, MemAgentError
 from memagent.reading.conversations import Reading
 from memagent.settings import ReadSettings
 from memagent.types import Chunk, Conversation, Model
 
+_Task = asyncio.Task[list[Conversation]]
 ReadChunk = Callable[[Chunk, str], AsyncIterator[Conversation]]
 """Holds the conversations over a chunk, starting from a memory; the last one has the memory that follows."""
 
@@ -31,32 +32,40 @@ async def in_turn(
 ) -> AsyncGenerator[list[Conversation], None]:
     """Yield the conversations over each chunk in its turn; none of a blank one.
 
-    Conversations in vain come before those of the next turn, marked as `unused`. Raises what `read_chunk`
-    raises, in the chunk's turn.
+    Conversations in vain are marked as `unused`, and come before those of the turn in which they have ended.
+    Raises what `chunks` and `read_chunk` raise, in the chunk's turn.
     """
     most = most_at_once(reading.settings, reading.model)
-    asked: deque[tuple[Chunk, asyncio.Task[list[Conversation]]]] = deque()
-    in_vain: list[asyncio.Task[list[Conversation]]] = []
+    asked: deque[tuple[Chunk, _Task]] = deque()
     again: deque[Chunk] = deque()
-    width = 1
+    in_vain: list[_Task] = []
+    width, failure = 1, None
     try:
         while True:
-            while len(asked) < width and (chunk := await _next(again, chunks)):
-                asked.append((chunk, asyncio.create_task(_all(read_chunk(chunk, memory)))))
+            try:
+                while len(asked) < width and (chunk := await _next(again, chunks)):
+                    asked.append((chunk, asyncio.create_task(_all(read_chunk(chunk, memory)))))
+            except MemAgentError as error:  # its turn comes after those that were asked about before
+                failure = error
             if not asked:
-                return
+                break
             updates = await asked.popleft()[1]
-            unused = [replace(it, memory=memory, unused=True) for it in await _ended(in_vain)]
-            in_vain = []
+            late = [task for task in in_vain if not task.done()][-most:]
+            unused = await _unused([task for task in in_vain if task not in late], memory)
+            in_vain = late
             if unused or updates:
                 yield unused + updates
             if not updates or updates[-1].memory == memory:
                 width = min(width + 1, most)
                 continue
             memory, width = updates[-1].memory, 1
-            in_vain = [task for _, task in asked]
+            in_vain += [task for _, task in asked]
             again.extendleft(chunk for chunk, _ in reversed(asked))
             asked.clear()
+        if unused := await _unused(in_vain, memory):
+            yield unused
+        if failure:
+            raise failure
     finally:
         running = [*in_vain, *(task for _, task in asked)]
         for task in running:
@@ -79,12 +88,12 @@ async def _all(conversations: AsyncIterator[Conversation]) -> list[Conversation]
     return [conversation async for conversation in conversations]
 
 
-async def _ended(tasks: list[asyncio.Task[list[Conversation]]]) -> list[Conversation]:
-    """The conversations of tasks that are asked in vain; a call that failed is made again in its turn."""
+async def _unused(tasks: list[_Task], memory: str) -> list[Conversation]:
+    """The conversations of calls in vain; one that failed is made again in its turn."""
     made: list[Conversation] = []
     for task in tasks:
         try:
-            made += await task
+            made += [replace(it, memory=memory, unused=True) for it in await task]
         except EngineError:
             continue
     return made

@@ -75,7 +75,7 @@ class ReadRequest(ReadOptions):
 
     problem: Text = Field(min_length=1, description="a question, or a standing instruction")
     document: Text | None = Field(default=None, description="a text to read")
-    files: list[str] = Field(
+    files: list[Text] = Field(
         default=[], max_length=10_000, description="ids of files to read after the document"
     )
     memory: Text = Field(default="", description="the memory to start from")
@@ -88,7 +88,7 @@ class _Open(BaseModel):
 class FilePart(_Open):
     """A file of a message: one uploaded to /v1/files, or its bytes as a data URL or base64."""
 
-    file_id: str | None = None
+    file_id: Text | None = None
     file_data: str | None = None
     filename: str | None = None
 

@@ -98,8 +98,8 @@ class Chats:
             yield reply.chunk({}, reading.finish_reason)
             if wants_usage:
                 yield reply.usage(reading.usage, reading.thoughts)
-            yield DONE
             await reading.finish()
+            yield DONE
 
     async def _whole(
         self, owner: str, chat: ChatRequest, reply: Reply, overflow: ContextOverflowError | None = None

@@ -92,7 +92,9 @@ def _of_http(error: Exception) -> ApiError:
         found = error.errors()
         place = [str(it) for it in found[0]["loc"] if it not in ("body", "query", "path", "header")]
         said = "; ".join(f"{_place(it)}: {_message(it)}" for it in found[:5])
-        return ApiError(400, said, "invalid_request", ".".join(place) or None)
+        # A name may have half a surrogate pair, which no reply can.
+        said, where = (it.encode("utf-8", "replace").decode() for it in (said, ".".join(place)))
+        return ApiError(400, said, "invalid_request", where or None)
     if isinstance(error, HTTPException):
         detail = error.detail if isinstance(error.detail, str) else HTTPStatus(error.status_code).phrase
         return ApiError(error.status_code, detail, headers=error.headers)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -28,7 +30,10 @@ from memagent.types import Conversation, Engine
 
 _log = logging.getLogger("memagent.server")
 
+Stored = TypeVar("Stored")
+
 _MOST_WAITING_EVENTS = 1000
+_PAUSE_SECONDS = 1.0
 _OF_JOURNAL = {"type", "crc32", "prompt_sha256"}
 
 
@@ -163,7 +168,7 @@ class Jobs:
     async def _work(self) -> None:
         while True:
             self._queued.clear()
-            job = await asyncio.to_thread(self.store.claim)
+            job = await _stored(self.store.claim)
             if job is None:
                 await self._queued.wait()
                 continue
@@ -177,7 +182,8 @@ class Jobs:
                 running.task.cancel()
                 await asyncio.gather(running.task, return_exceptions=True)
                 self.metrics.running.dec()
-                del self._running[job.id]
+                if self._running.get(job.id) is running:  # else it was resumed, and runs again
+                    del self._running[job.id]
 
     async def _run(self, job: Job) -> None:
         """Run a read to its end, good or bad: the boundary at which failures become states."""
@@ -193,7 +199,7 @@ class Jobs:
         running = self._running.get(job.id)
         if running and running.read:
             outcome = {**outcome, "progress": told_progress(running.read.progress)}
-        if await asyncio.to_thread(self.store.end, job.id, state, outcome):
+        if await _stored(partial(self.store.end, job.id, state, outcome)):
             self._ended(job.id, state)
 
     async def _outcome(self, job: Job) -> dict[str, Any]:
@@ -232,6 +238,16 @@ class Jobs:
         result = asdict(read.result)
         del result["trace"]  # a path on this machine
         return {"result": result}
+
+
+async def _stored(change: Callable[[], Stored]) -> Stored:
+    """Change the store in a thread. While its disk refuses, say so and try again: no read may be lost."""
+    while True:
+        try:
+            return await asyncio.to_thread(change)
+        except sqlite3.Error as error:
+            _log.error("the reads cannot be stored (%s): trying again", error)
+            await asyncio.sleep(_PAUSE_SECONDS)
 
 
 def told_progress(progress: Progress) -> dict[str, Any]:

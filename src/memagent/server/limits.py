@@ -74,7 +74,7 @@ def _origin_of(parts: SplitResult) -> str:
 def read_keys(path: Path) -> Keys:
     """The keys in a file, one per line; lines that begin with # are ignored. Raises `SettingsError`."""
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = path.read_text("utf-8-sig").splitlines()
     except (OSError, UnicodeError) as error:
         raise SettingsError(f"`keys` {path} cannot be read: {reason(error)}") from error
     keys = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]

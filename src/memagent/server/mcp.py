@@ -11,9 +11,10 @@ import hashlib
 import json
 import os
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -79,6 +80,8 @@ class Desk:
     notebooks: Notebooks
     beat_seconds: float = 5.0
     """How often a waiting client is told that the work continues."""
+    waiting: Counter[str] = field(default_factory=Counter)
+    """How many clients want each read, by its id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +152,15 @@ def _add_reads(server: MCPServer[Any], desk: Desk) -> None:
         with _clear_errors():
             job = await asyncio.to_thread(_begun, desk, question, paths, screen)
             desk.jobs.wake()
+            desk.waiting[job.id] += 1
             try:
                 await _watch(desk, job, ctx)
             except asyncio.CancelledError:
-                await asyncio.shield(
-                    asyncio.ensure_future(desk.jobs.cancel(job))
-                )  # do not pay for what nobody sees
+                if desk.waiting[job.id] == 1:  # do not pay for what nobody sees
+                    await asyncio.shield(asyncio.ensure_future(desk.jobs.cancel(job)))
                 raise
+            finally:
+                desk.waiting[job.id] -= 1
             return told_answer(await asyncio.to_thread(_found, desk, job.id))
 
     @server.tool()
@@ -167,6 +172,7 @@ def _add_reads(server: MCPServer[Any], desk: Desk) -> None:
         with _clear_errors():
             job = await asyncio.to_thread(_begun, desk, question, paths, screen)
             desk.jobs.wake()
+            desk.waiting[job.id] += 1  # whoever started it may ask for it at any time
             return _told(desk, job)
 
     @server.tool()

@@ -22,6 +22,7 @@ from memagent.types import Model
 
 _PIECE_CHARACTERS = 32 * 1024  # counting holds the GIL: a long text must not hold it for long
 _CHARACTERS_PER_TOKEN = 16
+_LEAST_TOP_P = 1e-9
 _TURN_TOKENS = 8  # for what a chat template puts around a message
 
 
@@ -117,7 +118,8 @@ def _check_readable(chat: ChatRequest) -> None:
 
 def _settings(chat: ChatRequest, model: Model, settings: ReadSettings) -> ReadSettings:
     """The server's settings with what the chat asks for."""
-    asked = {"temperature": chat.temperature, "top_p": chat.top_p, "seed": chat.seed}
+    top_p = _LEAST_TOP_P if chat.top_p == 0 else chat.top_p  # OpenAI allows 0: the likeliest token
+    asked = {"temperature": chat.temperature, "top_p": top_p, "seed": chat.seed}
     values = {name: value for name, value in asked.items() if value is not None}
     if chat.most_tokens:
         window = model.window_tokens or DEFAULT_WINDOW_TOKENS

@@ -117,13 +117,14 @@ async def open_llamacpp(settings: EngineSettings) -> LlamaCppEngine:
     key = secrets.token_hex(16)
     name = await asyncio.to_thread(name_with, path.stem, beside)
     threads = settings.threads or available_cores()
+    trained = trained_with(adapter)
     start = ServerStart(path, window, slots, threads, key, beside, name)
     server = await asyncio.to_thread(_serve, start)
     loopback = Loopback(server.listening_address, key)
     # A server that is stopped before its loop has begun never ends, so wait until it has done something.
     await asyncio.to_thread(loopback.wait_until_it_works)
     file = f"{path.name}, {path.stat().st_size} bytes"
-    model = Model(name, loopback.count, file, window, slots, trained_with(adapter))
+    model = Model(name, loopback.count, file, window, slots, trained)
     # In whole batches, so that replies stay the same bit for bit: see `Loopback.keep_beginning`.
     keeps = settings.model is None and slots == 1 and not _has_gpu(import_xllamacpp())
     connection = Connection(
