@@ -14,8 +14,9 @@ from collections.abc import (
     Sequence,
 )
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -49,7 +50,7 @@ async def side_by_side(
                 except StopAsyncIteration:
                     more = False
                 else:
-                    begun.append(asyncio.ensure_future(_started(work, item)))
+                    begun.append(asyncio.ensure_future(work(item)))
             if not begun:
                 return
             ready = [task for task in begun if task.done()]
@@ -75,7 +76,7 @@ async def interleaved(sources: Sequence[AsyncGenerator[Item, None]]) -> AsyncGen
 
     An error is raised in its turn. An error, or closing this generator, cancels whatever is still running.
     """
-    running = {place: asyncio.ensure_future(_next(source)) for place, source in enumerate(sources)}
+    running = {place: asyncio.ensure_future(anext(source)) for place, source in enumerate(sources)}
     try:
         while running:
             for place in list(running):
@@ -84,7 +85,7 @@ async def interleaved(sources: Sequence[AsyncGenerator[Item, None]]) -> AsyncGen
                 except StopAsyncIteration:
                     del running[place]
                 else:
-                    running[place] = asyncio.ensure_future(_next(sources[place]))
+                    running[place] = asyncio.ensure_future(anext(sources[place]))
                     yield item
     finally:
         for task in running.values():
@@ -94,12 +95,11 @@ async def interleaved(sources: Sequence[AsyncGenerator[Item, None]]) -> AsyncGen
             await source.aclose()
 
 
-async def _next(source: AsyncGenerator[Item, None]) -> Item:
-    return await anext(source)
-
-
-async def _started(work: Callable[[Item], Awaitable[Result]], item: Item) -> Result:
-    return await work(item)
+async def drain(items: AsyncGenerator[Any, None]) -> None:
+    """Take all items, for what the generator does to yield them; close it after an error."""
+    async with aclosing(items):
+        async for _ in items:
+            pass
 
 
 async def _each(items: Iterable[Item] | AsyncIterable[Item]) -> AsyncGenerator[Item, None]:

@@ -95,7 +95,7 @@ def _train(
     with _extra():
         from memagent.training.loop import train
 
-    # A policy in training writes thousands of empty replies, which the metrics count.
+    # Budgets that shrink to fit the window would be told of for each attempt.
     logging.getLogger("memagent.reading").setLevel(logging.ERROR)
     folder = out or Path("runs") / config.stem
     first = os.environ.get("RANK", "0") == "0"  # only one of several processes reports

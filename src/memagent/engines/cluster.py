@@ -8,21 +8,18 @@ from __future__ import annotations
 import asyncio
 import importlib
 import socket
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from math import ceil
-from typing import Any, TypeVar
+from typing import Any
 
-from memagent.concurrency import side_by_side
 from memagent.engines import choose, open_engine
 from memagent.errors import EngineError, MemAgentError, SettingsError, extra_hint
 from memagent.settings import EngineSettings
 from memagent.types import Engine
 
 _CONNECT_SECONDS = 5.0
-
-Item = TypeVar("Item")
 
 Do = Callable[[Engine, Any], Awaitable[Any]]
 """Does one item of work on a node."""
@@ -75,19 +72,6 @@ class Dealer:
     def _end(self) -> None:
         for actor in self._nodes.actors:
             self._nodes.ray.kill(actor)
-
-
-async def run_on(
-    dealer: Dealer, items: Iterable[Item] | AsyncIterable[Item], take: Callable[[Any], Awaitable[None]]
-) -> None:
-    """Do all items, and pass each result to `take`."""
-
-    async def deal(item: Item) -> None:
-        await take(await dealer(item))
-
-    async with aclosing(side_by_side(deal, items, dealer.size, ordered=False)) as dealt:
-        async for _ in dealt:
-            pass
 
 
 async def _outcome(ray: Any, call: Any) -> Any:

@@ -10,7 +10,7 @@ import asyncio
 import platform
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import aclosing, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from memagent import __version__
-from memagent.concurrency import side_by_side
+from memagent.concurrency import drain, side_by_side
 from memagent.engines import open_engine
-from memagent.engines.cluster import connect, run_on
+from memagent.engines.cluster import connect
 from memagent.evaluation.attempts import Attempt, attempt_row, attempts_of
 from memagent.evaluation.plan import Cell, Plan, Work
 from memagent.evaluation.rows import EvaluationRow, RowLog, open_rows, storable
@@ -100,10 +100,8 @@ async def _run_here(run: Evaluation, engine: Engine, work: Iterator[Work], take:
     async def attempt(item: Attempt) -> None:
         await take(await attempt_row(run.plan, run.settings.read, engine, item, run.traces_folder))
 
-    attempts = side_by_side(attempt, attempts_of(run.plan, work, engine), engine.model.calls, ordered=False)
-    async with aclosing(attempts):
-        async for _ in attempts:
-            pass
+    attempts = attempts_of(run.plan, work, engine)
+    await drain(side_by_side(attempt, attempts, engine.model.calls, ordered=False))
 
 
 async def _run_on_cluster(
@@ -113,12 +111,13 @@ async def _run_on_cluster(
     here = partial(_rows_of, plan=run.plan, settings=run.settings.read, traces=run.traces_folder)
     nodes = connect(address, run.settings.engine, here)
 
-    async def take_all(rows: list[EvaluationRow]) -> None:
-        for row in rows:
-            await take(row)
-
     async with nodes.deal(calls, len(run.plan.workflows) * run.plan.samples) as dealer:
-        await run_on(dealer, work, take_all)
+
+        async def attempts(item: Work) -> None:
+            for row in await dealer(item):
+                await take(row)
+
+        await drain(side_by_side(attempts, work, dealer.size, ordered=False))
 
 
 async def _rows_of(

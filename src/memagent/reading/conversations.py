@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field, replace
@@ -17,8 +16,6 @@ from memagent.reading.passes import Passes
 from memagent.reading.replies import ReplyReader, Verdict, settle, without_thought
 from memagent.settings import DEFAULT_WINDOW_TOKENS, ReadSettings
 from memagent.types import ESTIMATE, Chunk, Completion, Conversation, Engine, Message, Model, Sampling
-
-_log = logging.getLogger(__name__)
 
 UpdatePrompt = Callable[[str, str], tuple[Message, ...]]
 """Makes the prompt of an update from what is shown of a chunk and the memory to be rewritten."""

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from memagent.concurrency import side_by_side
+from memagent.concurrency import drain, side_by_side
 from memagent.reading.progress import Progress
 from memagent.types import Completion, Engine, Message, Model, Sampling
 
@@ -107,9 +106,7 @@ class Together:
         """Make the first call, then the others, as many at a time as the engine takes."""
         first, *others = calls
         await self._made(first)
-        async with aclosing(side_by_side(self._made, others, self.engine.model.calls)) as made:
-            async for _ in made:
-                pass
+        await drain(side_by_side(self._made, others, self.engine.model.calls))
 
     async def _made(self, call: _Call) -> None:
         if call.done.done():  # its read was cancelled

@@ -41,19 +41,8 @@ _TURNING = {
 """Words that reverse the meaning of what follows them."""
 
 _DENYING = {
-    "not",
-    "no",
-    "never",
-    "nothing",
-    "nobody",
-    "none",
-    "nicht",
-    "nichts",
-    "nie",
-    "pas",
-    "rien",
-    "jamais",
-}
+    "not", "no", "never", "nothing", "nobody", "none", "nicht", "nichts", "nie", "pas", "rien", "jamais",
+}  # fmt: skip
 """Words that reverse the meaning of what comes before them."""
 
 _MULTIPLYING = {

@@ -14,6 +14,7 @@ from uuid import uuid4
 from fastapi import Response
 from fastapi.responses import JSONResponse
 
+from memagent.concurrency import drain
 from memagent.errors import ContextOverflowError
 from memagent.reading.progress import Progress
 from memagent.reading.read import Read
@@ -105,9 +106,7 @@ class Chats:
         self, owner: str, chat: ChatRequest, reply: Reply, overflow: ContextOverflowError | None = None
     ) -> dict[str, object]:
         async with _Reading(self, owner, chat, overflow) as reading:
-            async with aclosing(reading.conversations()) as conversations:
-                async for _ in conversations:
-                    pass
+            await drain(reading.conversations())
             await reading.finish()
             told = (reading.answer, reading.finish_reason, reading.usage, reading.thoughts)
             return reply.whole(*told, reading.beside)

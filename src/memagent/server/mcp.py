@@ -24,6 +24,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field
 
 from memagent import __version__
+from memagent.concurrency import drain
 from memagent.documents.opening import Document
 from memagent.errors import MemAgentError, SettingsError
 from memagent.notebooks import Notebook, Notebooks, note_document
@@ -252,9 +253,8 @@ def _add_notebooks(server: MCPServer[Any], desk: Desk) -> None:
 
 async def _added(desk: Desk, notebook: Notebook, document: Document, ctx: Context) -> ToldAddition:
     addition = notebook.add(document, desk.engine, desk.settings, waiting=lambda: None)
-    async with _beating(lambda: addition.progress, ctx, desk), aclosing(aiter(addition)) as conversations:
-        async for _ in conversations:
-            pass
+    async with _beating(lambda: addition.progress, ctx, desk):
+        await drain(aiter(addition))
     return ToldAddition(
         versions=[told_version(it) for it in addition.versions],
         known=list(addition.known),

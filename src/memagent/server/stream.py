@@ -105,11 +105,6 @@ def event(data: Any, name: str | None = None, id: str | None = None) -> bytes:
     return format_sse_event(data_str=json.dumps(data, ensure_ascii=False), event=name, id=id)
 
 
-def failure(error: ApiError) -> bytes:
-    """The event for an error in a stream that has begun."""
-    return event(error.body)
-
-
 async def streamed(pieces: AsyncGenerator[bytes, None], idle: bytes, seconds: float) -> EventSourceResponse:
     """A reply that streams the pieces, and `idle` whenever none has come for `seconds`.
 
@@ -142,9 +137,9 @@ async def _kept_alive(
     except StopAsyncIteration:
         return
     except ApiError as error:
-        yield failure(error)
+        yield event(error.body)
     except MemAgentError as error:
-        yield failure(api_error(error))
+        yield event(api_error(error).body)
     finally:
         await _end(pieces, following)
 

@@ -86,7 +86,7 @@ def load_function(name: str) -> Callable[..., Any]:
     if not place or not function:
         raise SettingsError(f"{name!r} names no function: write module:function or file.py:function")
     try:
-        module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
+        module = _load_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
     except SettingsError:
         raise
     except Exception as error:
@@ -95,10 +95,6 @@ def load_function(name: str) -> Callable[..., Any]:
     if not callable(found):
         raise SettingsError(f"{place} has no function {function!r}")
     return found  # type: ignore[no-any-return]
-
-
-def _load_module(name: str) -> ModuleType:
-    return importlib.import_module(name)
 
 
 def _load_file(path: Path) -> ModuleType:

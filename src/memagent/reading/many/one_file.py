@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 
+from memagent.concurrency import drain
 from memagent.documents.files import NoTextError
 from memagent.documents.opening import Document
 from memagent.errors import DocumentError, EngineError, JournalError, without_secrets
@@ -41,9 +41,7 @@ async def read_file(engine: Engine, file: OneFile) -> FileRow:
     read = Read(problem, document, engine, file.settings, trace=file.trace, resume=True)
     failure: DocumentError | EngineError | JournalError | None = None
     try:
-        async with aclosing(aiter(read)) as conversations:
-            async for _ in conversations:
-                pass
+        await drain(aiter(read))
     except (DocumentError, EngineError, JournalError) as error:
         failure = error
     done = read.result

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -108,10 +108,6 @@ class Record:
             return
         line = {"type": "row", "key": key, "row": recorded(row), "file": row.file, "seen": asdict(seen)}
         self._places[key] = self._log.append(line)
-
-    def keys(self) -> Iterator[str]:
-        """The keys of all answers."""
-        yield from self._places
 
     def _take(self, line: Mapping[str, Any], place: int) -> None:
         try:
