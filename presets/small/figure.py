@@ -170,22 +170,15 @@ def read_at(plan: Plan, seed: int, name: str, length: int) -> None:
 
 
 def draw(plan: Plan) -> None:
-    """Write the table and the figure of all rows that there are."""
-    scores = gathered(plan)
-    table = {
+    """Write the tables and the figure of all rows that there are."""
+    scores, by_task = gathered(plan), gathered(plan, by_task=True)
+    told = {
         name: {length: {"score": mean, "low": low, "high": high, "examples": count}
                for length, (mean, low, high, count) in of.items()}
-        for name, of in scores.items()
+        for name, of in (scores | by_task).items()
     }  # fmt: skip
-    (plan.out / "figure.json").write_text(json.dumps(table, indent=1) + "\n")
-    lengths = sorted({length for of in scores.values() for length in of})
-    lines = ["| tokens | " + " | ".join(map(_size, lengths)) + " |", "|---" * (len(lengths) + 1) + "|"]
-    for name, of in scores.items():
-        cells = (
-            f"{of[it][0]:.0f} ({of[it][1]:.0f} to {of[it][2]:.0f})" if it in of else "" for it in lengths
-        )
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    (plan.out / "figure.md").write_text("\n".join(lines) + "\n")
+    (plan.out / "figure.json").write_text(json.dumps(told, indent=1) + "\n")
+    (plan.out / "figure.md").write_text(f"{_table(scores)}\n\n{_table(by_task)}" + "\n")
     _plot(plan.out / "figure.png", scores)
 
 
@@ -193,17 +186,26 @@ Scores = dict[str, dict[int, tuple[float, float, float, int]]]
 """For each reader and length the mean score in percent, its 95% interval, and the number of examples."""
 
 
-def gathered(plan: Plan) -> Scores:
-    """The scores of all seeds together."""
+def gathered(plan: Plan, by_task: bool = False) -> Scores:
+    """The scores of all seeds together, of all tasks or each."""
     found: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for place in sorted((plan.out / "rows").glob("*/*/*/rows.jsonl")):
         name, length, _ = place.relative_to(plan.out / "rows").parts[:3]
-        rows = map(json.loads, place.read_text().splitlines())
-        found[name][int(length)] += [row["score"] for row in rows]
+        for row in map(json.loads, place.read_text().splitlines()):
+            found[f"{name}, {row['task']}" if by_task else name][int(length)].append(row["score"])
     return {
         name: {length: _estimated(values) for length, values in sorted(of.items())}
         for name, of in found.items()
     }
+
+
+def _table(scores: Scores) -> str:
+    lengths = sorted({length for of in scores.values() for length in of})
+    lines = ["| tokens | " + " | ".join(map(_size, lengths)) + " |", "|---" * (len(lengths) + 1) + "|"]
+    for name, of in scores.items():
+        cells = (f"{of[it][0]:.0f} [{of[it][1]:.0f}, {of[it][2]:.0f}]" if it in of else "" for it in lengths)
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
 
 
 def _estimated(values: list[float]) -> tuple[float, float, float, int]:
