@@ -125,7 +125,7 @@ def test_every_digit_is_a_token_and_every_name() -> None:
     assert len(set(names)) == 256 and {count(f" {name}") for name in names} == {1}
 
 
-def test_the_heads_of_the_first_layer_start_by_seeing_the_tokens_before() -> None:
+def test_the_first_heads_start_by_seeing_the_tokens_before() -> None:
     torch = pytest.importorskip("torch")
     from memagent.training.optimization.policy import load_policy
 
@@ -134,7 +134,8 @@ def test_the_heads_of_the_first_layer_start_by_seeing_the_tokens_before() -> Non
     model.set_attn_implementation("eager")
     output = model(torch.arange(100, 160)[None], output_attentions=True)
     seen = output.attentions[0][0]  # (heads, tokens, tokens)
-    for head, back in enumerate((1, 2, 3, 4)):
+    for head, back in enumerate((1, 2, 3)):
         assert seen[head].diagonal(-back).min() > 0.95
+    assert seen[3].max(dim=-1).values[10:].max() < 0.9  # the fourth is left to learn
     with pytest.raises(SettingsError, match="set random_weights"):
         load_training(PRESETS / "small.toml", {"policy": {"random_weights": False}})
