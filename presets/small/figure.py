@@ -44,6 +44,7 @@ WARM, RL = "warm start", "reinforcement"
 CREDITS = {RL: "trajectory", "credit to the answer alone": "answer"}
 TRUNCATED, RETRIEVED = "the document's ends, in one prompt", "passages by BM25, in one prompt"
 CHUNK, PASSAGE = 250, 60  # tokens
+ORDER = (*CREDITS, WARM, RETRIEVED, TRUNCATED)  # in tables and the figure
 TASKS = 4  # that take turns in the examples
 LOOKAHEAD = 16  # chunks: full batches, with the replies that one after the other would get
 FROM_READER = ("policy.random_weights=false", "policy.prepare=", "copying.steps=0", "warm_start.steps=0")
@@ -189,7 +190,8 @@ Scores = dict[str, dict[int, tuple[float, float, float, int]]]
 def gathered(plan: Plan, by_task: bool = False) -> Scores:
     """The scores of all seeds together, of all tasks or each."""
     found: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for place in sorted((plan.out / "rows").glob("*/*/*/rows.jsonl")):
+    places = sorted((plan.out / "rows").glob("*/*/*/rows.jsonl"))
+    for place in sorted(places, key=lambda it: ORDER.index(it.parts[-4])):
         name, length, _ = place.relative_to(plan.out / "rows").parts[:3]
         for row in map(json.loads, place.read_text().splitlines()):
             found[f"{name}, {row['task']}" if by_task else name][int(length)].append(row["score"])
@@ -233,15 +235,17 @@ def _plot(path: Path, scores: Scores) -> None:
         return
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
-    for name, of in scores.items():
-        means, lows, highs, _ = zip(*of.values(), strict=True)
-        axes.plot(list(of), means, marker="o", label=name)
-        axes.fill_between(list(of), lows, highs, alpha=0.15)
+    for number, (name, of) in enumerate(scores.items()):
+        apart = 1.03 ** (number - len(scores) / 2)  # so that no interval hides another
+        errors = zip(*((mean - low, high - mean) for mean, low, high, _ in of.values()), strict=True)
+        means = [mean for mean, *_ in of.values()]
+        at = [length * apart for length in of]
+        axes.errorbar(at, means, [*errors], marker="o", capsize=3, lw=1.5, elinewidth=0.8, label=name)
     axes.set_xscale("log", base=2)
     ticks = sorted({length for of in scores.values() for length in of})
     axes.set_xticks(ticks, [_size(length) for length in ticks])
     axes.set(xlabel="tokens of the document", ylabel="score", ylim=(-2, 102))
-    axes.legend()
+    figure.legend(loc="outside upper center", ncols=2)
     figure.savefig(path, dpi=150)
 
 
