@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,3 +85,9 @@ def run(
 
     made = asyncio.run(conversations())
     return replace(reading.result, seconds=0.0), made
+
+
+def section(prompt: str, tag: str) -> str:
+    """What a prompt shows between the tags of this name; "" if it has none."""
+    found = re.search(rf"<({tag}-\w+)>\n(.*?)\n</\1>", prompt, re.DOTALL)
+    return found.group(2) if found else ""

@@ -138,9 +138,7 @@ class ReadSettings(StrictModel):
         "(workflows that read chunk by chunk)",
     )
     lookahead: Positive = Field(
-        default=1,
-        description="how many chunks to ask about at once while the memory stays as it is (gated, heads, "
-        "evidence, reread; without screen and early_exit)",
+        default=1, description="how many chunks to ask about at once while the memory stays as it is"
     )
     max_calls: Positive | None = Field(default=None, description="stop with an error after this many calls")
     heads: Positive = Field(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from facts import run
+from facts import run, section
 from memagent import (
     Completion,
     Conversation,
@@ -30,11 +30,6 @@ from memagent.types import Model
 Reply = Callable[[str], str]
 BOTH = pytest.mark.parametrize("workflow", ["parallel", "tree"])
 SETTINGS = ReadSettings(chunk_tokens=30, memory_tokens=60, answer_tokens=60, shards=3)
-
-
-def section(prompt: str, tag: str) -> str:
-    found = re.search(rf"<({tag}-\w+)>\n(.*?)\n</\1>", prompt, re.DOTALL)
-    return found.group(2) if found else ""
 
 
 def document(*facts: str, chunks: int = 9) -> str:

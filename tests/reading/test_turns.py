@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from facts import run
+from facts import run, section
 from memagent import (
     Chunk,
     Completion,
@@ -50,11 +50,6 @@ def document(pattern: str) -> str:
     """A chunk for each character; at an "x" there is something to note."""
     words = [f"fact{n}" if it == "x" else f"w{n}" for n, it in enumerate(pattern)]
     return "\n\n".join(f"{word} " + " ".join(f"{word}y{n}" for n in range(9)) for word in words)
-
-
-def section(prompt: str, tag: str) -> str:
-    found = re.search(rf"<({tag}-\w+)>\n(.*?)\n</\1>", prompt, re.DOTALL)
-    return found.group(2) if found else ""
 
 
 class Noter:
