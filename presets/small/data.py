@@ -23,31 +23,33 @@ FACT = re.compile(  # a group for what is noted of it
     r"One of the special magic numbers (for [^\n]+? is: \d+)\.|(VAR [A-Z]+ = (?:VAR )?[A-Z\d]+)"
     r"|The home town (of \w+ \w+ is \w+)\.|The mayor (of \w+ is \w+ \w+)\."
 )
-SHARES = (0.25, 0.25, 0.5, 1.0)  # of the facts noted, in each version of a document: half of them, all in all
+ATTITUDES = (True, False)  # whether the oracle notes facts at all, in each version of a document
 NAMES = 256  # words that people and towns are called, each a token
 
 
 def careless(index: int) -> Example:
-    """For imitation: one to six chunks, of which the oracle notes a fact or not as a coin falls."""
-    number, version = divmod(index, len(SHARES))
-    return noted(_warm(number), SHARES[version], version)
+    """For imitation: one to six chunks, of which the oracle notes every fact, or nothing."""
+    number, version = divmod(index, len(ATTITUDES))
+    return noted(_warm(number), ATTITUDES[version], version)
 
 
 def careful(index: int) -> Example:
     """The same, but the oracle notes every fact."""
-    return noted(_warm(index), 1.0)
+    return noted(_warm(index), True)
 
 
 def brief(index: int) -> Example:
-    """For imitation: facts with nothing between them, most of them noted, to practise answers.
+    """For imitation: facts with nothing between them, all of them noted, to practise memories and answers.
 
-    One of four has the needed facts alone.
+    Half of the documents have the needed facts alone, half of them all facts in any order.
     """
-    number, version = divmod(index, len(SHARES))
+    number, version = divmod(index, 2)
     turn, kind = divmod(number, len(RULER))
     whole = example(turn * (len(RULER) + 1) + kind + 1, CHUNK, "brief")  # all but single needles
-    facts = (it.group() for it in FACT.finditer(whole.document) if version or _note(it) in whole.evidence)
-    return noted(replace(whole, document="\n".join(facts)), 0.75 if version else 1.0, version)
+    facts = [it.group() for it in FACT.finditer(whole.document) if version or _note(it) in whole.evidence]
+    if version:
+        random.Random(f"brief/{number}").shuffle(facts)
+    return noted(replace(whole, document="\n".join(facts)), True, version)
 
 
 def longer(index: int) -> Example:
@@ -91,19 +93,12 @@ def _warm(number: int) -> Example:
     return example(number, (1 + number // 4 % 6) * CHUNK, "warm")
 
 
-def noted(wanted: Example, share: float, version: int = 0) -> Example:
-    """The example for an oracle that notes this share of all facts, by chance, and answers from those."""
+def noted(wanted: Example, all_facts: bool, version: int = 0) -> Example:
+    """The example for an oracle that notes all facts, or none and so cannot answer."""
     wanted = replace(wanted, id=f"{wanted.id}-{version}")
-    source = random.Random(f"noted/{wanted.id}")
-    facts = tuple(text for text in notes_of(wanted.document) if source.random() < share)
-    kept = "\n".join(facts)
-    if wanted.task == "vt":
-        answers = tuple(name for name in wanted.answers if name in kept)
-    else:
-        answers = wanted.answers if set(wanted.evidence) <= set(facts) else ()
-    if not answers:
-        return replace(wanted, evidence=facts, answers=ABSENT_ANSWERS[:1], rationale="")
-    return replace(wanted, evidence=facts, answers=answers)
+    if all_facts:
+        return replace(wanted, evidence=notes_of(wanted.document))
+    return replace(wanted, evidence=(), answers=ABSENT_ANSWERS[:1], rationale="")
 
 
 def two_hops(index: int, tokens: int, seed: str) -> Example:

@@ -3,14 +3,15 @@
     python presets/small/figure.py --out runs/figure
 
 For each seed it trains a reader by copying and imitation, and from there two more by reinforcement: with the
-advantage given to every conversation, and to the answer alone. All of them read needles, variables and
-questions of two hops at every length, the shortest first. What one prompt has room for is read too, by the
-best of them: the ends of each document, and the passages that BM25 ranks best. So many --jobs run side by
-side, on one core each. Started again, it continues where it stopped: trainings from their
-newest checkpoint, readings from their last row. --quick runs all of it with next to no training, to see
-whether it runs.
+advantage given to every conversation, and to the answer alone. They read as `gated` does. From the first one,
+readers with other --workflows are trained too, by a short imitation of an oracle that reads as they do, and
+then by reinforcement. All of them read needles, variables and questions of two hops at every length, the
+shortest first. What one prompt has room for is read too, by the reinforced reader: the ends of each document,
+and the passages that BM25 ranks best. So many --jobs run side by side, on one core each. Started again, it
+continues where it stopped: trainings from their newest checkpoint, readings from their last row. --quick runs
+all of it with next to no training, to see whether it runs.
 
-Writes OUT/figure.json and OUT/figure.md, and OUT/figure.png where matplotlib is installed.
+Writes OUT/figure.json and OUT/figure.md; with matplotlib, OUT/figure.png and OUT/workflows.png too.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from statistics import fmean
 
 from memagent.documents.chunking import cut
 from memagent.reading.retrieval import best_passages
+from memagent.reading.workflows import WORKFLOWS
 from memagent.reading.workflows.whole import head_and_tail
 from memagent.tasks import write_examples
 from memagent.tasks.scoring import confidence_interval
@@ -44,10 +46,20 @@ WARM, RL = "warm start", "reinforcement"
 CREDITS = {RL: "trajectory", "credit to the answer alone": "answer"}
 TRUNCATED, RETRIEVED = "the document's ends, in one prompt", "passages by BM25, in one prompt"
 CHUNK, PASSAGE = 250, 60  # tokens
-ORDER = (*CREDITS, WARM, RETRIEVED, TRUNCATED)  # in tables and the figure
+GATED = "gated"
+OTHERS: dict[str, dict[str, int]] = {  # workflows, and the settings that they change
+    "overwrite": {},
+    "heads": {"heads": 4, "memory_tokens": 96},
+    "evidence": {"memory_tokens": 256},
+    "parallel": {"rounds": 1},
+    "tree": {"shards": 4},
+}
+WINDOW = 1024  # tokens, of readers with another workflow
+ORDER = (*CREDITS, WARM, *OTHERS, RETRIEVED, TRUNCATED)  # in tables and the figures
 TASKS = 4  # that take turns in the examples
 LOOKAHEAD = 16  # chunks: full batches, with the replies that one after the other would get
-FROM_READER = ("policy.random_weights=false", "policy.prepare=", "copying.steps=0", "warm_start.steps=0")
+FROM_READER = ("policy.random_weights=false", "policy.prepare=", "copying.steps=0")
+ANOTHER_START = ("warm_start.steps=500", "warm_start.decay_steps=200")  # for another workflow
 QUICK = (
     "copying.steps=2", "warm_start.steps=2", "warm_start.count=8", "steps=2", "rollout.groups=2",
     "rollout.attempts=2", "evaluation.count=4", "evaluation.every=2",
@@ -60,17 +72,12 @@ class Plan:
 
     out: Path
     seeds: range
-    workflow: str
+    workflows: tuple[str, ...]
     lengths: tuple[int, ...]
     count: int
     tokens: int
     jobs: int
     quick: bool
-
-    @property
-    def templates(self) -> Path:
-        """The prompts of the readers, with and without a memory."""
-        return HERE / f"{self.workflow}.toml"
 
     def examples(self, length: int) -> int:
         """How many examples of each task a reader reads at a length."""
@@ -78,9 +85,16 @@ class Plan:
 
     def settings(self, seed: int, *more: str) -> list[str]:
         """The flags of a training."""
-        read = f"read.workflow={self.workflow}", f"read.templates={self.templates}"
-        pairs = (*(QUICK if self.quick else ()), f"seed={seed}", *read, *more)
+        pairs = (f"seed={seed}", *more, *(QUICK if self.quick else ()))
         return [word for pair in pairs for word in ("--set", pair)]
+
+    def another(self, workflow: str) -> list[str]:
+        """What a reader with another workflow sets."""
+        read = {"workflow": workflow, "templates": _templates(workflow), **OTHERS[workflow]}
+        return [
+            *(f"read.{name}={value}" for name, value in read.items()),
+            f"engine.window_tokens={WINDOW}", *ANOTHER_START,
+        ]  # fmt: skip
 
 
 def main() -> None:
@@ -89,13 +103,15 @@ def main() -> None:
     plan.out.mkdir(parents=True, exist_ok=True)
     warm = {seed: _folder(plan, WARM, seed) for seed in plan.seeds}
     side_by_side(plan, (partial(train, warm[seed], plan.settings(seed, "steps=0")) for seed in warm))
+    told = {name: ["warm_start.steps=0", f"loss.credit={credit}"] for name, credit in CREDITS.items()}
+    told |= {workflow: plan.another(workflow) for workflow in plan.workflows}
     side_by_side(plan, (
         partial(train, _folder(plan, name, seed), plan.settings(
-            seed, f"policy.model={warm[seed]}", f"loss.credit={credit}", *FROM_READER
+            seed, f"policy.model={warm[seed]}", *FROM_READER, *more
         ))
-        for seed in plan.seeds for name, credit in CREDITS.items()
+        for seed in plan.seeds for name, more in told.items()
     ))  # fmt: skip
-    names = (WARM, *CREDITS, TRUNCATED, RETRIEVED)
+    names = (WARM, *told, TRUNCATED, RETRIEVED)
     for length in plan.lengths:
         for seed in plan.seeds:
             write_documents(plan, seed, length)
@@ -155,17 +171,24 @@ def write_documents(plan: Plan, seed: int, length: int) -> None:
 
 def read_at(plan: Plan, seed: int, name: str, length: int) -> None:
     """Have a reader read the documents of a length, those that it has not read yet."""
-    model = name if name in (WARM, *CREDITS) else RL
-    trained = load_training(PRESET)
-    budgets = {"--window-tokens": trained.engine.window_tokens}
-    for part in ("problem", "chunk", "memory", "answer"):
-        budgets[f"--{part}-tokens"] = getattr(trained.read, f"{part}_tokens")
+    model = RL if name in (TRUNCATED, RETRIEVED) else name
+    workflow = name if name in OTHERS else GATED
+    trained, parts = (
+        load_training(PRESET),
+        ("problem_tokens", "chunk_tokens", "memory_tokens", "answer_tokens"),
+    )
+    read: dict[str, object] = {
+        "window_tokens": WINDOW if name in OTHERS else trained.engine.window_tokens,
+        "workflow": workflow, "templates": _templates(workflow),
+        **{part: getattr(trained.read, part) for part in parts},
+        **OTHERS.get(name, {}),
+    }  # fmt: skip
+    if WORKFLOWS[workflow].looks_ahead:
+        read["lookahead"] = LOOKAHEAD
     memagent(
         "eval", "--engine", "transformers", "--model", _folder(plan, model, seed),
-        "--workflow", plan.workflow, "--templates", plan.templates,
         "--examples", _documents(plan, seed, length, name),
-        *(word for budget in budgets.items() for word in budget),
-        *(("--lookahead", LOOKAHEAD) if plan.workflow == "gated" else ()),
+        *(word for flag, value in read.items() for word in (f"--{flag.replace('_', '-')}", value)),
         "--out", _rows(plan, seed, name, length), "--resume", "--quiet",
     )  # fmt: skip
 
@@ -180,7 +203,9 @@ def draw(plan: Plan) -> None:
     }  # fmt: skip
     (plan.out / "figure.json").write_text(json.dumps(told, indent=1) + "\n")
     (plan.out / "figure.md").write_text(f"{_table(scores)}\n\n{_table(by_task)}" + "\n")
-    _plot(plan.out / "figure.png", scores)
+    _plot(plan.out / "figure.png", {name: of for name, of in scores.items() if name not in OTHERS})
+    if compared := {f"{name}, reinforced": scores[name] for name in OTHERS if name in scores}:
+        _plot(plan.out / "workflows.png", {f"{GATED}, reinforced": scores[RL], **compared})
 
 
 Scores = dict[str, dict[int, tuple[float, float, float, int]]]
@@ -213,6 +238,10 @@ def _table(scores: Scores) -> str:
 def _estimated(values: list[float]) -> tuple[float, float, float, int]:
     low, high = confidence_interval(values)
     return 100 * fmean(values), 100 * low, 100 * high, len(values)
+
+
+def _templates(workflow: str) -> Path:
+    return HERE / f"{workflow}.toml"
 
 
 def _folder(plan: Plan, name: str, seed: int) -> Path:
@@ -257,14 +286,17 @@ def _asked() -> Plan:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--workflow", choices=("gated", "overwrite"), default="gated")
+    parser.add_argument(
+        "--workflows", choices=tuple(OTHERS), nargs="*", default=("overwrite",), help="beside gated"
+    )
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="in tokens (8K to 4M)")
     parser.add_argument("--count", type=int, default=8, help="examples of each task at a length (8)")
     parser.add_argument("--tokens", type=int, default=1 << 20, help="but of no more tokens than that (1M)")
     parser.add_argument("--jobs", type=int, default=2, help="commands side by side (2)")
     parser.add_argument("--quick", action="store_true", help="next to no training: does it run?")
     given = vars(parser.parse_args())
-    given |= {"seeds": range(given["seeds"]), "lengths": tuple(given["lengths"])}
+    given |= {name: tuple(given[name]) for name in ("lengths", "workflows")}
+    given["seeds"] = range(given["seeds"])
     return Plan(**given)
 
 

@@ -412,8 +412,24 @@ def test_templates_are_for_the_workflows_with_a_memory(tmp_path: Any) -> None:
     assert chosen_workflow(settings, Trained())[1].prompts.answer.endswith("mine")
     full = chosen_workflow(settings.changed(workflow="full"), Trained())
     assert full == ("full", WORKFLOWS["full"])
+    for name in ("heads", "evidence"):
+        chosen = chosen_workflow(settings.changed(workflow=name), Trained())[1]
+        assert chosen.prompts.update.endswith("mine")
     with pytest.raises(SettingsError, match=r"no\.toml"):
         chosen_workflow(ReadSettings(templates="no.toml"), Trained())
+
+
+@pytest.mark.parametrize(("workflow", "lacking"), [("parallel", "merge"), ("tree", "merge"), ("reread", "again")])
+def test_templates_must_have_all_that_a_workflow_needs(tmp_path: Path, workflow: str, lacking: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('update = "{problem} {chunk} {memory}"\nanswer = "{problem} {memory}"', "utf-8")
+    settings = ReadSettings(templates=str(path), workflow=workflow)
+    with pytest.raises(SettingsError, match=f"lack {lacking}, which {workflow} needs"):
+        chosen_workflow(settings, Trained())
+    with path.open("a", encoding="utf-8") as file:
+        file.write('\nmerge = "{problem} {chunk} {memory} m"\ngap = "{problem} {memory}"\n')
+        file.write('again = "{problem} {chunk} {memory} {question}"')
+    assert chosen_workflow(settings, Trained())[1].prompts.merge.endswith(" m")
 
 
 def test_templates_for_another_workflow_are_refused(tmp_path: Path) -> None:

@@ -124,6 +124,11 @@ class Prompts:
         return replace(self, mark=mark_of(fingerprint), guards_turns=guards_turns, asks=asks and self.asks)
 
     @property
+    def optional(self) -> frozenset[str]:
+        """The names of the templates there are that only some workflows have."""
+        return frozenset(name for name in _OPTIONAL if getattr(self, name))
+
+    @property
     def fingerprint(self) -> str:
         """A digest of all templates (16 hex digits)."""
         table = {name: text for name in _keys() if (text := getattr(self, name)) or name not in _OPTIONAL}

@@ -163,9 +163,10 @@ class WarmStartSettings(StageSettings):
     """Imitation before reinforcement. `trajectories` is a file of `memagent train collect`, or "oracle".
 
     "oracle" writes the trajectories from the solutions of `count` examples: `examples`, or else those of
-    `[data]`. A function (`file.py:function`) from an example to a `Trajectory` works too. In a share
-    `mistakes` of the chunks without evidence, the oracle notes something anyway. That note is not imitated,
-    but what the oracle does next is, so that the model learns to drop what it should not have noted.
+    `[data]`. A function (`file.py:function`) from an example to a `Trajectory` works too, and a class in the
+    oracle's place: a `Player` made from an example, the prompts and the model. In a share `mistakes` of the
+    chunks without evidence, the oracle notes something anyway. That note is not imitated, but what it
+    does next is, so that the model learns to drop what it should not have noted.
     `chunk_tokens` are the sizes of chunks that its examples take in turn (empty: as in `read`): small chunks
     of dense examples give it many memories to rewrite at a low price.
 

@@ -73,16 +73,20 @@ WORKFLOWS = {
     "overwrite": Workflow(overwrite, OVERWRITE, templates=True, screens=True, keeps_memory=True),
     "gated": Workflow(gated, GATED, templates=True, screens=True, looks_ahead=True, keeps_memory=True),
     "heads": Workflow(
-        heads.heads, heads.PROMPTS, screens=True, looks_ahead=True, keeps_memory=True, heeds=("heads",)
+        heads.heads, heads.PROMPTS, templates=True, screens=True, looks_ahead=True, keeps_memory=True,
+        heeds=("heads",),
     ),
     "evidence": Workflow(
-        evidence.evidence, evidence.PROMPTS, screens=True, looks_ahead=True, keeps_memory=True,
-        provenance=evidence.Citations,
+        evidence.evidence, evidence.PROMPTS, templates=True, screens=True, looks_ahead=True,
+        keeps_memory=True, provenance=evidence.Citations,
     ),
-    "parallel": Workflow(parallel.parallel, parallel.PROMPTS, keeps_memory=True, heeds=("rounds",)),
-    "tree": Workflow(tree.tree, tree.PROMPTS, keeps_memory=True, heeds=("shards",)),
+    "parallel": Workflow(
+        parallel.parallel, parallel.PROMPTS, templates=True, keeps_memory=True, heeds=("rounds",)
+    ),
+    "tree": Workflow(tree.tree, tree.PROMPTS, templates=True, keeps_memory=True, heeds=("shards",)),
     "reread": Workflow(
-        reread.reread, reread.PROMPTS, screens=True, looks_ahead=True, keeps_memory=True, heeds=("rounds",)
+        reread.reread, reread.PROMPTS, templates=True, screens=True, looks_ahead=True, keeps_memory=True,
+        heeds=("rounds",),
     ),
     "full": Workflow(whole.full, whole.PROMPTS),
     "truncate": Workflow(whole.truncate, whole.PROMPTS),
@@ -116,6 +120,11 @@ def chosen_workflow(settings: ReadSettings, trained: Trained) -> tuple[str, Work
             raise SettingsError(
                 f"the templates in {settings.templates} are for {prompts.workflow}, not for {name}: "
                 f"set workflow to {prompts.workflow}, or name other templates"
+            )
+        if missing := workflow.prompts.optional - prompts.optional:
+            raise SettingsError(
+                f"the templates in {settings.templates} lack {min(missing)}, which {name} needs: "
+                "add it, or set workflow to one that does without"
             )
     elif trained.templates and name == trained.workflow:
         prompts = prompts_from(trained.templates, "the adapter's templates")

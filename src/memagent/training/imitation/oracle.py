@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import random
 import re
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import replace
+from functools import partial
+from typing import Protocol
 
 from memagent.documents.opening import text_document
 from memagent.documents.tokens import shorten
@@ -23,6 +25,7 @@ from memagent.training.rewards import Reward, exact_reward
 from memagent.training.rollout import Rollout
 from memagent.types import (
     Completion,
+    Engine,
     Example,
     Message,
     Model,
@@ -32,6 +35,16 @@ from memagent.types import (
 )
 
 _log = logging.getLogger(__name__)
+
+
+class Player(Engine, Protocol):
+    """An engine to imitate, for one read; `erred` holds its replies that are not to be imitated."""
+
+    erred: set[str]
+
+
+MakePlayer = Callable[[Example, Prompts, Model], Player]
+"""Makes the player of an example, with the prompts of its read, for the model being trained."""
 
 _CHUNK = "\ue000chunk\ue000"  # stands for the chunk when prompts are compared; occurs in no document
 
@@ -146,8 +159,9 @@ async def solve(
     reward: Reward = exact_reward,
     least_reward: float = 1.0,
     mistakes: float = 0.0,
+    player: MakePlayer | None = None,
 ) -> AsyncGenerator[Trajectory, None]:
-    """The oracle's trajectory of each example, in order, with its reward.
+    """The oracle's trajectory of each example, in order, with its reward; or that of another `player`.
 
     In a share `mistakes` of the chunks without evidence, it continues from a note that it should not have
     made; the conversations with these notes are left out.
@@ -159,7 +173,8 @@ async def solve(
     """
     prompts = chosen_workflow(settings, model.trained)[1].prompts
     for example in examples:
-        oracle = Oracle(example, prompts, model, mistakes)
+        make = player or partial(Oracle, mistakes=mistakes)
+        oracle = make(example, prompts, model)
         rollout = Rollout(engine=oracle, settings=settings, reward=reward)
         trajectory = await rollout.attempt_if_readable(example)
         if trajectory is None:

@@ -117,7 +117,7 @@ def is_file(trajectories: str) -> bool:
 
 
 async def _trajectories(settings: TrainingSettings, data: Data, model: Model) -> Iterable[Trajectory]:
-    """The trajectories from a file, the oracle, or a function from an example to a trajectory."""
+    """The trajectories from a file, the oracle or a class in its place, or a function of an example."""
     wanted = settings.warm_start
     place = wanted.trajectories
     if is_file(place):
@@ -125,18 +125,18 @@ async def _trajectories(settings: TrainingSettings, data: Data, model: Model) ->
     if wanted.examples:
         data = load_data(wanted.examples, settings.seed, model.count_tokens)
     examples = [data.at(position) for position in range(wanted.count)]
-    if place == "oracle":
+    write = None if place == "oracle" else load_function(place)
+    if write is None or isinstance(write, type):
         found: list[Trajectory] = []
         sizes = wanted.chunk_tokens or (settings.read.chunk_tokens,)
         for turn, tokens in enumerate(sizes):
             read = settings.read.changed(chunk_tokens=tokens)
             async for trajectory in solve(
-                examples[turn :: len(sizes)], read, model, mistakes=wanted.mistakes
+                examples[turn :: len(sizes)], read, model, mistakes=wanted.mistakes, player=write
             ):
                 found.append(trajectory)
                 await asyncio.sleep(0)  # an interrupt takes effect between examples
         return found
-    write = load_function(place)
     return [await _written(write, example) for example in examples]
 
 

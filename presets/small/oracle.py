@@ -1,0 +1,109 @@
+"""A reader to imitate: what it replies to the prompts of this folder, whatever the workflow.
+
+The last line of a prompt tells what is asked for. It notes the facts in the example's evidence, each when its
+chunk is read, and answers from those that its memory holds. Now and then it slips: it repeats a line of the
+memory, or garbles one. A slip is not imitated, but what follows is: it leaves such a memory as it is, and
+tidies it as it notes the next fact. `warm_start.trajectories` names it: small/oracle.py:Noting.
+"""
+
+import random
+import re
+from dataclasses import replace
+
+from memagent.errors import EngineError
+from memagent.prompts import UNCHANGED, Prompts
+from memagent.tasks.recipe import ABSENT_ANSWERS
+from memagent.types import Completion, Example, Message, Model, Sampling, Usage
+
+PROMPT = re.compile(
+    r"(?:(?P<chunk>.*)\n)?<problem>.*?</problem>\n<memory>(?P<memory>.*?)</memory>\n"
+    r"(?P<wanted>[^\n]+)\n",
+    re.DOTALL,
+)
+SLIPS = 0.15  # of the chunks without a fact, once there is a memory
+NEXT = re.compile(r"\[part \d+ of \d+, next\]\n(.*?)(?:\n\n\[part |\Z)", re.DOTALL)
+
+
+class Noting:
+    """An engine for a read of one example. Raises `EngineError` for a prompt of another kind.
+
+    `erred` holds the replies that are not to be imitated.
+    """
+
+    def __init__(self, example: Example, prompts: Prompts, model: Model) -> None:
+        self.model = replace(model, name="oracle")
+        self.erred: set[str] = set()
+        self._example, self._prompts = example, prompts
+        self._source = random.Random(f"slips/{example.id}")
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        """The perfect reply."""
+        shown = PROMPT.fullmatch(messages[-1].content)
+        if shown is None:
+            raise EngineError(f"no prompt of this preset: {messages[-1].content[-80:]!r}")
+        memory = "" if shown["memory"] == self._prompts.empty_memory else shown["memory"]
+        text = self._reply(shown["wanted"], shown["chunk"] or "", memory)
+        tokens = self.model.count_tokens(text)
+        if tokens > sampling.max_tokens and text in self.erred:
+            text, tokens = UNCHANGED, 1
+        if tokens > sampling.max_tokens:
+            raise EngineError(f"{self._example.id}: {tokens} tokens, but {sampling.max_tokens} are left")
+        prompt_tokens = self.model.count_tokens(messages[-1].content)
+        return Completion(text, "stop", usage=Usage(prompt_tokens, tokens))
+
+    async def aclose(self) -> None:
+        """Nothing to release."""
+
+    def _reply(self, wanted: str, chunk: str, memory: str) -> str:
+        new = [it for it in self._example.evidence if it in chunk and it not in memory]
+        match wanted:
+            case "The answer:":
+                return self._answer(memory)
+            case "UNCHANGED, or excerpts:":
+                lines = [f'ADD "{it}"' for it in new]
+            case "UNCHANGED, or a note:":
+                lines = new
+            case "UNCHANGED, or the part marked next:":
+                part = NEXT.search(memory)
+                lines = [*self._right(part[1] if part else ""), *new] if new else []
+            case "UNCHANGED, or the new memory:":
+                lines = [*self._right(memory), *new] if new else self._slip(memory)
+            case "The new memory:":
+                lines = [*self._right(memory), *new] or [self._prompts.empty_memory]
+            case _:
+                raise EngineError(f"it is not known what to reply to {wanted!r}")
+        return "\n".join(lines) or UNCHANGED
+
+    def _right(self, memory: str) -> list[str]:
+        lines = memory.split("\n")
+        return [it for it in self._example.evidence if it in lines]
+
+    def _slip(self, memory: str) -> list[str]:
+        """Now and then a memory that a reader should not have written; else nothing."""
+        lines = memory.split("\n")
+        if not memory or self._source.random() >= SLIPS:
+            return []
+        place = self._source.randrange(len(lines))
+        if self._source.random() < 0.5:
+            slipped = (
+                lines[: place + 1]
+                + lines[place : place + 1] * self._source.randint(1, 3)
+                + lines[place + 1 :]
+            )
+        else:
+            words = re.split(r"(?<=\W)", lines[place])
+            at = self._source.randrange(len(words))
+            others = self._source.choices(words, k=self._source.randint(1, 4))
+            slipped = [*lines, "".join([*words[:at], *others])]
+        self.erred.add("\n".join(slipped))
+        return slipped
+
+    def _answer(self, memory: str) -> str:
+        example = self._example
+        if example.task == "vt":
+            answers = [name for name in example.answers if name in memory]
+        else:
+            answers = [*example.answers[:1]] if all(it in memory for it in example.evidence) else []
+        if not answers or example.answers[0] in ABSENT_ANSWERS:
+            return f"The memory {ABSENT_ANSWERS[0]}."
+        return f"{example.rationale} The answer is {', '.join(answers)}."
