@@ -54,7 +54,7 @@ def brief(index: int) -> Example:
 
 def longer(index: int) -> Example:
     """For reinforcement: two to eight chunks."""
-    return example(index, (2 + index // 4 % 7) * CHUNK, "longer")
+    return elsewhere(example(index, (2 + index // 4 % 7) * CHUNK, "longer"))
 
 
 def held_out(index: int) -> Example:
@@ -77,6 +77,18 @@ def example(index: int, tokens: int, seed: str) -> Example:
     return replace(made, evidence=notes, rationale=f"{notes[-1]}.")
 
 
+def elsewhere(made: Example) -> Example:
+    """The same, but facts hidden in essays are hidden in a random part of them, instead of the beginning.
+
+    Otherwise short documents would all have the same sentences, and any others would be new in long ones.
+    """
+    if made.task != "niah_multikey_1":
+        return made
+    facts = [it.group() for it in FACT.finditer(made.document)]
+    tokens, source = count_tokens()(made.document), random.Random(f"elsewhere/{made.id}")
+    return replace(made, document=_hidden_in_essays(facts, tokens, source))
+
+
 def notes_of(text: str) -> tuple[str, ...]:
     """What is to be noted of all facts in a text, those that are not asked for among them.
 
@@ -90,7 +102,7 @@ def _note(fact: re.Match[str]) -> str:
 
 
 def _warm(number: int) -> Example:
-    return example(number, (1 + number // 4 % 6) * CHUNK, "warm")
+    return elsewhere(example(number, (1 + number // 4 % 6) * CHUNK, "warm"))
 
 
 def noted(wanted: Example, all_facts: bool, version: int = 0) -> Example:

@@ -101,7 +101,7 @@ class Noting:
     def _answer(self, memory: str) -> str:
         example = self._example
         if example.task == "vt":
-            answers = [name for name in example.answers if name in memory]
+            answers = sorted((name for name in example.answers if name in memory), key=memory.find)
         else:
             answers = [*example.answers[:1]] if all(it in memory for it in example.evidence) else []
         if not answers or example.answers[0] in ABSENT_ANSWERS:

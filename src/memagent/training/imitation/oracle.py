@@ -172,6 +172,7 @@ async def solve(
     that do not fit.
     """
     prompts = chosen_workflow(settings, model.trained)[1].prompts
+    left_out = 0
     for example in examples:
         make = player or partial(Oracle, mistakes=mistakes)
         oracle = make(example, prompts, model)
@@ -183,4 +184,8 @@ async def solve(
             good = [it for it in trajectory.conversations if it.completion.text not in oracle.erred]
             yield replace(trajectory, conversations=tuple(good))
         else:
-            _log.warning("%s is left out: the budgets allow only a reward of %.2f", example.id, worth)
+            left_out += 1
+            if left_out == 1:
+                _log.warning("%s is left out: the budgets allow only a reward of %.2f", example.id, worth)
+    if left_out > 1:
+        _log.warning("%d examples in all are left out for that reason", left_out)
