@@ -419,7 +419,9 @@ def test_templates_are_for_the_workflows_with_a_memory(tmp_path: Any) -> None:
         chosen_workflow(ReadSettings(templates="no.toml"), Trained())
 
 
-@pytest.mark.parametrize(("workflow", "lacking"), [("parallel", "merge"), ("tree", "merge"), ("reread", "again")])
+@pytest.mark.parametrize(
+    ("workflow", "lacking"), [("parallel", "merge"), ("tree", "merge"), ("reread", "again")]
+)
 def test_templates_must_have_all_that_a_workflow_needs(tmp_path: Path, workflow: str, lacking: str) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('update = "{problem} {chunk} {memory}"\nanswer = "{problem} {memory}"', "utf-8")
