@@ -23,7 +23,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -101,17 +101,10 @@ def main() -> None:
     """Run everything that is missing, the shortest documents first; draw what there is after each length."""
     plan = _asked()
     plan.out.mkdir(parents=True, exist_ok=True)
-    warm = {seed: _folder(plan, WARM, seed) for seed in plan.seeds}
-    side_by_side(plan, (partial(train, warm[seed], plan.settings(seed, "steps=0")) for seed in warm))
-    told = {name: ["warm_start.steps=0", f"loss.credit={credit}"] for name, credit in CREDITS.items()}
-    told |= {workflow: plan.another(workflow) for workflow in plan.workflows}
-    side_by_side(plan, (
-        partial(train, _folder(plan, name, seed), plan.settings(
-            seed, f"policy.model={warm[seed]}", *FROM_READER, *more
-        ))
-        for seed in plan.seeds for name, more in told.items()
-    ))  # fmt: skip
-    names = (WARM, *told, TRUNCATED, RETRIEVED)
+    changes = {name: ["warm_start.steps=0", f"loss.credit={credit}"] for name, credit in CREDITS.items()}
+    changes |= {workflow: plan.another(workflow) for workflow in plan.workflows}
+    side_by_side(plan, (partial(train_all, plan, seed, changes) for seed in plan.seeds))
+    names = (WARM, *changes, TRUNCATED, RETRIEVED)
     for length in plan.lengths:
         for seed in plan.seeds:
             write_documents(plan, seed, length)
@@ -119,16 +112,35 @@ def main() -> None:
         draw(plan)
 
 
-def side_by_side(plan: Plan, jobs: Iterable[Callable[[], None]]) -> None:
-    """Do all of it, so many at a time; the first failure ends it once the running jobs have ended."""
+Job = Callable[[], "list[Job] | None"]
+"""Does something, and returns what can be done now."""
+
+
+def side_by_side(plan: Plan, jobs: Iterable[Job]) -> None:
+    """Do all of it, and what follows from it, so many at a time.
+
+    The first failure ends it once the running jobs have ended.
+    """
     with ThreadPoolExecutor(plan.jobs) as workers:
-        started = [workers.submit(job) for job in jobs]
+        waiting = {workers.submit(job) for job in jobs}
         try:
-            for job in as_completed(started):
-                job.result()
+            while waiting:
+                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                waiting |= {workers.submit(job) for it in done for job in it.result() or ()}
         except BaseException:
             workers.shutdown(cancel_futures=True)
             raise
+
+
+def train_all(plan: Plan, seed: int, changes: dict[str, list[str]]) -> list[Job]:
+    """Train a seed's reader by copying and imitation; what follows trains the others from it."""
+    warm = _folder(plan, WARM, seed)
+    train(warm, plan.settings(seed, "steps=0"))
+    start = (f"policy.model={warm}", *FROM_READER)
+    return [
+        partial(train, _folder(plan, name, seed), plan.settings(seed, *start, *more))
+        for name, more in changes.items()
+    ]
 
 
 def memagent(*words: object, cores: int = 1) -> None:

@@ -76,6 +76,17 @@ def test_a_scorer_by_name() -> None:
         load_reward(scorer="exact")
 
 
+def test_a_function_of_a_file_that_has_a_dataclass(tmp_path: Path) -> None:
+    place = tmp_path / "mine.py"
+    place.write_text(
+        "from __future__ import annotations\n"
+        "from dataclasses import dataclass\n"
+        "@dataclass\nclass Worth:\n    it: float\n"
+        "def worth(example, trajectory):\n    return Worth(0.5).it\n"
+    )
+    assert load_reward(f"{place}:worth")(*[None] * 2) == 0.5  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("completion_tokens", "penalty"),
     [(0, 0.0), (80, 0.0), (81, -0.05), (90, -0.5), (99, -0.95), (100, -1.0), (101, -1.0), (1000, -1.0)],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -101,6 +102,6 @@ def _load_file(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"memagent_user_{path.stem}", path)
     if spec is None or spec.loader is None or not path.is_file():
         raise SettingsError(f"there is no file {path}")
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # a dataclass looks there
     spec.loader.exec_module(module)
     return module
