@@ -2,8 +2,9 @@
 
 The last line of a prompt tells what is asked for. It notes the facts in the example's evidence, each when its
 chunk is read, and answers from those that its memory holds. Now and then it slips: it repeats a line of the
-memory, or garbles one. A slip is not imitated, but what follows is: it leaves such a memory as it is, and
-tidies it as it notes the next fact. `warm_start.trajectories` names it: small/oracle.py:Noting.
+memory, or garbles one, or notes what is no fact. A slip is not imitated, but what follows is: it leaves such a
+memory as it is, and tidies it as it notes the next fact, or merges notes. `warm_start.trajectories` names it:
+small/oracle.py:Noting.
 """
 
 import random
@@ -20,7 +21,8 @@ PROMPT = re.compile(
     r"(?P<wanted>[^\n]+)\n",
     re.DOTALL,
 )
-SLIPS = 0.15  # of the chunks without a fact, once there is a memory
+SLIPS = 0.15  # of the chunks without a fact
+STRAY = range(3, 60)  # words of a note that is no fact
 NEXT = re.compile(r"\[part \d+ of \d+, next\]\n(.*?)(?:\n\n\[part |\Z)", re.DOTALL)
 
 
@@ -60,16 +62,16 @@ class Noting:
             case "The answer:":
                 return self._answer(memory)
             case "UNCHANGED, or excerpts:":
-                lines = [f'ADD "{it}"' for it in new]
+                lines = [f'ADD "{it}"' for it in new] or self._stray(chunk, 'ADD "{}"')
             case "UNCHANGED, or a note:":
-                lines = new
+                lines = new or self._stray(chunk)
             case "UNCHANGED, or the part marked next:":
                 part = NEXT.search(memory)
-                lines = [*self._right(part[1] if part else ""), *new] if new else []
+                lines = self._rewritten(part[1] if part else "", new)
             case "UNCHANGED, or the new memory:":
-                lines = [*self._right(memory), *new] if new else self._slip(memory)
+                lines = self._rewritten(memory, new)
             case "The new memory:":
-                lines = [*self._right(memory), *new] or [self._prompts.empty_memory]
+                lines = self._rewritten(memory, new) or self._right(memory) or [self._prompts.empty_memory]
             case _:
                 raise EngineError(f"it is not known what to reply to {wanted!r}")
         return "\n".join(lines) or UNCHANGED
@@ -78,11 +80,14 @@ class Noting:
         lines = memory.split("\n")
         return [it for it in self._example.evidence if it in lines]
 
+    def _rewritten(self, memory: str, new: list[str]) -> list[str]:
+        return [*self._right(memory), *new] if new else self._slip(memory)
+
     def _slip(self, memory: str) -> list[str]:
         """Now and then a memory that a reader should not have written; else nothing."""
-        lines = memory.split("\n")
-        if not memory or self._source.random() >= SLIPS:
+        if memory in ("", self._prompts.empty_memory) or self._source.random() >= SLIPS:
             return []
+        lines = memory.split("\n")
         place = self._source.randrange(len(lines))
         if self._source.random() < 0.5:
             slipped = (
@@ -97,6 +102,16 @@ class Noting:
             slipped = [*lines, "".join([*words[:at], *others])]
         self.erred.add("\n".join(slipped))
         return slipped
+
+    def _stray(self, chunk: str, form: str = "{}") -> list[str]:
+        """Now and then words of the chunk that are no fact, as a note; else nothing."""
+        words = self._source.choice(chunk.split("\n")).replace('"', "").split()
+        if not words or self._source.random() >= SLIPS:
+            return []
+        at = self._source.randrange(len(words))
+        note = form.format(" ".join(words[at : at + self._source.choice(STRAY)]))
+        self.erred.add(note)
+        return [note]
 
     def _answer(self, memory: str) -> str:
         example = self._example

@@ -61,6 +61,10 @@ def test_its_own_oracle_plays_every_workflow(workflow: str) -> None:
     assert [it.reward for it in trajectories] == [1.0] * len(examples)
     last = [it.conversations[-1].memory for it in trajectories]
     assert all(note in memory for it, memory in zip(examples, last, strict=True) for note in it.evidence)
+    for example, trajectory in zip(examples, trajectories, strict=True):
+        told = {"UNCHANGED", "nothing", *example.evidence, *(f'ADD "{it}"' for it in example.evidence)}
+        updates = [it.completion.text for it in trajectory.conversations if it.kind == "update"]
+        assert updates and {line for reply in updates for line in reply.split("\n")} <= told
 
 
 def test_a_slip_is_not_imitated_but_what_follows_is() -> None:
