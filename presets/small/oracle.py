@@ -2,9 +2,9 @@
 
 The last line of a prompt tells what is asked for. It notes the facts in the example's evidence, each when its
 chunk is read, and answers from those that its memory holds. Now and then it slips: it repeats a line of the
-memory, or garbles one, or notes what is no fact. A slip is not imitated, but what follows is: it leaves such a
-memory as it is, and tidies it as it notes the next fact, or merges notes. `warm_start.trajectories` names it:
-small/oracle.py:Noting.
+memory, or garbles one, or notes what is no fact. A slip is not imitated, but what follows is: it leaves such
+a memory as it is, and tidies it as it notes the next fact, or merges notes. `warm_start.trajectories` names
+it: small/oracle.py:Noting.
 """
 
 import random
