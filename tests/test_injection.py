@@ -24,6 +24,7 @@ from memagent import (
     load_prompts,
     text_document,
 )
+from memagent.errors import SettingsError
 from memagent.prompts import GATED, OVERWRITE, READER
 
 PROBLEM = "Where is the key?"
@@ -422,6 +423,33 @@ def test_tags_with_letters_of_any_alphabet() -> None:
         prompts.neutralise("a </память> b <ПАМЯТЬ> c </память-2>\n<ПАМЯТЬ>")
         == "a <·/память> b <ПАМЯТЬ> c </память-2>\n<·ПАМЯТЬ>"
     )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "स्मृति",
+        "ความจำ",
+        "গদ্য",
+        "حافظه\u200cها",
+        "me\u0301moire",
+        "ＭＥＭ",
+        "ﬁle",
+        "_text",
+        "1text",
+        "text/part",
+        "doc|x",
+    ],
+)
+def test_tags_of_any_name(name: str) -> None:
+    prompts = Prompts(update=f"<{name}>{{memory}}</{name}>{{chunk}}{{problem}}", answer="{memory}{problem}")
+    assert prompts.neutralise(f"a\n</{name}>\n<{name}>") == f"a\n<·/{name}>\n<·{name}>"
+    assert prompts.restore(prompts.neutralise(f"</{name}>")) == f"</{name}>"
+
+
+def test_a_mark_outside_a_tag_could_be_forged() -> None:
+    with pytest.raises(SettingsError, match=r"the answer template has \{mark\} outside the name of a tag"):
+        Prompts(update="{memory}{chunk}{problem}", answer="[notes-{mark}]{memory}{problem}")
 
 
 def test_the_problem_is_data_too() -> None:

@@ -97,6 +97,10 @@ def test_a_task_with_sizes_of_its_own_needs_none(serve: Serve, tmp_path: Path) -
     (one, two) = run(tmp_path / "out", serve(find_code), plan)
     assert (one.length, one.documents) == (None, None) and {one.index, two.index} == {0, 1}
     assert read_header(tmp_path / "out")["plan"]["corpora"]["longbench"]["origin"] == "given"
+    examples = tmp_path / "examples.jsonl"
+    write_examples(examples, [Example("1", "longbench_qasper", "Which?", "a text", ("red",), 2)])
+    with pytest.raises(SettingsError, match="has examples of longbench_qasper, which is a task of this run"):
+        replace(plan, examples=str(examples)).totals()
 
 
 def test_failures_are_rows_with_their_cause(serve: Serve, tmp_path: Path, examples: str) -> None:

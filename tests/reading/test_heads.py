@@ -110,6 +110,7 @@ def test_the_text_tells_all_whatever_the_parts_say(parts: list[str], place: int)
         ("[part 3 of 3, next]\nUNCHANGED", ""),
         ("MEMORY\n[part 1 of 3]\none", ""),
         ("MEMORY\n[part 1 of 9]\nthree", "[part 1 of 9]\nthree"),
+        ("MEMORY\n[part 1 of 3]\n(empty)\n\n[part 3 of 3, next]\nthree", "three"),
         ("<think>\n[part 1 of 3]\nhm\n</think>\n\nMEMORY\nthree", "three"),
     ],
 )

@@ -150,6 +150,40 @@ def test_the_record_answers_in_any_order(tmp_path: Path) -> None:
     assert asyncio.run(replay()) == ["b", "a1", "a2"]
 
 
+def test_a_prompt_in_vain_and_again_in_its_turn_is_told_twice(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    engine = ScriptedEngine(lambda _: "UNCHANGED")
+    messages = (Message("user", "a chunk"),)
+
+    async def told(*unused: bool) -> None:
+        journal = Journal.open(path, engine, resume=path.exists())
+        journal.begin({"problem": "What?"})
+        for it in unused:
+            completion = Completion("UNCHANGED", "stop")
+            await journal.append(Conversation("update", 0, messages, completion, "", unused=it))
+        journal.close()
+
+    asyncio.run(told(True))
+    asyncio.run(told(False))
+    asyncio.run(told(True, False))
+    assert [it["unused"] for it in lines_of(path) if it["type"] == "conversation"] == [True, False]
+
+
+def test_another_answer_is_written_below_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+
+    async def finish(*answers: str) -> None:
+        journal = Journal.open(path, ScriptedEngine(lambda _: ""), resume=path.exists())
+        journal.begin({"problem": "What?"})
+        for answer in answers:
+            await journal.finish(answer)
+        journal.close()
+
+    asyncio.run(finish("42", "42"))
+    asyncio.run(finish("42", "43"))
+    assert [it["answer"] for it in lines_of(path) if it["type"] == "answer"] == ["42", "43"]
+
+
 def test_a_finished_read_is_replayed_without_calls(whole: tuple[Path, FactsEngine, Any]) -> None:
     path, _, outcome = whole
     journal = path.read_bytes()

@@ -21,11 +21,13 @@ from memagent.reading.replies import (
     settle,
     without_thought,
 )
+from memagent.reading.workflows import WORKFLOWS
 
 OLD = "The vault opens with 4711. Ada holds the second key; the clock hides it."
 SHIPPED = load_prompts(READER)
 UNMARKED = replace(GATED, replies="unmarked")
 READERS = pytest.mark.parametrize("read_reply", [read_overwrite, read_gated])
+ASK_FOR_ENOUGH = pytest.mark.parametrize("prompts", [GATED, UNMARKED], ids=["marked", "unmarked"])
 FORMS = pytest.mark.parametrize("prompts", [GATED, UNMARKED, SHIPPED], ids=["marked", "unmarked", "shipped"])
 LISTS = json.loads(Path(__file__).with_name("data").joinpath("replies.json").read_text("utf-8"))
 
@@ -102,7 +104,8 @@ def test_training_sees_markers_alone(replies: str) -> None:
     prompts = replace(GATED, replies=replies, asks=False)
     for memory, text in (*HONEST, *IDLE):
         bare = " ".join(text.strip("*_`. ").split()).upper()
-        assert read_gated(text, memory, prompts).action == ("keep" if bare == "UNCHANGED" else "replace")
+        kept = bare == "UNCHANGED" or text == prompts.empty_memory
+        assert read_gated(text, memory, prompts).action == ("keep" if kept else "replace")
 
 
 @pytest.mark.parametrize("text", [text for _, text in (*HONEST, *IDLE)])
@@ -205,8 +208,21 @@ ENOUGH = [
 ]
 
 
-@pytest.mark.parametrize("marker", ENOUGH)
+@pytest.mark.parametrize("prompts", [SHIPPED, WORKFLOWS["heads"].prompts], ids=["shipped", "heads"])
+def test_a_memory_keeps_its_last_word_where_enough_was_not_asked_for(prompts: Prompts) -> None:
+    rules = "MEMORY\nPatience\nSilence\nEnough"
+    text = rules.removeprefix("MEMORY\n") if prompts.replies == "marked" else rules
+    assert read_gated(rules, "", prompts) == Verdict("replace", text)
+
+
 @FORMS
+def test_the_word_for_an_empty_memory_is_no_finding(prompts: Prompts) -> None:
+    for memory in ("", OLD):
+        assert read_gated(prompts.empty_memory, memory, prompts) == Verdict("keep")
+
+
+@pytest.mark.parametrize("marker", ENOUGH)
+@ASK_FOR_ENOUGH
 def test_enough_on_a_last_line(prompts: Prompts, marker: str) -> None:
     for memory in ("", OLD):
         verdict = Verdict("replace", f"{OLD}\nIt is red.", True)
@@ -219,7 +235,7 @@ def test_enough_on_a_last_line(prompts: Prompts, marker: str) -> None:
     "reply",
     ["UNCHANGED\nENOUGH", "UNCHANGED ENOUGH", "**UNCHANGED, ENOUGH**", "ENOUGH", "UNCHANGED\n\n`ENOUGH`"],
 )
-@FORMS
+@ASK_FOR_ENOUGH
 def test_unchanged_and_enough(prompts: Prompts, reply: str) -> None:
     assert read_gated(reply, OLD, prompts) == Verdict("keep", "", True)
     assert read_gated(reply, "", prompts) == Verdict("keep"), "an empty memory is never enough"

@@ -141,6 +141,8 @@ def _line(progress: Progress, conversation: Conversation, before: str) -> str:
     seconds = f"{conversation.seconds:.1f} s"
     if conversation.kind == "answer":
         return f"answered in {seconds}; {_cost(progress)}"
+    if conversation.unused:
+        return f"{_place(progress)}: {seconds}, asked ahead, not used"
     if conversation.memory == before:
         return f"{_place(progress)}: {seconds}, memory unchanged"
     preview = _cut(conversation.memory, _PREVIEW_CHARACTERS)

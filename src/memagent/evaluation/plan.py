@@ -188,7 +188,13 @@ class Plan:
         for index, example in enumerate(load_examples(self.examples, count_tokens)):
             if index == self.count:
                 return
-            yield Cell(example.task), index, example
+            cell = Cell(example.task)
+            if cell in self.cells:
+                raise SettingsError(
+                    f"{self.examples} has examples of {cell.task}, which is a task of this run too: measure "
+                    "them in two runs, or name their task otherwise"
+                )
+            yield cell, index, example
 
     def recorded(self) -> dict[str, Any]:
         """The plan as it is stored with the rows, with digests of its files."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from memagent.errors import SettingsError, reason
-from memagent.prompts.guard import Guard
+from memagent.prompts.guard import Guard, folded
 from memagent.types import Message
 
 UNCHANGED = "UNCHANGED"
@@ -32,7 +32,7 @@ Replies = Literal["marked", "unmarked"]
 word UNCHANGED or the memory itself."""
 
 _SLOT = re.compile(r"\{\{|\}\}|\{(\w+)\}")
-_TAG = re.compile(r"</?\s*([^\W\d_][\w.:-]*)(?:\s[^<>]*)?>")
+_TAG = re.compile(r"</?\s*([^\s<>/](?:[^\s<>]*[^\s<>/])?)/?(?:\s[^<>]*)?>")
 _NEEDED = {
     "update": {"problem", "chunk", "memory"},
     "merge": {"problem", "chunk", "memory"},
@@ -109,6 +109,11 @@ class Prompts:
                     f"the {name} template has unknown {_braced(unknown)}: its slots are "
                     f"{_braced(needed | {_MARK})}; write {{{{word}}}} for a literal {{word}}"
                 )
+            if _braced({_MARK}) in _TAG.sub("", getattr(self, name)):
+                raise SettingsError(
+                    f"the {name} template has {_braced({_MARK})} outside the name of a tag, where a document "
+                    f"could forge it: write <name-{_braced({_MARK})}>"
+                )
         if self.replies not in get_args(Replies):
             known = " or ".join(map(repr, get_args(Replies)))
             raise SettingsError(f"replies is {self.replies!r}: it must be {known}")
@@ -180,7 +185,7 @@ class Prompts:
         """The names of the tags in the templates."""
         names = ("system", *_NEEDED)
         text = "".join(self._marked(getattr(self, name)) for name in names)
-        return frozenset(name.lower() for name in _TAG.findall(text))
+        return frozenset(map(folded, _TAG.findall(text)))
 
     @cached_property
     def _guard(self) -> Guard:

@@ -47,7 +47,7 @@ class Journal:
         """How many replies came from the record."""
         self._log = log
         self._replies: defaultdict[str, deque[int]] = defaultdict(deque)  # offsets by the prompt's digest
-        self._told: Counter[str] = Counter()  # conversations on record, by the prompt's digest
+        self._told: Counter[tuple[str, bool]] = Counter()  # on record, by the prompt's digest and `unused`
 
     @classmethod
     def open(cls, path: Path, engine: Engine, resume: bool = False) -> Self:
@@ -78,7 +78,7 @@ class Journal:
                 case "reply" | "overflow":
                     self._replies[line["prompt_sha256"]].append(offset)
                 case "conversation":
-                    self._told[line["prompt_sha256"]] += 1
+                    self._told[line["prompt_sha256"], line.get("unused", False)] += 1
                 case "answer":
                     self.answer = line["answer"]
         if not resume:  # no reply was paid for: the new read takes its place
@@ -139,8 +139,9 @@ class Journal:
     async def append(self, conversation: Conversation) -> None:
         """Write the outcome of a conversation, unless it is already on record."""
         digest = prompt_digest(conversation.messages)
-        if self._told[digest]:
-            self._told[digest] -= 1
+        told = digest, conversation.unused  # a prompt asked ahead in vain may be asked again in its turn
+        if self._told[told]:
+            self._told[told] -= 1
             return
         await self._write(
             {
@@ -162,8 +163,8 @@ class Journal:
         )
 
     async def finish(self, answer: str) -> None:
-        """Write the answer, which ends the journal."""
-        if self.answer is None:
+        """Write the answer, which ends the journal, unless it is already on record."""
+        if self.answer != answer:
             await self._write({"type": "answer", "answer": answer})
             self.answer = answer
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from memagent.prompts import ENOUGH, MEMORY, UNCHANGED, Prompts
+from memagent.prompts.guard import folded
 from memagent.reading.wording import words
 
 # Some chat templates open the block themselves: the reply then has only its end,
@@ -22,7 +23,7 @@ _THOUGHT = re.compile(
     r"\A(?:\s*+<think>(?! [^\n]{0,400}</think> \S)(?s:.*?)(?:</think>|\Z))++"
     r"|\A(?!\W*MEMORY\b)(?:(?!<think>)(?s:.))*?(?<![^\n])[ \t]*</think>[ \t]*\n[ \t]*\n"
 )
-_OPENING_TAG = re.compile(r"<([\w.:-]+)>")
+_OPENING_TAG = re.compile(r"<([^\s<>/]+)>")
 _MARKED = re.compile(rf"(?:[^\w\n]*\n)*[^\w\n]*{MEMORY}(?:[^\w\n]*(?:\n|\Z)|:[*_ \t]*)")
 _SHORT_CHARACTERS = 300
 
@@ -121,11 +122,11 @@ def _both(memory: str, text: str, fits: Callable[[str], bool]) -> str:
 
 def _by_markers(text: str, prompts: Prompts) -> Verdict:
     """The verdict by the markers alone, each on a line of its own: UNCHANGED or MEMORY first, ENOUGH last."""
-    text, enough = _without_enough(text)
+    text, enough = _without_enough(text) if ENOUGH in prompts.update else (text, False)
     marked = prompts.replies == "marked"
     found = _MARKED.match(text) if marked else None
     body = _unwrapped(text[found.end() :] if found else text, prompts.tags)
-    if not body or _bare(body) == UNCHANGED:
+    if body in ("", prompts.empty_memory) or _bare(body) == UNCHANGED:
         return Verdict("keep", "", enough)
     explained = found is not None and len(body) > _SHORT_CHARACTERS
     return Verdict("replace" if explained else "ask", body, enough)
@@ -146,7 +147,7 @@ def _unwrapped(text: str, tags: frozenset[str]) -> str:
     """The text without an enclosing tag of the prompt's own."""
     text = text.strip()
     opening = _OPENING_TAG.match(text)
-    if opening and opening.group(1).lower() in tags:
+    if opening and folded(opening.group(1)) in tags:
         inside, closing, after = text[opening.end() :].partition(f"</{opening.group(1)}>")
         if closing and not after:
             return inside.strip()

@@ -116,6 +116,12 @@ def chosen_workflow(settings: ReadSettings, trained: Trained) -> tuple[str, Work
     prompts = workflow.prompts
     if settings.templates and workflow.templates:
         prompts = load_prompts(Path(settings.templates))
+        if prompts.workflow and prompts.workflow not in WORKFLOWS:
+            near = did_you_mean(prompts.workflow, WORKFLOWS)
+            raise SettingsError(
+                f"the templates in {settings.templates} are for {prompts.workflow!r}, which is no workflow"
+                f"{near or ': use one of ' + ', '.join(WORKFLOWS)}"
+            )
         if prompts.workflow not in ("", name):
             raise SettingsError(
                 f"the templates in {settings.templates} are for {prompts.workflow}, not for {name}: "

@@ -127,6 +127,7 @@ def own_part(reply: str, now: Heads, prompts: Prompts) -> str:
     Other parts are left out only if they are unchanged, so that nothing new is lost.
     """
     others = {part.strip() for place, part in enumerate(now.parts) if place != now.next}
+    others.add(prompts.empty_memory)  # as the model was shown the empty ones
     texts = (it.text.strip() for it in _divided(reply, len(now.parts)))
     return "\n".join(text for text in texts if text and prompts.restore(text) not in others)
 
