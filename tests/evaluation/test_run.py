@@ -98,7 +98,8 @@ def test_a_task_with_sizes_of_its_own_needs_none(serve: Serve, tmp_path: Path) -
     assert (one.length, one.documents) == (None, None) and {one.index, two.index} == {0, 1}
     assert read_header(tmp_path / "out")["plan"]["corpora"]["longbench"]["origin"] == "given"
     examples = tmp_path / "examples.jsonl"
-    write_examples(examples, [Example("1", "longbench_qasper", "Which?", "a text", ("red",), 2)])
+    row = {"id": "1", "task": "longbench_qasper", "problem": "Which?", "document": "Red.", "answers": ["red"]}
+    examples.write_text(json.dumps(row) + "\n")
     with pytest.raises(SettingsError, match="has examples of longbench_qasper, which is a task of this run"):
         replace(plan, examples=str(examples)).totals()
 
