@@ -95,7 +95,7 @@ def write_beginning(whole: Ledger) -> Ledger:
 def _chunked(
     kind: str, problem: str, answers: tuple[str, ...], document: Path, chunk_tokens: int = CHUNK_TOKENS
 ) -> Ledger:
-    pieces = [piece for piece, _ in cut([document.read_text("utf-8")], chunk_tokens, estimate_tokens)]
+    pieces = [piece for piece, *_ in cut([document.read_text("utf-8")], chunk_tokens, estimate_tokens)]
     chunks = document.with_suffix(".json")
     chunks.write_text(json.dumps(pieces), "utf-8")
     return Ledger(kind, problem, answers, document, chunks, len(pieces))

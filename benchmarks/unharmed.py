@@ -14,7 +14,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from memagent.prompts import GATED, READER, Prompts, load_prompts
+from memagent.engines.adapters import READER, trained_file
+from memagent.prompts import GATED, Prompts, load_prompts
 
 KINDS = {
     "Python": (".py", ".pyi"),
@@ -55,7 +56,7 @@ def main() -> None:
     given = parser.parse_args()
     prompts: dict[str, Prompts] = {
         "ours": GATED.for_document("corpus"),
-        "shipped": load_prompts(READER).for_document("corpus"),
+        "shipped": load_prompts(trained_file(READER)).for_document("corpus"),
     }
     counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for kind, path, text in texts(given.folders):

@@ -24,8 +24,9 @@ from memagent import (
     load_prompts,
     text_document,
 )
+from memagent.engines.adapters import READER, trained_file
 from memagent.errors import SettingsError
-from memagent.prompts import GATED, OVERWRITE, READER
+from memagent.prompts import GATED, OVERWRITE
 
 PROBLEM = "Where is the key?"
 OURS = ("memory", "problem", "chunk")
@@ -338,11 +339,11 @@ def test_the_tolerant_eye_sees_a_forged_tag() -> None:
         assert not tags(text, OURS)
 
 
-SHIPPED = load_prompts(READER)
+SHIPPED = load_prompts(trained_file(READER))
 WORKFLOWS = [
     ("overwrite", OVERWRITE, "", OURS),
     ("gated", GATED, "", OURS),
-    ("gated", SHIPPED, str(READER), ("memory", "problem", "text")),
+    ("gated", SHIPPED, str(trained_file(READER)), ("memory", "problem", "text")),
 ]
 
 

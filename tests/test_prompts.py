@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memagent import Message, Prompts, SettingsError, load_prompts
-from memagent.prompts import ENOUGH, GATED, MEMORY, OVERWRITE, READER, UNCHANGED
+from memagent.engines.adapters import READER, trained_file
+from memagent.prompts import ENOUGH, GATED, MEMORY, OVERWRITE, UNCHANGED
 
 UPDATE = "{problem}|{chunk}|{memory}"
 ANSWER = "{problem}|{memory}"
 PLAIN = Prompts(update=UPDATE, answer=ANSWER)
-SHIPPED = load_prompts(READER)
+SHIPPED = load_prompts(trained_file(READER))
 
 
 def content(messages: tuple[Message, ...]) -> str:
@@ -187,7 +188,7 @@ def test_our_workflows_say_their_markers() -> None:
 
 def test_the_shipped_adapter_is_asked_as_it_was_trained() -> None:
     """Its prompts are recorded from the version that it was trained with: a digest of four of them."""
-    shipped = load_prompts(READER)
+    shipped = load_prompts(trained_file(READER))
     assert (shipped.workflow, shipped.replies, shipped.asks) == ("gated", "unmarked", False)
     problem, chunk, memory = "Where is the key?", "A line.\nTwo {memory} & <b>\t é", "- Rent: 900\n"
     prompts = [

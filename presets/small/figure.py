@@ -168,7 +168,7 @@ def write_documents(plan: Plan, seed: int, length: int) -> None:
         return head_and_tail(wanted.document, CHUNK, count)
 
     def found(wanted: Example) -> str:
-        passages = [text for text, _ in cut([wanted.document], PASSAGE, count)]
+        passages = [text for text, *_ in cut([wanted.document], PASSAGE, count)]
         best = best_passages(wanted.problem, passages, CHUNK // PASSAGE)
         return "\n".join(passages[place] for place in sorted(best))
 

@@ -231,12 +231,9 @@ class Engine(Protocol):
     @property
     def model(self) -> Model:
         """What is known about the model."""
-        ...
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete the chat, or raise `EngineError`; never an empty stand-in for a failure."""
-        ...
 
     async def aclose(self) -> None:
         """Release what the engine holds."""
-        ...

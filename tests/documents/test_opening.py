@@ -375,7 +375,7 @@ def test_a_directory_is_its_files_sorted_without_hidden_ones(folder: Path) -> No
     document = open_document(folder)
     assert text_of(document) == "ABZDC"
     assert document.sources[0].name == str(folder / "a.txt")
-    assert document.size_bytes == 5
+    assert document.text_bytes == 5
 
 
 def test_binaries_in_a_directory_are_left_out_and_named(folder: Path) -> None:

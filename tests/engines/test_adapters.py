@@ -114,7 +114,7 @@ def test_the_shipped_adapter_is_small_and_of_the_embedded_model() -> None:
 def test_the_shipped_adapter_tells_its_budgets() -> None:
     budgets = trained_with(READER).budgets
     assert budgets.keys() == Budgets.__dataclass_fields__.keys()
-    assert Budgets(**budgets).window_tokens < 2048
+    assert Budgets(**budgets).needed_tokens() < 2048
 
 
 def test_budgets_of_an_adapter_that_tells_none(tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ def test_the_defaults_are_those_of_the_paper() -> None:
         "memory_tokens": 1024,
         "answer_tokens": 1024,
     }
-    assert PAPER.window_tokens == 8072
-    assert Budgets(100, 200, 50, 1000).window_tokens == 1150
+    assert PAPER.needed_tokens() == 8072
+    assert Budgets(100, 200, 50, 1000).needed_tokens() == 1150
 
 
 def test_what_fits_stays_as_it_is() -> None:
@@ -125,7 +125,7 @@ def test_no_prompt_of_a_read_passes_the_window(window: int, workflow: str) -> No
     document = text_document("The quick brown fox jumps over the lazy dog.\n" * 1000)
     settings = ReadSettings(workflow=workflow)
     reading = Read("What does the fox do?", document, engine, settings)
-    assert reading.budgets.window_tokens < window
+    assert reading.budgets.needed_tokens() < window
 
     async def run() -> list[int]:
         sizes = []

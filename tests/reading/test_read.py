@@ -424,8 +424,8 @@ def test_the_default_budgets_are_the_papers_window() -> None:
     assert asdict(Budgets()) == {
         "problem_tokens": 1024, "chunk_tokens": 5000, "memory_tokens": 1024, "answer_tokens": 1024,
     }  # fmt: skip
-    assert Budgets().window_tokens == 8072
-    assert Budgets(answer_tokens=9000).window_tokens == 1024 + 1024 + 9000
+    assert Budgets().needed_tokens() == 8072
+    assert Budgets(answer_tokens=9000).needed_tokens() == 1024 + 1024 + 9000
 
 
 NAMES = ("problem_tokens", "chunk_tokens", "memory_tokens", "answer_tokens")
@@ -441,7 +441,7 @@ def test_fitted_budgets_fill_the_window_and_keep_what_was_given(
         assert f"the model's window has {window}" in str(error)
         assert f"need {8072 + fixed + 64} tokens" in str(error)
         return
-    used = fitted.window_tokens + fixed + 64
+    used = fitted.needed_tokens() + fixed + 64
     assert used <= window
     assert used == 8072 + fixed + 64 or window - used < 8
     kept = given - {"chunk_tokens"}
@@ -467,7 +467,7 @@ def test_a_read_fits_its_budgets_to_the_window_that_the_model_tells() -> None:
     settings = SETTINGS.changed(chunk_tokens=None, memory_tokens=100)
     budgets = Read(PROBLEM, text_document(DOCUMENT), engine, settings).budgets
     assert budgets.memory_tokens == 100
-    assert budgets.window_tokens + len(GATED.bare_text) // 3 < 2048
+    assert budgets.needed_tokens() + len(GATED.bare_text) // 3 < 2048
     assert Read(PROBLEM, text_document(DOCUMENT), FactsEngine(), settings).budgets.chunk_tokens == 5000
 
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent.prompts import GATED, READER, Prompts, load_prompts
+from memagent.engines.adapters import READER, trained_file
+from memagent.prompts import GATED, Prompts, load_prompts
 from memagent.reading.replies import (
     ReplyReader,
     Verdict,
@@ -24,7 +25,7 @@ from memagent.reading.replies import (
 from memagent.reading.workflows import WORKFLOWS
 
 OLD = "The vault opens with 4711. Ada holds the second key; the clock hides it."
-SHIPPED = load_prompts(READER)
+SHIPPED = load_prompts(trained_file(READER))
 UNMARKED = replace(GATED, replies="unmarked")
 READERS = pytest.mark.parametrize("read_reply", [read_overwrite, read_gated])
 ASK_FOR_ENOUGH = pytest.mark.parametrize("prompts", [GATED, UNMARKED], ids=["marked", "unmarked"])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from memagent.engines.scripted import count_words
+from memagent.reading.workflows.whole import LEFT_OUT
 from memagent.server.bodies import Turn
-from memagent.server.division import GAP, Division, divide
+from memagent.server.division import Division, divide
 from memagent.server.errors import ApiError
 
 LONG = "Call me Ishmael.\n\n" + "Some years ago, never mind how long. " * 40 + "\n\nAnd so it ended."
@@ -51,15 +52,15 @@ def test_of_parts_that_exceed_the_budget_together_the_last_ones_are_the_problem(
 def test_a_long_message_is_split_at_its_ends_and_read_whole() -> None:
     text = f"Say who tells this:\n\n{LONG}\n\nWho was it?"
     assert division(turn("user", text)) == Division(
-        f"Say who tells this:{GAP}Who was it?", (("message", text),)
+        f"Say who tells this:{LEFT_OUT}Who was it?", (("message", text),)
     )
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("Who?\n" + "word " * 200 + "\nWhy?", f"Who?{GAP}Why?"),
-        ("Who is it? " + "word " * 200 + ". Tell me.", f"Who is it?{GAP}Tell me."),
+        ("Who?\n" + "word " * 200 + "\nWhy?", f"Who?{LEFT_OUT}Why?"),
+        ("Who is it? " + "word " * 200 + ". Tell me.", f"Who is it?{LEFT_OUT}Tell me."),
         ("word " * 200, f"{'word ' * 12}".strip()),
     ],
     ids=["lines", "sentences", "words"],

@@ -249,11 +249,11 @@ def test_a_warm_start_alone_is_the_beginning_of_a_run(folder: Path, whole: Path)
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("loss.clip_high=0.3", "loss.clip_high (0.28, now 0.3)"),
-        ("rollout.attempts=5", "rollout.attempts (4, now 5)"),
-        ("seed=1", "seed (0, now 1)"),
-        ("policy.lora_rank=2", "policy.lora_rank (0, now 2)"),
-        ("read.chunk_tokens=9", "read.chunk_tokens (7, now 9)"),
+        ("loss.clip_high=0.3", "loss.clip_high was 0.28, now it is 0.3"),
+        ("rollout.attempts=5", "rollout.attempts was 4, now it is 5"),
+        ("seed=1", "seed was 0, now it is 1"),
+        ("policy.lora_rank=2", "policy.lora_rank was 0, now it is 2"),
+        ("read.chunk_tokens=9", "read.chunk_tokens was 7, now it is 9"),
     ],
 )
 def test_other_settings_are_refused_by_name(folder: Path, whole: Path, change: str, said: str) -> None:

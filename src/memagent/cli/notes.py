@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
@@ -60,7 +61,7 @@ def new(console: Console, /, name: str, about: str, notebooks: Notebooks) -> int
     """Make a notebook with a standing instruction, such as "who decided what, and when"."""
     made = Notebook.new(name, about, notebooks)
     say(f"{made.entry.name}: made")
-    tell(console, f"add to it with memagent notes add {_quoted(made.entry.name)} PATH...")
+    tell(console, f"add to it with memagent notes add {shlex.quote(made.entry.name)} PATH...")
     return 0
 
 
@@ -320,7 +321,3 @@ def _named(names: Sequence[str]) -> str:
 
 def _on_one_line(text: str) -> str:
     return " ".join(text.split())
-
-
-def _quoted(name: str) -> str:
-    return f'"{name}"' if " " in name else name

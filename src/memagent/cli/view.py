@@ -6,10 +6,11 @@ import base64
 import gzip
 import html
 import json
+import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import click
 from rich.console import Console
@@ -86,33 +87,14 @@ def _write(file: IO[bytes], path: Path, text: DocumentText | None) -> None:
     file.write(tail.encode())
 
 
-class _Base64:
-    """A writable file that passes what is written to another, in base64."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file, self._rest = file, b""
-
-    def write(self, raw: bytes) -> int:
-        whole = len(self._rest + raw) // 3 * 3
-        fresh = self._rest + raw
-        self._file.write(base64.b64encode(fresh[:whole]))
-        self._rest = fresh[whole:]
-        return len(raw)
-
-    def flush(self) -> None:
-        """Do nothing: only an incomplete group of three bytes is ever held back."""
-
-    def end(self) -> None:
-        self._file.write(base64.b64encode(self._rest))
-
-
 def _pack(file: IO[bytes], pieces: Iterable[bytes]) -> None:
     """Write bytes compressed with gzip and encoded in base64."""
-    encoded = _Base64(file)
-    with gzip.GzipFile(fileobj=cast("IO[bytes]", encoded), mode="wb", compresslevel=6, mtime=0) as packed:
-        for piece in pieces:
-            packed.write(piece)
-    encoded.end()
+    with tempfile.TemporaryFile() as whole:
+        with gzip.GzipFile(fileobj=whole, mode="wb", compresslevel=6, mtime=0) as packed:
+            packed.writelines(pieces)
+        whole.seek(0)
+        while block := whole.read(3 * _MIB):
+            file.write(base64.b64encode(block))
 
 
 def _told(path: Path, text: DocumentText | None) -> Iterator[dict[str, Any]]:

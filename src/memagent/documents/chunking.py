@@ -74,7 +74,7 @@ def _pieces(blocks: Pass, chunk_tokens: int, count_tokens: TokenCounter) -> Iter
             head = ""
         offset, pages = end - source.characters_before, list[tuple[int, int | None]]()
         texts = _noting_pages(own, end, pages)
-        for text, tokens, last in _cut(texts, chunk_tokens, _counting_behind(head, count_tokens)):
+        for text, tokens, last in cut(texts, chunk_tokens, _counting_behind(head, count_tokens)):
             start, end = end, end + len(text)
             spans = _by_page(start, end, pages)
             parts = tuple(
@@ -145,18 +145,13 @@ def _joined_pieces(pieces: list[_Piece], chunk_tokens: int, count_tokens: TokenC
         yield from _joined_pieces(pieces[middle:], chunk_tokens, count_tokens)
 
 
-def cut(blocks: Iterable[str], chunk_tokens: int, count_tokens: TokenCounter) -> Iterator[tuple[str, int]]:
-    """Cut one text, given in blocks, into pieces with their token counts.
+def cut(
+    blocks: Iterable[str], chunk_tokens: int, count_tokens: TokenCounter
+) -> Iterator[tuple[str, int, bool]]:
+    """Cut one text, given in blocks, into pieces, each with its token count and whether it is the last.
 
     The pieces do not depend on how the text is divided into blocks.
     """
-    return ((text, tokens) for text, tokens, _ in _cut(blocks, chunk_tokens, count_tokens))
-
-
-def _cut(
-    blocks: Iterable[str], chunk_tokens: int, count_tokens: TokenCounter
-) -> Iterator[tuple[str, int, bool]]:
-    """As `cut`, and whether each piece is the last."""
     stream = iter(blocks)
     buffer, position = "", 0
     ratio = _FIRST_CHARACTERS_PER_TOKEN

@@ -67,15 +67,10 @@ class Document:
         return _sent, (self.sources, self.skipped, dict(self._prints))
 
     @property
-    def size_bytes(self) -> int:
-        """The size of all files together, for progress."""
-        return sum(source.size_bytes for source in self.sources)
-
-    @property
     def text_bytes(self) -> int | None:
         """The size of the files if it is about that of the text; None if a format hides the text's length."""
         plain = all(source.format == "text" and not source.gzipped for source in self.sources)
-        return self.size_bytes if plain else None
+        return sum(source.size_bytes for source in self.sources) if plain else None
 
     @property
     def fingerprint(self) -> str:

@@ -13,11 +13,6 @@ from memagent.errors import DocumentError
 from memagent.types import Chunk
 
 
-def outline_of(chunk: Chunk) -> Chunk:
-    """A chunk without its text."""
-    return replace(chunk, text="")
-
-
 def cut_again(blocks: Iterable[Block], outlines: Iterable[Chunk]) -> Iterator[Chunk]:
     """Cut the chunks of these outlines, given in order, from a new pass over their document.
 

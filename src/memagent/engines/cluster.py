@@ -10,7 +10,6 @@ import importlib
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
@@ -25,41 +24,29 @@ Do = Callable[[Engine, Any], Awaitable[Any]]
 """Does one item of work on a node."""
 
 
-@dataclass(frozen=True, slots=True)
-class Nodes:
-    """The module `ray`, and an actor on each node."""
-
-    ray: Any
-    actors: list[Any]
-
-    def deal(self, calls: int, calls_an_item: int = 1) -> Dealer:
-        """Deal out items of `calls_an_item` calls each, so that each node has `calls` in flight."""
-        return Dealer(self, self.actors * ceil(calls / calls_an_item))
-
-
 class Dealer:
-    """Hands each item of work to a free node."""
+    """Hands each item of work to a free one of the actors, of which each has up to `items` in progress."""
 
-    def __init__(self, nodes: Nodes, slots: list[Any]) -> None:
-        self._nodes = nodes
-        self.size = len(slots)
+    def __init__(self, ray: Any, actors: list[Any], items: int) -> None:
+        self._ray, self._actors = ray, actors
+        self.size = len(actors) * items
         """How many items may be in progress at once."""
         self._free: asyncio.Queue[Any] = asyncio.Queue()
-        for actor in slots:
+        for actor in actors * items:
             self._free.put_nowait(actor)
 
     async def __call__(self, item: object) -> Any:
         """Do an item and return its result. Raises what it raised there, `EngineError` for a lost node."""
         actor = await self._free.get()
         try:
-            return await _outcome(self._nodes.ray, actor.do.remote(item))
+            return await _outcome(self._ray, actor.do.remote(item))
         finally:
             self._free.put_nowait(actor)
 
     async def __aenter__(self) -> Dealer:
         """Open the engines."""
         try:
-            opened = (_outcome(self._nodes.ray, actor.open.remote()) for actor in self._nodes.actors)
+            opened = (_outcome(self._ray, actor.open.remote()) for actor in self._actors)
             await asyncio.gather(*opened)
         except BaseException:
             self._end()
@@ -70,8 +57,8 @@ class Dealer:
         self._end()
 
     def _end(self) -> None:
-        for actor in self._nodes.actors:
-            self._nodes.ray.kill(actor)
+        for actor in self._actors:
+            self._ray.kill(actor)
 
 
 async def _outcome(ray: Any, call: Any) -> Any:
@@ -100,8 +87,11 @@ class Node:
         return await self.work(self.engine, item)
 
 
-def connect(address: str, settings: EngineSettings, work: Do) -> Nodes:
-    """Start an actor on each node of the cluster. Raises `SettingsError` without the extra or the cluster."""
+def connect(address: str, settings: EngineSettings, work: Do, calls: int, calls_an_item: int = 1) -> Dealer:
+    """Start an actor on each node of the cluster, each to have `calls` in flight.
+
+    Raises `SettingsError` without the extra or the cluster.
+    """
     try:
         ray = importlib.import_module("ray")
     except ImportError as error:
@@ -113,7 +103,7 @@ def connect(address: str, settings: EngineSettings, work: Do) -> Nodes:
         ray.init(address=address, ignore_reinit_error=True, log_to_driver=False, logging_level="ERROR")
     except (OSError, ValueError, RuntimeError) as error:
         raise SettingsError(f"there is no Ray cluster at {address}: {error}") from error
-    return Nodes(ray, _actors(ray, settings, work))
+    return Dealer(ray, _actors(ray, settings, work), ceil(calls / calls_an_item))
 
 
 def _actors(ray: Any, settings: EngineSettings, work: Do) -> list[Any]:

@@ -36,4 +36,3 @@ class Forwards(Protocol):
 
         Raises `ContextOverflowError`, `RefusedError`, or `EngineError` where there was no reply.
         """
-        ...

@@ -109,9 +109,9 @@ async def _run_on_cluster(
 ) -> None:
     """Run each example's attempts on one node; this process writes the rows, the same as on one machine."""
     here = partial(_rows_of, plan=run.plan, settings=run.settings.read, traces=run.traces_folder)
-    nodes = connect(address, run.settings.engine, here)
+    attempts_an_example = len(run.plan.workflows) * run.plan.samples
 
-    async with nodes.deal(calls, len(run.plan.workflows) * run.plan.samples) as dealer:
+    async with connect(address, run.settings.engine, here, calls, attempts_an_example) as dealer:
 
         async def attempts(item: Work) -> None:
             for row in await dealer(item):

@@ -160,7 +160,7 @@ def _numbered(results: Iterable[Scored]) -> Iterator[tuple[Hashable, int, Scored
 
 def summarise(results: Sequence[Scored]) -> Summary:
     """Summarise results, of which there must be at least one."""
-    scores = example_scores(results)
+    scores = _by_example(results, lambda row: row.score)
     low, high = confidence_interval(scores)
     succeeded = [result.row for result in results if not result.row.error]
 
@@ -201,17 +201,14 @@ def paid_for(results: Iterable[Scored]) -> float | None:
 def _share(results: Iterable[Scored], happened: Callable[[EvaluationRow], bool | None]) -> Estimate | None:
     """How often something happened in the attempts that succeeded, as far as it is known."""
     known = [it for it in results if not it.row.error and happened(it.row) is not None]
-    shares = [
-        fmean(bool(happened(it.row)) for it in one) for one in grouped(known, lambda it: it.example).values()
-    ]
+    shares = _by_example(known, lambda row: bool(happened(row)))
     return Estimate(len(shares), fmean(shares), *confidence_interval(shares)) if shares else None
 
 
-def example_scores(results: Iterable[Scored]) -> list[float]:
-    """A score for each example: the mean of its samples, which do not count as separate questions."""
-    return [
-        fmean(result.row.score for result in one) for one in grouped(results, lambda it: it.example).values()
-    ]
+def _by_example(results: Iterable[Scored], value: Callable[[EvaluationRow], float]) -> list[float]:
+    """A value for each example: the mean of its samples, which do not count as separate questions."""
+    examples = grouped(results, lambda it: it.example).values()
+    return [fmean(value(it.row) for it in samples) for samples in examples]
 
 
 def grouped(results: Iterable[Scored], group: Callable[[Scored], Group]) -> dict[Group, list[Scored]]:

@@ -8,7 +8,6 @@ from memagent.prompts.ours import (
     NO_UPDATE,
     OPENING,
     OVERWRITE,
-    READER,
     REWRITE,
     SECTIONS,
 )

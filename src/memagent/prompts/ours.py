@@ -7,12 +7,7 @@ about it and all attempts of a training group.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from memagent.prompts.templates import ENOUGH, MEMORY, UNCHANGED, Prompts, sections
-
-READER = Path(__file__).parents[1] / "engines" / "reader.toml"
-"""The templates that the shipped adapter was trained with: they must never change."""
 
 OPENING = "You read a long document piece by piece. Of what you have read, only your memory remains.\n\n"
 

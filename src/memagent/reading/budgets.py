@@ -26,13 +26,11 @@ class Budgets:
     memory_tokens: int = 1024
     answer_tokens: int = 1024
 
-    @property
-    def window_tokens(self) -> int:
-        """What an update or answer needs at most, without the fixed text of the prompt."""
-        return self.needed_tokens()
-
     def needed_tokens(self, memories: int = 1) -> int:
-        """What an update or answer needs at most if it shows this many memories and rewrites one."""
+        """What an update or answer needs at most if it shows this many memories and rewrites one.
+
+        The fixed text of the prompt is not counted.
+        """
         shown = memories * self.memory_tokens
         return self.problem_tokens + shown + max(self.chunk_tokens + self.memory_tokens, self.answer_tokens)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memagent.types import Completion, Engine, Message, Model, Sampling
+from memagent.types import Completion, Engine, Message, Sampling
 
 
 class Chain:
@@ -13,13 +13,8 @@ class Chain:
     """
 
     def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+        self.engine, self.model = engine, engine.model
         self.longest = 0
-
-    @property
-    def model(self) -> Model:
-        """The model of the underlying engine."""
-        return self.engine.model
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete with the underlying engine. A call that fails does not count."""

@@ -94,8 +94,7 @@ def edited(excerpts: Sequence[Excerpt], reply: str, chunk: Chunk) -> tuple[list[
     its words (`memagent.reading.wording`), and then in the chunk's own characters.
     """
     commands = _commands(reply.split("\n"), chunk)
-    named = {word: _numbers(texts) for word, texts in _by_word(commands).items() if word != ADD}
-    dropped, promoted = named.get(DROP, set()), named.get(PROMOTE, set())
+    dropped, promoted = (_numbers(text for it, text in commands if it == word) for word in (DROP, PROMOTE))
     kept = [
         replace(it, promoted=it.promoted or number in promoted)
         for number, it in enumerate(excerpts, 1)
@@ -175,13 +174,6 @@ def _whole(text: str, lines: Sequence[str], place: int, chunk: Chunk) -> tuple[s
 def _says_nothing(line: str) -> bool:
     words = re.findall(r"\w+", line.upper())
     return not words or words in ([UNCHANGED], [MEMORY], [ENOUGH], ["NONE"])
-
-
-def _by_word(commands: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    found = dict[str, list[str]]()
-    for word, text in commands:
-        found.setdefault(word, []).append(text)
-    return found
 
 
 def _numbers(texts: Iterable[str]) -> set[int]:

@@ -14,14 +14,14 @@ import json
 import os
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
 from memagent.errors import ContextOverflowError, JournalError
 from memagent.storage import Log, read_log
-from memagent.types import Completion, Conversation, Engine, Message, Model, Sampling, Usage
+from memagent.types import Completion, Conversation, Engine, Message, Sampling, Usage
 
 FORMAT = 2
 _BEGINNING = b'{"type": "header"'
@@ -39,7 +39,7 @@ class Journal:
 
     def __init__(self, log: Log, engine: Engine) -> None:
         self.path = log.path
-        self.engine = engine
+        self.engine, self.model = engine, engine.model
         self.answer: str | None = None
         self.header: Mapping[str, Any] | None = None
         """The header on record; None in a new journal."""
@@ -99,11 +99,6 @@ class Journal:
                 "for a new read leave out `resume` and name another `trace`"
             )
 
-    @property
-    def model(self) -> Model:
-        """The model of the underlying engine."""
-        return self.engine.model
-
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete from the record, or with the engine, whose reply is on disk when this returns."""
         digest = prompt_digest(messages, sampling)
@@ -143,24 +138,8 @@ class Journal:
         if self._told[told]:
             self._told[told] -= 1
             return
-        await self._write(
-            {
-                "type": "conversation",
-                "kind": conversation.kind,
-                "chunk_index": conversation.chunk_index,
-                "span": conversation.span,
-                "source": conversation.source,
-                "prompt_sha256": digest,
-                "finish_reason": conversation.completion.finish_reason,
-                "usage": asdict(conversation.completion.usage),
-                "memory": conversation.memory,
-                "enough": conversation.enough,
-                "refused": conversation.refused,
-                "seconds": round(conversation.seconds, 3),
-                "unused": conversation.unused,
-            },
-            sync=False,  # it follows from the reply, which is on disk
-        )
+        line = {"type": "conversation", "prompt_sha256": digest, **told_conversation(conversation)}
+        await self._write(line, sync=False)  # it follows from the reply, which is on disk
 
     async def finish(self, answer: str) -> None:
         """Write the answer, which ends the journal, unless it is already on record."""
@@ -178,6 +157,15 @@ class Journal:
         """A recorded line of a prompt; each is used once."""
         offsets = self._replies.get(digest)
         return await asyncio.to_thread(self._log.at, offsets.popleft()) if offsets else None
+
+
+def told_conversation(conversation: Conversation) -> dict[str, Any]:
+    """A conversation without its prompt and reply."""
+    values = {it.name: getattr(conversation, it.name) for it in fields(conversation)}
+    completion = values.pop("completion")
+    del values["messages"]
+    values["seconds"] = round(conversation.seconds, 3)
+    return {**values, "finish_reason": completion.finish_reason, "usage": asdict(completion.usage)}
 
 
 def prompt_digest(messages: tuple[Message, ...], sampling: Sampling | None = None) -> str:

@@ -6,13 +6,14 @@ Only an outline of each chunk is kept in memory; its text is read again for each
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 
 from memagent.concurrency import in_thread
 from memagent.documents.chunking import split
 from memagent.documents.opening import Pass
-from memagent.documents.outline import cut_again, outline_of
+from memagent.documents.outline import cut_again
 from memagent.errors import DocumentError
 from memagent.reading.screening import Screen
 from memagent.types import Chunk, TokenCounter
@@ -120,10 +121,9 @@ class Passes:
 
     async def _cut(self) -> AsyncGenerator[Chunk, None]:
         """Cut what has not been cut yet."""
-        plan: AsyncIterator[Chunk] = self._plan
-        async for chunk in plan:
+        async for chunk in self._plan:
             if self._readable or chunk.text.strip():
-                self._readable.append(outline_of(chunk))
+                self._readable.append(replace(chunk, text=""))
                 yield chunk
             else:
                 self._taken(chunk, False)

@@ -56,24 +56,19 @@ class Sources(Protocol):
 
     def chunk(self, chunk: Chunk) -> None:
         """A chunk is about to be read."""
-        ...
 
     def update(self, conversation: Conversation) -> None:
         """The memory was written. May block."""
-        ...
 
     @property
     def memory(self) -> tuple[Statement, ...]:
         """The statements of the memory as it is now."""
-        ...
 
     def answer(self, answer: str) -> tuple[Statement, ...]:
         """The statements of an answer, with sources from the memory. May block."""
-        ...
 
     def bare(self, answer: str) -> str:
         """The answer without the marks that name its sources."""
-        ...
 
 
 class Provenance:

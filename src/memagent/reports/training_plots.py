@@ -9,7 +9,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from memagent.reports import drawing as figures
-from memagent.reports.curves import Point, TrainingRun, by_series, curve, score_curve, smoothed
+from memagent.reports.curves import TrainingRun, by_series, curve, score_curve, smoothed
 from memagent.reports.measures import measure
 
 if TYPE_CHECKING:
@@ -142,9 +142,8 @@ def _curves(panel: Axes, part: _Panel, runs: Sequence[TrainingRun]) -> None:
         if not points:
             continue
         style, steps = figures.style(number), [it.step for it in points]
-        means, low, high = (
-            [scale * value for value in it] for it in zip(*map(_heights, points), strict=True)
-        )
+        heights = zip(*((it.mean, it.low, it.high) for it in points), strict=True)
+        means, low, high = ([scale * value for value in it] for it in heights)
         highest = max(highest, *high)
         if len(members) > 1:
             low, high = smoothed(low, window), smoothed(high, window)
@@ -158,10 +157,6 @@ def _curves(panel: Axes, part: _Panel, runs: Sequence[TrainingRun]) -> None:
     if part.name != "loss":  # all others begin at 0, and the reward has limits of its own
         panel.set_ylim(0, 1.08 * highest if highest > 0 else 1)
     _axes(panel, part.title)
-
-
-def _heights(point: Point) -> tuple[float, float, float]:
-    return point.mean, point.low, point.high
 
 
 def _window(runs: Sequence[TrainingRun], stage: str) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from memagent.documents.tokens import shorten
+from memagent.reading.workflows.whole import LEFT_OUT
 from memagent.server.bodies import Turn
 from memagent.server.errors import ApiError
 from memagent.types import TokenCounter
@@ -20,7 +21,6 @@ _LONGEST_END_TOKENS = 256
 _CHARACTERS_PER_TOKEN = 16  # a longer text is too long without counting
 _BOUNDARIES = (r"\n[ \t\r]*\n\s*", r"\n\s*", r"(?<=[.!?])\s+|(?<=[。！？])")
 _LABELS = {"system": "System", "developer": "System", "user": "User", "assistant": "Assistant"}
-GAP = "\n\n[…]\n\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def _ends(text: str, budget_tokens: int, count_tokens: TokenCounter) -> str:
     text = text.strip()
     first = _end(text, limit, count_tokens, at_end=False)
     last = _end(text, limit, count_tokens, at_end=True)
-    return first if first == last else first + GAP + last
+    return first if first == last else first + LEFT_OUT + last
 
 
 def _end(text: str, limit_tokens: int, count_tokens: TokenCounter, at_end: bool) -> str:

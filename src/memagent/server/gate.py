@@ -135,12 +135,9 @@ def _check_origin(headers: dict[bytes, bytes], allowed: tuple[str, ...]) -> None
 
 def is_loopback(host: str) -> bool:
     """Whether an address can be reached only from its own machine."""
-    if host == "localhost":
-        return True
-    try:
+    with suppress(ValueError):
         return ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return host == "localhost"
 
 
 def _too_large(most_bytes: int) -> ApiError:

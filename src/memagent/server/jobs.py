@@ -8,7 +8,7 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from memagent.concurrency import in_thread
 from memagent.errors import JournalError, MemAgentError
-from memagent.reading.journal import read_journal
+from memagent.reading.journal import read_journal, told_conversation
 from memagent.reading.progress import Progress
 from memagent.reading.read import Read
 from memagent.reading.workflows import chosen_workflow
@@ -26,7 +26,7 @@ from memagent.server.errors import ApiError, api_error
 from memagent.server.metrics import Metrics
 from memagent.server.store import UNFINISHED, Job, State, Store
 from memagent.settings import ReadSettings
-from memagent.types import Conversation, Engine
+from memagent.types import Engine
 
 _log = logging.getLogger("memagent.server")
 
@@ -233,7 +233,7 @@ class Jobs:
             async for conversation in conversations:
                 self.metrics.conversation(conversation.completion.usage)
                 now = read.progress
-                self._tell(job.id, Event("conversation", _told(conversation), now.calls))
+                self._tell(job.id, Event("conversation", told_conversation(conversation), now.calls))
                 self._tell(job.id, Event("progress", told_progress(now)))
         result = asdict(read.result)
         del result["trace"]  # a path on this machine
@@ -253,12 +253,3 @@ async def _stored(change: Callable[[], Stored]) -> Stored:
 def told_progress(progress: Progress) -> dict[str, Any]:
     """The progress of a read, as sent to clients."""
     return {**asdict(progress), "chunks_in_all": progress.chunks_in_all}
-
-
-def _told(conversation: Conversation) -> dict[str, Any]:
-    """A conversation in the form of its line in the journal."""
-    values = {it.name: getattr(conversation, it.name) for it in fields(conversation)}
-    completion = values.pop("completion")
-    del values["messages"]
-    values["seconds"] = round(conversation.seconds, 3)
-    return {**values, "finish_reason": completion.finish_reason, "usage": asdict(completion.usage)}

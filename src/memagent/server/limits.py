@@ -7,7 +7,7 @@ import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from memagent.errors import SettingsError, reason
 
@@ -60,15 +60,12 @@ def checked_origins(origins: Sequence[str], keys: Keys) -> tuple[str, ...]:
         parts = urlsplit(origin)
         if origin == "*" and not keys.digests:
             raise SettingsError("`allow_origin` * lets in every web page: give the server `keys`")
-        if origin != "*" and (parts.scheme not in ("http", "https") or origin != _origin_of(parts)):
+        whole = parts.scheme in ("http", "https") and parts.netloc
+        if origin != "*" and not (whole and origin == f"{parts.scheme}://{parts.netloc}"):
             raise SettingsError(
                 f"`allow_origin` {origin!r} is not an origin: write http://localhost:3000, for example"
             )
     return tuple(origins)
-
-
-def _origin_of(parts: SplitResult) -> str:
-    return f"{parts.scheme}://{parts.netloc}" if parts.netloc else ""
 
 
 def read_keys(path: Path) -> Keys:

@@ -163,12 +163,11 @@ class Store:
         place = self.folder / "files" / key / f"content{suffix_of(name)}"
         with written_whole(place) as made, made.open("wb") as target:
             shutil.copyfileobj(content, target, 2**20)
-        size, created = place.stat().st_size, time.time()
-        self._run(
-            "INSERT INTO files (id, owner, name, purpose, bytes, created) VALUES (?, ?, ?, ?, ?, ?)",
-            key, owner, name, purpose, size, created,
+        (row,) = self._run(
+            "INSERT INTO files (id, owner, name, purpose, bytes, created) VALUES (?, ?, ?, ?, ?, ?)"
+            " RETURNING *", key, owner, name, purpose, place.stat().st_size, time.time(),
         )  # fmt: skip
-        return self.file(owner, key) or StoredFile(0, key, owner, name, purpose, size, created)
+        return StoredFile(**row)
 
     def file(self, owner: str, id: str) -> StoredFile | None:
         """The file with this id, if this owner has it."""
@@ -208,14 +207,11 @@ class Store:
                 else:
                     made.write_bytes(content)
             size += place.stat().st_size
-        self._run(
-            "INSERT INTO reads (id, owner, state, created, bytes, request) VALUES (?, ?, 'queued', ?, ?, ?)",
-            key, owner, time.time(), size, json.dumps({**request, "documents": names}),
+        (row,) = self._run(
+            "INSERT INTO reads (id, owner, state, created, bytes, request) VALUES (?, ?, 'queued', ?, ?, ?)"
+            " RETURNING *", key, owner, time.time(), size, json.dumps({**request, "documents": names}),
         )  # fmt: skip
-        job = self.read(owner, key)
-        if job is None:
-            raise SettingsError(f"{key} was deleted while it was being made")
-        return job
+        return _job(row)
 
     def read(self, owner: str, id: str) -> Job | None:
         """The read with this id, if this owner has it."""

@@ -7,7 +7,6 @@ those of the dev split's first 200 that neither Qwen2.5-7B nor its Instruct vers
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,32 +41,22 @@ class ClosedBook:
         return False
 
 
-async def judged(
-    examples: Iterable[Example], engine: Engine, asking: ClosedBook
-) -> AsyncGenerator[tuple[Example, bool], None]:
-    """Each example, in order, and whether the model knows its answer.
-
-    Raises `EngineError` if a call fails for good: a question that could not be asked is not "unknown".
-    """
-
-    async def judge(example: Example) -> tuple[Example, bool]:
-        return example, await asking.knows(engine, example)
-
-    async with aclosing(side_by_side(judge, in_thread(examples), engine.model.calls)) as verdicts:
-        async for verdict in verdicts:
-            yield verdict
-
-
 async def write_unknown(
     path: Path, out: Path, engine: Engine, asking: ClosedBook, count: int | None = None
 ) -> tuple[int, int]:
     """Write the examples of a file that the model does not know, at most `count`, to another.
 
-    Returns how many were written and how many were asked. Raises `SettingsError`, `EngineError`.
+    Returns how many were written and how many were asked. Raises `SettingsError`, and `EngineError` if a call
+    fails for good: a question that could not be asked is not "unknown".
     """
+
+    async def judge(example: Example) -> tuple[Example, bool]:
+        return example, await asking.knows(engine, example)
+
     kept = asked = 0
+    examples = in_thread(load_examples(path))
     with new_file(out) as file:
-        async with aclosing(judged(load_examples(path), engine, asking)) as verdicts:
+        async with aclosing(side_by_side(judge, examples, engine.model.calls)) as verdicts:
             async for example, known in verdicts:
                 asked += 1
                 if not known:

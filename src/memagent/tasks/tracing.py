@@ -8,11 +8,10 @@ before the text; here there is none, since its names could be taken for answers.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from itertools import pairwise
 
 from memagent.tasks.lengths import fit
-from memagent.tasks.needle import NOISE
+from memagent.tasks.needle import NOISE, inserted
 from memagent.tasks.recipe import Draft, Recipe, Task
 from memagent.tasks.vocabulary import UPPER, coined_words
 from memagent.types import Example
@@ -40,7 +39,8 @@ def make(recipe: Recipe, index: int) -> Example:
     seed = source.getrandbits(64)
 
     def build(size: int) -> str:
-        return "\n".join(_hide(chain, size, random.Random(seed)))
+        places = random.Random(seed).sample(range(max(size, len(chain))), len(chain))
+        return "\n".join(inserted([NOISE] * size, chain, sorted(places)))
 
     fitted = fit(build, draft.limit_tokens(problem), recipe.count_tokens)
     if fitted is None:
@@ -54,12 +54,3 @@ def vt_problem(count: int, value: int) -> str:
         f"Which {count} variables in the text have the value {value}, "
         "given directly or through other variables? List all of their names."
     )
-
-
-def _hide(chain: Sequence[str], size: int, source: random.Random) -> list[str]:
-    """`size` lines of noise with the chain among them, in order."""
-    room = max(size, len(chain))
-    lines = [NOISE] * size
-    for already, place in enumerate(sorted(source.sample(range(room), len(chain)))):
-        lines.insert(place + already, chain[already])
-    return lines

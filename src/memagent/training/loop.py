@@ -6,7 +6,6 @@ that is killed and resumed has the same metrics as one that is not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache
@@ -17,7 +16,9 @@ from memagent.engines.adapters import trained_with
 from memagent.engines.torch.engine import TransformersEngine
 from memagent.errors import SettingsError
 from memagent.reading.budgets import given_budgets
+from memagent.reading.journal import difference
 from memagent.reading.workflows import chosen_workflow
+from memagent.settings import build
 from memagent.training import checkpoint
 from memagent.training.data import load_data
 from memagent.training.held_out import HeldOut
@@ -28,13 +29,14 @@ from memagent.training.ranks import Ranks
 from memagent.training.reinforcement import check_reinforcement, reinforce
 from memagent.training.run import RunState, TrainingObserver, TrainingPosition
 from memagent.training.serving import open_server
-from memagent.training.settings import TrainingSettings, restored
+from memagent.training.settings import TrainingSettings
 from memagent.types import Trained
 
-_MAY_CHANGE = frozenset({
-    "steps", "copying.steps", "warm_start.steps", "checkpoint_every", "keep",
-    "optimizer.learning_rate", "copying.learning_rate", "warm_start.learning_rate",
-})  # fmt: skip
+_MAY_CHANGE: Any = {
+    "steps": True, "checkpoint_every": True, "keep": True, "optimizer": {"learning_rate"},
+    "copying": {"steps", "learning_rate"}, "warm_start": {"steps", "learning_rate"},
+    "engine": {"api_key"},
+}  # fmt: skip
 
 
 async def train(
@@ -53,13 +55,14 @@ async def train(
         raise SettingsError("there is no warm start: set warm_start.steps")
     path = checkpoint.newest(folder) if resume else None
     state = checkpoint.load(path) if path else None
-    # What a newer version has added is at its default.
-    if state and (
-        changed := _changed(settings.recorded(), restored(state["settings"], str(path)).recorded())
-    ):
-        raise SettingsError(
-            f"{folder} was run with a different {changed}: change it back, or use another folder"
-        )
+    if state:
+        # What a newer version has added is at its default.
+        known = build(TrainingSettings, state["settings"], str(path))
+        then, now = (it.model_dump(mode="json", exclude=_MAY_CHANGE) for it in (known, settings))
+        if changed := difference(then, now):
+            raise SettingsError(
+                f"{folder} was run with other settings: {changed}; change it back, or use another folder"
+            )
     ranks = Ranks()
     offset = state["metrics"] if state else 0 if resume else None
     opened = open_metrics(folder, settings.recorded(), offset) if ranks.main else nullcontext()
@@ -85,7 +88,7 @@ async def train(
             if not only_warm_start:
                 await reinforce(run, server)
         finally:
-            await (server or engine).aclose()
+            await engine.aclose()
 
 
 def local_engine(settings: TrainingSettings, policy: Policy) -> TransformersEngine:
@@ -115,7 +118,7 @@ def trained_policy(folder: Path) -> tuple[Policy, TrainingSettings, int]:
     if path is None:
         raise SettingsError(f"{folder} has no checkpoint: is it a folder of memagent train?")
     state = checkpoint.load(path)
-    settings = restored(state["settings"], str(path))
+    settings = build(TrainingSettings, state["settings"], str(path))
     # Merging a LoRA into bfloat16 weights would round part of it away. `prepare` is for new weights.
     whole = settings.policy.changed(dtype="float32", prepare=None)
     policy = load_policy(whole, settings.rollout.temperature, settings.seed, device="cpu")
@@ -136,16 +139,3 @@ def trained_to_read(settings: TrainingSettings) -> Trained:
 def _trained_before(settings: TrainingSettings) -> Trained:
     """What the adapter that the run continues from was trained to read with."""
     return trained_with(Path(settings.policy.adapter) if settings.policy.adapter else None)
-
-
-def _changed(now: Mapping[str, Any], then: Mapping[str, Any], within: str = "") -> str | None:
-    """The first setting that differs from a checkpoint's but must not."""
-    for name in sorted(now.keys() | then.keys()):
-        if f"{within}{name}" not in _MAY_CHANGE:
-            new, old = now.get(name), then.get(name)
-            if isinstance(new, dict) and isinstance(old, dict):
-                if found := _changed(new, old, f"{within}{name}."):
-                    return found
-            elif new != old:
-                return f"{within}{name} ({old!r}, now {new!r})"
-    return None

@@ -57,10 +57,6 @@ class Server:
             if other != place:
                 shutil.rmtree(other)
 
-    async def aclose(self) -> None:
-        """Close the connections; the server keeps running."""
-        await self.engine.aclose()
-
     async def _load(self, name: str, place: Path) -> None:
         body = {"lora_name": name, "lora_path": str(place)}
         try:

@@ -19,6 +19,7 @@ Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
+Layout = Literal["shared", "packed", "padded"]
 Betas = Annotated[tuple[Beta, Beta], Field(strict=False)]
 
 
@@ -133,7 +134,7 @@ class OptimizerSettings(ScheduleSettings):
     max_gradient_norm: Rate = 1.0
     updates: Positive = 1
     batch_tokens: Positive = 16384
-    layout: Literal["shared", "packed", "padded"] = "shared"
+    layout: Layout = "shared"
 
 
 class StageSettings(ScheduleSettings):
@@ -236,11 +237,6 @@ def load_training(path: str | Path, overrides: Mapping[str, Any] | None = None) 
     path = Path(path)
     settings = build(TrainingSettings, _merged(read_toml(path), overrides or {}), str(path))
     return _located(settings, path.parent)
-
-
-def restored(record: Mapping[str, Any], place: str) -> TrainingSettings:
-    """The settings that a run was recorded with. Raises `SettingsError` naming the `place` they are from."""
-    return build(TrainingSettings, record, place)
 
 
 def _located(settings: TrainingSettings, folder: Path) -> TrainingSettings:

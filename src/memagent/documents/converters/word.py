@@ -34,7 +34,8 @@ def _for_mammoth(file: IO[bytes]) -> IO[bytes]:
             if _WORD_TEXT.fullmatch(name) and _UNREAD.search(content := archive.read(name))
         }
         if not plain:
-            return io.BytesIO(_all(file))  # mammoth would take the file's name for a path
+            file.seek(0)
+            return io.BytesIO(file.read())  # mammoth would take the file's name for a path
         changed = io.BytesIO()
         with zipfile.ZipFile(changed, "w") as copy:
             for name in archive.namelist():
@@ -91,8 +92,3 @@ def _equation(node: Any) -> str:
         text = "".join(map(_equation, node))
         return f"{'^' if kind == 'sup' else '_'}({text})" if text else ""
     return "".join(map(_equation, node))
-
-
-def _all(file: IO[bytes]) -> bytes:
-    file.seek(0)
-    return file.read()

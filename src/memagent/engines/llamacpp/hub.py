@@ -32,12 +32,8 @@ _NO_MODEL = re.compile(r"(?i)(?:\A|/)mmproj|imatrix|(?:\A|[-_.])lora(?:[-_.]|\Z)
 _BITS = re.compile(r"\d+")
 
 
-@dataclass(frozen=True, slots=True)
-class HubModel:
-    """One quantisation in a repository. Loading the first of its files loads the others too."""
-
-    quant: str
-    files: tuple[str, ...]
+Files = tuple[str, ...]
+"""The files of one quantisation in a repository. Loading the first loads the others too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +60,7 @@ def fetched(name: str, bars: bool = True) -> Path:
         hub.utils.disable_progress_bars()
     try:
         found = models_in(it.rfilename for it in hub.HfApi().model_info(repo, timeout=_LIST_SECONDS).siblings)
-        model = _pick(found, quant, repo)
-        paths = [Path(hub.hf_hub_download(repo, file)) for file in model.files]
+        paths = [Path(hub.hf_hub_download(repo, file)) for file in _pick(found, quant, repo)]
     except (SettingsError, EngineError):
         raise
     except Exception as error:  # from the library, HTTP or the system
@@ -97,22 +92,22 @@ def cached(name: str, nearest: bool = False) -> Path | None:
         and (nearest or hub.constants.HF_HUB_OFFLINE)
     ):
         model = _nearest(whole)
-    return folder / model.files[0] if model else None
+    return folder / model[0] if model else None
 
 
-def models_in(files: Iterable[str]) -> dict[str, HubModel]:
+def models_in(files: Iterable[str]) -> dict[str, Files]:
     """The models among the files of a repository, by quantisation; the parts of a model are in order."""
     groups: dict[str, list[str]] = {}
     for file in sorted(files):
         if file.endswith(".gguf") and not _NO_MODEL.search(file):
             groups.setdefault(_PART.sub(".gguf", file), []).append(file)
-    found: dict[str, HubModel] = {}
+    found: dict[str, Files] = {}
     for whole, parts in groups.items():
         labels = _QUANT.findall(whole.removesuffix(".gguf"))
         label = labels[-1].upper() if labels else Path(whole).stem
         if label in found:  # several models share a quantisation: use the file's name
             label = Path(whole).stem
-        found[label] = HubModel(label, tuple(parts))
+        found[label] = tuple(parts)
     return found
 
 
@@ -129,10 +124,10 @@ def cached_models() -> list[CachedModel]:
         if snapshot is None:
             continue
         files = (it.relative_to(snapshot).as_posix() for it in snapshot.rglob("*.gguf") if it.exists())
-        for label, model in models_in(files).items():
-            if _is_whole(model):
-                size = sum((snapshot / file).stat().st_size for file in model.files)
-                found.append(CachedModel(f"{PREFIX}{repo}:{label}", snapshot / model.files[0], size))
+        for label, parts in models_in(files).items():
+            if _is_whole(parts):
+                size = sum((snapshot / file).stat().st_size for file in parts)
+                found.append(CachedModel(f"{PREFIX}{repo}:{label}", snapshot / parts[0], size))
     return found
 
 
@@ -147,10 +142,10 @@ def _snapshot(hub: Any, repo: str) -> Path | None:
     return snapshot if snapshot.is_dir() else None
 
 
-def _is_whole(model: HubModel) -> bool:
+def _is_whole(files: Files) -> bool:
     """Whether no part is missing."""
-    last = _PART.search(model.files[-1])
-    return last is None or len(model.files) == int(last[2])
+    last = _PART.search(files[-1])
+    return last is None or len(files) == int(last[2])
 
 
 def _parsed(name: str) -> tuple[str, str | None]:
@@ -160,7 +155,7 @@ def _parsed(name: str) -> tuple[str, str | None]:
     return found["repo"], found["quant"]
 
 
-def _pick(found: Mapping[str, HubModel], quant: str | None, repo: str) -> HubModel:
+def _pick(found: Mapping[str, Files], quant: str | None, repo: str) -> Files:
     if not found:
         raise SettingsError(f"{repo} has no GGUF file: look for a repository whose name ends in GGUF")
     if quant is None:
@@ -170,11 +165,11 @@ def _pick(found: Mapping[str, HubModel], quant: str | None, repo: str) -> HubMod
     raise SettingsError(f"{repo} has no {quant}: it has {', '.join(found)}")
 
 
-def _named(found: Mapping[str, HubModel], quant: str) -> HubModel | None:
+def _named(found: Mapping[str, Files], quant: str) -> Files | None:
     return next((it for label, it in found.items() if label.lower() == quant.lower()), None)
 
 
-def _nearest(found: Mapping[str, HubModel]) -> HubModel:
+def _nearest(found: Mapping[str, Files]) -> Files:
     """Q4_K_M, or the nearest to it: by number of bits, rather more than fewer, K before others."""
 
     def distance(label: str) -> tuple[float, bool, str]:

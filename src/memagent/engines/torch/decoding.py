@@ -10,7 +10,7 @@ import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.functional import pad
@@ -21,6 +21,9 @@ from memagent.engines.torch.lookup import MATCHED, Lookup
 from memagent.engines.torch.prefixes import shared_beginnings
 from memagent.engines.torch.sampling import Draws, sample
 from memagent.types import Sampling
+
+if TYPE_CHECKING:
+    from memagent.engines.torch.calls import Calls
 
 _LEAST_SAVED = 0.25  # as a share of all prompt tokens; below this saving, a separate pass does not pay
 
@@ -55,7 +58,7 @@ def decode(
     rows: Sequence[DecodingRow],
     stop_ids: frozenset[int],
     half_precision: bool = False,
-    door: Door | None = None,
+    door: Calls | None = None,
 ) -> None:
     """Sample all rows to their ends, as one batch that others may join through `door`. Runs in a thread."""
     was_training = model.training
@@ -69,7 +72,7 @@ def decode(
 
 
 def _decode_batch(
-    model: PreTrainedModel, rows: Sequence[DecodingRow], stop_ids: frozenset[int], door: Door | None
+    model: PreTrainedModel, rows: Sequence[DecodingRow], stop_ids: frozenset[int], door: Calls | None
 ) -> None:
     batch = _Batch(model, rows)
     while True:
@@ -85,16 +88,6 @@ def _decode_batch(
         batch.forward(model)
         if door and batch.has_room and (more := door.join(len(live))):
             batch.join(_Batch(model, more))
-
-
-class Door(Protocol):
-    """Where rows leave and join a running batch. Called in the batch's thread."""
-
-    def leave(self, rows: Sequence[DecodingRow]) -> None:
-        """Take rows that have ended."""
-
-    def join(self, live: int) -> Sequence[DecodingRow]:
-        """The rows that should join a batch with `live` rows left."""
 
 
 class _Batch:

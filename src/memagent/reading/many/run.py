@@ -108,7 +108,7 @@ async def _readers(survey: Survey, engine: Engine) -> AsyncIterator[tuple[ReadFi
     if survey.ray is None:
         yield partial(read_file, engine), min(engine.model.calls, room_for_reads())
         return
-    async with connect(survey.ray, survey.settings.engine, read_file).deal(engine.model.calls) as dealer:
+    async with connect(survey.ray, survey.settings.engine, read_file, engine.model.calls) as dealer:
         yield dealer, dealer.size
 
 

@@ -32,7 +32,6 @@ class Run(Protocol):
         self, reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
     ) -> AsyncGenerator[Conversation, None]:
         """The conversations, each as soon as it is finished."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

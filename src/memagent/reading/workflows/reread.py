@@ -53,14 +53,16 @@ async def reread(
     reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
 ) -> AsyncGenerator[Conversation, None]:
     """Read all chunks, then those that matter for each question that the memory leaves open, and answer."""
-    read = partial(reading.update, read_reply=read_gated)
-    async with aclosing(in_turn(reading, chunks, memory, read)) as turns:
-        async for updates in turns:
-            for update in updates:
-                memory = update.memory
-                yield update
     asked: set[str] = set()
-    for _ in range(reading.settings.rounds - 1):
+    turns = in_turn(reading, chunks, memory, partial(reading.update, read_reply=read_gated))
+    for left in reversed(range(reading.settings.rounds)):
+        async with aclosing(turns):
+            async for updates in turns:
+                for update in updates:
+                    memory = update.memory
+                    yield update
+        if not left:
+            break
         messages = reading.prompts.for_gap(reading.problem, memory)
         most = min(_QUESTION_TOKENS, reading.budgets.memory_tokens)
         gap = await reading.aside(messages, memory, most)
@@ -69,11 +71,7 @@ async def reread(
         if not question or question in asked:
             break
         asked.add(question)
-        async with aclosing(_read_for(reading, question, memory)) as turns:
-            async for updates in turns:
-                for update in updates:
-                    memory = update.memory
-                    yield update
+        turns = await _read_for(reading, question, memory)
     if reading.answers:
         yield await reading.answer(memory, memory)
 
@@ -96,6 +94,4 @@ async def _read_for(reading: Reading, question: str, memory: str) -> AsyncGenera
         return reading.prompts.for_again(reading.problem, shown, memory, question)
 
     read = partial(reading.update, read_reply=read_gated, ask=prompt)
-    async with aclosing(in_turn(reading, reading.passes.again(places), memory, read)) as turns:
-        async for updates in turns:
-            yield updates
+    return in_turn(reading, reading.passes.again(places), memory, read)

@@ -71,7 +71,7 @@ async def rag(
     settings, count = reading.settings, reading.model.count_tokens
 
     def found() -> tuple[list[str], list[int], list[str]]:
-        passages = [text for text, _ in cut([document], settings.passage_tokens, count)]
+        passages = [text for text, *_ in cut([document], settings.passage_tokens, count)]
         starts = accumulate(map(len, passages), initial=0)
         above = [_head_above(heads, start) for start in starts]
         return passages, best_passages(reading.problem, passages, settings.passages), above

@@ -36,11 +36,9 @@ class Solution(Protocol):
 
     def see(self, start: int, end: int, limit_tokens: int) -> str:
         """The memory after the characters from `start` to `end`, of at most `limit_tokens`."""
-        ...
 
     def answer(self) -> str:
         """The answer that the memory gives; `REFUSAL` if it gives none."""
-        ...
 
 
 def solution_of(example: Example, document: str, count_tokens: TokenCounter) -> Solution:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,9 @@ from memagent.engines.torch.engine import load_model
 from memagent.engines.torch.lora import with_adapter
 from memagent.errors import SettingsError, TrainingError, extra_hint
 from memagent.training.optimization.attention import attention_over_trees
-from memagent.training.optimization.sequences import Batch, Layout
+from memagent.training.optimization.sequences import Batch
 from memagent.training.rewards import load_function
-from memagent.training.settings import PolicySettings
+from memagent.training.settings import Layout, PolicySettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +79,12 @@ class Policy:
             for name, value in weights.items():
                 trained[name].copy_(value)
 
-    def precision(self) -> AbstractContextManager[Any]:
-        """A context with the precision of sampling and training."""
-        return torch.autocast(self.device.type, torch.bfloat16) if self.autocast else nullcontext()
-
     def values(self, batch: Batch) -> TokenValues:
         """The values of a batch's completion tokens, with gradient. The batch is on the policy's device."""
         arguments: dict[str, Any] = {"trees": batch.trees} if batch.trees else {}
         network = self.network
-        with self.precision(), attention_over_trees(network) if batch.trees else nullcontext():
+        precision = torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast)
+        with precision, attention_over_trees(network) if batch.trees else nullcontext():
             logits = network(
                 input_ids=batch.input_ids,
                 attention_mask=batch.attention_mask,

@@ -17,10 +17,9 @@ import torch
 from memagent.engines.torch.prefixes import shared_beginnings
 from memagent.errors import TrainingError
 from memagent.training.optimization.objective import group_advantages
-from memagent.training.settings import LossSettings
+from memagent.training.settings import Layout, LossSettings
 from memagent.types import Group, TrainingSequence, Trajectory
 
-Layout = Literal["shared", "packed", "padded"]
 _NO_IDS = "{}: the engine gave no {}, which training needs: vLLM returns them from 0.10.2 on"
 _Content = tuple[tuple[int, ...], tuple[int, ...]]
 _UNEVEN = 1.25  # attention (only) pads the branches of a tree to the longest
