@@ -42,4 +42,5 @@ if __name__ == "__main__":
         "total": ranks.total(ranks.number + 1),
     }
     torch.save(record, Path(sys.argv[1]) / f"rank-{ranks.number}.pt")
-    ranks.wait()
+    ranks.close()
+    assert not torch.distributed.is_initialized()

@@ -89,6 +89,7 @@ async def train(
                 await reinforce(run, server)
         finally:
             await engine.aclose()
+    ranks.close()
 
 
 def local_engine(settings: TrainingSettings, policy: Policy) -> TransformersEngine:

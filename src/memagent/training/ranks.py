@@ -67,3 +67,9 @@ class Ranks:
         """Wait until all processes have got here."""
         if self._accelerator:
             self._accelerator.wait_for_everyone()
+
+    def close(self) -> None:
+        """Leave the group once all processes have got here: one that exits inside it may abort."""
+        if self._accelerator:
+            self.wait()
+            self._accelerator.end_training()
