@@ -378,6 +378,8 @@ def test_a_dry_run_asks_no_model(
     assert f"{story}: {characters:,} characters of text" in told and "token counts are estimates" in told
     assert "reader-7b, window 8,192 tokens" in told
     assert plan["cost"] == pytest.approx(plan["prompt_tokens"] + plan["completion_tokens"])
+    assert main([*arguments, "--dry-run", "--lookahead", "4"]) == 0
+    assert "with a question about each reply and as many in vain: " in capsys.readouterr().out
 
     assert main([*arguments, "--json"]) == 0
     result = json.loads(capsys.readouterr().out)

@@ -74,7 +74,9 @@ async def dry_run_evaluation(run: Evaluation) -> None:
     lines = [f"model: {model.name}", "at the very most:", "", table(heads, rows, texts=3)]
     if most.failing:
         lines.append(f"{most.failing:,} of {most.attempts:,} attempts would fail before their first call")
-    lines += _at_most(asdict(usual), asdict(most), " for all attempts", model.tokenizer == ESTIMATE)
+    lines += _at_most(
+        asdict(usual), asdict(most), " for all attempts", model.tokenizer == ESTIMATE, run.settings.read
+    )
     say("\n".join(lines))
 
 
@@ -109,19 +111,20 @@ def _lines(found: Mapping[str, Any], settings: ReadSettings) -> list[str]:
         f"workflow: {found['workflow']}, {_chunks(found['chunks'])}, {found['document_tokens']:,} tokens",
     ]
     for_all = " for all questions" if several else ""
-    lines += _at_most(found["usual"], found, for_all, found["estimated"])
+    lines += _at_most(found["usual"], found, for_all, found["estimated"], settings)
     if (max_calls := settings.max_calls) and found["usual"]["calls"] > max_calls * found["questions"]:
         lines.append(f"--max-calls {max_calls} would stop it")
     return lines
 
 
 def _at_most(
-    usual: Mapping[str, Any], most: Mapping[str, Any], for_all: str, estimated: bool
+    usual: Mapping[str, Any], most: Mapping[str, Any], for_all: str, estimated: bool, settings: ReadSettings
 ) -> Iterator[str]:
     """The lines for both bounds."""
+    in_vain = " and as many in vain" if settings.lookahead > 1 else ""
     if usual["calls"] < most["calls"]:
         yield f"as a rule, at most{for_all}: {_told(usual)}"
-        yield f"at the very most, with a question about each reply: {_told(most)}"
+        yield f"at the very most, with a question about each reply{in_vain}: {_told(most)}"
     else:
         yield f"at most{for_all}: {_told(most)}"
     if estimated:
