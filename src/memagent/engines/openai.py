@@ -15,6 +15,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from pydantic_core import PydanticSerializationError, to_json
+
 from memagent.documents.tokens import (
     estimate_tokens,
     fewest_tokens,
@@ -152,7 +154,7 @@ class OpenAIEngine:
 
     async def _complete_once(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         body = self._body(messages, sampling)
-        content = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+        content = _encoded(body)
         reply = await self.endpoint.post(
             "chat/completions", content, self._most_bytes(content, sampling), self.connection.timeout_seconds
         )
@@ -299,6 +301,14 @@ async def _model(name: str | None, engine: OpenAIEngine) -> Model:
         )
     name = name or whole[0]
     return replace(engine.model, name=name, window_tokens=window_of(models.get(name, {})))
+
+
+def _encoded(body: Mapping[str, Any]) -> bytes:
+    """The body as JSON, in a quarter of the time that `json` takes, unless a text has lone surrogates."""
+    try:
+        return to_json(body)
+    except PydanticSerializationError:
+        return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
 
 
 async def _check_read_whole(messages: tuple[Message, ...], completion: Completion) -> None:

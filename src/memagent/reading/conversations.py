@@ -139,10 +139,10 @@ class Reading:
 
     async def _after(self, update: Conversation, verdict: Verdict, written: Completion) -> Conversation:
         """The update with the memory that results from the verdict on what was `written`."""
-        after = verdict.memory_after(update.memory)
-        update = replace(update, enough=verdict.enough, refused=verdict.refused)
-        if after == update.memory or self._is_within_budget(after, written):
-            return replace(update, memory=after)
+        before, after = update.memory, verdict.memory_after(update.memory)
+        update = replace(update, enough=verdict.enough, refused=verdict.refused, memory=after)
+        if after == before or self._is_within_budget(after, written):
+            return update
         return await self.with_memory(update, after)
 
     def _fits_memory(self, text: str) -> bool:

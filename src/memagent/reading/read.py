@@ -198,8 +198,7 @@ class Read:
 
     async def _reading(self, engine: Engine) -> Reading:
         """What the conversations have in common. Raises `SettingsError` as `identity` does."""
-        budgets = await asyncio.to_thread(lambda: self.budgets)
-        prompts = await asyncio.to_thread(self._prompts)
+        budgets, prompts = await asyncio.to_thread(lambda: (self.budgets, self._prompts()))
         count_tokens = engine.model.count_tokens
         told = self._taken, self._pass_begins, self._passed_over
         passes = Passes(self.found, budgets.chunk_tokens, count_tokens, *told)
