@@ -2,8 +2,9 @@
 
 Each reader runs in its own process and environment, with the same model, documents and scorer. The server
 counts what was computed and which calls had to wait for others (`model_server.py` describes the models).
-`simulated`: all readers at once, each with its own GPU, on documents of `ledgers.py`. `embedded`: memagent's
-embedded model, one reader after the other, on RULER's examples. `bare`: the same without the adapter.
+`simulated`: all readers at once (a few for long documents), each with its own GPU, on documents of
+`ledgers.py`. `embedded`: memagent's embedded model, one reader after the other, on RULER's examples. `bare`:
+the same without the adapter.
 
 Results are written to the file of `--json` as they come; `--resume` measures the rest.
 """
@@ -34,6 +35,7 @@ from memagent.reading.workflows import WORKFLOWS
 
 _TASKS = ("niah_single_1", "niah_multikey_1")  # of RULER, for the embedded model
 _READS = 16  # at once, for the utilisation
+_FEW = 3  # readers that two cores serve side by side without a wait
 _LOOKAHEAD = 8
 _SIZES = {SIMULATED: ("documents", "chunks", "scaling")}
 _EMBEDDED_SIZES = ("documents", "tokens", "trouble")
@@ -56,7 +58,7 @@ def contestants_of(names: Sequence[str], setting: str) -> list[Contestant]:
 
 
 def run_simulated(args: argparse.Namespace, left: Sequence[Contestant], keep: Keep) -> None:
-    """Let all contestants read everything at the same time, each with its own GPU."""
+    """Let all contestants read at the same time, each with its own GPU; long documents a few at a time."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         port = stack.enter_context(model_server.serving(SIMULATED))
@@ -71,6 +73,7 @@ def run_simulated(args: argparse.Namespace, left: Sequence[Contestant], keep: Ke
         with ThreadPoolExecutor(len(benches)) as pool:
             list(pool.map(lambda bench: bench.warm_up(crowd[0]), benches))
             list(pool.map(lambda bench: bench.compare(documents), benches))
+        with ThreadPoolExecutor(_FEW) as pool:
             list(pool.map(lambda bench: bench.measure_scaling(lengths), ours))
         for bench in ours:  # one by one: sixteen reads keep the client's processor busy
             bench.measure_utilisation(crowd)

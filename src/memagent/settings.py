@@ -28,6 +28,7 @@ NO_ADAPTER = "none"
 Positive = Annotated[int, Field(gt=0)]
 Count = Annotated[int, Field(ge=0)]
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Dtype = Literal["auto", "float32", "bfloat16"]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
 """Strings: a list in TOML."""
 
@@ -85,6 +86,10 @@ class EngineSettings(StrictModel):
         description="the model's window; a local model's is capped at 8192 unless this is set",
     )
     threads: Positive | None = Field(default=None, description="CPU threads for a local model")
+    dtype: Dtype = Field(
+        default="auto",
+        description="the numbers that transformers computes in; auto is bfloat16 on a GPU, else float32",
+    )
     concurrency: Positive | None = Field(
         default=None, description="maximum calls in flight (16; 1 for a GGUF file)"
     )

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from memagent.settings import EngineSettings, Names, Positive, ReadSettings, StrictModel, build, read_toml
+from memagent.settings import Dtype, EngineSettings, Names, Positive, ReadSettings, StrictModel, build, read_toml
 
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -40,7 +40,7 @@ class PolicySettings(StrictModel):
     lora_rank: Count = 0
     lora_alpha: Positive = 32
     lora_targets: str | Names = "all-linear"
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    dtype: Dtype = "auto"
     gradient_checkpointing: bool = False
 
     @model_validator(mode="after")

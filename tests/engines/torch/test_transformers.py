@@ -783,6 +783,22 @@ def test_a_read_from_a_folder_end_to_end(folder: Path) -> None:
         assert [it.memory for it in other.conversations] == [it.memory for it in first.conversations]
 
 
+@pytest.mark.parametrize(("wanted", "found"), [("auto", torch.float32), ("bfloat16", torch.bfloat16)])
+def test_a_cpu_computes_in_bfloat16_only_if_asked(folder: Path, wanted: Any, found: torch.dtype) -> None:
+    settings = EngineSettings(engine="transformers", model=str(folder), dtype=wanted)
+
+    async def run() -> tuple[torch.dtype, Completion]:
+        engine = await open_transformers(settings)
+        try:
+            return engine._network.dtype, await engine.complete(chat("Who?"), Sampling(4))
+        finally:
+            await engine.aclose()
+
+    dtype, completion = asyncio.run(run())
+    assert dtype == (torch.bfloat16 if torch.cuda.is_available() else found)
+    assert completion.completion_ids
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [

@@ -15,7 +15,7 @@ from typing import Any
 
 from memagent.engines.adapters import adapter_of, name_with, trained_with
 from memagent.errors import ContextOverflowError, EngineError, SettingsError, extra_hint
-from memagent.settings import DEFAULT_WINDOW_TOKENS, EngineSettings
+from memagent.settings import DEFAULT_WINDOW_TOKENS, Dtype, EngineSettings
 from memagent.types import Completion, Message, Model, Sampling, Trained, Usage
 
 try:
@@ -211,15 +211,16 @@ class TransformersEngine:
 async def open_transformers(settings: EngineSettings) -> TransformersEngine:
     """An engine for `settings.model`: a Hugging Face folder, a hub id, or a .gguf file.
 
-    It runs in bfloat16 on a CUDA device if there is one, else in float32 on the CPU. Raises
-    `SettingsError` for a model or adapter that cannot be loaded, and for a model without a chat template.
+    It runs on a CUDA device if there is one. Raises `SettingsError` for a model or adapter that cannot be
+    loaded, and for a model without a chat template.
     """
     if settings.model is None:
         raise SettingsError("no model is named: name a Hugging Face folder or id with `model`")
     adapter = adapter_of(settings, "transformers")
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    device, dtype = ("cuda", torch.bfloat16) if torch.cuda.is_available() else ("cpu", torch.float32)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = chosen_dtype(settings.dtype, device)
     model, tokenizer = await asyncio.to_thread(load_model, settings.model, dtype)
     model = model.to(device)
     if adapter:
@@ -229,6 +230,12 @@ async def open_transformers(settings: EngineSettings) -> TransformersEngine:
         model, tokenizer, name=name, window_tokens=settings.window_tokens, most_rows=most_rows,
         trained=trained_with(adapter),
     )  # fmt: skip
+
+
+def chosen_dtype(wanted: Dtype, device: str) -> torch.dtype:
+    """The numbers to compute in; "auto" is bfloat16 on a GPU, which is made for it, and float32 elsewhere."""
+    half = wanted == "bfloat16" or (wanted == "auto" and device.startswith("cuda"))
+    return torch.bfloat16 if half else torch.float32
 
 
 def load_model(name: str, dtype: torch.dtype, random_weights: bool = False) -> tuple[Any, Any]:

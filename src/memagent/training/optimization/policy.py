@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from memagent.engines.llamacpp.embedded import default_model
-from memagent.engines.torch.engine import load_model
+from memagent.engines.torch.engine import chosen_dtype, load_model
 from memagent.engines.torch.lora import with_adapter
 from memagent.errors import SettingsError, TrainingError, extra_hint
 from memagent.training.optimization.attention import attention_over_trees
@@ -154,16 +154,16 @@ def load_policy(settings: PolicySettings, temperature: float, seed: int, device:
     Raises `SettingsError` for a model or adapter that cannot be loaded, or a function that does not exist.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    half = settings.dtype == "bfloat16" or (settings.dtype == "auto" and device.startswith("cuda"))
+    dtype = chosen_dtype(settings.dtype, device)
     torch.manual_seed(seed)
-    model, tokenizer = _load(settings, frozen_dtype=torch.bfloat16 if half else torch.float32)
+    model, tokenizer = _load(settings, frozen_dtype=dtype)
     model = model.to(device)
     if settings.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.enable_input_require_grads()
     if settings.adapter or settings.lora_rank:
         model = _with_lora(model, settings)
-    return Policy(model.eval(), tokenizer, temperature=temperature, autocast=half)
+    return Policy(model.eval(), tokenizer, temperature=temperature, autocast=dtype == torch.bfloat16)
 
 
 def _load(settings: PolicySettings, frozen_dtype: torch.dtype) -> tuple[Any, Any]:
