@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from memagent.cli import main
 from server import Server, facts_document, lasting_fault, refusal
@@ -170,6 +172,25 @@ def test_resume_goes_on_with_the_journal_of_the_same_settings(
     capsys.readouterr()
     assert main([*command, "--resume", "--json"]) == 0
     assert len(server.paid) - paid == json.loads(capsys.readouterr().out)["calls"] - 2
+
+
+def test_a_tokenizer_file_that_has_changed_is_not_resumed_with(
+    serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another tokenizer would cut other chunks, for which nothing is on record."""
+    file, trace = story.with_name("tokenizer.json"), story.with_name("read.jsonl")
+    words = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.save(str(file))
+    command = ["ask", "Which facts?", str(story), "--base-url", serve().base_url, "--chunk-tokens", "50"]
+    command += ["--tokenizer", str(file), "--trace", str(trace)]
+    assert main([*command, "--max-calls", "2"]) == 3
+    words.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    words.save(str(file))
+    capsys.readouterr()
+    assert main([*command, "--resume"]) == 2
+    said = r'cannot be resumed: tokenizer was "tokenizer.json@\w{12}", now it is "tokenizer.json@\w{12}"'
+    assert re.search(said, capsys.readouterr().err)
 
 
 def test_resume_without_a_journal_says_so(

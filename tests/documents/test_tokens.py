@@ -19,6 +19,7 @@ from memagent.documents.tokens import (
     fewest_tokens_at_most,
     load_tokenizer,
     shorten,
+    tokenizer_name,
 )
 from memagent.types import TokenCounter
 
@@ -65,6 +66,14 @@ def test_a_folder_is_its_tokenizer_file(tokenizer_file: Path) -> None:
     assert load_tokenizer(str(tokenizer_file.parent))("The thief") == load_tokenizer(tokenizer_file)(
         "The thief"
     )
+
+
+def test_a_tokenizer_is_named_by_its_content(tokenizer_file: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "tokenizer.json"
+    moved.write_bytes(tokenizer_file.read_bytes())
+    assert tokenizer_name(moved) == tokenizer_name(str(tmp_path)) == tokenizer_name(tokenizer_file)
+    moved.write_text(trained().to_str())
+    assert tokenizer_name(moved) != tokenizer_name(tokenizer_file)
 
 
 def test_a_lone_surrogate_is_counted(tokenizer_file: Path) -> None:

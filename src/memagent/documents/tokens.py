@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from math import ceil
 from pathlib import Path
 
@@ -76,8 +77,7 @@ def load_tokenizer(path: str | Path) -> TokenCounter:
         from tokenizers import Tokenizer
     except ImportError as error:
         raise SettingsError(f"`tokenizer` needs a package: {extra_hint('tokenizers')}") from error
-    file = Path(path)
-    file = file / "tokenizer.json" if file.is_dir() else file
+    file = _tokenizer_file(path)
     try:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises bare Exception for every kind of bad file
@@ -90,6 +90,17 @@ def load_tokenizer(path: str | Path) -> TokenCounter:
         return len(tokenizer.encode_batch_fast([sendable], add_special_tokens=False)[0])
 
     return count
+
+
+def tokenizer_name(path: str | Path) -> str:
+    """The name of a `tokenizer.json` with a digest of its content, which decides where texts are cut."""
+    file = _tokenizer_file(path)
+    return f"{file.name}@{hashlib.sha256(file.read_bytes()).hexdigest()[:12]}"
+
+
+def _tokenizer_file(path: str | Path) -> Path:
+    file = Path(path)
+    return file / "tokenizer.json" if file.is_dir() else file
 
 
 def shorten(text: str, limit_tokens: int, count_tokens: TokenCounter) -> str:

@@ -22,6 +22,7 @@ from memagent.documents.tokens import (
     fewest_tokens,
     fewest_tokens_at_most,
     load_tokenizer,
+    tokenizer_name,
 )
 from memagent.engines import is_missing_path
 from memagent.engines.adapters import adapter_of
@@ -248,7 +249,7 @@ async def open_endpoint(settings: EngineSettings) -> OpenAIEngine:
     count: TokenCounter = estimate_tokens
     tokenizer = ESTIMATE
     if settings.tokenizer:
-        count, tokenizer = load_tokenizer(settings.tokenizer), settings.tokenizer
+        count, tokenizer = load_tokenizer(settings.tokenizer), tokenizer_name(settings.tokenizer)
     connection = Connection(
         base_url=settings.base_url,
         api_key=settings.api_key,
