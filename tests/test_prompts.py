@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from memagent import Message, Prompts, SettingsError, load_prompts
 from memagent.engines.adapters import READER, trained_file
-from memagent.prompts import ENOUGH, GATED, MEMORY, OVERWRITE, UNCHANGED
+from memagent.prompts import ENOUGH, GATED, MEMORY, OVERWRITE, UNCHANGED, prompts_from
 
 UPDATE = "{problem}|{chunk}|{memory}"
 ANSWER = "{problem}|{memory}"
@@ -54,6 +55,41 @@ def test_slots_are_checked(update: str, answer: str, said: str) -> None:
 def test_braces() -> None:
     prompts = Prompts(update="{{{problem}}} {{chunk}} {} { x } {{}} {chunk}{memory}", answer=ANSWER)
     assert content(prompts.for_update("P", "C", "M")) == "{P} {chunk} {} { x } {} CM"
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ('{"a": {"b": 1}}', '{"a": {"b": 1}}'),
+        ('{{"a": {"b": 1}}', '{{"a": {"b": 1}}'),
+        ("}}", "}}"),
+        ("青}} {{", "青}}"),
+        ("{{a}} {{b", "{{a}} {{"),
+        ("{{b}", "{{"),
+        ("{{}}}}", "{{}}}}"),
+    ],
+)
+def test_a_doubled_brace_without_its_counterpart_is_refused(text: str, at: str) -> None:
+    """It would lose a brace without a word."""
+    with pytest.raises(SettingsError, match=f"the answer template has {re.escape(repr(at))}: a doubled "):
+        Prompts(UPDATE, f"{text}\n{ANSWER}")
+
+
+def test_braces_that_are_all_doubled_or_all_single_are_taken_as_they_are_meant() -> None:
+    single = '{"a": {"b": 1} } :-} {'
+    for text, meant in (('{{"a": {{"b": 1}}}}', '{"a": {"b": 1}}'), (single, single)):
+        answer = Prompts(UPDATE, f"{text} {ANSWER}").for_answer("P", "M")
+        assert content(answer) == f"{meant} P|M"
+
+
+@pytest.mark.parametrize("slot", ["problem", "chunk", "memory", "reply", "question", "mark"])
+def test_a_slot_where_nothing_is_filled_in_is_refused(slot: str) -> None:
+    for key in ("system", "empty_memory"):
+        table = {"update": UPDATE, "answer": ANSWER, key: f"Here: {{{slot}}}"}
+        with pytest.raises(
+            SettingsError, match=f"^mine: {key} has \\{{{slot}\\}}, which would stay as it is"
+        ):
+            prompts_from(table, "mine")
 
 
 def test_slots_are_filled_in_one_pass() -> None:

@@ -1,10 +1,10 @@
 """Templates: their slots, their files, and one pass that fills them.
 
-A template has slots such as `{problem}`, `{chunk}` and `{memory}`; `{{` and `}}` are literal braces. Slots
-are filled in one pass, so a slot that occurs in a document stays text. The slot `{mark}` belongs in the
-names of tags, `<chunk-{mark}>`: it is filled with a few characters derived from the document, so that
-no text can know the delimiters. `load_prompts` reads templates from a file, which published checkpoints
-need: each was trained with its own.
+A template has slots such as `{problem}`, `{chunk}` and `{memory}`. `{{` and `}}` are a pair of literal
+braces, and any other single brace stays as it is. Slots are filled in one pass, so a slot that occurs in a
+document stays text. The slot `{mark}` belongs in the names of tags, `<chunk-{mark}>`: it is filled with a few
+characters derived from the document, so that no text can know the delimiters. `load_prompts` reads templates
+from a file, which published checkpoints need: each was trained with its own.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ Replies = Literal["marked", "unmarked"]
 word UNCHANGED or the memory itself."""
 
 _SLOT = re.compile(r"\{\{|\}\}|\{(\w+)\}")
+_BRACES = re.compile(rf"{_SLOT.pattern}|[{{}}]")
 _TAG = re.compile(r"</?\s*([^\s<>/](?:[^\s<>]*[^\s<>/])?)/?(?:\s[^<>]*)?>")
 _NEEDED = {
     "update": {"problem", "chunk", "memory"},
@@ -43,6 +44,7 @@ _NEEDED = {
 }
 _MARK = "mark"
 _MARK_CHARACTERS = 4
+_TOLD_CHARACTERS = 30  # of a template that cannot be used
 _NOT_IN_FILES = ("mark", "guards_turns")
 _OPTIONAL = ("merge", "gap", "again")
 """Templates that only some workflows have."""
@@ -101,7 +103,12 @@ class Prompts:
         for name, needed in _NEEDED.items():
             if name in _OPTIONAL and not getattr(self, name):
                 continue
-            found = {slot for slot in _SLOT.findall(getattr(self, name)) if slot}
+            found = _slots(getattr(self, name))
+            if unpaired := _unpaired(getattr(self, name)):
+                raise SettingsError(
+                    f"the {name} template has {unpaired!r}: a doubled brace stands for one and needs its "
+                    "counterpart; double both, as in {{word}}, or put a space between single ones"
+                )
             if missing := needed - found:
                 raise SettingsError(f"the {name} template lacks {_braced(missing)}")
             if unknown := found - needed - {_MARK}:
@@ -113,6 +120,11 @@ class Prompts:
                 raise SettingsError(
                     f"the {name} template has {_braced({_MARK})} outside the name of a tag, where a document "
                     f"could forge it: write <name-{_braced({_MARK})}>"
+                )
+        for name in ("system", "empty_memory"):
+            if slots := _slots(getattr(self, name)) & {_MARK}.union(*_NEEDED.values()):
+                raise SettingsError(
+                    f"{name} has {_braced(slots)}, which would stay as it is: move it to another template"
                 )
         if self.replies not in get_args(Replies):
             known = " or ".join(map(repr, get_args(Replies)))
@@ -206,6 +218,25 @@ class Prompts:
 
         user = Message("user", _SLOT.sub(put, template))
         return (Message("system", self.system), user) if self.system else (user,)
+
+
+def _slots(template: str) -> set[str]:
+    return {slot for slot in _SLOT.findall(template) if slot}
+
+
+def _unpaired(template: str) -> str:
+    """The end of the text up to the first doubled brace without a counterpart; "" if all have one."""
+    opened: list[re.Match[str]] = []
+    for brace in _BRACES.finditer(template):
+        match brace.group():
+            case "{" | "{{":
+                opened.append(brace)
+            case "}" if opened and opened[-1].group() == "{":
+                opened.pop()
+            case "}}" if not opened or opened.pop().group() == "{":
+                return template[: brace.end()][-_TOLD_CHARACTERS:]
+    first = next((it for it in opened if it.group() == "{{"), None)
+    return template[: first.end()][-_TOLD_CHARACTERS:] if first else ""
 
 
 def mark_of(fingerprint: str) -> str:
