@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from memagent import Prompts, Read, ReadSettings, ScriptedEngine, SettingsError, text_document
 from memagent.prompts import GATED, OVERWRITE
-from memagent.reading.budgets import Budgets
+from memagent.reading.budgets import Budgets, fitted_budgets
 
 PAPER = Budgets()
 NAMES = [field.name for field in dataclasses.fields(Budgets)]
@@ -142,3 +142,14 @@ def test_no_prompt_of_a_read_passes_the_window(window: int, workflow: str) -> No
 @pytest.mark.parametrize("prompts", [GATED, OVERWRITE])
 def test_our_own_words_are_a_small_part_of_the_smallest_window(prompts: Prompts) -> None:
     assert len(prompts.bare_text.split()) < 512 / 3
+
+
+def test_templates_longer_than_the_window_are_named() -> None:
+    """Lower budgets would not help."""
+    prompts = Prompts("word " * 900 + "{problem} {chunk} {memory}", "{problem} {memory}")
+    for window in (500, 1000):
+        model = ScriptedEngine(["x"], window_tokens=window).model
+        with pytest.raises(SettingsError, match=f"the templates alone have 901 tokens.* has {window}"):
+            fitted_budgets(ReadSettings(memory_tokens=100), model, prompts)
+    with pytest.raises(SettingsError, match=r"the budgets need .*`heads`"):
+        fitted_budgets(ReadSettings(), ScriptedEngine(["x"], window_tokens=1100).model, prompts, memories=9)

@@ -396,7 +396,7 @@ def test_a_chunk_over_the_window_is_read_in_parts() -> None:
 
 
 def test_a_window_that_holds_no_chunk_is_an_error() -> None:
-    with pytest.raises(EngineError, match=r"does not fit the model's window: lower `memory_tokens`"):
+    with pytest.raises(EngineError, match=r"window: lower `memory_tokens`, or .* templates"):
         run(FactsEngine(window=50), DOCUMENT)
 
 

@@ -78,6 +78,9 @@ class Budgets:
         return replace(self, **{name: int(getattr(self, name) * share) for name in names})
 
 
+_LEAST = Budgets(0, LEAST_CHUNK_TOKENS, LEAST_CHUNK_TOKENS, LEAST_CHUNK_TOKENS)
+
+
 def given_budgets(settings: ReadSettings) -> dict[str, int]:
     """The budgets that the settings set, in tokens, by name."""
     names = Budgets.__dataclass_fields__
@@ -87,11 +90,18 @@ def given_budgets(settings: ReadSettings) -> dict[str, int]:
 def fitted_budgets(settings: ReadSettings, model: Model, prompts: Prompts, memories: int = 1) -> Budgets:
     """The budgets of a read with these prompts, fitted to the model's window. May block: it counts tokens.
 
-    `memories` is how many memories a prompt shows. Raises `SettingsError` for budgets that do not fit.
+    `memories` is how many memories a prompt shows. Raises `SettingsError` for budgets that do not fit, or
+    templates that leave no room for any.
     """
     given = given_budgets(settings)
     budgets = Budgets(**{**model.trained.budgets, **given})
     if model.window_tokens is None:
         return budgets
-    fixed = model.count_tokens(prompts.bare_text) + (memories * _PART_TOKENS if memories > 1 else 0)
+    own = model.count_tokens(prompts.bare_text)
+    if own + _CHAT_TOKENS + _LEAST.needed_tokens() > model.window_tokens:
+        raise SettingsError(
+            f"the templates alone have {own} tokens, but the model's window has {model.window_tokens}, so no "
+            "budgets fit: shorten the templates, or use a model with a larger window"
+        )
+    fixed = own + (memories * _PART_TOKENS if memories > 1 else 0)
     return budgets.fit(model.window_tokens, fixed, frozenset(given), memories)

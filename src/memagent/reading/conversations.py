@@ -94,7 +94,7 @@ class Reading:
             if chunk.tokens <= LEAST_CHUNK_TOKENS or len(chunk.text) == 1:
                 raise EngineError(
                     f"a chunk of {chunk.tokens} tokens does not fit the model's window: lower "
-                    f"`memory_tokens` or shorten the problem ({error})"
+                    f"`memory_tokens`, or shorten the problem or the templates ({error})"
                 ) from error
             return []
         update = Conversation(
