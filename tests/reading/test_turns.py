@@ -167,6 +167,13 @@ def test_a_read_can_be_continued_with_another_lookahead(tmp_path: Path, changed:
     result, _ = run(engine, text, SETTINGS.changed(lookahead=changed), trace, resume=True)
     assert result.answer == run(Noter(), text, SETTINGS)[0].answer
     assert not any("fact2y0" in prompt for prompt in engine.prompts)
+    paid = [it["usage"] for it in read_journal(trace) if it["type"] == "reply"]
+    assert result.calls == len(paid), "those that are of no more use count as well"
+    assert result.prompt_tokens == sum(it["prompt_tokens"] for it in paid)
+    assert result.completion_tokens == sum(it["completion_tokens"] for it in paid)
+    assert result.unused == result.calls - 15
+    again, _ = run(Noter(), text, SETTINGS, trace, resume=True)
+    assert (again.calls, again.prompt_tokens) == (result.calls, result.prompt_tokens)
 
 
 def test_a_call_in_vain_holds_up_nobody() -> None:

@@ -123,6 +123,11 @@ class Journal:
         )
         return completion
 
+    def left_over(self) -> list[Usage]:
+        """What was paid for replies on record that were not asked for again. Blocks."""
+        lines = (self._log.at(offset) for offsets in self._replies.values() for offset in offsets)
+        return [Usage(**line["usage"]) for line in lines if line["type"] == "reply"]
+
     def close(self) -> None:
         """Release the file; the engine stays open."""
         self._log.close()

@@ -7,7 +7,7 @@ from typing import Any
 
 from memagent.reading.sources import Statement
 from memagent.settings import ReadSettings
-from memagent.types import Conversation
+from memagent.types import Conversation, Usage
 
 COUNTS = (
     "chunks", "document_tokens", "passed_over", "calls", "unused", "cut", "refused", "critical_path",
@@ -117,31 +117,42 @@ class Meter:
         critical_path: int = 0,
     ) -> None:
         """A conversation was finished; `recalled` replies came from the journal so far."""
-        usage, now = conversation.completion.usage, self.progress
+        usage, now = conversation.completion.usage, self._paid(conversation.completion.usage)
         if recalled > now.recalled:
             self._fraction_recalled, self._reread_recalled = now.fraction or 0.0, now.reread
         else:
             self._fresh_tokens += usage.prompt_tokens + usage.completion_tokens
         done = conversation.kind == "answer"
-        cost = self.settings.cost(usage)
         self.progress = replace(
             now,
-            calls=now.calls + 1,
             recalled=recalled,
             unused=now.unused + conversation.unused,
             cut=now.cut + (conversation.completion.finish_reason == "length" and not conversation.unused),
             refused=now.refused + (0 if conversation.unused else conversation.refused),
             critical_path=critical_path,
-            prompt_tokens=now.prompt_tokens + usage.prompt_tokens,
-            cached_tokens=now.cached_tokens + usage.cached_tokens,
-            completion_tokens=now.completion_tokens + usage.completion_tokens,
-            cost=None if cost is None else (now.cost or 0.0) + cost,
             seconds=seconds,
             seconds_left=0.0 if done else self._seconds_left(seconds),
             tokens_per_second=self._fresh_tokens / seconds if seconds else 0.0,
             memory=conversation.memory,
             statements=statements,
             done=done,
+        )
+
+    def left_over(self, usage: Usage) -> None:
+        """A reply on record was of no more use; it was paid for."""
+        now = self._paid(usage)
+        self.progress = replace(now, recalled=now.recalled + 1, unused=now.unused + 1)
+
+    def _paid(self, usage: Usage) -> Progress:
+        """The progress with one more call."""
+        now, cost = self.progress, self.settings.cost(usage)
+        return replace(
+            now,
+            calls=now.calls + 1,
+            prompt_tokens=now.prompt_tokens + usage.prompt_tokens,
+            cached_tokens=now.cached_tokens + usage.cached_tokens,
+            completion_tokens=now.completion_tokens + usage.completion_tokens,
+            cost=None if cost is None else (now.cost or 0.0) + cost,
         )
 
     def _seconds_left(self, seconds: float) -> float | None:

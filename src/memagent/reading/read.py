@@ -42,11 +42,12 @@ class Result:
     `chunks` and `document_tokens` count what was gone through, which is less than the document if
     `stopped_early`. With `screen`, `passed_over` of these chunks were not shown to the model. `calls` counts
     conversations, including those of a resumed journal; `critical_path` is the longest chain of them, each of
-    which began after the one before had ended; `unused` counts those asked ahead in vain (`lookahead`), `cut`
-    those whose reply ended at its token budget, `refused` the passages that replies claim and the document
-    does not hold. `seconds` is the time since this process began the read; `cost` is None without prices.
-    `sources` names the files that were read. `statements` are those of the answer with their sources, if the
-    settings ask for them (`cite`) or the workflow keeps sources itself.
+    which began after the one before had ended; `unused` counts those asked ahead in vain (`lookahead`) and
+    those on record that a resumed read had no use for, `cut` those whose reply ended at its token budget,
+    `refused` the passages that replies claim and the document does not hold. `seconds` is the time since this
+    process began the read; `cost` is None without prices. `sources` names the files that were read.
+    `statements` are those of the answer with their sources, if the settings ask for them (`cite`) or the
+    workflow keeps sources itself.
     """
 
     answer: str
@@ -186,6 +187,9 @@ class Read:
                         await journal.append(conversation)
                     await self._take(conversation)
                     yield conversation
+            if journal:
+                for usage in await asyncio.to_thread(journal.left_over):
+                    self._meter.left_over(usage)
             if self._provenance and self._answers:
                 self.statements = await asyncio.to_thread(self._cited, self._provenance, reading)
                 self.answer = self._provenance.bare(self.answer)
