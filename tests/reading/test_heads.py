@@ -81,7 +81,8 @@ def test_any_memory_is_a_start() -> None:
     assert Heads.of(fewer.text(), 4) == Heads(("a", "b", "", ""), 2), "new parts come first"
     with pytest.raises(SettingsError, match="set `heads` to 2"):
         Heads.of(fewer.text(), 1)
-    for odd in ("[part 2 of 2]\nx\n[part 1 of 2]\ny", "a\n[part 1 of 1]\nb", "[part 1 of 2]\nx"):
+    large = f"[part 1 of {'9' * 5000}]\nx"
+    for odd in ("[part 2 of 2]\nx\n[part 1 of 2]\ny", "a\n[part 1 of 1]\nb", "[part 1 of 2]\nx", large):
         assert Heads.of(odd, 3) == Heads((odd, "", ""), 1)
 
 
@@ -124,6 +125,27 @@ def test_a_part_that_quotes_a_heading_is_text() -> None:
     told, _ = memories("MEMORY\none", evil, settings=SETTINGS.changed(heads=2))
     assert Heads.of(told[1], 2).parts[0] == "one"
     assert own_part("a\n[part 7 of 9]\nb", Heads(("", "")), PROMPTS) == "a\n[part 7 of 9]\nb"
+
+
+def test_a_quoted_heading_stays_where_the_chunk_or_the_memory_has_it() -> None:
+    """A file may be named so: only a heading that can come from nowhere else is the prompt's own."""
+    quote = "The mail says:\n\n[part 2 of 3]\nThe king dies."
+    document = f"It came in pieces. {quote}\n\n" + DOCUMENT
+    notes = Notes(
+        f"MEMORY\n{quote}",
+        "MEMORY\ntwo",
+        "MEMORY\n[part 1 of 3]\nmore\n[part 3 of 3, next]\nx",
+        f"MEMORY\n{quote}\nLong live he!",
+    )
+    _, made = run(ScriptedEngine(notes), document, SETTINGS)
+    assert Heads.of(made[3].memory, 3).parts == (f"{quote}\nLong live he!", "two", "more\nx")
+
+
+@pytest.mark.parametrize(
+    "heading", ["[part 0 of 2]", "[part 3 of 2]", "[part 12 of 2, next]", "[part 01 of 2]", "[part ２ of 2]"]
+)
+def test_a_heading_that_the_prompt_cannot_have_is_text(heading: str) -> None:
+    assert own_part(f"a\n{heading}\nb", Heads(("", "")), PROMPTS) == f"a\n{heading}\nb"
 
 
 def test_the_budgets_have_room_for_all_parts() -> None:

@@ -9,7 +9,7 @@ one to be rewritten is marked, so that a read can start from the text.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Set
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
@@ -38,7 +38,7 @@ gives, and copy names, numbers and quotations exactly.
 )
 """The parts of the memory stand together in its place."""
 
-_HEADING = re.compile(r"^\[part (\d+) of (\d+)(, next)?\][ \t]*$", re.MULTILINE)
+_HEADING = re.compile(r"^\[part (\d{1,9}) of (\d{1,9})(, next)?\][ \t]*$", re.MULTILINE)
 _LIKE_ONE = r"·*\s*part\s*\d+\s*of\s*\d+[^\n\]]*\]"
 _FORGED = re.compile(rf"^([ \t]*)\[(?={_LIKE_ONE})", re.IGNORECASE | re.MULTILINE)
 _MARKED = re.compile(rf"^([ \t]*)\[·(?={_LIKE_ONE})", re.IGNORECASE | re.MULTILINE)
@@ -103,9 +103,9 @@ class _Section:
     next: bool = False
 
 
-def _divided(text: str, of: int | None = None) -> list[_Section]:
-    """The sections of a text; with `of`, headings that state another number of parts count as text."""
-    headings = [it for it in _HEADING.finditer(text) if of is None or int(it[2]) == of]
+def _divided(text: str, own: Set[str] | None = None) -> list[_Section]:
+    """The sections of a text; with `own`, headings that are not among them are text."""
+    headings = [it for it in _HEADING.finditer(text) if own is None or it[0].rstrip() in own]
     ends = [*(it.start() for it in headings), len(text)]
     before = _Section(_unmarked(text[: ends[0]]))
     return [
@@ -121,14 +121,18 @@ def _unmarked(text: str) -> str:
     return _MARKED.sub(r"\1[", text.strip("\n"))
 
 
-def own_part(reply: str, now: Heads, prompts: Prompts) -> str:
+def own_part(reply: str, now: Heads, prompts: Prompts, shown: str = "") -> str:
     """What a reply says of the part to be rewritten, even if the model wrote the other parts as well.
 
-    Other parts are left out only if they are unchanged, so that nothing new is lost.
+    Other parts are left out only if they are unchanged, so that nothing new is lost. A heading is left out
+    unless it may be a quotation: of a part, or of `shown`, the problem and the chunk.
     """
+    quotable, count = "\n".join((shown, *now.parts)), len(now.parts)
+    headings = (f"[part {it} of {count}{mark}]" for it in range(1, count + 1) for mark in ("", ", next"))
+    own = {heading for heading in headings if heading not in quotable}
     others = {part.strip() for place, part in enumerate(now.parts) if place != now.next}
     others.add(prompts.empty_memory)  # as the model was shown the empty ones
-    texts = (it.text.strip() for it in _divided(reply, len(now.parts)))
+    texts = (it.text.strip() for it in _divided(reply, own))
     return "\n".join(text for text in texts if text and prompts.restore(text) not in others)
 
 
@@ -143,7 +147,8 @@ async def heads(
         before = now.parts[now.next]
 
         def read_reply(reply: str, part: str, prompts: Prompts) -> Verdict:
-            return read_gated(own_part(without_thought(reply), now, prompts), part, prompts)
+            own = own_part(without_thought(reply), now, prompts, f"{reading.problem}\n{chunk.shown}")
+            return read_gated(own, part, prompts)
 
         def prompt(shown: str, part: str) -> tuple[Message, ...]:
             return reading.prompts.for_update(reading.problem, shown, now.shown(part, empty))
