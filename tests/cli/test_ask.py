@@ -413,6 +413,22 @@ def test_a_dry_run_asks_no_model(
     assert f"at the very most, with a question about each reply: {plan['calls']} calls, " in told
 
 
+def test_a_dry_run_says_whether_the_allowed_calls_suffice(
+    serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["ask", str(story), "--base-url", serve().base_url, "--chunk-tokens", "100", "--dry-run"]
+    for questions in (["-q", "what?"], ["-q", "what?", "-q", "who?"]):
+        many = len(questions) // 2
+        assert main([*arguments, *questions, "--json"]) == 0
+        plan = json.loads(capsys.readouterr().out)
+        usual, most = plan["usual"]["calls"] // many, plan["calls"] // many
+        assert usual < most
+        for allowed, said in ((usual - 1, "would stop it"), (usual, "may stop it"), (most, "")):
+            assert main([*arguments, *questions, "--max-calls", str(allowed)]) == 0
+            last = capsys.readouterr().out.splitlines()[-1]
+            assert last == f"--max-calls {allowed} {said}" if said else "--max-calls" not in last
+
+
 def test_a_dry_run_counts_all_questions(
     serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -97,6 +97,9 @@ def test_a_dry_run_tells_the_cost_and_leaves_nothing(
     assert main(ask(server, *prices, "--json", "--max-cost", "0.001")) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["files"], found["calls"], found["exceeded"]) == (6, 12, "--max-cost 0.001")
+    for allowed, said in ((1, "--max-calls 1"), (2, "")):  # two for each file
+        assert main(ask(server, *prices, "--json", "--max-calls", str(allowed))) == 0
+        assert json.loads(capsys.readouterr().out)["exceeded"] == said
     assert server.paid == [] and sorted(path.name for path in folder.parent.iterdir()) == ["docs"]
 
 

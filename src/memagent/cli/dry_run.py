@@ -112,8 +112,9 @@ def _lines(found: Mapping[str, Any], settings: ReadSettings) -> list[str]:
     ]
     for_all = " for all questions" if several else ""
     lines += _at_most(found["usual"], found, for_all, found["estimated"], settings)
-    if (max_calls := settings.max_calls) and found["usual"]["calls"] > max_calls * found["questions"]:
-        lines.append(f"--max-calls {max_calls} would stop it")
+    if (max_calls := settings.max_calls) and found["calls"] > max_calls * found["questions"]:
+        would = "would" if found["usual"]["calls"] > max_calls * found["questions"] else "may"
+        lines.append(f"--max-calls {max_calls} {would} stop it")
     return lines
 
 

@@ -21,7 +21,7 @@ class Forecast:
 
     Rows, one per question and file: `to_read`; `kept` from an earlier run; `no_text`, of files without text;
     `left_out`, of links that lead out of a folder. `unreadable` holds errors of files that cannot be read.
-    `exceeded` says which limit would stop the run if it took the maximum.
+    `exceeded` says which limit would stop the run, or one of its reads, if it took the maximum.
     """
 
     files: int
@@ -43,7 +43,7 @@ async def forecast_each(survey: Survey, engine: Engine) -> Forecast:
 
     What an interrupted run has already paid is not deducted. Raises as `read_each` does.
     """
-    spending = survey.spending
+    spending, max_calls, most_calls = survey.spending, survey.settings.read.max_calls, 0
     files = await asyncio.to_thread(found_files, survey)
     identities = await identities_of(survey, engine)
     record = await asyncio.to_thread(Record.peek, survey.folder)
@@ -65,6 +65,7 @@ async def forecast_each(survey: Survey, engine: Engine) -> Forecast:
             except DocumentError as error:
                 sums = replace(sums, unreadable=(*sums.unreadable, str(error)))
             else:
+                most_calls = max(most_calls, now.calls)
                 sums = replace(
                     sums,
                     to_read=sums.to_read + 1,
@@ -75,10 +76,11 @@ async def forecast_each(survey: Survey, engine: Engine) -> Forecast:
                     cost=None if now.cost is None else (sums.cost or 0.0) + now.cost,
                 )
     tokens = sums.prompt_tokens + sums.completion_tokens
+    stops_a_read = f"`max_calls` {max_calls}" if max_calls and most_calls > max_calls else ""
     return replace(
         sums,
         kept=rows["kept"],
         no_text=rows["no_text"],
         left_out=rows["left_out"],
-        exceeded=spending.exceeded(tokens, sums.cost or 0.0),
+        exceeded=spending.exceeded(tokens, sums.cost or 0.0) or stops_a_read,
     )
