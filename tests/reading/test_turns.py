@@ -108,6 +108,26 @@ def test_ahead_or_in_turn_a_read_comes_to_the_same(
     assert fast.unused <= unchanged, "no more in vain than leave the memory alone"
 
 
+@AHEAD
+@given(pattern=st.text("x..", min_size=1, max_size=20), seed=st.integers(0, 9))
+@hypothesis_settings(max_examples=25, deadline=None)
+def test_progress_counts_a_chunk_once_its_turn_has_come(workflow: str, pattern: str, seed: int) -> None:
+    text = document(pattern) + "\n" * 1000 + document(pattern) + "\n" * 1000
+
+    async def told(lookahead: int) -> list[tuple[object, ...]]:
+        settings = SETTINGS.changed(workflow=workflow, lookahead=lookahead)
+        read = Read("What?", text_document(text), Noter(seed), settings)
+        progress = [(it.unused, read.progress) async for it in read]
+        counts = [
+            (it.chunks, it.document_tokens, it.fraction, it.passes, it.reread)
+            for unused, it in progress
+            if not unused
+        ]
+        return [*counts, (read.result.chunks, read.result.document_tokens)]
+
+    assert asyncio.run(told(8)) == asyncio.run(told(1))
+
+
 def test_a_document_with_little_to_note_is_read_many_chunks_at_a_time() -> None:
     engine = Noter()
     result, _ = run(engine, document("." * 60 + "x" + "." * 59), SETTINGS.changed(lookahead=8))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from memagent.documents.opening import Document
 from memagent.reading.sources import Statement
 from memagent.settings import ReadSettings
-from memagent.types import Conversation, Usage
+from memagent.types import Chunk, Conversation, Usage
 
 COUNTS = (
     "chunks", "document_tokens", "passed_over", "calls", "unused", "cut", "refused", "critical_path",
@@ -20,9 +22,9 @@ COUNTS = (
 class Progress:
     """The state of a read so far.
 
-    `chunks` and `document_tokens` count what was cut from the document; `fraction` is about how much of it
-    that is, from 0 to 1, or None if unknown; `passed_over` counts the chunks that the model was not shown
-    when their turn came (`screen`). `calls` counts conversations, `recalled` those of them that came from a
+    `chunks` and `document_tokens` count the chunks whose turn has come; `fraction` is about how much of the
+    document they are, from 0 to 1, or None if unknown; `passed_over` counts those of them that the model was
+    not shown (`screen`). `calls` counts conversations, `recalled` those of them that came from a
     resumed journal, `unused` those made ahead in vain (`lookahead`), `cut` replies that ended at their token
     budget, `refused` passages of replies that the document does not hold. `critical_path` is the longest
     chain of calls, each of which began after the one before had ended. Token counts are the engine's. `cost`
@@ -30,7 +32,7 @@ class Progress:
     the memory with their sources, if the settings ask for them.
 
     Some workflows read chunks again: `passes` counts the passes over the document, and in the latest one,
-    `reread` of `to_reread` chunks have been handed out. `seconds_left` then refers to that pass.
+    `reread` of `to_reread` chunks have had their turn. `seconds_left` then refers to that pass.
     """
 
     chunks: int = 0
@@ -88,7 +90,7 @@ class Meter:
     _reread_recalled: int = 0
 
     def chunk(self, tokens: int, fraction: float | None) -> None:
-        """A chunk was cut; with it, `fraction` of the document is done."""
+        """The turn of a chunk has come; with it, `fraction` of the document is done."""
         now = self.progress
         self.progress = replace(
             now, chunks=now.chunks + 1, document_tokens=now.document_tokens + tokens, fraction=fraction
@@ -105,7 +107,7 @@ class Meter:
         self._pass_since, self._reread_recalled = seconds, 0
 
     def chunk_again(self) -> None:
-        """A chunk was handed out again."""
+        """The turn of a chunk has come again."""
         self.progress = replace(self.progress, reread=self.progress.reread + 1)
 
     def conversation(
@@ -165,3 +167,44 @@ class Meter:
         fraction = now.fraction or 0.0
         share = fraction - self._fraction_recalled
         return seconds / share * (1 - fraction) if share > 0 else None
+
+
+class Place:
+    """How far a read is in its document: counts the chunks as their turn comes.
+
+    With `ahead`, chunks may be handed out before their turn, and each is counted by `turn` alone.
+    """
+
+    def __init__(self, meter: Meter, document: Document, ahead: bool) -> None:
+        self._meter, self._document, self._ahead = meter, document, ahead
+        self._encodings = {it.name: it.encoding for it in document.sources if it.encoding}
+        self._bytes_read = 0
+        self._handed: deque[tuple[Chunk, bool]] = deque()  # whose turn has not come
+
+    def handed(self, chunk: Chunk, again: bool) -> None:
+        """A chunk was handed out."""
+        self._handed.append((chunk, again))
+        if not self._ahead:
+            self.turn()
+
+    def turn(self, index: int | None = None) -> None:
+        """The turn of this chunk has come; without an index, that of all that were handed out."""
+        while self._handed and (index is None or self._handed[0][0].index <= index):
+            chunk, again = self._handed.popleft()
+            if again:
+                self._meter.chunk_again()
+            else:
+                self._behind(chunk)
+
+    def passed_over(self, chunk: Chunk) -> None:
+        """A chunk was passed over in its turn."""
+        self._behind(chunk)
+        self._meter.passed_over()
+
+    def _behind(self, chunk: Chunk) -> None:
+        size = self._document.text_bytes
+        self._bytes_read += sum(
+            len(chunk.text_of(part).encode(self._encodings.get(part.source, "utf-8"), "replace"))
+            for part in chunk.parts
+        )
+        self._meter.chunk(chunk.tokens, min(1.0, self._bytes_read / size) if size else None)

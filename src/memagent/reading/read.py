@@ -26,10 +26,11 @@ from memagent.reading.chain import Chain
 from memagent.reading.conversations import Reading
 from memagent.reading.journal import Journal
 from memagent.reading.passes import Passes
-from memagent.reading.progress import Meter, Progress, counted
+from memagent.reading.progress import Meter, Place, Progress, counted
 from memagent.reading.replies import without_thought
 from memagent.reading.screening import RULE, Screen
 from memagent.reading.sources import Provenance, Sources, Statement, located
+from memagent.reading.turns import most_at_once
 from memagent.reading.workflows import WORKFLOWS, chosen_workflow
 from memagent.settings import ReadSettings
 from memagent.types import Chunk, Conversation, Engine
@@ -129,9 +130,9 @@ class Read:
         self._journal: Journal | None = None
         self._chain = Chain(engine)
         self._budgets: Budgets | None = None
-        self._bytes_read = 0
-        self._encodings = {it.name: it.encoding for it in document.sources if it.encoding}
         self._meter = Meter(self.settings, Progress(memory=memory, statements=tuple(statements)))
+        ahead = self._workflow.looks_ahead and most_at_once(self.settings, engine.model) > 1
+        self._place = Place(self._meter, document, ahead)
         self._started = time.perf_counter()
 
     @property
@@ -204,7 +205,7 @@ class Read:
         """What the conversations have in common. Raises `SettingsError` as `identity` does."""
         budgets, prompts = await asyncio.to_thread(lambda: (self.budgets, self._prompts()))
         count_tokens = engine.model.count_tokens
-        told = self._taken, self._pass_begins, self._passed_over
+        told = self._taken, self._pass_begins, self._place.passed_over
         passes = Passes(self.found, budgets.chunk_tokens, count_tokens, *told)
         reading = Reading(self.problem, engine, prompts, budgets, passes, self.settings, self._answers)
         await reading.check_problem()
@@ -220,6 +221,7 @@ class Read:
         async with aclosing(chunks), aclosing(run) as conversations:
             async for last in conversations:
                 yield last
+        self._place.turn()
         if self._answers:
             self.answer = _answer_of(last, reading.prompts)
         try:
@@ -272,32 +274,17 @@ class Read:
 
     def _taken(self, chunk: Chunk, again: bool) -> None:
         """A chunk is about to be read."""
-        if again:
-            self._meter.chunk_again()
-        else:
-            self._behind(chunk)
+        self._place.handed(chunk, again)
         if self._provenance and chunk.text.strip():
             self._provenance.chunk(chunk)
-
-    def _passed_over(self, chunk: Chunk) -> None:
-        """A chunk is passed over."""
-        self._behind(chunk)
-        self._meter.passed_over()
-
-    def _behind(self, chunk: Chunk) -> None:
-        """Another chunk of the document has had its turn."""
-        size = self.document.text_bytes
-        self._bytes_read += sum(
-            len(chunk.text_of(part).encode(self._encodings.get(part.source, "utf-8"), "replace"))
-            for part in chunk.parts
-        )
-        self._meter.chunk(chunk.tokens, min(1.0, self._bytes_read / size) if size else None)
 
     def _pass_begins(self, chunks: int) -> None:
         self._meter.pass_begins(chunks, time.perf_counter() - self._started)
 
     async def _take(self, conversation: Conversation) -> None:
         recalled = self._journal.recalled if self._journal else 0
+        if not conversation.unused:
+            self._place.turn(conversation.chunk_index)
         if self._provenance and not conversation.unused:
             await asyncio.to_thread(self._provenance.update, conversation)
         statements = self._provenance.memory if self._provenance else ()

@@ -70,7 +70,7 @@ class Seat:
 
     @property
     def place(self) -> tuple[int, int]:
-        """How far the read is: its pass, and how many chunks of it were handed out."""
+        """How far the read is: its pass, and how many chunks of it have had their turn."""
         now = self.progress()
         return now.passes, now.reread if now.passes > 1 else now.chunks
 
