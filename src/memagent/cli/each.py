@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import asdict, replace
 from typing import Any
@@ -13,7 +12,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from memagent.cli.flags import PATH
+from memagent.cli.flags import PATH, together
 from memagent.cli.messages import EXIT_CODES, say, say_json, tell, warn, with_flags
 from memagent.engines import open_engine
 from memagent.errors import EngineError, SettingsError
@@ -24,7 +23,7 @@ from memagent.types import ESTIMATE, Model
 
 _MOST_TOLD = 20
 
-_FLAGS = (
+each_flags = together(
     click.option("--each", is_flag=True, help="ask each file on its own, and make a table of the answers"),
     click.option("--out", type=PATH, metavar="FILE", help="the table of --each: .csv or .jsonl"),
     click.option("--verify", is_flag=True, help="with --each: compare files by content, not by size and "
@@ -34,13 +33,7 @@ _FLAGS = (
                  "out"),
     click.option("--max-cost", type=float, metavar="X", help="stop before it costs more, at your prices"),
 )  # fmt: skip
-
-
-def each_flags(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add to `ask` the flags of --each, and those that limit the cost of a run."""
-    for flag in reversed(_FLAGS):
-        function = flag(function)
-    return function
+"""Adds to `ask` the flags of --each, and those that limit the cost of a run."""
 
 
 def ask_each(console: Console, quiet: bool, as_json: bool, dry_run: bool, **asked: Any) -> int:

@@ -36,6 +36,17 @@ _METAVARS = {
 PATH = click.Path(path_type=Path)
 
 
+def together(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Several options or arguments as one decorator, in the order in which the help lists them."""
+
+    def decorate(function: Any) -> Any:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return decorate
+
+
 def complete_files(_context: object, _parameter: object, incomplete: str) -> list[CompletionItem]:
     """Have the shell complete file names, for what is not always a path."""
     return [CompletionItem(incomplete, type="file")]
@@ -144,6 +155,18 @@ def _kind(annotation: Any) -> Any:
 
 def _shown(default: Any) -> str:
     return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def listening(port: int) -> Callable[[Any], Any]:
+    """Add --host, --port and --keys to a command that listens, by default on `port`."""
+    return together(
+        click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
+                     help="the address to listen on"),
+        click.option("--port", type=click.IntRange(0, 65_535), default=port, show_default=True, metavar="N",
+                     help="the port to listen on; 0 picks a free one"),
+        click.option("--keys", type=PATH, metavar="FILE", help="a file of API keys, one per line; needed for "
+                     "any address but this machine's own"),
+    )  # fmt: skip
 
 
 def quiet_and_verbose(function: Function) -> Function:

@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 
 from memagent.cli.finding import with_found_model
-from memagent.cli.flags import PATH, Command, quiet_and_verbose, with_settings
+from memagent.cli.flags import PATH, Command, listening, quiet_and_verbose, with_settings
 from memagent.cli.messages import tell
 from memagent.engines import open_engine
 from memagent.errors import SettingsError, extra_hint
@@ -27,13 +27,7 @@ _MOST_AT_ONCE = 32
 @click.option("--folder", "folders", type=PATH, multiple=True, metavar="FOLDER",
               help="a folder whose files may be read; may be repeated")  # fmt: skip
 @click.option("--http", is_flag=True, help="serve HTTP at /mcp instead of standard input")
-@click.option(
-    "--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="the address to listen on"
-)
-@click.option("--port", type=click.IntRange(0, 65_535), default=8322, show_default=True, metavar="N",
-              help="the port to listen on; 0 picks a free one")  # fmt: skip
-@click.option("--keys", type=PATH, metavar="FILE", help="a file of API keys, one per line; needed for any "
-              "address but this machine's own")  # fmt: skip
+@listening(8322)
 @click.option("--data", type=PATH, metavar="FOLDER", help="where reads are kept (in the cache)")
 @click.option("--notebooks", type=PATH, metavar="FOLDER", help="where notebooks are kept (in the user's data "
               "folder)")  # fmt: skip
@@ -62,7 +56,7 @@ def command(
             raise SettingsError(f"this needs {package}: {extra_hint('mcp')}")
     from memagent.server.folders import opened_folders
     from memagent.server.limits import Keys, read_keys
-    from memagent.server.listening import listen
+    from memagent.server.listening import listen, url_of
     from memagent.server.mcp import Places, serve
 
     settings = with_found_model(settings, console, quiet)
@@ -74,9 +68,7 @@ def command(
         async def served() -> None:
             async with open_engine(settings.engine) as engine:
                 if listener and not quiet:
-                    at, number = listener.getsockname()[:2]
-                    place = f"[{at}]" if ":" in at else at
-                    tell(console, f"{engine.model.name} at http://{place}:{number}/mcp (Ctrl-C stops it)")
+                    tell(console, f"{engine.model.name} at {url_of(listener)}/mcp (Ctrl-C stops it)")
                 logging.getLogger("memagent").propagate = False  # the SDK also shows what reaches the root
                 if listener is None:
                     _end_at_once()

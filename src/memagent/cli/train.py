@@ -6,24 +6,22 @@ import asyncio
 import logging
 import os
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 from rich.console import Console
 
-from memagent.cli.flags import PATH, complete_files, quiet_and_verbose
+from memagent.cli.flags import PATH, complete_files, quiet_and_verbose, together
 from memagent.cli.messages import say, tell
 from memagent.cli.training_progress import TrainingWatch
 from memagent.engines import open_engine
 from memagent.engines.llamacpp.embedded import default_model
 from memagent.errors import SettingsError, extra_hint
 from memagent.training.settings import TrainingSettings, load_training
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class _TrainGroup(click.Group):
@@ -51,19 +49,17 @@ def command() -> None:
     """
 
 
-def _configured(function: Function) -> Function:
-    """Add the settings file and --set to a command; its function receives `config` and `changes`."""
-    config = click.argument("config", type=PATH, metavar="CONFIG.toml")
-    text = "override a setting (loss.kl_weight=0); may be repeated"
-    changes = click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help=text)
-    return config(changes(function))
-
-
-def _training(function: Function) -> Function:
-    """Add the flags of the commands that train."""
-    out = click.option("--out", type=PATH, metavar="DIR", help="the run's folder (runs/ plus CONFIG's name)")
-    resume = click.option("--resume", is_flag=True, help="continue from the newest checkpoint")
-    return _configured(out(resume(quiet_and_verbose(function))))
+_configured = together(
+    click.argument("config", type=PATH, metavar="CONFIG.toml"),
+    click.option("--set", "changes", multiple=True, metavar="NAME=VALUE",
+                 help="override a setting (loss.kl_weight=0); may be repeated"),
+)  # fmt: skip
+_training = together(
+    _configured,
+    click.option("--out", type=PATH, metavar="DIR", help="the run's folder (runs/ plus CONFIG's name)"),
+    click.option("--resume", is_flag=True, help="continue from the newest checkpoint"),
+    quiet_and_verbose,
+)
 
 
 @command.command(short_help="Copy and imitate, if the settings say so, then reinforce.")

@@ -13,7 +13,7 @@ import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from memagent.errors import SettingsError
+from memagent.errors import SettingsError, reason
 from memagent.server.gate import is_loopback
 from memagent.server.limits import Keys, Limits
 
@@ -37,9 +37,14 @@ def listen(host: str, port: int, keys: Keys) -> socket.socket:
         listener.listen(_BACKLOG)
     except (OSError, OverflowError) as error:
         listener.close()
-        reason = getattr(error, "strerror", None) or error
-        raise SettingsError(f"cannot listen on `host` {host} `port` {port}: {reason}") from error
+        raise SettingsError(f"cannot listen on `host` {host} `port` {port}: {reason(error)}") from error
     return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """The address at which clients reach a socket."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class _Server(uvicorn.Server):
