@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
 from click.shell_completion import CompletionItem
@@ -147,8 +147,6 @@ def _kind(annotation: Any) -> Any:
     """The plain type of a setting, without None and without bounds, which pydantic checks."""
     if get_origin(annotation) is Literal:
         return annotation
-    if get_origin(annotation) is Annotated:
-        return _kind(get_args(annotation)[0])
     inner = [it for it in get_args(annotation) if it is not NoneType]
     return _kind(inner[0]) if inner else annotation
 
