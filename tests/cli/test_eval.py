@@ -14,7 +14,8 @@ from measured import row
 from rich.console import Console
 
 from memagent.cli import main
-from memagent.cli.evaluate import _progress_on, shown_command
+from memagent.cli.evaluate import _Cells, shown_command
+from memagent.cli.progress import counting_bars
 from memagent.evaluation.plan import Cell
 from server import Server, lasting_fault, refusal
 
@@ -59,7 +60,8 @@ def test_a_terminal_has_a_bar_for_each_cell_under_way() -> None:
     said = StringIO()
     console = Console(file=said, force_terminal=True, width=120)
     cells = [(Cell("vt", 2048), "full"), (Cell("vt", 2048), "gated")]
-    with _progress_on(console) as watch:
+    with counting_bars(console) as bars:
+        watch = _Cells(bars)
         watch.begin(Counter(dict.fromkeys(cells, 2)), Counter({cells[0]: 1}))
         told: dict[str, Any] = {"task": "vt", "length": 2048, "score": 0.5}
         watch.add(row(**told, workflow="full", error="HTTP 503"))

@@ -10,10 +10,11 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress, TaskID
 
 from memagent.cli.flags import PATH, together
 from memagent.cli.messages import EXIT_CODES, say, say_json, tell, warn, with_flags
+from memagent.cli.progress import counting_bars
 from memagent.engines import open_engine
 from memagent.errors import EngineError, SettingsError
 from memagent.reading.many.forecast import Forecast, forecast_each
@@ -44,7 +45,8 @@ def ask_each(console: Console, quiet: bool, as_json: bool, dry_run: bool, **aske
         return 0
     if survey.out is None:
         raise SettingsError("--each needs --out FILE, whose name ends in .csv or .jsonl")
-    with _Rows(console, quiet) as rows:
+    with counting_bars(console, quiet) as bars:
+        rows = _Rows(bars, quiet)
         asyncio.run(_read(survey, rows))
     counts = {"rows": rows.done, **{name.replace(" ", "_"): rows.counts[name] for name in rows.counts}}
     if as_json:
@@ -66,25 +68,18 @@ async def _read(survey: Survey, rows: _Rows) -> None:
 class _Rows:
     """Reports on a run: a bar on a terminal, occasional lines elsewhere, and the first failures."""
 
-    def __init__(self, console: Console, quiet: bool) -> None:
-        self.console, self.quiet = console, quiet
+    def __init__(self, bars: Progress, quiet: bool) -> None:
+        self.bars, self.console, self.quiet = bars, bars.console, quiet
         self.counts: Counter[str] = Counter()
         self.total = self.done = self.kept = self._told = 0
         self.cost: float | None = None
         self.stopped = ""
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(24),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-        )
-        self._bars = Progress(*columns, console=console, disable=quiet or not console.is_terminal)
         self._bar: TaskID | None = None
 
     def begin(self, total: int) -> None:
         """Expect `total` rows."""
         self.total = total
-        self._bar = self._bars.add_task("files", total=total)
+        self._bar = self.bars.add_task("files", total=total)
 
     def add(self, row: FileRow) -> None:
         """Count a row, and report it."""
@@ -97,7 +92,7 @@ class _Rows:
         if not row.kept and row.cost is not None:
             self.cost = (self.cost or 0.0) + row.cost
         if self._bar is not None:
-            self._bars.advance(self._bar)
+            self.bars.advance(self._bar)
         if row.status == "failed":
             self._failed(row)
         elif not self.console.is_terminal and not self.quiet and 100 * self.done // self.total > before:
@@ -106,9 +101,9 @@ class _Rows:
     def _failed(self, row: FileRow) -> None:
         self._told += 1
         if self._told <= _MOST_TOLD:
-            warn(self._bars.console, f"{row.file} failed: {row.error}")
+            warn(self.console, f"{row.file} failed: {row.error}")
         elif self._told == _MOST_TOLD + 1:
-            warn(self._bars.console, "more files failed: the table says which, and why")
+            warn(self.console, "more files failed: the table says which, and why")
 
     def summary(self) -> str:
         """All rows in one line."""
@@ -119,13 +114,6 @@ class _Rows:
         if self.cost is not None:
             told.append(f"cost {self.cost:.4g}")
         return ", ".join(told)
-
-    def __enter__(self) -> _Rows:
-        self._bars.start()
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self._bars.stop()
 
 
 async def _forecast(survey: Survey, as_json: bool, console: Console) -> None:

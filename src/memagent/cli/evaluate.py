@@ -6,20 +6,19 @@ import asyncio
 import shlex
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress, TaskID
 
 from memagent.cli.data import corpus_flags, name_samples
 from memagent.cli.dry_run import dry_run_evaluation
 from memagent.cli.flags import PATH, Command, complete_files, quiet_and_verbose, with_settings
 from memagent.cli.messages import say, tell, warn
+from memagent.cli.progress import counting_bars
 from memagent.engines import choose
 from memagent.errors import EngineError, without_secrets
 from memagent.evaluation.plan import Cell, Plan
@@ -92,11 +91,13 @@ def command(
         traces=traces,
         ray=ray,
     )
+    shown = Console(quiet=True) if quiet else console
     if dry_run:
-        with (Console(quiet=True) if quiet else console).status("making the examples"):
+        with shown.status("making the examples"):
             asyncio.run(dry_run_evaluation(run))
         return 0
-    with _progress_on(Console(quiet=True) if quiet else console) as cells:
+    with counting_bars(shown) as bars:
+        cells = _Cells(bars)
         asyncio.run(evaluate(replace(run, on_begin=cells.begin, on_row=cells.add)))
     evidence = load([out])
     say(f"{score_tables(evidence)}\n{cost_table(evidence)}".removesuffix("\n"))
@@ -126,19 +127,11 @@ def shown_command(words: list[str], key: str | None) -> str:
     return shlex.join(["memagent", *shown])
 
 
-@contextmanager
-def _progress_on(console: Console) -> Iterator[_Cells]:
-    """Show progress: bars on a terminal, a line for each finished cell elsewhere."""
-    columns = (TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
-        yield _Cells(console, bars)
-
-
 class _Cells:
-    """A bar for each cell and workflow in progress, and one for all."""
+    """A bar for each cell and workflow in progress, and one for all; a line for each that is finished."""
 
-    def __init__(self, console: Console, bars: Progress) -> None:
-        self.console, self.bars = console, bars
+    def __init__(self, bars: Progress) -> None:
+        self.bars = bars
         self.all: TaskID | None = None
         self.cells: dict[tuple[Cell, str], TaskID] = {}
         self.totals: Counter[tuple[Cell, str]] = Counter()
@@ -151,7 +144,7 @@ class _Cells:
         self.all = self.bars.add_task("all", total=totals.total(), completed=done.total())
         for cell, workflow in totals:
             self.cells[cell, workflow] = self.bars.add_task("", total=totals[cell, workflow], visible=False)
-        if done and not self.console.is_terminal:
+        if done and not self.bars.console.is_terminal:
             self._say(f"{done.total():,} of {totals.total():,} attempts are already done")
 
     def add(self, row: EvaluationRow) -> None:
