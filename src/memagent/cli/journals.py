@@ -67,12 +67,13 @@ def as_found(document: Document) -> Document:
     return Document(tuple(replace(source, named=False) for source in document.sources), document.skipped)
 
 
-def newest_journal() -> Path:
-    """The newest journal in the cache. Raises `JournalError` if there is none."""
+def newest_journal(console: Console) -> Path:
+    """The newest journal in the cache, which is named on stderr. Raises `JournalError` if there is none."""
     folder = user_cache_path() / "journals"
     journals = sorted(folder.glob("*.jsonl"), key=lambda path: path.stat().st_mtime)
     if not journals:
         raise JournalError(f"there is no journal in {folder}: name one that ask --trace has written")
+    warn(console, f"journal: {journals[-1]}")
     return journals[-1]
 
 

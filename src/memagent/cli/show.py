@@ -27,9 +27,7 @@ def command(console: Console, trace: Path | None, chunks: bool) -> int:
 
     TRACE is a journal written by `ask --trace`; the default is the newest one in the cache.
     """
-    path = trace or newest_journal()
-    if trace is None:
-        warn(console, f"journal: {path}")
+    path = trace or newest_journal(console)
     memory, lines, answered = "", 0, False
     texts: DocumentText | None = None
     for line in read_journal(path):

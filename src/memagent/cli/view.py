@@ -45,9 +45,7 @@ def command(console: Console, trace: Path | None, out: Path | None, without_text
     single HTML file, which needs no server and fetches nothing. It contains the text of the document, if that
     is unchanged.
     """
-    path = trace or newest_journal()
-    if trace is None:
-        warn(console, f"journal: {path}")
+    path = trace or newest_journal(console)
     out = out or Path(f"{path.stem}.html")
     _check_ours(out)
     header = next(read_journal(path), None)
