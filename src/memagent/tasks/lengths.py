@@ -6,6 +6,7 @@ and a long text is counted block by block, which keeps the tokenizer in its cach
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
 from memagent.types import TokenCounter
@@ -125,11 +126,4 @@ def _greatest(weigh: Callable[[int], float], weight: float) -> int:
     high = 1
     while weigh(high) <= weight:
         high *= 2
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        if weigh(middle) <= weight:
-            low = middle
-        else:
-            high = middle
-    return low
+    return max(0, bisect_right(range(high), weight, key=weigh) - 1)
