@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import fsum, log, log2
-from statistics import fmean
+from statistics import fmean, linear_regression
 from typing import Literal, TypeVar
 
 from memagent.evaluation.rows import EvaluationRow
@@ -243,10 +243,7 @@ def growth(points: Iterable[tuple[float, float]]) -> float | None:
     usable = [(log(x), log(y)) for x, y in points if x > 0 and y > 0]
     if not usable or max(usable)[0] - min(usable)[0] < log(_LEAST_SPREAD):
         return None
-    middle_x, middle_y = fmean(x for x, _ in usable), fmean(y for _, y in usable)
-    return sum((x - middle_x) * (y - middle_y) for x, y in usable) / sum(
-        (x - middle_x) ** 2 for x, _ in usable
-    )
+    return linear_regression(*zip(*usable, strict=True)).slope
 
 
 def growth_of(
