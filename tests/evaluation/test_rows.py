@@ -26,6 +26,11 @@ def write(folder: Path, rows: list[EvaluationRow], **fields: Any) -> None:
             file.append(it)
 
 
+def go_on(folder: Path, header: dict[str, Any], resume: bool) -> None:
+    with open_rows(folder, header, resume):
+        pass
+
+
 def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
     write(tmp_path, ROWS)
     assert list(read_rows(tmp_path)) == ROWS
@@ -59,12 +64,12 @@ def test_a_line_that_is_no_row_is_named(tmp_path: Path) -> None:
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(lines[0] + lines[1].replace(b"rag", b"ray") + lines[2])
     with pytest.raises(SettingsError, match=r"rows\.jsonl, line 2: not written by memagent, or damaged"):
-        open_rows(tmp_path, header(), resume=True)
+        go_on(tmp_path, header(), resume=True)
     file.unlink()
     with Log(file) as log:
         log.append({"task": "x"})
     with pytest.raises(SettingsError, match=r"rows\.jsonl: .*'task': 'x'.* is not a row"):
-        open_rows(tmp_path, header(), resume=True)
+        go_on(tmp_path, header(), resume=True)
 
 
 @pytest.mark.parametrize("score", [math.nan, 1.5, -0.1, math.inf, "high"])
@@ -87,7 +92,7 @@ def test_secrets_of_an_endpoint_are_not_kept() -> None:
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     write(tmp_path, ROWS)
     with pytest.raises(SettingsError, match="add `resume` to continue it, or choose another `out`"):
-        open_rows(tmp_path, header(), resume=False)
+        go_on(tmp_path, header(), resume=False)
     assert len(list(read_rows(tmp_path))) == len(ROWS)
 
 
@@ -95,17 +100,15 @@ def test_rows_without_their_run_are_not_gone_on_with(tmp_path: Path) -> None:
     write(tmp_path, ROWS)
     (tmp_path / "run.json").unlink()
     with pytest.raises(SettingsError, match="cannot be read"):
-        open_rows(tmp_path, header(), resume=True)
+        go_on(tmp_path, header(), resume=True)
 
 
 def test_a_run_of_a_version_with_fewer_settings_goes_on(tmp_path: Path) -> None:
     now = {**header(), "settings": {"temperature": 0.0, "lookahead": 1}}
-    with open_rows(tmp_path, {**now, "settings": {"temperature": 0.0}}, resume=False):
-        pass
-    with open_rows(tmp_path, now, resume=True):
-        pass
+    go_on(tmp_path, {**now, "settings": {"temperature": 0.0}}, resume=False)
+    go_on(tmp_path, now, resume=True)
     with pytest.raises(SettingsError, match="lookahead was 1, now it is 2"):
-        open_rows(tmp_path, {**now, "settings": {"lookahead": 2}}, resume=True)
+        go_on(tmp_path, {**now, "settings": {"lookahead": 2}}, resume=True)
 
 
 def test_resume_starts_what_was_never_begun(tmp_path: Path) -> None:
@@ -133,7 +136,7 @@ def test_resume_starts_what_was_never_begun(tmp_path: Path) -> None:
 def test_other_settings_are_refused_by_name(tmp_path: Path, fields: dict[str, Any], difference: str) -> None:
     write(tmp_path, ROWS)
     with pytest.raises(SettingsError, match=difference):
-        open_rows(tmp_path, header(**fields), resume=True)
+        go_on(tmp_path, header(**fields), resume=True)
 
 
 def test_what_rows_do_not_depend_on_may_change(tmp_path: Path) -> None:
@@ -151,15 +154,14 @@ def test_only_one_process_writes(tmp_path: Path) -> None:
         open_rows(tmp_path, header(), resume=False),
         pytest.raises(SettingsError, match="in use by another process"),
     ):
-        open_rows(tmp_path, header(), resume=True)
-    with open_rows(tmp_path, header(), resume=True):
-        pass
+        go_on(tmp_path, header(), resume=True)
+    go_on(tmp_path, header(), resume=True)
 
 
 def test_a_folder_that_cannot_be_one_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SettingsError, match="cannot be written"):
-        open_rows(tmp_path / "file", header(), resume=False)
+        go_on(tmp_path / "file", header(), resume=False)
     for text, wrong in (("[]", "format None"), ("{", "not JSON"), (json.dumps({"format": 99}), "format 99")):
         (tmp_path / "run.json").write_text(text)
         with pytest.raises(SettingsError, match=wrong):

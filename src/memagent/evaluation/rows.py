@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from memagent.errors import SettingsError, without_secrets
+from memagent.errors import SettingsError, reason, without_secrets
 from memagent.reading.journal import difference
 from memagent.settings import ReadSettings
 from memagent.storage import Log, read_log, write_whole
@@ -127,37 +128,29 @@ class RowLog:
         self._log.append(asdict(row))
         self.done.add(row.key)
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *raised: object) -> None:
-        self._log.close()
-
-
-def open_rows(folder: Path, header: Mapping[str, Any], resume: bool) -> RowLog:
+@contextmanager
+def open_rows(folder: Path, header: Mapping[str, Any], resume: bool) -> Iterator[RowLog]:
     """Open the rows of a run in `folder`: a new run or, with `resume`, the one that is there.
 
     Raises `SettingsError` if the folder holds a run and `resume` is False, if that run's settings differ
     from those in `header`, if another process is writing there, or if the folder cannot be written.
     """
     header = json.loads(json.dumps({"format": FORMAT, **header}))
-    log = Log(folder / ROWS_FILE)
-    try:
-        if not (folder / RUN_FILE).exists() and not log.size():
-            write_whole(folder / RUN_FILE, json.dumps(header, indent=2, ensure_ascii=False) + "\n")
-        elif not resume:
-            raise SettingsError(
-                f"{folder} holds an evaluation: add `resume` to continue it, or choose another `out`"
-            )
-        else:
-            _check_same(folder, header)
-        return RowLog(log, {_row(line, log.path).key for line, _ in log.lines()})
-    except OSError as error:
-        log.close()
-        raise SettingsError(f"{folder} cannot be written: {error.strerror or error}") from error
-    except BaseException:
-        log.close()
-        raise
+    with Log(folder / ROWS_FILE) as log:
+        try:
+            if not (folder / RUN_FILE).exists() and not log.size():
+                write_whole(folder / RUN_FILE, json.dumps(header, indent=2, ensure_ascii=False) + "\n")
+            elif not resume:
+                raise SettingsError(
+                    f"{folder} holds an evaluation: add `resume` to continue it, or choose another `out`"
+                )
+            else:
+                _check_same(folder, header)
+            done = {_row(line, log.path).key for line, _ in log.lines()}
+        except OSError as error:
+            raise SettingsError(f"{folder} cannot be written: {reason(error)}") from error
+        yield RowLog(log, done)
 
 
 def kept_keys(folder: Path, header: Mapping[str, Any]) -> set[Key]:
