@@ -1,4 +1,4 @@
-"""Writing to disk: an append-only log, and atomic writes of files and folders."""
+"""Files: an append-only log, atomic writes of files and folders, and JSON read whole."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Self
 
-from memagent.errors import SettingsError
+from memagent.errors import SettingsError, reason
 
 _CHECKSUM = re.compile(rb', "crc32": "([0-9a-f]{8})"\}\n\Z')
 _PRIVATE_FILE, _PRIVATE_FOLDER = 0o600, 0o700
@@ -116,7 +116,7 @@ class Log:
         self.close()
 
     def _unwritable(self, failure: OSError) -> SettingsError:
-        return self._error(f"{self.path} cannot be written: {failure.strerror or failure}")
+        return self._error(f"{self.path} cannot be written: {reason(failure)}")
 
 
 def lock(file: IO[Any], wait: bool = False) -> None:
@@ -135,7 +135,7 @@ def read_log(
             for line, _, _ in _lines(file, path, error, beginning):
                 yield line
     except OSError as failure:
-        raise error(f"{path} cannot be read: {failure.strerror or failure}") from failure
+        raise error(f"{path} cannot be read: {reason(failure)}") from failure
 
 
 def _lines(
@@ -182,6 +182,16 @@ def _parsed(raw: bytes) -> dict[str, Any] | None:
         return None
     line: dict[str, Any] = json.loads(body)
     return line
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds. Raises `SettingsError` if it cannot be read, or is not JSON."""
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except OSError as failure:
+        raise SettingsError(f"{path} cannot be read: {reason(failure)}") from failure
+    except (ValueError, RecursionError) as failure:
+        raise SettingsError(f"{path} is not JSON: {failure}") from failure
 
 
 @contextmanager

@@ -15,7 +15,6 @@ other shapes are refused.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from memagent.engines.scripted import count_words
 from memagent.errors import SettingsError
 from memagent.reading.forecast import forecast
 from memagent.settings import ReadSettings
+from memagent.storage import read_json
 from memagent.types import Model, Usage
 
 GATED = (
@@ -115,12 +115,7 @@ def _windows(config: Mapping[str, Any]) -> tuple[int | None, ...]:
 def shape_of(path: Path) -> Shape:
     """The shape of a model, from its config.json or the folder that holds it. Raises `SettingsError`."""
     file = path / "config.json" if path.is_dir() else path
-    try:
-        config = json.loads(file.read_text("utf-8"))
-    except OSError as error:
-        raise SettingsError(f"{file} cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise SettingsError(f"{file} is not JSON: {error}") from error
+    config = read_json(file)
     if not isinstance(config, dict):
         raise SettingsError(f"{file} is not the config.json of a model: it is not an object")
     try:

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from memagent.errors import SettingsError, reason, without_secrets
 from memagent.reading.journal import difference
 from memagent.settings import ReadSettings
-from memagent.storage import Log, read_log, write_whole
+from memagent.storage import Log, read_json, read_log, write_whole
 
 FORMAT = 2
 RUN_FILE = "run.json"
@@ -195,15 +195,9 @@ def read_header(folder: Path) -> dict[str, Any]:
     """Read a run's run.json. Raises `SettingsError` if it cannot be read."""
     path = folder / RUN_FILE
     try:
-        header = json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise SettingsError(
-            f"{path} cannot be read: {error.strerror}: is it a folder of memagent eval?"
-        ) from error
-    except ValueError as error:
-        raise SettingsError(f"{path} is not JSON: {error}") from error
-    except RecursionError as error:
-        raise SettingsError(f"{path} is not a run.json of memagent eval: it is nested too deeply") from error
+        header = read_json(path)
+    except SettingsError as error:
+        raise SettingsError(f"{error}: is it a folder of memagent eval?") from error
     found = header.get("format") if isinstance(header, dict) else None
     if found != FORMAT:
         raise SettingsError(f"{path} has format {found}, this version reads {FORMAT}")

@@ -5,7 +5,6 @@ They are recognised by their folders' names: reader-seed0, reader-seed1 and so o
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter, defaultdict
@@ -17,6 +16,7 @@ from typing import Any
 
 from memagent.errors import SettingsError
 from memagent.reports.measures import STAGES
+from memagent.storage import read_json
 from memagent.training.metrics import SETTINGS_FILE, MetricsRow, read_metrics
 
 _SEED = re.compile(r"(.+)[-_]seed[-_]?\d+")
@@ -90,14 +90,11 @@ def stem(name: str) -> str:
 
 def _settings(folder: Path) -> dict[str, Any]:
     path = folder / SETTINGS_FILE
-    try:
-        settings = dict(json.loads(path.read_text("utf-8")))
-        if not isinstance(settings.get("steps", 0), int) or not isinstance(settings.get("policy", {}), dict):
-            raise TypeError("steps must be a number, and policy a table")
-    except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, TypeError, RecursionError) as error:
-        raise SettingsError(f"{path} holds no settings of a run: {error}") from error
+    settings = read_json(path)
+    if not isinstance(settings, dict):
+        raise SettingsError(f"{path} holds no settings of a run: it is not an object")
+    if not isinstance(settings.get("steps", 0), int) or not isinstance(settings.get("policy", {}), dict):
+        raise SettingsError(f"{path} holds no settings of a run: steps must be a number, and policy a table")
     return settings
 
 
