@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
 from memagent.documents.opening import Block, Document, Pass
+from memagent.errors import DocumentError
 from memagent.prompts import mark_of
 from memagent.types import Chunk, Part, TokenCounter
 
@@ -51,6 +52,23 @@ def split(document: Document | Pass, chunk_tokens: int, count_tokens: TokenCount
         for one in _joined_pieces(pieces, chunk_tokens, count_tokens):
             yield Chunk(index, one.text, one.parts[0].start, one.parts[-1].end, one.tokens, one.parts)
             index += 1
+
+
+def cut_again(blocks: Iterable[Block], outlines: Iterable[Chunk]) -> Iterator[Chunk]:
+    """Cut chunks again from a new pass over their document, without counting tokens.
+
+    `outlines` are the chunks in order; their texts are not used. Holds about one chunk and one block of text
+    at a time. Raises `DocumentError` if the document has become shorter.
+    """
+    stream, held, start = iter(blocks), "", 0  # `held` begins at offset `start` of the document
+    for outline in outlines:
+        while start + len(held) < outline.end:
+            block = next(stream, None)
+            if block is None:
+                raise DocumentError(f"{outline.source} is shorter than when it was first read")
+            passed = min(max(outline.start - start, 0), len(held))
+            held, start = held[passed:] + block.text, start + passed
+        yield replace(outline, text=held[outline.start - start : outline.end - start])
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,8 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from memagent.concurrency import in_thread
-from memagent.documents.chunking import split
+from memagent.documents.chunking import cut_again, split
 from memagent.documents.opening import Pass
-from memagent.documents.outline import cut_again
 from memagent.errors import DocumentError
 from memagent.reading.screening import Screen
 from memagent.types import Chunk, TokenCounter
