@@ -133,7 +133,7 @@ class Notebooks:
     def entries(self) -> list[Entry]:
         """All notebooks, by name."""
         with self._connected() as db:
-            return [_entry(row) for row in db.execute("SELECT * FROM notebooks ORDER BY name")]
+            return [Entry(**row) for row in db.execute("SELECT * FROM notebooks ORDER BY name")]
 
     def add(self, name: str, about: str) -> Entry:
         """Create a notebook. Raises `SettingsError` for a taken or invalid name, or an empty `about`."""
@@ -157,7 +157,7 @@ class Notebooks:
         with self._connected() as db:
             row = db.execute("SELECT * FROM notebooks WHERE name = ?", (name,)).fetchone()
             if row:
-                return _entry(row)
+                return Entry(**row)
             known = [row["name"] for row in db.execute("SELECT name FROM notebooks")]
         near = did_you_mean(name, known)
         raise SettingsError(f"there is no notebook {name!r}{near or ': create it with memagent notes new'}")
@@ -168,7 +168,7 @@ class Notebooks:
             row = db.execute("SELECT * FROM notebooks WHERE id = ?", (id,)).fetchone()
         if row is None:
             raise SettingsError("the notebook has been deleted: create it again with memagent notes new")
-        return _entry(row)
+        return Entry(**row)
 
     def versions(self, id: int) -> list[Version]:
         """All versions of a notebook but 0, in order, including those that were undone."""
@@ -265,10 +265,6 @@ def checked_name(name: str) -> str:
             f"{name!r} is not a valid notebook name: use up to 64 letters, digits, spaces, dots, - and _"
         )
     return name
-
-
-def _entry(row: sqlite3.Row) -> Entry:
-    return Entry(**dict(row))
 
 
 def _version(record: str) -> Version:

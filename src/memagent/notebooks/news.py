@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from memagent.documents.files import DocumentFile, bytes_at, prefix_digests
+from memagent.documents.files import BLOCK_BYTES, DocumentFile, bytes_at, prefix_digests
 from memagent.documents.opening import Document, characters_of, text_document
 from memagent.errors import SettingsError
 
 _UTF8 = ("utf-8", "utf-8-sig")
 _LONGEST_LINE_BYTES = 64 * 1024
-_BLOCK_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +124,7 @@ def _line_start(source: DocumentFile, place: int) -> int:
 
 def _is_blank(source: DocumentFile, place: int) -> bool:
     """Whether only white space follows a place."""
-    for start in range(place, source.size_bytes, _BLOCK_BYTES):
-        if bytes_at(source.origin, start, min(_BLOCK_BYTES, source.size_bytes - start)).strip():
+    for start in range(place, source.size_bytes, BLOCK_BYTES):
+        if bytes_at(source.origin, start, min(BLOCK_BYTES, source.size_bytes - start)).strip():
             return False
     return True

@@ -294,8 +294,7 @@ def joined(documents: Sequence[Document]) -> Document:
 
 
 def _job(row: sqlite3.Row) -> Job:
-    values = dict(row)
-    return Job(**{**values, "request": json.loads(row["request"]), "outcome": json.loads(row["outcome"])})
+    return Job(**{**row, "request": json.loads(row["request"]), "outcome": json.loads(row["outcome"])})
 
 
 def shown_name(name: str | None) -> str:
