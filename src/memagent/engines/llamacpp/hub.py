@@ -80,18 +80,11 @@ def cached(name: str, nearest: bool = False) -> Path | None:
     repo, quant = _parsed(name)
     hub = _hub()
     folder = _snapshot(hub, repo)
-    if folder is None:
+    if folder is None or not (found := _whole_models(folder)):
         return None
-    found = models_in(path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf") if path.exists())
-    whole = {label: it for label, it in found.items() if _is_whole(it)}
-    wanted = quant or DEFAULT_QUANT
-    if (
-        (model := _named(whole, wanted)) is None
-        and quant is None
-        and whole
-        and (nearest or hub.constants.HF_HUB_OFFLINE)
-    ):
-        model = _nearest(whole)
+    model = _named(found, quant or DEFAULT_QUANT)
+    if model is None and quant is None and (nearest or hub.constants.HF_HUB_OFFLINE):
+        model = _nearest(found)
     return folder / model[0] if model else None
 
 
@@ -123,11 +116,9 @@ def cached_models() -> list[CachedModel]:
         snapshot = _snapshot(hub, repo)
         if snapshot is None:
             continue
-        files = (it.relative_to(snapshot).as_posix() for it in snapshot.rglob("*.gguf") if it.exists())
-        for label, parts in models_in(files).items():
-            if _is_whole(parts):
-                size = sum((snapshot / file).stat().st_size for file in parts)
-                found.append(CachedModel(f"{PREFIX}{repo}:{label}", snapshot / parts[0], size))
+        for label, parts in _whole_models(snapshot).items():
+            size = sum((snapshot / file).stat().st_size for file in parts)
+            found.append(CachedModel(f"{PREFIX}{repo}:{label}", snapshot / parts[0], size))
     return found
 
 
@@ -142,10 +133,14 @@ def _snapshot(hub: Any, repo: str) -> Path | None:
     return snapshot if snapshot.is_dir() else None
 
 
-def _is_whole(files: Files) -> bool:
-    """Whether no part is missing."""
-    last = _PART.search(files[-1])
-    return last is None or len(files) == int(last[2])
+def _whole_models(snapshot: Path) -> dict[str, Files]:
+    """The models in a snapshot of which no part is missing, by quantisation."""
+    files = (it.relative_to(snapshot).as_posix() for it in snapshot.rglob("*.gguf") if it.exists())
+    return {
+        label: parts
+        for label, parts in models_in(files).items()
+        if (last := _PART.search(parts[-1])) is None or len(parts) == int(last[2])
+    }
 
 
 def _parsed(name: str) -> tuple[str, str | None]:
