@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
+import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 
-from memagent.errors import SettingsError, did_you_mean, without_secrets
+from memagent.errors import SettingsError, did_you_mean, reason, without_secrets
 from memagent.types import Usage
 
 DEFAULT_WINDOW_TOKENS = 8192
@@ -277,7 +278,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text("utf-8-sig"))  # some editors write a byte-order mark
     except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise SettingsError(f"{path} cannot be read: {reason(error)}") from error
     except (ValueError, RecursionError) as error:  # TOML errors are ValueErrors
         raise SettingsError(f"{path} is not valid TOML: {error}") from error
 
@@ -336,20 +337,14 @@ def _rule(kind: str, said: Mapping[str, Any]) -> str:
 
 def user_config_path() -> Path:
     """The settings file to use when none is named."""
-    from platformdirs import user_config_path as folder
-
-    return folder("memagent", appauthor=False) / "config.toml"
+    return platformdirs.user_config_path("memagent", appauthor=False) / "config.toml"
 
 
 def user_data_path() -> Path:
     """Where to keep data that the user would miss: notebooks."""
-    from platformdirs import user_data_path as folder
-
-    return folder("memagent", appauthor=False)
+    return platformdirs.user_data_path("memagent", appauthor=False)
 
 
 def user_cache_path() -> Path:
     """Where to keep converted models and journals."""
-    from platformdirs import user_cache_path as folder
-
-    return folder("memagent", appauthor=False)
+    return platformdirs.user_cache_path("memagent", appauthor=False)
