@@ -182,7 +182,8 @@ class _Run:
         try:
             found = await asyncio.to_thread(look, file, identity, self.record, verify)
         except DocumentError as error:
-            return self._note(_failed(file, problem, error))
+            row = _without_answer(file, problem, "failed", without_secrets(str(error)))
+            return self._note(replace(row, cause=type(error).__name__))
         if found.document is None:
             await asyncio.to_thread(self.record.see, file.name, found.seen)
             if found.error:
@@ -258,8 +259,3 @@ def room_for_reads() -> int:
 
 def _without_answer(file: FoundFile, problem: str, status: Status, error: str) -> FileRow:
     return FileRow(file=file.name, problem=problem, status=status, error=error)
-
-
-def _failed(file: FoundFile, problem: str, error: DocumentError) -> FileRow:
-    row = _without_answer(file, problem, "failed", without_secrets(str(error)))
-    return replace(row, cause=type(error).__name__)
