@@ -56,8 +56,7 @@ class ReadOptions(BaseModel):
 
     def over(self, settings: ReadSettings, **values: Any) -> ReadSettings:
         """The server's settings, overridden by `values`, then by these options. Raises `SettingsError`."""
-        given = {name: getattr(self, name) for name in ReadOptions.model_fields}
-        chosen = values | {name: value for name, value in given.items() if value is not None}
+        chosen = values | self.model_dump(include=set(ReadOptions.model_fields), exclude_none=True)
         if settings.max_calls and chosen.get("max_calls", 0) > settings.max_calls:
             raise SettingsError(f"max_calls is {chosen['max_calls']}, the server allows {settings.max_calls}")
         return settings.changed(**chosen)

@@ -18,7 +18,6 @@ from memagent.reading.sources import Statement
 from memagent.server.errors import ApiError, api_error
 from memagent.types import Usage
 
-Sources = Sequence[Statement]
 DONE = format_sse_event(data_str="[DONE]")
 
 
@@ -78,7 +77,7 @@ def told_usage(usage: Usage, thoughts: int = 0) -> dict[str, Any]:
     }
 
 
-def told_sources(text: str, statements: Sources) -> dict[str, Any]:
+def told_sources(text: str, statements: Sequence[Statement]) -> dict[str, Any]:
     """The sources of an answer with their places in it, as fields of a message.
 
     `annotations` are in OpenAI's own format, which clients parse; a place in a text is a URL as in RFC 5147.

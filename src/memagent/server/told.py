@@ -1,4 +1,7 @@
-"""What the tools of `memagent.server.mcp` return: structured, with a schema that a client can read."""
+"""What the tools of `memagent.server.mcp` return: structured, with a schema that a client can read.
+
+They are made from values that have further fields, which are left out.
+"""
 
 from __future__ import annotations
 
@@ -90,9 +93,8 @@ class ToldFromNotebook(BaseModel):
 def told_read(job: Job, live: Progress | None) -> ToldRead:
     """A read, with its progress if it is under way."""
     progress = told_progress(live) if live else job.outcome.get("progress", {})
-    names = ToldRead.model_fields.keys() & progress.keys()
     error = job.outcome.get("error", {}).get("message")
-    return ToldRead(id=job.id, state=job.state, error=error, **{name: progress[name] for name in names})
+    return ToldRead(id=job.id, state=job.state, error=error, **progress)
 
 
 def told_answer(job: Job) -> ToldAnswer:
@@ -101,16 +103,11 @@ def told_answer(job: Job) -> ToldAnswer:
         said = job.outcome.get("error", {}).get("message", "ask read_status until it is done")
         raise SettingsError(f"{job.id} is {job.state}: {said}")
     result = job.outcome["result"]
-    names = ToldAnswer.model_fields.keys() & result.keys()
     blank = [name for _, name in job.request["documents"] if name not in result["sources"]]
     left_out = [*job.request["left_out"], *(f"{name} has no text that can be read" for name in blank)]
-    told = {name: result[name] for name in names}
-    return ToldAnswer(id=job.id, files=result["sources"], left_out=left_out, **told)
+    return ToldAnswer(id=job.id, files=result["sources"], left_out=left_out, **result)
 
 
 def told_version(version: Version) -> ToldVersion:
     """A version of a notebook."""
-    files = [portion.name for portion in version.portions]
-    values = asdict(version)
-    names = ToldVersion.model_fields.keys() & values.keys()
-    return ToldVersion(files=files, **{name: values[name] for name in names})
+    return ToldVersion(files=[portion.name for portion in version.portions], **asdict(version))
