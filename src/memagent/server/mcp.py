@@ -12,9 +12,10 @@ import json
 import os
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -138,85 +139,92 @@ def create_mcp(desk: Desk) -> MCPServer[Any]:
             "live on."
         ),
     )
-    _add_reads(server, desk)
-    _add_notebooks(server, desk)
+    tool = partial(_tool, server)
+    _add_reads(tool, desk)
+    _add_notebooks(tool, desk)
     return server
 
 
-def _add_reads(server: MCPServer[Any], desk: Desk) -> None:
-    @server.tool()
+def _tool(server: MCPServer[Any], function: Callable[..., Awaitable[Any]]) -> None:
+    """Add a tool to the server. Its expected errors reach the client as they are."""
+
+    @wraps(function)
+    async def tool(*arguments: Any, **values: Any) -> Any:
+        try:
+            return await function(*arguments, **values)
+        except (MemAgentError, ApiError) as error:
+            raise ToolError(error.message if isinstance(error, ApiError) else str(error)) from error
+
+    server.add_tool(tool)
+
+
+def _add_reads(tool: Callable[..., None], desk: Desk) -> None:
+    @tool
     async def ask(question: Question, paths: Paths, ctx: Context, screen: Screen = None) -> ToldAnswer:
         """Read files for a question, and wait for the answer. For long ones use start_read instead.
 
         If it is cut off, ask the same again: what was read by then is not read again.
         """
-        with _clear_errors():
-            job = await asyncio.to_thread(_begun, desk, question, paths, screen)
-            desk.jobs.wake()
-            desk.waiting[job.id] += 1
-            try:
-                await _watch(desk, job, ctx)
-            except asyncio.CancelledError:
-                if desk.waiting[job.id] == 1:  # do not pay for what nobody sees
-                    await asyncio.shield(asyncio.ensure_future(desk.jobs.cancel(job)))
-                raise
-            finally:
-                desk.waiting[job.id] -= 1
-            return told_answer(await asyncio.to_thread(_found, desk, job.id))
+        job = await asyncio.to_thread(_begun, desk, question, paths, screen)
+        desk.jobs.wake()
+        desk.waiting[job.id] += 1
+        try:
+            await _watch(desk, job, ctx)
+        except asyncio.CancelledError:
+            if desk.waiting[job.id] == 1:  # do not pay for what nobody sees
+                await asyncio.shield(asyncio.ensure_future(desk.jobs.cancel(job)))
+            raise
+        finally:
+            desk.waiting[job.id] -= 1
+        return told_answer(await asyncio.to_thread(_found, desk, job.id))
 
-    @server.tool()
+    @tool
     async def start_read(question: Question, paths: Paths, screen: Screen = None) -> ToldRead:
         """Start to read files for a question, and return at once: read_status tells how far it is.
 
         The same question on the same files continues what was read before, or gives its result.
         """
-        with _clear_errors():
-            job = await asyncio.to_thread(_begun, desk, question, paths, screen)
-            desk.jobs.wake()
-            desk.waiting[job.id] += 1  # whoever started it may ask for it at any time
-            return _told(desk, job)
+        job = await asyncio.to_thread(_begun, desk, question, paths, screen)
+        desk.jobs.wake()
+        desk.waiting[job.id] += 1  # whoever started it may ask for it at any time
+        return _told(desk, job)
 
-    @server.tool()
+    @tool
     async def read_status(id: Id) -> ToldRead:
         """Tell how far a read is, and what it remembers."""
-        with _clear_errors():
-            return _told(desk, await asyncio.to_thread(_found, desk, id))
+        return _told(desk, await asyncio.to_thread(_found, desk, id))
 
-    @server.tool()
+    @tool
     async def read_result(id: Id) -> ToldAnswer:
         """The answer of a read that is done, with its sources."""
-        with _clear_errors():
-            return told_answer(await asyncio.to_thread(_found, desk, id))
+        return told_answer(await asyncio.to_thread(_found, desk, id))
 
-    @server.tool()
+    @tool
     async def cancel_read(id: Id) -> ToldRead:
         """End a read; what it has read is kept, and start_read continues it."""
-        with _clear_errors():
-            await desk.jobs.cancel(await asyncio.to_thread(_found, desk, id))
-            return _told(desk, await asyncio.to_thread(_found, desk, id))
+        await desk.jobs.cancel(await asyncio.to_thread(_found, desk, id))
+        return _told(desk, await asyncio.to_thread(_found, desk, id))
 
 
-def _add_notebooks(server: MCPServer[Any], desk: Desk) -> None:
+def _add_notebooks(tool: Callable[..., None], desk: Desk) -> None:
     def notebook(name: str) -> Notebook:
         return Notebook(name, desk.notebooks)
 
-    @server.tool()
+    @tool
     async def notes_list() -> list[ToldNotebook]:
         """The notebooks: memories that live on between documents."""
-        with _clear_errors():
-            entries = await asyncio.to_thread(desk.notebooks.entries)
-            return [ToldNotebook(name=it.name, about=it.about, version=it.current) for it in entries]
+        entries = await asyncio.to_thread(desk.notebooks.entries)
+        return [ToldNotebook(name=it.name, about=it.about, version=it.current) for it in entries]
 
-    @server.tool()
+    @tool
     async def notes_new(
         name: Name, about: Annotated[str, Field(description="what it is to keep of what it reads")]
     ) -> ToldNotebook:
         """Make a notebook."""
-        with _clear_errors():
-            entry = await asyncio.to_thread(desk.notebooks.add, name, about)
-            return ToldNotebook(name=entry.name, about=entry.about, version=0)
+        entry = await asyncio.to_thread(desk.notebooks.add, name, about)
+        return ToldNotebook(name=entry.name, about=entry.about, version=0)
 
-    @server.tool()
+    @tool
     async def notes_add(
         name: Name,
         ctx: Context,
@@ -224,31 +232,26 @@ def _add_notebooks(server: MCPServer[Any], desk: Desk) -> None:
         text: Annotated[str | None, Field(description="a note, instead of paths")] = None,
     ) -> ToldAddition:
         """Read what is new of files, or a note, into a notebook. If it is cut off, add the same again."""
-        with _clear_errors():
-            if (paths is None) == (text is None):
-                raise SettingsError("what is to be read? give paths, or a text")
-            if text is not None:
-                document = note_document(text)
-            else:
-                document = await asyncio.to_thread(desk.folders.open, paths or ())
-            return await _added(desk, await asyncio.to_thread(notebook, name), document, ctx)
+        if (paths is None) == (text is None):
+            raise SettingsError("what is to be read? give paths, or a text")
+        if text is not None:
+            document = note_document(text)
+        else:
+            document = await asyncio.to_thread(desk.folders.open, paths or ())
+        return await _added(desk, await asyncio.to_thread(notebook, name), document, ctx)
 
-    @server.tool()
+    @tool
     async def notes_ask(name: Name, question: Question) -> ToldFromNotebook:
         """Answer a question from a notebook's memory alone."""
-        with _clear_errors():
-            found = await asyncio.to_thread(notebook, name)
-            told = await found.ask(question, desk.engine, desk.settings.changed(cite=True))
-            said = told.remembered
-            return ToldFromNotebook(
-                answer=said.answer, version=told.version, statements=list(said.statements)
-            )
+        found = await asyncio.to_thread(notebook, name)
+        told = await found.ask(question, desk.engine, desk.settings.changed(cite=True))
+        said = told.remembered
+        return ToldFromNotebook(answer=said.answer, version=told.version, statements=list(said.statements))
 
-    @server.tool()
+    @tool
     async def notes_log(name: Name) -> list[ToldVersion]:
         """The versions of a notebook, with their memories, the last one last."""
-        with _clear_errors():
-            return [told_version(it) for it in await asyncio.to_thread(lambda: notebook(name).lineage())]
+        return [told_version(it) for it in await asyncio.to_thread(lambda: notebook(name).lineage())]
 
 
 async def _added(desk: Desk, notebook: Notebook, document: Document, ctx: Context) -> ToldAddition:
@@ -260,15 +263,6 @@ async def _added(desk: Desk, notebook: Notebook, document: Document, ctx: Contex
         known=list(addition.known),
         left_out=list(addition.skipped),
     )
-
-
-@contextmanager
-def _clear_errors() -> Iterator[None]:
-    """Report an expected error to the client as it is."""
-    try:
-        yield
-    except (MemAgentError, ApiError) as error:
-        raise ToolError(error.message if isinstance(error, ApiError) else str(error)) from error
 
 
 def _begun(desk: Desk, question: str, paths: Sequence[str], screen: bool | None) -> Job:
