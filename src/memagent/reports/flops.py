@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,26 +58,23 @@ def write_report(name: str, shape: Shape, found: Flops, out: Path) -> list[Path]
         ]
         return as_page(parts, pictures)
 
-    return write_folder(out, as_text(told), {_PICTURE: _drawn(name, found)}, page)
+    return write_folder(out, as_text(told), {_PICTURE: partial(_drawn, name, found)}, page)
 
 
-def _drawn(name: str, found: Flops) -> Callable[[], Figure]:
-    def draw() -> Figure:
-        figure, (panel,) = figures.panels(1, 1, 8, 5)
-        for number, (workflow, by_length) in enumerate(found.items()):
-            places, values = list(by_length), list(by_length.values())
-            panel.plot(places, values, label=workflow, **figures.style(number))
-        panel.set_xscale("log", base=2)
-        panel.set_yscale("log")
-        lengths = next(iter(found.values()))
-        panel.set_xticks(list(lengths), [str(Size("tokens", it)) for it in lengths])
-        panel.set_xlabel("length of the document, tokens")
-        panel.set_ylabel("FLOPs")
-        panel.set_title(f"FLOPs by length of the document, {name}", loc="left")
-        figures.legend(figure, panel)
-        return figure
-
-    return draw
+def _drawn(name: str, found: Flops) -> Figure:
+    figure, (panel,) = figures.panels(1, 1, 8, 5)
+    for number, (workflow, by_length) in enumerate(found.items()):
+        places, values = list(by_length), list(by_length.values())
+        panel.plot(places, values, label=workflow, **figures.style(number))
+    panel.set_xscale("log", base=2)
+    panel.set_yscale("log")
+    lengths = next(iter(found.values()))
+    panel.set_xticks(list(lengths), [str(Size("tokens", it)) for it in lengths])
+    panel.set_xlabel("length of the document, tokens")
+    panel.set_ylabel("FLOPs")
+    panel.set_title(f"FLOPs by length of the document, {name}", loc="left")
+    figures.legend(figure, panel)
+    return figure
 
 
 def _exponent(by_length: Mapping[int, int]) -> str:
