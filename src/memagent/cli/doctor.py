@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import platform
-import struct
 from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -19,9 +18,9 @@ from memagent.documents.tokens import estimate_tokens
 from memagent.engines import choose, open_engine
 from memagent.engines.adapters import adapter_of, trained_with
 from memagent.engines.discovery import chosen, look_around, wanted
-from memagent.engines.gguf_header import trained_window
 from memagent.engines.llamacpp import hub
 from memagent.engines.llamacpp.embedded import default_files, default_model
+from memagent.engines.llamacpp.engine import usable_window
 from memagent.engines.openai import OpenAIEngine
 from memagent.errors import MemAgentError, SettingsError, extra_hint, without_secrets
 from memagent.reading.workflows import chosen_workflow
@@ -135,7 +134,7 @@ def _local_model(engine: str, settings: Settings, adapter: Path | None) -> Model
     if engine == "transformers" and any(find_spec(name) is None for name in ("torch", "transformers")):
         raise SettingsError(f"{asked.model} needs torch and transformers: {extra_hint('train')}")
     name = asked.model or str(default_files(adapter)[0] if engine == "llamacpp" else default_model())
-    most = DEFAULT_WINDOW_TOKENS
+    window = asked.window_tokens or DEFAULT_WINDOW_TOKENS
     if engine == "llamacpp":
         if name.startswith(hub.PREFIX):
             path = hub.cached(name, nearest=True)
@@ -144,11 +143,8 @@ def _local_model(engine: str, settings: Settings, adapter: Path | None) -> Model
             name = str(path)
         if not Path(name).is_file():
             raise SettingsError(f"there is no file {name}")
-        try:
-            most = min(trained_window(Path(name)) or most, most)
-        except (OSError, ValueError, KeyError, struct.error) as error:
-            raise SettingsError(f"{name} is not a GGUF file, or is damaged: {error}") from error
-    return Model(name, estimate_tokens, name, asked.window_tokens or most, trained=trained_with(adapter))
+        window = usable_window(Path(name), asked.window_tokens)
+    return Model(name, estimate_tokens, name, window, trained=trained_with(adapter))
 
 
 def _version(package: str) -> str:

@@ -112,7 +112,7 @@ async def open_llamacpp(settings: EngineSettings) -> LlamaCppEngine:
     """
     adapter = adapter_of(settings, "llamacpp")
     path, beside = await asyncio.to_thread(_files, settings.model, adapter)
-    window = _window(path, settings.window_tokens)
+    window = usable_window(path, settings.window_tokens)
     slots = settings.concurrency or 1
     key = secrets.token_hex(16)
     name = await asyncio.to_thread(name_with, path.stem, beside)
@@ -269,7 +269,7 @@ def _files(model: str | None, adapter: Path | None) -> tuple[Path, Path | None]:
     return path, adapter
 
 
-def _window(path: Path, wanted: int | None) -> int:
+def usable_window(path: Path, wanted: int | None) -> int:
     """The window to use, in tokens. Raises `SettingsError` for a bad file or too long a window."""
     try:
         trained = trained_window(path)
