@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import fsum, log, log2
+from operator import itemgetter
 from statistics import fmean, linear_regression
 from typing import Literal, TypeVar
 
@@ -228,11 +229,9 @@ def by_task(results: Iterable[Scored]) -> dict[tuple[str, str, Size], Summary]:
 def by_size(results: Iterable[Scored]) -> dict[tuple[str, Size], Summary]:
     """A summary for each series and size, over all its tasks; shorter ones first."""
     groups = grouped(results, lambda result: (result.series, result.size))
-    return {(series, size): summarise(groups[series, size]) for series, size in sorted(groups, key=_by_size)}
-
-
-def _by_size(group: tuple[str, Size]) -> tuple[str, int]:
-    return (group[1].kind, group[1].number)
+    return {
+        (series, size): summarise(groups[series, size]) for series, size in sorted(groups, key=itemgetter(1))
+    }
 
 
 def growth(points: Iterable[tuple[float, float]]) -> float | None:
