@@ -18,10 +18,15 @@ from rich.console import Console
 from memagent.cli.flags import PATH, complete_files, quiet_and_verbose, together
 from memagent.cli.messages import say, tell
 from memagent.cli.training_progress import TrainingWatch
+from memagent.documents.tokens import estimate_tokens
 from memagent.engines import open_engine
 from memagent.engines.llamacpp.embedded import default_model
 from memagent.errors import SettingsError, extra_hint
-from memagent.training.settings import TrainingSettings, load_training
+from memagent.training.data import load_data
+from memagent.training.imitation.trajectories import collect as collect_from
+from memagent.training.imitation.trajectories import write_trajectories
+from memagent.training.rewards import load_reward
+from memagent.training.settings import load_training
 
 
 class _TrainGroup(click.Group):
@@ -124,9 +129,19 @@ def collect(
 ) -> int:
     """Collect good attempts by CONFIG's [engine] at the examples of its [data], to imitate."""
     settings = load_training(config, overrides(changes))
-    kept, tried = asyncio.run(_collect(settings, out, count, samples, least_reward))
+    data = load_data(settings.data.examples, settings.seed, estimate_tokens)
+    reward = load_reward(settings.data.reward, settings.data.scorer)
+    examples = data.first(count)
+
+    async def collected() -> int:
+        async with open_engine(settings.engine) as engine:
+            calls = engine.model.calls
+            found = collect_from(examples, engine, settings.read, reward, least_reward, samples, calls)
+            return await write_trajectories(out, found)
+
+    kept = asyncio.run(collected())
     if not quiet:
-        tell(console, f"{kept} of {tried} attempts kept")
+        tell(console, f"{kept} of {len(examples) * samples} attempts kept")
     return 0
 
 
@@ -189,23 +204,3 @@ def _extra() -> Iterator[None]:
         yield
     except ImportError as error:
         raise SettingsError(f"{error}; {extra_hint('train')}") from error
-
-
-async def _collect(
-    settings: TrainingSettings, out: Path, count: int, samples: int, least_reward: float
-) -> tuple[int, int]:
-    """Collect trajectories; return how many attempts were kept, and of how many."""
-    from memagent.documents.tokens import estimate_tokens
-    from memagent.training.data import load_data
-    from memagent.training.imitation.trajectories import collect, write_trajectories
-    from memagent.training.rewards import load_reward
-
-    data = load_data(settings.data.examples, settings.seed, estimate_tokens)
-    reward = load_reward(settings.data.reward, settings.data.scorer)
-    examples = data.first(count)
-    async with open_engine(settings.engine) as engine:
-        found = collect(
-            examples, engine, settings.read, reward, least_reward, samples, engine.model.calls
-        )  # fmt: skip
-        kept = await write_trajectories(out, found)
-    return kept, len(examples) * samples
