@@ -15,7 +15,7 @@ from functools import partial
 from itertools import cycle
 from typing import Literal
 
-from memagent.tasks.lengths import Pieces, fit
+from memagent.tasks.lengths import Pieces
 from memagent.tasks.recipe import ABSENT_ANSWERS, Draft, Recipe, Task
 from memagent.tasks.vocabulary import compound
 from memagent.types import Example
@@ -85,14 +85,12 @@ def make(name: str, needles: Needles, recipe: Recipe, index: int) -> Example:
     if draft.absent:
         hidden = [text for text in hidden if text not in sought]
     build, pieces = _builder(needles, recipe, source, keys, hidden)
-    fitted = fit(build, draft.limit_tokens(problem), recipe.count_tokens, pieces.characters)
-    if fitted is None:
-        raise draft.too_short()
+    document, tokens, _ = draft.fitted(problem, build, pieces.characters)
     if draft.absent:  # the scorer wants all answers, so there is one wording
-        return draft.example(problem, fitted[0], ABSENT_ANSWERS[:1], fitted[1])
+        return draft.example(problem, document, ABSENT_ANSWERS[:1], tokens)
     answers = tuple(value for key in asked for value in keys[key])
     evidence = tuple(text for text in hidden if text in sought)
-    return draft.example(problem, fitted[0], answers, fitted[1], evidence)
+    return draft.example(problem, document, answers, tokens, evidence)
 
 
 def _sentences(needles: Needles, key: str, values: Sequence[str]) -> list[str]:

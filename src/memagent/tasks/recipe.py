@@ -10,6 +10,7 @@ from typing import Literal
 from memagent.documents.tokens import estimate_tokens
 from memagent.errors import SettingsError
 from memagent.tasks.corpora import Corpora
+from memagent.tasks.lengths import fit
 from memagent.types import Example, TokenCounter
 
 Positions = Literal["seeded", "ruler"]
@@ -130,6 +131,15 @@ class Draft:
         if left < 1:
             raise self.too_short()
         return left
+
+    def fitted(
+        self, problem: str, build: Callable[[int], str], weigh: Callable[[int], float] = float
+    ) -> tuple[str, int, int]:
+        """The document of the recipe's length, its tokens and its size: see `fit`. Raises `SettingsError`."""
+        found = fit(build, self.limit_tokens(problem), self.recipe.count_tokens, weigh)
+        if found is None:
+            raise self.too_short()
+        return found
 
     def too_short(self) -> SettingsError:
         """The error for a length that is too small for an example."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
-from memagent.tasks.lengths import fit
 from memagent.tasks.needle import NOISE, inserted
 from memagent.tasks.recipe import Draft, Recipe, Task
 from memagent.tasks.vocabulary import UPPER, coined_words
@@ -42,10 +41,8 @@ def make(recipe: Recipe, index: int) -> Example:
         places = random.Random(seed).sample(range(max(size, len(chain))), len(chain))
         return "\n".join(inserted([NOISE] * size, chain, sorted(places)))
 
-    fitted = fit(build, draft.limit_tokens(problem), recipe.count_tokens)
-    if fitted is None:
-        raise draft.too_short()
-    return draft.example(problem, fitted[0], tuple(names), fitted[1], tuple(chain))
+    document, tokens, _ = draft.fitted(problem, build)
+    return draft.example(problem, document, tuple(names), tokens, tuple(chain))
 
 
 def vt_problem(count: int, value: int) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import pi
 
-from memagent.tasks.lengths import Pieces, digits, fit
+from memagent.tasks.lengths import Pieces, digits
 from memagent.tasks.recipe import Draft, Recipe, Task
 from memagent.tasks.vocabulary import LOWER, coined_words, distinct_words
 from memagent.types import Example
@@ -44,7 +44,6 @@ def make_common(recipe: Recipe, index: int) -> Example:
         "The text is a numbered list of words, and some words stand in it more often than the others. "
         f"Which {COMMON_WORDS} words are the most common?"
     )
-    limit = draft.limit_tokens(problem)
     often, seldom = repeats(recipe.length_tokens or 0)
     words = distinct_words(draft.content)
     common = [next(words) for _ in range(COMMON_WORDS)]
@@ -59,10 +58,10 @@ def make_common(recipe: Recipe, index: int) -> Example:
         entries = COMMON_WORDS * often + size * seldom
         return others.characters(size) * seldom + entries * 2 + digits(entries)
 
-    fitted = fit(build, limit, recipe.count_tokens, weigh)
-    if fitted is None or fitted[2] == 0:
+    document, tokens, size = draft.fitted(problem, build, weigh)
+    if size == 0:
         raise draft.too_short()
-    return draft.example(problem, fitted[0], tuple(common), fitted[1])
+    return draft.example(problem, document, tuple(common), tokens)
 
 
 def make_coded(recipe: Recipe, index: int) -> Example:
@@ -72,7 +71,6 @@ def make_coded(recipe: Recipe, index: int) -> Example:
         f"The text is made of coded words and dots. Leave the dots '{CODED_NOISE}' aside: "
         f"which {CODED_ANSWERS} coded words occur most often?"
     )
-    limit = draft.limit_tokens(problem)
     size = (recipe.length_tokens or 0) // 50
     coded = [CODED_NOISE, *coined_words(draft.content, max(size - 1, 0), CODED_LETTERS, LOWER)]
 
@@ -82,13 +80,11 @@ def make_coded(recipe: Recipe, index: int) -> Example:
         draft.order.shuffle(text)
         return " ".join(text)
 
-    fitted = fit(build, limit, recipe.count_tokens)
-    if fitted is None:
-        raise draft.too_short()
-    counts = _frequencies(fitted[2], len(coded))
+    document, tokens, size = draft.fitted(problem, build)
+    counts = _frequencies(size, len(coded))
     if len(counts) < CODED_ANSWERS + 2 or counts[CODED_ANSWERS] == counts[CODED_ANSWERS + 1]:
         raise draft.too_short()
-    return draft.example(problem, fitted[0], tuple(coded[1 : CODED_ANSWERS + 1]), fitted[1])
+    return draft.example(problem, document, tuple(coded[1 : CODED_ANSWERS + 1]), tokens)
 
 
 def _frequencies(size: int, ranks: int) -> list[int]:
