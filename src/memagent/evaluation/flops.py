@@ -38,7 +38,7 @@ _CALLS = 16  # concurrent ones, which is how many parts tree divides a document 
 _PROBLEM_TOKENS = 64
 _ALL_SLIDE = ("mistral", "phi3")  # if there is a sliding window, all layers have it
 _NAMES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
-_KINDS = {"full_attention": None, "sliding_attention": "sliding_window"}
+_KINDS = {"full_attention", "sliding_attention"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def _windows(config: Mapping[str, Any]) -> tuple[int | None, ...]:
     layers: int = config["num_hidden_layers"]
     window: int | None = config.get("sliding_window")
     if kinds := config.get("layer_types"):
-        if other := set(kinds) - set(_KINDS):
+        if other := set(kinds) - _KINDS:
             raise SettingsError(f"a layer of the model is {min(other)!r}: FLOPs are not known for it")
         return tuple(None if kind == "full_attention" else window for kind in kinds)
     if not window or config.get("use_sliding_window") is False:

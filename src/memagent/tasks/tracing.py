@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import random
 from itertools import pairwise
+from string import ascii_uppercase
 
 from memagent.tasks.needle import NOISE, inserted
 from memagent.tasks.recipe import Draft, Recipe, Task
-from memagent.tasks.vocabulary import UPPER, coined_words
+from memagent.tasks.vocabulary import coined_words
 from memagent.types import Example
 
 HOPS = 4
@@ -30,7 +31,7 @@ def make(recipe: Recipe, index: int) -> Example:
     """One example. Raises `SettingsError` if the length leaves no room for the chain."""
     draft = Draft("vt", _ANSWER_TOKENS, recipe, index)
     source = draft.content
-    names = coined_words(source, HOPS + 1, NAME_LETTERS, UPPER)
+    names = coined_words(source, HOPS + 1, NAME_LETTERS, ascii_uppercase)
     value = source.randint(10_000, 99_998)
     chain = [f"VAR {names[0]} = {value}"]
     chain += [f"VAR {name} = VAR {before}" for before, name in pairwise(names)]

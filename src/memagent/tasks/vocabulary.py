@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import string
 from collections.abc import Iterator
 from functools import cache
 
@@ -38,9 +37,6 @@ def coined_words(source: random.Random, count: int, letters: int, alphabet: str)
     while len(found) < count:
         found["".join(source.choices(alphabet, k=letters))] = None
     return list(found)
-
-
-LOWER, UPPER = string.ascii_lowercase, string.ascii_uppercase
 
 
 @cache

@@ -7,10 +7,11 @@ before `cwe`; here there is none. Where a list needs more words than there are, 
 from __future__ import annotations
 
 from math import pi
+from string import ascii_lowercase
 
 from memagent.tasks.lengths import Pieces, digits
 from memagent.tasks.recipe import Draft, Recipe, Task
-from memagent.tasks.vocabulary import LOWER, coined_words, distinct_words
+from memagent.tasks.vocabulary import coined_words, distinct_words
 from memagent.types import Example
 
 COMMON_WORDS = 10
@@ -72,7 +73,7 @@ def make_coded(recipe: Recipe, index: int) -> Example:
         f"which {CODED_ANSWERS} coded words occur most often?"
     )
     size = (recipe.length_tokens or 0) // 50
-    coded = [CODED_NOISE, *coined_words(draft.content, max(size - 1, 0), CODED_LETTERS, LOWER)]
+    coded = [CODED_NOISE, *coined_words(draft.content, max(size - 1, 0), CODED_LETTERS, ascii_lowercase)]
 
     def build(size: int) -> str:
         text = [word for word, count in zip(coded, _frequencies(size, len(coded)), strict=True)
