@@ -204,14 +204,12 @@ class Addition:
         if begun and (news := same_again(self._document, begun)):
             return base, news, True
         news = news_of(self._document, _portions(lineage))
-        self.known = tuple(name for name in news.known if name not in self._read_names())
+        just_read = {portion.name for portion in _portions(self.versions)}
+        self.known = tuple(name for name in news.known if name not in just_read)
         if not news.portions:
             return base, None, False
         self._notebooks.begin(self._id, base.number, news.portions)
         return base, news, False
-
-    def _read_names(self) -> set[str]:
-        return {portion.name for version in self.versions for portion in version.portions}
 
     async def _take(self, base: Version, news: News) -> AsyncGenerator[Conversation, None]:
         """Read some news, and make a version from it."""
@@ -240,9 +238,9 @@ class Addition:
             if any(source.named for source in news.document.sources):
                 raise
             await asyncio.to_thread(self._notebooks.begin, self._id, base.number, ())
-            self.skipped = tuple(dict.fromkeys((*self.skipped, *read.found.skipped)))
             return
-        self.skipped = tuple(dict.fromkeys((*self.skipped, *read.found.skipped)))
+        finally:
+            self.skipped = tuple(dict.fromkeys((*self.skipped, *read.found.skipped)))
         portions = tuple(it for it in news.portions if it.name in read.found.replaced)
         values = _told(read) | {"portions": portions, "memory_tokens": budget_tokens}
         made = await asyncio.to_thread(self._notebooks.commit, self._id, values, base.number)
