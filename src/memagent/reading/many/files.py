@@ -60,6 +60,17 @@ def find(paths: Sequence[str], follow_links: bool, but: Collection[Path]) -> lis
     return list(found.values())
 
 
+def unchanged(file: FoundFile, now: Seen, identity: Mapping[str, Any], record: Record) -> Look | None:
+    """What is on record for a file of unchanged size and times; None if it has to be read."""
+    seen = record.seen.get(file.name)
+    if seen is None or not seen.is_same(now):
+        return None
+    if seen.error:
+        return Look(seen, error=seen.error)
+    key = key_of(seen.content, identity)
+    return Look(seen, key) if key in record else None
+
+
 def look(file: FoundFile, identity: Mapping[str, Any], record: Record, verify: bool) -> Look:
     """What can be known about a file without a model. Blocks. Raises `DocumentError`.
 
@@ -70,12 +81,8 @@ def look(file: FoundFile, identity: Mapping[str, Any], record: Record, verify: b
         now = Seen.of(file.path)
     except OSError as error:
         raise unreadable(file.name, error) from error
-    known = record.seen.get(file.name)
-    if known and known.is_same(now) and not verify:
-        if known.error:
-            return Look(known, error=known.error)
-        if (key := key_of(known.content, identity)) in record:
-            return Look(known, key)
+    if not verify and (known := unchanged(file, now, identity, record)):
+        return known
     try:
         source = look_at(file.path, file.name, named=True)
     except NoTextError as error:

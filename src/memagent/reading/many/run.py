@@ -24,7 +24,7 @@ from memagent.engines.cluster import connect
 from memagent.engines.endpoint import UnreachableError
 from memagent.engines.limit import Spending
 from memagent.errors import DocumentError, SettingsError, SpendingLimitError, without_secrets
-from memagent.reading.many.files import FoundFile, Look, find, look
+from memagent.reading.many.files import FoundFile, Look, find, look, unchanged
 from memagent.reading.many.one_file import OneFile, ReadFile, read_file
 from memagent.reading.many.record import Record, Seen, key_of
 from memagent.reading.many.rows import FileRow, Status, table_kind, write_table
@@ -166,12 +166,8 @@ class _Run:
     def _unchanged(self, file: FoundFile, problem: str) -> str | FileRow:
         """What is on record for a file of unchanged size and times; otherwise, a row that says "not read"."""
         with suppress(OSError):
-            seen = self.record.seen.get(file.name)
-            if seen and seen.is_same(Seen.of(file.path)):
-                if seen.error:
-                    return _without_answer(file, problem, "no text", seen.error)
-                if (key := key_of(seen.content, self.identities[problem])) in self.record:
-                    return key
+            if known := unchanged(file, Seen.of(file.path), self.identities[problem], self.record):
+                return known.key or _without_answer(file, problem, "no text", known.error)
         return _without_answer(file, problem, "not read", self.stopped or "the run was stopped")
 
     async def _row(self, read: ReadFile, item: tuple[FoundFile, str]) -> FileRow:
