@@ -21,7 +21,7 @@ from rich.console import Console
 
 from memagent import __version__
 from memagent.cli.messages import DEFECT, USAGE, OutputError, exit_code, log_to, print_error, warn
-from memagent.errors import MemAgentError
+from memagent.errors import MemAgentError, reason
 
 _COMMANDS = {
     "ask": "ask",
@@ -104,7 +104,7 @@ def _run(words: list[str], console: Console) -> int:
         return _unwritten(error, console)
     except OSError as error:  # a full disk or an unreadable folder is not a defect
         place = f"{error.filename}: " if error.filename else ""
-        print_error(console, f"{place}{error.strerror or error}")
+        print_error(console, f"{place}{reason(error)}")
         return USAGE
     except Exception as error:  # noqa: BLE001 a defect: one line, with --verbose also the traceback
         if "--verbose" in words:
@@ -119,9 +119,7 @@ def _unwritten(error: OutputError, console: Console) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error.__cause__, BrokenPipeError):
         return 0
-    cause = error.__cause__
-    reason = cause.strerror or cause if isinstance(cause, OSError) else cause
-    print_error(console, f"cannot write to standard output: {reason}")
+    print_error(console, f"cannot write to standard output: {reason(error.__cause__ or error)}")
     return USAGE
 
 

@@ -36,7 +36,7 @@ from memagent.documents.files import (
     take_print,
 )
 from memagent.documents.paths import unreadable
-from memagent.errors import DocumentError
+from memagent.errors import DocumentError, reason
 from memagent.settings import user_cache_path
 from memagent.storage import written_whole
 
@@ -118,7 +118,7 @@ def _converted(
             elif stopped.is_set():
                 raise _stopped(source)
     except OSError as error:
-        why = f"{error.filename or 'the cache'}: {error.strerror or error}"
+        why = f"{error.filename or 'the cache'}: {reason(error)}"
         raise DocumentError(f"{source.name} cannot be converted: {why}") from error
 
 

@@ -33,7 +33,7 @@ from memagent.documents.files import (
 )
 from memagent.documents.markup import markdown_of
 from memagent.documents.paths import find_files, shown
-from memagent.errors import DocumentError
+from memagent.errors import DocumentError, reason
 
 _HELD_BLANK = 64  # blocks of white space held back until text follows
 
@@ -259,8 +259,8 @@ def open_document(*paths: str | os.PathLike[str], follow_links: bool = False) ->
                     raise
                 skipped.append(str(error))
     if not found:
-        reason = f"; left out: {skipped[0]}" if skipped else ""
-        raise DocumentError(f"no readable file in {', '.join(map(shown, paths)) or 'the arguments'}{reason}")
+        others = f"; left out: {skipped[0]}" if skipped else ""
+        raise DocumentError(f"no readable file in {', '.join(map(shown, paths)) or 'the arguments'}{others}")
     return Document(_titled(tuple(found.values())), tuple(skipped))
 
 
@@ -284,9 +284,9 @@ def _kept_input() -> IO[bytes]:
         shutil.copyfileobj(sys.stdin.buffer, kept)
         kept.flush()
     except OSError as error:
-        why = error.strerror or error
         raise DocumentError(
-            f"stdin cannot be stored while it is read: {why}; set TMPDIR to a folder with free space"
+            f"stdin cannot be stored while it is read: {reason(error)}; "
+            "set TMPDIR to a folder with free space"
         ) from error
     return kept
 

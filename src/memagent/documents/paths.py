@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from memagent.errors import DocumentError
+from memagent.errors import DocumentError, reason
 
 _URL = re.compile(r"(?i)[a-z][a-z0-9+.-]+://|https?:/")
 
@@ -61,7 +61,7 @@ def shown(path: str | os.PathLike[str]) -> str:
 
 def unreadable(name: str, error: OSError) -> DocumentError:
     """The error for a file that the operating system fails to read."""
-    return DocumentError(f"{name} cannot be read: {error.strerror or error}")
+    return DocumentError(f"{name} cannot be read: {reason(error)}")
 
 
 def _walk(top: Path, follow_links: bool, hidden: bool = False) -> Iterator[Found]:

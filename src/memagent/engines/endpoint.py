@@ -19,7 +19,7 @@ from typing import Any
 import httpx2
 
 from memagent.engines.refusals import HttpReply, TransientError, brief
-from memagent.errors import EngineError, SettingsError, without_secrets
+from memagent.errors import EngineError, SettingsError, reason, without_secrets
 
 DEFAULT_URL = "https://api.openai.com/v1"
 CONCURRENCY = 16
@@ -211,10 +211,10 @@ class Endpoint:
                 return TransientError(f"the connection broke ({brief(_named(tls))})")
             return UnreachableError(_about_tls(self.url, tls))
         if any(isinstance(it, ConnectionRefusedError) for it in causes):
-            reason = f"nothing listens at {self.url}: is the server running?"
+            why = f"nothing listens at {self.url}: is the server running?"
         else:
-            reason = f"{self.url} cannot be reached ({brief(_named(causes[-1]))}): check `base_url`"
-        return TransientError(reason, unreachable=True)
+            why = f"{self.url} cannot be reached ({brief(_named(causes[-1]))}): check `base_url`"
+        return TransientError(why, unreachable=True)
 
 
 def is_loopback(url: str | None) -> bool:
@@ -267,7 +267,7 @@ def _client(connection: Connection, scheme: str) -> httpx2.AsyncClient:
     except OSError as error:  # ssl.SSLError is one
         file = os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR")
         raise SettingsError(
-            f"the certificates in {file!r} cannot be read ({error.strerror or error}): "
+            f"the certificates in {file!r} cannot be read ({reason(error)}): "
             "check SSL_CERT_FILE and SSL_CERT_DIR"
         ) from error
 
@@ -278,8 +278,8 @@ def _about_tls(url: str, error: ssl.SSLError) -> str:
             f"the certificate of {url} is not trusted ({error.verify_message}): set SSL_CERT_FILE to "
             "your authority's certificates"
         )
-    reason = (error.reason or str(error)).replace("_", " ").lower()
-    return f"could not open a TLS connection to {url} ({reason}): does it speak https, or is it http://?"
+    why = (error.reason or str(error)).replace("_", " ").lower()
+    return f"could not open a TLS connection to {url} ({why}): does it speak https, or is it http://?"
 
 
 def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from memagent.errors import SettingsError
+from memagent.errors import SettingsError, reason
 from memagent.evaluation.rows import Key
 from memagent.reading.workflows import WORKFLOWS
 from memagent.settings import ReadSettings
@@ -231,5 +231,5 @@ def _digest(path: Path) -> str:
             with part.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
     except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
+        raise SettingsError(f"{path} cannot be read: {reason(error)}") from error
     return digest.hexdigest()

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from memagent.errors import SettingsError, did_you_mean
+from memagent.errors import SettingsError, did_you_mean, reason
 from memagent.notebooks.news import Portion
 from memagent.reading.sources import Source, Statement
 from memagent.settings import user_data_path
@@ -96,7 +96,7 @@ class Notebooks:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(self._file, os.O_RDWR | os.O_CREAT, 0o600))
         except OSError as error:
-            raise SettingsError(f"{self.folder} cannot be used: {error.strerror or error}") from error
+            raise SettingsError(f"{self.folder} cannot be used: {reason(error)}") from error
         with self._connected() as db:
             (found,) = db.execute("PRAGMA user_version").fetchone()
             if found > FORMAT:

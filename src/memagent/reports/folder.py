@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memagent import __version__
-from memagent.errors import SettingsError, extra_hint
+from memagent.errors import SettingsError, extra_hint, reason
 from memagent.reports import drawing
 from memagent.storage import write_whole
 
@@ -38,7 +38,7 @@ def write_folder(
         for path, text in written.items():
             write_whole(path, text)
     except OSError as error:
-        raise SettingsError(f"{out} cannot be written: {error.strerror or error}") from error
+        raise SettingsError(f"{out} cannot be written: {reason(error)}") from error
     return [*written, *(drawn or {}).values()]
 
 

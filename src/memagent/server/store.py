@@ -22,7 +22,7 @@ from typing import IO, Any, Literal, Self
 
 from memagent.documents.files import look_at
 from memagent.documents.opening import Document
-from memagent.errors import SettingsError
+from memagent.errors import SettingsError, reason
 from memagent.storage import lock, written_whole
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
@@ -95,7 +95,7 @@ class Store:
                 f"{folder} is in use by another server: stop it, or name another folder with `data`"
             ) from error
         except OSError as error:
-            raise SettingsError(f"{folder} cannot be used: {error.strerror or error}") from error
+            raise SettingsError(f"{folder} cannot be used: {reason(error)}") from error
         try:
             self._db = sqlite3.connect(
                 folder / "server.sqlite", check_same_thread=False, isolation_level=None

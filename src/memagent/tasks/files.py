@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from memagent.documents.tokens import estimate_tokens
-from memagent.errors import SettingsError
+from memagent.errors import SettingsError, reason
 from memagent.storage import written_whole
 from memagent.tasks.corpora import opened, read_rows
 from memagent.tasks.lengths import count_long
@@ -76,7 +76,7 @@ class Place:
                 file.seek(self.offset)
                 row = json.loads(file.readline())
         except OSError as error:
-            raise SettingsError(f"{self.path} cannot be read on this machine: {error.strerror}") from error
+            raise SettingsError(f"{self.path} cannot be read on this machine: {reason(error)}") from error
         except ValueError as error:
             raise SettingsError(f"{self.path}, line {self.number} is not JSON: {error}") from error
         if not isinstance(row, dict):
@@ -94,7 +94,7 @@ def places(path: Path) -> Iterator[Place]:
                     yield Place(path, number, offset)
                 offset += len(line)
     except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
+        raise SettingsError(f"{path} cannot be read: {reason(error)}") from error
 
 
 def example_of(row: dict[str, Any], path: Path, number: int, count_tokens: TokenCounter) -> Example:

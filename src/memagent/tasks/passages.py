@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from memagent.errors import SettingsError
+from memagent.errors import SettingsError, reason
 from memagent.tasks.corpora import SENTENCE_END, Corpus, read_rows
 from memagent.tasks.files import question_of
 
@@ -65,7 +65,7 @@ def load_passages(corpus: Corpus, only: Path | None = None) -> Passages:
     try:
         return _selected(corpus.name, corpus.path, changed, only, only.stat().st_mtime_ns)
     except OSError as error:
-        raise SettingsError(f"`questions` {only} cannot be read: {error.strerror}") from error
+        raise SettingsError(f"`questions` {only} cannot be read: {reason(error)}") from error
 
 
 @lru_cache(maxsize=4)

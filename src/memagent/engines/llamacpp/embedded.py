@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memagent.engines.adapters import READER, file_digest, name_with
-from memagent.errors import SettingsError
+from memagent.errors import SettingsError, reason
 from memagent.settings import user_cache_path
 from memagent.storage import written_whole
 
@@ -97,8 +97,7 @@ def _made(ready: Path, source: Path, instead: str, weights: Weights | None = Non
         with written_whole(ready) as made:
             requantise(source, made, weights=weights)
     except OSError as error:
-        reason = error.strerror or error
-        _log.warning("%s cannot be written (%s): the slower %s is used", ready, reason, instead)
+        _log.warning("%s cannot be written (%s): the slower %s is used", ready, reason(error), instead)
         return False
     return True
 

@@ -25,7 +25,7 @@ from memagent.engines.llamacpp import embedded, hub
 from memagent.engines.llamacpp.loopback import Loopback
 from memagent.engines.openai import Connection, OpenAIEngine
 from memagent.engines.refusals import Refusal
-from memagent.errors import EngineError, SettingsError
+from memagent.errors import EngineError, SettingsError, reason
 from memagent.settings import DEFAULT_WINDOW_TOKENS, EngineSettings
 from memagent.types import Completion, Message, Model, Sampling
 
@@ -228,8 +228,8 @@ def _reason(start: ServerStart) -> str:
         gguf.GGUFReader(start.path)
     except Exception:  # noqa: BLE001 - the reader raises whatever a broken file leads it to
         return f"{start.path}: the file is cut short or damaged: download it again"
-    if start.adapter and (reason := misfit(start.adapter, start.path)):
-        return f"the adapter {start.adapter} with {start.path}: {reason}"
+    if start.adapter and (why := misfit(start.adapter, start.path)):
+        return f"the adapter {start.adapter} with {start.path}: {why}"
     return (
         f"{start.path}: its architecture may be newer than xllamacpp (update it), or it may need more "
         "memory than there is (lower `window_tokens` or `concurrency`, or use a smaller model)"
@@ -274,7 +274,7 @@ def usable_window(path: Path, wanted: int | None) -> int:
     try:
         trained = trained_window(path)
     except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise SettingsError(f"{path} cannot be read: {reason(error)}") from error
     except (ValueError, KeyError, struct.error) as error:
         raise SettingsError(
             f"{path} is not a GGUF file, or is damaged: download it again, or name another with `model`"

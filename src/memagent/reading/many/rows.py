@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from memagent.errors import SettingsError
+from memagent.errors import SettingsError, reason
 from memagent.reading.sources import Source, Statement
 from memagent.storage import written_whole
 
@@ -93,7 +93,7 @@ def write_table(path: Path, rows: Iterable[FileRow]) -> None:
                 file.write("\ufeff")  # without it, spreadsheets do not recognise UTF-8
                 csv.writer(file).writerows(_cells(rows))
     except OSError as error:
-        raise SettingsError(f"{path} cannot be written: {error.strerror or error}") from error
+        raise SettingsError(f"{path} cannot be written: {reason(error)}") from error
 
 
 _COLUMNS = (
