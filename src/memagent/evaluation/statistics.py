@@ -24,6 +24,7 @@ _ALIKE_CHARACTERS = 120  # errors that begin with the same ones are of one kind
 _UNITS = ((1 << 20, "M"), (1 << 10, "K"))  # RULER's: its 128K are 131,072
 
 Group = TypeVar("Group", bound=Hashable)
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -212,11 +213,11 @@ def _by_example(results: Iterable[Scored], value: Callable[[EvaluationRow], floa
     return [fmean(value(it.row) for it in samples) for samples in examples]
 
 
-def grouped(results: Iterable[Scored], group: Callable[[Scored], Group]) -> dict[Group, list[Scored]]:
-    """The results of each group, with groups in order of first appearance."""
-    found: defaultdict[Group, list[Scored]] = defaultdict(list)
-    for result in results:
-        found[group(result)].append(result)
+def grouped(items: Iterable[Item], group: Callable[[Item], Group]) -> dict[Group, list[Item]]:
+    """The items of each group, with groups in order of first appearance."""
+    found: defaultdict[Group, list[Item]] = defaultdict(list)
+    for item in items:
+        found[group(item)].append(item)
     return dict(found)
 
 

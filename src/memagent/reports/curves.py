@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from statistics import fmean
 from typing import Any
 
 from memagent.errors import SettingsError
+from memagent.evaluation.statistics import grouped
 from memagent.reports.measures import STAGES
 from memagent.storage import read_json
 from memagent.training.metrics import SETTINGS_FILE, MetricsRow, read_metrics
@@ -100,10 +101,7 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 def by_series(runs: Sequence[TrainingRun]) -> dict[str, list[TrainingRun]]:
     """The runs of each curve."""
-    series: defaultdict[str, list[TrainingRun]] = defaultdict(list)
-    for run in runs:
-        series[run.series].append(run)
-    return dict(series)
+    return grouped(runs, lambda run: run.series)
 
 
 def curve(runs: Sequence[TrainingRun], stage: str, name: str) -> list[Point]:
