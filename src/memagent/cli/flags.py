@@ -22,13 +22,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _TITLES = {"engine": "How a model is reached", "read": "How a document is read"}
 _NOTE = "Settings can also come from a TOML file (--config) or the environment (MEMAGENT_MODEL, ...)."
-_TYPES: dict[type, tuple[click.ParamType[Any], str]] = {
-    int: (click.INT, "N"),
-    float: (click.FLOAT, "X"),
-    str: (click.STRING, "TEXT"),
-}
 _ARGUMENT = re.compile(r"^arguments: ([a-z_]+)(?= is )", re.MULTILINE)
-_METAVARS = {
+_METAVARS: dict[str | type, str] = {
+    int: "N", float: "X", str: "TEXT",
     "templates": "FILE", "tokenizer": "FILE", "adapter": "PATH", "base_url": "URL", "api_key": "KEY",
     "model": "NAME",
 }  # fmt: skip
@@ -136,8 +132,7 @@ def _option(name: str, part: str, item: FieldInfo) -> Callable[[Any], Any]:
         options = {"type": click.Choice(list(choices)), "metavar": "NAME"}
         text = f"{text}: {', '.join(choices)}"
     else:
-        options = dict(zip(("type", "metavar"), _TYPES[kind], strict=True))
-        options["metavar"] = _METAVARS.get(name, options["metavar"])
+        options = {"type": kind, "metavar": _METAVARS.get(name, _METAVARS[kind])}
         if options["metavar"] in ("FILE", "PATH"):
             options["shell_complete"] = complete_files
     return click.option(flag, cls=SettingOption, title=_TITLES[part], default=None, help=text, **options)
