@@ -13,7 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 from pydantic.fields import FieldInfo
 
-from memagent.cli.messages import log_to
+from memagent.cli.messages import FLAGS, log_to
 from memagent.errors import SettingsError
 from memagent.reading.workflows import WORKFLOWS
 from memagent.settings import NO_ADAPTER, PARTS, load_settings
@@ -100,7 +100,7 @@ def with_settings(
             try:
                 settings = load_settings(given, config_file)
             except SettingsError as error:
-                raise SettingsError(_ARGUMENT.sub(_as_flag, str(error))) from error
+                raise SettingsError(_ARGUMENT.sub(lambda it: FLAGS[it[1]], str(error))) from error
             return function(*arguments, settings=settings, **values)
 
         for name, (part, item) in reversed(chosen.items()):
@@ -115,10 +115,6 @@ def with_settings(
         return config(command)  # type: ignore[return-value]
 
     return decorate
-
-
-def _as_flag(argument: re.Match[str]) -> str:
-    return "--" + argument[1].replace("_", "-")
 
 
 def _option(name: str, part: str, item: FieldInfo) -> Callable[[Any], Any]:

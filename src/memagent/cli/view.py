@@ -22,7 +22,7 @@ from memagent.documents.chunking import split
 from memagent.documents.tokens import estimate_tokens
 from memagent.errors import DocumentError, JournalError, SettingsError
 from memagent.reading.journal import read_journal
-from memagent.reading.sources import Provenance, Source, Sources, Statement, located, statements_of
+from memagent.reading.sources import Provenance, Sources, Statement, located, statements_of
 from memagent.reading.workflows import WORKFLOWS
 from memagent.server.page import bound_page
 from memagent.storage import written_whole
@@ -114,14 +114,10 @@ def _sourced(path: Path, text: DocumentText, answer: str) -> list[dict[str, Any]
     except DocumentError as error:
         raise DocumentError(f"{error}; --without-text leaves the text out of the page") from error
     offsets = _offsets(text)
-    return [
-        {"text": it.text, "source": _with_place(it.source, offsets) if it.source else None}
-        for it in statements
-    ]
-
-
-def _with_place(source: Source, offsets: dict[str, int]) -> dict[str, Any]:
-    return {**asdict(source), "at": offsets[source.file] + source.start}
+    told = [asdict(it) for it in statements]
+    for source in filter(None, (it["source"] for it in told)):
+        source["at"] = offsets[source["file"]] + source["start"]
+    return told
 
 
 def _offsets(text: DocumentText) -> dict[str, int]:

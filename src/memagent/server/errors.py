@@ -91,7 +91,7 @@ def _of_http(error: Exception) -> ApiError:
     if isinstance(error, RequestValidationError):
         found = error.errors()
         place = [str(it) for it in found[0]["loc"] if it not in ("body", "query", "path", "header")]
-        said = "; ".join(f"{_place(it)}: {_message(it)}" for it in found[:5])
+        said = "; ".join(f"{'.'.join(map(str, it['loc']))}: {_message(it)}" for it in found[:5])
         # A name may have half a surrogate pair, which no reply can.
         said, where = (it.encode("utf-8", "replace").decode() for it in (said, ".".join(place)))
         return ApiError(400, said, "invalid_request", where or None)
@@ -106,7 +106,3 @@ def _message(error: Mapping[str, Any]) -> str:
         return str(error["msg"])
     known = {*ChatOptions.model_fields, *ReadRequest.model_fields}
     return "unknown" + did_you_mean(str(error["loc"][-1]), known)
-
-
-def _place(error: Mapping[str, Any]) -> str:
-    return ".".join(map(str, error["loc"]))

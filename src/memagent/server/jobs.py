@@ -127,7 +127,8 @@ class Jobs:
                 except TimeoutError:
                     if queue not in listeners:
                         return
-                    event = self._progress_event(job)
+                    live = self.progress(job)
+                    event = Event("progress", told_progress(live) if live else {"state": "queued"})
                 if event.number is not None and event.number <= after:
                     continue
                 yield event
@@ -137,10 +138,6 @@ class Jobs:
             listeners.discard(queue)
             if not listeners:
                 self._listeners.pop(job.id, None)
-
-    def _progress_event(self, job: Job) -> Event:
-        progress = self.progress(job)
-        return Event("progress", told_progress(progress) if progress else {"state": "queued"})
 
     async def _recorded(self, journal: Path, after: int) -> AsyncIterator[Event]:
         number = 0
