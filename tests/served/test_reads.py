@@ -211,6 +211,18 @@ def test_a_text_that_cannot_be_converted_is_refused(serving: Any) -> None:
         assert "a.pdf cannot be converted" in reply.json()["error"]["message"]
 
 
+@office
+def test_the_text_up_to_a_file_that_cannot_be_converted_ends_with_the_reason(serving: Any) -> None:
+    with serving().client() as client:
+        pdf = client.post("/v1/files", files={"file": ("a.pdf", b"%PDF-1.4 broken")}).json()["id"]
+        read = start(client, files=[pdf])
+        reply = client.get(f"/v1/reads/{read}/text")
+        events(client, read)
+        said = client.get(f"/v1/reads/{read}").json()["error"]["message"]
+    assert "a.pdf cannot be converted" in said
+    assert (reply.status_code, reply.text) == (200, f"{facts_document(12)}\n\n[The text ends here: {said}]\n")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "text"),
     [

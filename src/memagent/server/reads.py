@@ -15,6 +15,7 @@ from fastapi.responses import Response, StreamingResponse
 
 from memagent.concurrency import in_thread
 from memagent.documents.opening import Document
+from memagent.errors import DocumentError
 from memagent.server.bodies import ReadRequest
 from memagent.server.errors import ApiError, not_found
 from memagent.server.jobs import Jobs, told_progress
@@ -169,9 +170,17 @@ def _whole_lines(path: Path) -> Iterator[bytes]:
 
 
 async def _text_of(document: Document) -> AsyncGenerator[bytes, None]:
+    """The text, which ends with the reason where a later file cannot be read: a read ends there too."""
+    begun = False
     with closing(document.blocks()) as blocks:
-        async for block in in_thread(blocks, blocks.may_convert):
-            yield block.text.encode("utf-8", "replace")
+        try:
+            async for block in in_thread(blocks, blocks.may_convert):
+                yield block.text.encode("utf-8", "replace")
+                begun = True
+        except DocumentError as error:
+            if not begun:
+                raise
+            yield f"\n\n[The text ends here: {error}]\n".encode("utf-8", "replace")
 
 
 def _add(store: Store, limits: Limits, owner: str, body: ReadRequest, jobs: Jobs) -> Job:
