@@ -444,7 +444,7 @@ def test_a_problem_that_is_too_long_is_skipped_and_counted(folder: Path) -> None
 def test_two_processes_have_the_metrics_of_one(folder: Path, whole: Path) -> None:
     pytest.importorskip("accelerate")
     run = folder / "two"
-    launcher = ("-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2")
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
     process = start(folder, run, launcher=launcher)
     out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, err[-3000:]

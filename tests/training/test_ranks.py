@@ -15,6 +15,7 @@ pytest.importorskip("accelerate")
 
 from one_rank import SEQUENCES, gradient  # noqa: E402
 
+from memagent.errors import SettingsError  # noqa: E402
 from memagent.training.ranks import Ranks  # noqa: E402
 
 LAUNCH = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
@@ -27,7 +28,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("ranks")
     subprocess.run(
         [sys.executable, *LAUNCH, SCRIPT, folder],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=True,
         timeout=200,
     )
@@ -63,3 +64,10 @@ def test_alone_nothing_is_shared() -> None:
     assert (ranks.number, ranks.count, ranks.main) == (0, 1, True)
     assert ranks.share([1, 2, 3]) == ranks.gather([1, 2, 3]) == [1, 2, 3]
     assert ranks.total(2.5) == 2.5
+
+
+def test_processes_that_are_not_there_are_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    with pytest.raises(SettingsError, match="WORLD_SIZE is 2, but the training processes found are 1"):
+        Ranks()

@@ -1,7 +1,7 @@
-"""Several processes that train one policy, each with its own GPU and its share of the attempts.
+"""Several processes that train one policy, each with its own GPU or CPU cores and its share of the attempts.
 
 Every process has all weights and computes the gradient of its own sequences; their sum is the same as in one
-process. Started by `accelerate launch`; in a single process, nothing here has any effect.
+process. Started by `torchrun` or `accelerate launch`; in a single process, nothing here has any effect.
 """
 
 from __future__ import annotations
@@ -13,24 +13,30 @@ from typing import Any, TypeVar
 
 import torch
 
+from memagent.errors import SettingsError
+
 Item = TypeVar("Item")
 
 _PATIENCE = timedelta(hours=6)  # while one evaluates, the others wait
 
 
 class Ranks:
-    """One of the training processes: `number` of `count`."""
+    """One of the training processes: `number` of `count`.
+
+    Raises `SettingsError` if the others that the environment announces are not there.
+    """
 
     def __init__(self) -> None:
-        self._accelerator: Any = None
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            from accelerate import Accelerator, InitProcessGroupKwargs
-
-            patience = InitProcessGroupKwargs(timeout=_PATIENCE)
-            self._accelerator = Accelerator(kwargs_handlers=[patience])
+        wanted = int(os.environ.get("WORLD_SIZE", "1"))
+        self._accelerator: Any = _accelerator() if wanted > 1 else None
         self.number: int = self._accelerator.process_index if self._accelerator else 0
         self.count: int = self._accelerator.num_processes if self._accelerator else 1
         self.device: str | None = str(self._accelerator.device) if self._accelerator else None
+        if self.count != wanted:
+            raise SettingsError(
+                f"WORLD_SIZE is {wanted}, but the training processes found are {self.count}: "
+                "start them with torchrun or accelerate launch, or unset WORLD_SIZE for a single one"
+            )
 
     @property
     def main(self) -> bool:
@@ -73,3 +79,14 @@ class Ranks:
         if self._accelerator:
             self.wait()
             self._accelerator.end_training()
+
+
+def _accelerator() -> Any:
+    """accelerate, joined with the other processes; None for a process that no launcher has started."""
+    if "LOCAL_RANK" not in os.environ:
+        return None
+    from accelerate import Accelerator, InitProcessGroupKwargs
+
+    # Without a GPU it would look for one all the same, and take each process for the only one.
+    patience = InitProcessGroupKwargs(timeout=_PATIENCE)
+    return Accelerator(cpu=not torch.cuda.is_available(), kwargs_handlers=[patience])
