@@ -12,7 +12,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from memagent.settings import Dtype, EngineSettings, Names, Positive, ReadSettings, StrictModel, build, read_toml
+from memagent.settings import (
+    Dtype,
+    EngineSettings,
+    Names,
+    Positive,
+    ReadSettings,
+    StrictModel,
+    build,
+    read_toml,
+)
 
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
