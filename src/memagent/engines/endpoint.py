@@ -116,13 +116,8 @@ class Endpoint:
         """
         request = httpx2.Request("POST", self._at(path), headers=self._posted, content=body)
         request.extensions["timeout"] = self._timeout
-        try:
-            async with asyncio.timeout(seconds):
-                response = await self._client.send(request, stream=True)
-        except TimeoutError as error:
-            raise TransientError(f"no reply within {seconds:g} s") from error
-        except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ExceptionGroup) as error:
-            raise self._failure(error) from error
+        async with self._bounded(seconds, "no reply within"):
+            response = await self._client.send(request, stream=True)
         try:
             if response.has_redirect_location:
                 self._redirected(request, response)
@@ -139,13 +134,8 @@ class Endpoint:
     async def _pieces(self, response: httpx2.Response, seconds: float) -> AsyncIterator[bytes]:
         pieces = aiter(response.aiter_bytes())
         while True:
-            try:
-                async with asyncio.timeout(seconds):
-                    piece = await anext(pieces, None)
-            except TimeoutError as error:
-                raise TransientError(f"the reply stalled for {seconds:g} s") from error
-            except (httpx2.HTTPError, OSError, ExceptionGroup) as error:
-                raise self._failure(error) from error
+            async with self._bounded(seconds, "the reply stalled for"):
+                piece = await anext(pieces, None)
             if piece is None:
                 return
             yield piece
@@ -162,19 +152,25 @@ class Endpoint:
 
     async def _send(self, request: httpx2.Request, most_bytes: int, seconds: float) -> HttpReply:
         request.extensions["timeout"] = self._timeout
+        async with self._bounded(seconds, "no reply within"):
+            for _ in range(_MOST_REDIRECTS):
+                response = await self._client.send(request, stream=True)
+                try:
+                    if not response.has_redirect_location:
+                        return await self._read(response, most_bytes)
+                    request = self._redirected(request, response)
+                finally:
+                    await response.aclose()
+        raise UnreachableError(f"{self.url} redirects too often: check `base_url`")
+
+    @asynccontextmanager
+    async def _bounded(self, seconds: float, told: str) -> AsyncIterator[None]:
+        """Bound the time of the block, and name the cause of what fails in it."""
         try:
             async with asyncio.timeout(seconds):
-                for _ in range(_MOST_REDIRECTS):
-                    response = await self._client.send(request, stream=True)
-                    try:
-                        if not response.has_redirect_location:
-                            return await self._read(response, most_bytes)
-                        request = self._redirected(request, response)
-                    finally:
-                        await response.aclose()
-            raise UnreachableError(f"{self.url} redirects too often: check `base_url`")
+                yield
         except TimeoutError as error:
-            raise TransientError(f"no reply within {seconds:g} s") from error
+            raise TransientError(f"{told} {seconds:g} s") from error
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ExceptionGroup) as error:
             raise self._failure(error) from error
 
