@@ -622,23 +622,41 @@ def test_a_caller_that_leaves_is_not_waited_for(engine: TransformersEngine, mode
     assert len(shapes) == 1
 
 
+SLOWNESS = ((0, 0, 0, 0), (0, 3, 1, 6), (9, 0, 2, 0))
+
+
+async def side_by_side(
+    engine: TransformersEngine, texts: Sequence[str], calls: Sequence[int], pauses: Sequence[int]
+) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        for each in zip(texts, calls, pauses, strict=True):
+            tasks.create_task(announced(engine, *each))
+
+
 def test_the_same_callers_get_the_same_batches_however_slow_they_are(
     engine: TransformersEngine, model: Any
 ) -> None:
     shapes = watch(model)
     batches = []
-    for pauses in ((0, 0, 0, 0), (0, 3, 1, 6), (9, 0, 2, 0)):
-
-        async def run(pauses: tuple[int, ...] = pauses) -> None:
-            texts = ("a", "b", "c", "d")
-            async with asyncio.TaskGroup() as tasks:
-                for text, calls, pause in zip(texts, (3, 2, 3, 1), pauses, strict=True):
-                    tasks.create_task(announced(engine, text, calls, pause))
-
-        in_time(run())
+    for pauses in SLOWNESS:
+        in_time(side_by_side(engine, "abcd", (3, 2, 3, 1), pauses))
         batches.append([rows for rows, tokens in shapes if rows > 1])
         shapes.clear()
     assert batches == [[4, 3, 2]] * 3  # a caller that is done leaves; beginnings are read in rows of one
+
+
+def test_more_callers_than_rows_get_the_same_batches_however_slow_they_are(
+    model: Any, tokenizer: Any
+) -> None:
+    engine = TransformersEngine(model, tokenizer, most_rows=2)
+    shapes = watch(model)
+    batches = set()
+    for pauses in SLOWNESS:
+        texts = ("a", "why? " * 4, "the gulls " * 9, "forty-two lamps " * 20)  # a pair tells by its width
+        in_time(side_by_side(engine, texts, (3, 2, 3, 1), pauses))
+        batches.add(tuple(shapes))
+        shapes.clear()
+    assert len(batches) == 1
 
 
 def test_a_batch_is_led_by_the_oldest_call_and_has_prompts_of_like_length() -> None:

@@ -24,6 +24,7 @@ class Calls:
         self._lock = threading.Lock()
         self._waiting: list[DecodingRow] = []
         self._running: list[DecodingRow] = []
+        self._begun = 0  # batches
 
     @property
     def waiting(self) -> int:
@@ -38,11 +39,18 @@ class Calls:
     def add(self, row: DecodingRow) -> None:
         """Queue a call."""
         with self._lock:
+            row.turn = self._begun
             self._waiting.append(row)
 
-    def begin(self) -> bool:
-        """Make the next batch from the waiting calls; False if there are none."""
+    def begin(self, in_order: bool = False) -> bool:
+        """Make the next batch from the waiting calls; False if there are none.
+
+        With `in_order`, it does not matter in which order calls came between two batches.
+        """
         with self._lock:
+            if in_order:
+                self._waiting.sort(key=lambda row: (row.turn, row.prompt_ids, row.sampling.seed or 0))
+            self._begun += 1
             self._running, self._waiting = next_batch(self._waiting, self._most_rows)
         return bool(self._running)
 

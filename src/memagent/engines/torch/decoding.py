@@ -30,7 +30,10 @@ _LEAST_SAVED = 0.25  # as a share of all prompt tokens; below this saving, a sep
 
 @dataclass(slots=True, eq=False)
 class DecodingRow:
-    """One call, a row of a batch. `finished` is resolved once the row has ended or failed."""
+    """One call, a row of a batch. `finished` is resolved once the row has ended or failed.
+
+    `turn` is how many batches had begun when it came.
+    """
 
     prompt_ids: list[int]
     sampling: Sampling
@@ -38,6 +41,7 @@ class DecodingRow:
     completion_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     lookup: Lookup | None = None
+    turn: int = 0
 
     def guess(self) -> list[int]:
         """Guess the next tokens; none for a reply that has only begun."""

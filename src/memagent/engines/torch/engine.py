@@ -175,7 +175,7 @@ class TransformersEngine:
         try:
             while self._calls.waiting:
                 await self._gather()
-                if self._calls.begin():
+                if self._calls.begin(in_order=self._callers > 0):
                     await self._run()
         finally:
             self._give_up()
