@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,24 @@ from memagent.engines.scripted import count_words
 from memagent.settings import ReadSettings
 from memagent.tasks import write_examples
 from memagent.training.held_out import HeldOut
-from memagent.training.settings import EvaluationSettings, TrainingSettings
+from memagent.training.settings import DataSettings, EvaluationSettings, TrainingSettings
 from memagent.types import Completion, Example, Message, Model, Sampling
+
+
+class Racing:
+    """Answers in part, with words that the problem counts, the calls of some problems sooner than others'."""
+
+    def __init__(self, *order: int) -> None:
+        self.model = Model("racing", count_words, "words", window_tokens=8192, calls=9)
+        self._order = order
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        number = int(re.findall(r"word number (\d)", messages[-1].content)[0])
+        await asyncio.sleep(0.2 * self._order.index(number))
+        return Completion("Ada " + "and others " * number)
+
+    async def aclose(self) -> None:
+        """Nothing to release."""
 
 
 class Recorder:
@@ -48,3 +65,16 @@ def test_answers_have_the_room_of_training_whatever_the_task(
     update, answer = engine.sampling
     assert (update.max_tokens, answer.max_tokens) == (1024, answer_tokens), "hqa alone would have 32"
     assert {it.temperature for it in engine.sampling} == {0.0}
+
+
+def test_the_score_does_not_depend_on_which_answer_comes_first(tmp_path: Path) -> None:
+    examples = [Example(str(n), "mine", f"Who is word number {n}?", "Ada.", ("Ada",), 2) for n in (1, 2, 5)]
+    write_examples(tmp_path / "held.jsonl", examples)
+    settings = TrainingSettings(
+        data=DataSettings(scorer="f1"),
+        read=ReadSettings(workflow="overwrite", chunk_tokens=500),
+        evaluation=EvaluationSettings(every=1, examples=(str(tmp_path / "held.jsonl"),)),
+    )
+    held_out = [HeldOut(settings, tmp_path / "run", Racing(*order)) for order in ((1, 2, 5), (5, 2, 1))]
+    scored = [asyncio.run(it.score(0)) for it in held_out]
+    assert 0 < scored[0]["score"] < 100 and scored[0] == scored[1]

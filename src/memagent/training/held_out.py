@@ -59,9 +59,10 @@ class HeldOut:
         settings = Settings(read=read.changed(temperature=0.0, top_p=1.0))
         run = Evaluation(plan=plan, settings=settings, folder=folder, on_row=rows.append)
         await evaluate(run, self._engine)
-        interval = confidence_interval([row.score for row in rows])
+        scores = sorted(row.score for row in rows)  # rows come as they are done; a sum's rounding would tell
+        interval = confidence_interval(scores)
         return {
-            "score": 100 * sum(row.score for row in rows) / len(rows),
+            "score": 100 * sum(scores) / len(rows),
             "half_width": 100 * (interval[1] - interval[0]) / 2,
             "failed": sum(row.error is not None for row in rows),
             "count": len(rows),
