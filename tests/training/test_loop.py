@@ -29,7 +29,7 @@ from memagent.training.optimization.sequences import group_sequences  # noqa: E4
 from memagent.training.settings import LossSettings  # noqa: E402
 from memagent.types import Completion, Conversation, Example, Group, Trajectory  # noqa: E402
 
-PATIENCE_SECONDS = 300.0
+PATIENCE_SECONDS = 900.0  # beside other work, a process may take more than a minute to begin
 COPYING = ("copying.steps=2", "copying.sequences=4", "copying.random_tokens=48")
 IMITATED = 64  # examples, at which reinforcement does not begin again
 TOLD = {
@@ -139,6 +139,7 @@ def wait_for(run: Path, count: int, process: subprocess.Popen[str]) -> None:
         time.sleep(0.002)
 
 
+@pytest.mark.timeout(2 * PATIENCE_SECONDS)
 def test_a_run_that_is_killed_goes_on_as_if_it_had_not_been(folder: Path, whole: Path) -> None:
     run, chance, kills = folder / "killed", random.Random(0), 0
     for count in (0, 2, 5, 7):  # before the first line, in the warm start, in its first steps, later
@@ -441,6 +442,7 @@ def test_a_problem_that_is_too_long_is_skipped_and_counted(folder: Path) -> None
         train(settings(folder, *data, all_long), folder / "all-long")
 
 
+@pytest.mark.timeout(2 * PATIENCE_SECONDS)
 def test_two_processes_have_the_metrics_of_one(folder: Path, whole: Path) -> None:
     pytest.importorskip("accelerate")
     run = folder / "two"

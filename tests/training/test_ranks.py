@@ -30,7 +30,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         [sys.executable, *LAUNCH, SCRIPT, folder],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=True,
-        timeout=200,
+        timeout=500,
     )
     return [torch.load(folder / f"rank-{number}.pt") for number in range(2)]
 
