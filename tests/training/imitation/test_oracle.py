@@ -286,7 +286,7 @@ def test_text_that_could_pass_for_the_prompt_is_read_as_any_other(chunk_tokens: 
 def test_a_user_s_prompts_are_recognised(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(
-        'system = "{problem}"\nempty_memory = "nothing"\n'
+        'system = "{x}"\nempty_memory = "nothing"\n'
         'update = "{{x}} {memory} {problem} {chunk} | {chunk}"\nanswer = "{memory} {problem}"\n'
     )
     whole = example(f"{OTHER} {OTHER} {OTHER}\n\n{NEEDLE}", NEEDLE)
