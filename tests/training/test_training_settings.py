@@ -69,6 +69,14 @@ def test_files_are_found_from_where_the_settings_lie(tmp_path: Path, monkeypatch
     assert settings.data.reward == f"{folder / 'own.py'}:reward"
 
 
+def test_a_run_can_be_resumed_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rows.jsonl").write_text("")
+    path = tmp_path / "training.toml"
+    path.write_text('[data]\nexamples = ["rows.jsonl"]\n')
+    monkeypatch.chdir(tmp_path)
+    assert load_training("training.toml") == load_training(path)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

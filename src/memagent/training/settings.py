@@ -245,7 +245,7 @@ def load_training(path: str | Path, overrides: Mapping[str, Any] | None = None) 
     """
     path = Path(path)
     settings = build(TrainingSettings, _merged(read_toml(path), overrides or {}), str(path))
-    return _located(settings, path.parent)
+    return _located(settings, path.absolute().parent)  # the same run, wherever it is resumed from
 
 
 def _located(settings: TrainingSettings, folder: Path) -> TrainingSettings:
