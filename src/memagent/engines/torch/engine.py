@@ -224,7 +224,7 @@ async def open_transformers(settings: EngineSettings) -> TransformersEngine:
     model, tokenizer = await asyncio.to_thread(load_model, settings.model, dtype)
     model = model.to(device)
     if adapter:
-        model = (await asyncio.to_thread(with_adapter, model, adapter)).get_base_model()
+        model = await asyncio.to_thread(lambda: with_adapter(model, adapter).merge_and_unload())
     name, most_rows = name_with(settings.model, adapter), settings.concurrency or _MOST_ROWS
     return TransformersEngine(
         model, tokenizer, name=name, window_tokens=settings.window_tokens, most_rows=most_rows,
