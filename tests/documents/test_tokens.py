@@ -119,6 +119,11 @@ def test_the_estimate_counts_bytes_by_kind(text: str, tokens: int) -> None:
     assert estimate_tokens(text) == tokens
 
 
+@pytest.mark.parametrize(("text", "each"), [("a", 0.18), ("7", 1), ("é", 0.55), ("漢", 1), ("🙂", 2)])
+def test_the_estimate_of_a_long_text_is_exact(text: str, each: float) -> None:
+    assert estimate_tokens(text * 300_100) == round(each * 300_100)
+
+
 def test_the_estimate_errs_on_the_high_side() -> None:
     story = (Path(__file__).parents[2] / "examples" / "blue_carbuncle.txt").read_text("utf-8")
     words = len(story.split())
@@ -183,3 +188,4 @@ def test_the_quick_bound_is_never_below_the_fewest_tokens(text: str) -> None:
 def test_the_quick_bound_knows_all_white_space() -> None:
     text = "a" + "".join(f"{space}a" for space in SPACES)
     assert fewest_tokens(text) == len(SPACES) + 1 == fewest_tokens_at_most(text)
+    assert fewest_tokens_at_most(" " * 300_000) == 300_001
