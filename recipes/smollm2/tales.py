@@ -1,4 +1,4 @@
-"""Questions on whole tales, from a set like FairytaleQA, which has them in sections: tales.py SET FILE [EVERY].
+"""Questions on whole tales, from a set like FairytaleQA that has sections: tales.py SET FILE [EVERY].
 
 A row has a `title`, a `passage_id` (the title and the number of a section, or those of several), a `context`
 and its questions in `qas`. Every EVERY-th of all questions is taken (default: each).
