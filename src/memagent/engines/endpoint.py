@@ -213,9 +213,13 @@ class Endpoint:
         return TransientError(why, unreachable=True)
 
 
-def is_loopback(url: str | None) -> bool:
+def is_own(url: str | None) -> bool:
     """Whether an address is this machine's own, which no proxy can reach and none should see."""
-    host = _address(url).host if url else ""
+    return is_loopback(_address(url).host) if url else False
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host can be reached only from its own machine."""
     with suppress(ValueError):
         return ip_address(host).is_loopback
     return host == "localhost" or host.endswith(".localhost")

@@ -32,7 +32,7 @@ from memagent.engines.endpoint import (
     Endpoint,
     Streamed,
     UnreachableError,
-    is_loopback,
+    is_own,
 )
 from memagent.engines.forwarding import Forwarded, RefusedError
 from memagent.engines.models import read_models, window_of
@@ -257,7 +257,7 @@ async def open_endpoint(settings: EngineSettings) -> OpenAIEngine:
         timeout_seconds=settings.timeout_seconds,
         connect_seconds=settings.connect_seconds,
         retries=settings.retries,
-        direct=is_loopback(settings.base_url),
+        direct=is_own(settings.base_url),
     )
     engine = await connect(settings.model, connection)
     window = settings.window_tokens or engine.model.window_tokens

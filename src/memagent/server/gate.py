@@ -11,11 +11,11 @@ import time
 import traceback
 from collections import Counter
 from contextlib import suppress
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from memagent.engines.endpoint import is_loopback
 from memagent.server.errors import ApiError
 from memagent.server.limits import Keys, Limits
 from memagent.server.metrics import Metrics
@@ -131,13 +131,6 @@ def _check_origin(headers: dict[bytes, bytes], allowed: tuple[str, ...]) -> None
             "to let one in",
             "invalid_origin",
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address can be reached only from its own machine."""
-    with suppress(ValueError):
-        return ip_address(host).is_loopback
-    return host == "localhost"
 
 
 def _too_large(most_bytes: int) -> ApiError:

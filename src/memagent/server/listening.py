@@ -13,8 +13,8 @@ import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from memagent.engines.endpoint import is_loopback
 from memagent.errors import SettingsError, reason
-from memagent.server.gate import is_loopback
 from memagent.server.limits import Keys, Limits
 
 _LATE = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from memagent.engines.endpoint import is_loopback
+from memagent.engines.endpoint import is_own
 from memagent.engines.openai import Connection, OpenAIEngine, connect
 from memagent.engines.torch.chats import token_counter
 from memagent.errors import EngineError, SettingsError
@@ -94,7 +94,7 @@ async def open_server(settings: TrainingSettings, policy: Policy, run: Path) -> 
         retries=settings.engine.retries,
         record=True,
         verbatim=True,
-        direct=is_loopback(wanted.server),
+        direct=is_own(wanted.server),
         # vLLM's prefix cache knows a LoRA by its name and path: what it computed with those of an earlier
         # run, or of this one before it was resumed, must not be used again.
         extra={"cache_salt": secrets.token_hex(8)} if wanted.push == "vllm-lora" else None,
