@@ -27,6 +27,8 @@ from transformers import (  # noqa: E402
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
     PreTrainedTokenizerFast,
     Qwen3NextConfig,
     Qwen3NextForCausalLM,
@@ -162,7 +164,9 @@ def test_greedy_batch_is_what_transformers_generates_one_by_one(
     heads: list[int] = []
     model.lm_head.register_forward_pre_hook(lambda _module, args: heads.append(args[0].shape[1]))
     together = complete(engine, TEXTS, GREEDY)
-    assert set(heads) == {1}  # logits of the last position alone
+    assert heads[0] == 4 and set(heads[1:]) == {
+        1
+    }  # where the prompts end, then the last token
     widest = max(len(it.prompt_ids) for it in together)
     assert shapes[0] == (4, widest)
     assert all(tokens == 1 for _, tokens in shapes[1:])
@@ -567,6 +571,15 @@ def test_beginnings_that_prompts_share_are_read_once_and_change_nothing(
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
 
 
+def test_prompts_are_read_without_a_mask(engine: TransformersEngine, model: Any) -> None:
+    masks: list[Any] = []
+    model.register_forward_pre_hook(
+        lambda _module, _args, kwargs: masks.append(kwargs.get("attention_mask")), with_kwargs=True
+    )
+    complete(engine, TEXTS, GREEDY)
+    assert masks[0] is None and None not in masks[1:]
+
+
 def test_a_prompt_that_several_calls_have_is_read_once(engine: TransformersEngine, model: Any) -> None:
     texts = ("the gulls", "forty-two lamps", "the gulls", "the gulls")
     samplings = [Sampling(5, temperature=1.0, seed=seed) for seed in range(4)]
@@ -735,7 +748,21 @@ def linear_attention(vocabulary: int) -> Any:
     return Qwen3NextForCausalLM(config)
 
 
-@pytest.mark.parametrize("build", [learned_positions, linear_attention])
+def sliding_window(vocabulary: int) -> Any:
+    config = MistralConfig(
+        vocab_size=vocabulary,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        sliding_window=8,
+        initializer_range=0.4,
+    )
+    return MistralForCausalLM(config)
+
+
+@pytest.mark.parametrize("build", [learned_positions, linear_attention, sliding_window])
 def test_other_architectures_are_padded_and_drop_rows_too(
     build: Callable[[int], Any], tokenizer: Any
 ) -> None:

@@ -1,4 +1,4 @@
-"""Sample replies to several prompts as one batch; beginnings that prompts share are computed once.
+"""Sample replies to several prompts as one batch.
 
 Each row keeps its token ids as sampled, and their log-probabilities. If the model's cache allows it, calls
 that arrive while a batch runs may join it, and one pass may yield several tokens of a row.
@@ -10,22 +10,20 @@ import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
-from memagent.engines.torch.cache import has_room, join, make_room, put_behind, take_back
+from memagent.engines.torch.cache import has_room, join, put_behind, take_back
 from memagent.engines.torch.lookup import MATCHED, Lookup
-from memagent.engines.torch.prefixes import shared_beginnings
+from memagent.engines.torch.prefill import forward, read_prompts
 from memagent.engines.torch.sampling import Draws, sample
 from memagent.types import Sampling
 
 if TYPE_CHECKING:
     from memagent.engines.torch.calls import Calls
-
-_LEAST_SAVED = 0.25  # as a share of all prompt tokens; below this saving, a separate pass does not pay
 
 
 @dataclass(slots=True, eq=False)
@@ -105,7 +103,9 @@ class _Batch:
     def __init__(self, model: PreTrainedModel, rows: Sequence[DecodingRow]) -> None:
         self.rows = list(rows)
         self.draws = Draws.of([row.sampling for row in rows], model.device)
-        self.logits, self.mask, self.cache = _read_prompts(model, rows, self.draws.uniforms.shape[1])
+        self.logits, self.mask, self.cache = read_prompts(
+            model, [row.prompt_ids for row in rows], self.draws.uniforms.shape[1]
+        )
         self.has_room = has_room(self.cache)
         self._guesses: list[list[int]] = [[] for _ in rows]
 
@@ -148,7 +148,7 @@ class _Batch:
         ids = self.mask.new_tensor([it + [0] * (width - len(it)) for it in read])
         own = self.mask.new_tensor([[1] * len(it) + [0] * (width - len(it)) for it in read])
         self.mask = torch.cat([self.mask, own], dim=1)
-        self.logits, self.cache = _forward(model, ids, self.mask, self.cache, width)
+        self.logits, self.cache = forward(model, ids, self.mask, self.cache, width)
 
     def join(self, other: _Batch) -> None:
         """Take in the rows of another batch, which is at its first token."""
@@ -191,82 +191,10 @@ def _even(guesses: list[list[int]]) -> list[list[int]]:
     return [guess[:longest] for guess in guesses]
 
 
-def _forward(
-    model: PreTrainedModel, input_ids: torch.Tensor, mask: torch.Tensor, cache: Any = None, places: int = 1
-) -> tuple[torch.Tensor, Any]:
-    """Run the model on tokens that follow the cache; `mask` `(sequences, tokens)` of both is 0 for padding.
-
-    Returns the logits after the last `places` of them `(sequences, places, vocabulary)`, and the cache with
-    the tokens in it.
-    """
-    output = model(
-        input_ids=input_ids,
-        attention_mask=mask,
-        position_ids=(mask.cumsum(1) - 1).clamp(min=0)[:, -input_ids.shape[1] :],
-        past_key_values=cache,
-        use_cache=True,
-        logits_to_keep=places,
-    )
-    return output.logits[:, -places:], output.past_key_values
-
-
-def _read_prompts(
-    model: PreTrainedModel, rows: Sequence[DecodingRow], steps: int
-) -> tuple[torch.Tensor, torch.Tensor, Any]:
-    """Read all prompts, computing repeated prompts and shared beginnings only once.
-
-    Returns, for each row, the logits of its first token `(sequences, 1, vocabulary)`; a mask of the places in
-    the cache that are its own `(sequences, tokens)`; and the cache, with room for `steps` more tokens.
-    """
-    prompts = list(dict.fromkeys(tuple(row.prompt_ids) for row in rows))
-    prompts, mask, cache = _read_beginnings(model, prompts)
-    counts = mask.sum(1).tolist()
-    rest = [prompt[int(count) :] for prompt, count in zip(prompts, counts, strict=True)]
-    input_ids, tail = _left_padded(rest, model.device)
-    mask = torch.cat([mask, tail], dim=1)
-    logits, cache = _forward(model, input_ids, mask, cache)
-    places = {prompt: place for place, prompt in enumerate(prompts)}
-    of_rows = torch.tensor([places[tuple(row.prompt_ids)] for row in rows], device=model.device)
-    make_room(cache, of_rows, steps)
-    return logits[of_rows], mask[of_rows], cache
-
-
-def _read_beginnings(
-    model: PreTrainedModel, prompts: list[tuple[int, ...]]
-) -> tuple[list[tuple[int, ...]], torch.Tensor, Any]:
-    """Read each beginning that several prompts share, once.
-
-    Returns the prompts, family after family; a mask of the places in the cache that are a prompt's own
-    `(prompts, tokens)`, whose sum is how many of its tokens were read; and the cache, with an entry for each
-    prompt. If that would save less than a quarter of the tokens, or a family shares none, nothing is read,
-    and the cache is None.
-    """
-    families = shared_beginnings(prompts)
-    saved = sum(shared * (len(members) - 1) for shared, members in families)
-    few = saved < _LEAST_SAVED * sum(map(len, prompts))
-    if few or not all(shared for shared, _ in families):
-        return prompts, torch.ones(len(prompts), 0, dtype=torch.long, device=model.device), None
-    ids, mask = _left_padded([prompts[members[0]][:shared] for shared, members in families], model.device)
-    _, cache = _forward(model, ids, mask)
-    of_prompts = torch.tensor(
-        [number for number, (_, members) in enumerate(families) for _ in members], device=model.device
-    )
-    cache.reorder_cache(of_prompts)  # a prompt's beginning is its family's
-    return [prompts[index] for _, members in families for index in members], mask[of_prompts], cache
-
-
 def _closed_up(live: list[int]) -> list[int]:
     """The live rows' indices, with the last ones moved into the gaps of ended rows, so that most stay put."""
     stay, movers = set(live), iter(index for index in live if index >= len(live))
     return [place if place in stay else next(movers) for place in range(len(live))]
-
-
-def _left_padded(ids: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """The ids `(sequences, tokens)`, padded on the left, and a mask that is 0 for padding."""
-    width = max(map(len, ids))
-    padded = [[0] * (width - len(row)) + list(row) for row in ids]
-    mask = [[0] * (width - len(row)) + [1] * len(row) for row in ids]
-    return torch.tensor(padded, device=device), torch.tensor(mask, device=device)
 
 
 def _append(rows: Sequence[DecodingRow], token_ids: list[int], logprobs: list[float]) -> None:

@@ -1,0 +1,121 @@
+"""Prefill: compute prompts as one batch; beginnings that they share are computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from memagent.engines.torch.cache import make_room
+from memagent.engines.torch.prefixes import shared_beginnings
+
+_LEAST_SAVED = 0.25  # as a share of all prompt tokens; below this saving, a separate pass does not pay
+
+
+def read_prompts(
+    model: PreTrainedModel, prompt_ids: Sequence[Sequence[int]], steps: int
+) -> tuple[torch.Tensor, torch.Tensor, Any]:
+    """Read all prompts, computing repeated prompts and shared beginnings only once.
+
+    Returns, for each prompt, the logits of the next token `(sequences, 1, vocabulary)`; a mask of the places
+    in the cache that are its own `(sequences, tokens)`; and the cache, with room for `steps` more tokens.
+    """
+    wanted = [tuple(ids) for ids in prompt_ids]
+    prompts, mask, cache = _read_beginnings(model, list(dict.fromkeys(wanted)))
+    if cache is None:
+        logits, mask, cache = _read_from_the_start(model, prompts)
+    else:
+        counts = mask.sum(1).tolist()
+        rest = [prompt[int(count) :] for prompt, count in zip(prompts, counts, strict=True)]
+        input_ids, tail = _left_padded(rest, model.device)
+        mask = torch.cat([mask, tail], dim=1)
+        logits, cache = forward(model, input_ids, mask, cache)
+    places = {prompt: place for place, prompt in enumerate(prompts)}
+    of_wanted = torch.tensor([places[prompt] for prompt in wanted], device=model.device)
+    make_room(cache, of_wanted, steps)
+    return logits[of_wanted], mask[of_wanted], cache
+
+
+def _read_beginnings(
+    model: PreTrainedModel, prompts: list[tuple[int, ...]]
+) -> tuple[list[tuple[int, ...]], torch.Tensor, Any]:
+    """Read each beginning that several prompts share, once.
+
+    Returns the prompts, family after family; a mask of the places in the cache that are a prompt's own
+    `(prompts, tokens)`, whose sum is how many of its tokens were read; and the cache, with an entry for each
+    prompt. If that would save less than a quarter of the tokens, or a family shares none, nothing is read,
+    and the cache is None.
+    """
+    families = shared_beginnings(prompts)
+    saved = sum(shared * (len(members) - 1) for shared, members in families)
+    few = saved < _LEAST_SAVED * sum(map(len, prompts))
+    if few or not all(shared for shared, _ in families):
+        return prompts, torch.ones(len(prompts), 0, dtype=torch.long, device=model.device), None
+    beginnings = [prompts[members[0]][:shared] for shared, members in families]
+    _, mask, cache = _read_from_the_start(model, beginnings)
+    of_prompts = torch.tensor(
+        [number for number, (_, members) in enumerate(families) for _ in members], device=model.device
+    )
+    cache.reorder_cache(of_prompts)  # a prompt's beginning is its family's
+    return [prompts[index] for _, members in families for index in members], mask[of_prompts], cache
+
+
+def _read_from_the_start(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]]
+) -> tuple[torch.Tensor, torch.Tensor, Any]:
+    """Read prompts of which nothing is in a cache.
+
+    Returns the logits after each `(sequences, 1, vocabulary)`; a mask of the places in the cache that are its
+    own `(sequences, tokens)`; and the cache. If every layer sees all tokens, padding comes last, where causal
+    attention never looks. It needs no mask then, and its kernels skip the half that no token sees.
+    """
+    if not _sees_all(model):
+        input_ids, mask = _left_padded(prompts, model.device)
+        logits, cache = forward(model, input_ids, mask)
+        return logits, mask, cache
+    lengths = torch.tensor([len(prompt) for prompt in prompts], device=model.device)
+    width = int(lengths.max())
+    input_ids = lengths.new_tensor([[*prompt, *[0] * (width - len(prompt))] for prompt in prompts])
+    ends, places = (lengths - 1).unique(return_inverse=True)
+    output = model(input_ids=input_ids, use_cache=True, logits_to_keep=ends)
+    logits = output.logits[torch.arange(len(prompts), device=model.device), places]
+    mask = (torch.arange(width, device=model.device) < lengths[:, None]).long()
+    return logits[:, None], mask, output.past_key_values
+
+
+def _sees_all(model: PreTrainedModel) -> bool:
+    """Whether each layer attends to all tokens so far: none keeps a state, or only the last tokens."""
+    config = model.config.get_text_config()
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None:
+        return not (model._is_stateful or getattr(config, "sliding_window", None))
+    return set(kinds) == {"full_attention"}
+
+
+def forward(
+    model: PreTrainedModel, input_ids: torch.Tensor, mask: torch.Tensor, cache: Any = None, places: int = 1
+) -> tuple[torch.Tensor, Any]:
+    """Run the model on tokens that follow the cache; `mask` `(sequences, tokens)` of both is 0 for padding.
+
+    Returns the logits after the last `places` of them `(sequences, places, vocabulary)`, and the cache with
+    the tokens in it.
+    """
+    output = model(
+        input_ids=input_ids,
+        attention_mask=mask,
+        position_ids=(mask.cumsum(1) - 1).clamp(min=0)[:, -input_ids.shape[1] :],
+        past_key_values=cache,
+        use_cache=True,
+        logits_to_keep=places,
+    )
+    return output.logits[:, -places:], output.past_key_values
+
+
+def _left_padded(ids: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """The ids `(sequences, tokens)`, padded on the left, and a mask that is 0 for padding."""
+    width = max(map(len, ids))
+    padded = [[0] * (width - len(row)) + list(row) for row in ids]
+    mask = [[0] * (width - len(row)) + [1] * len(row) for row in ids]
+    return torch.tensor(padded, device=device), torch.tensor(mask, device=device)
