@@ -79,6 +79,22 @@ def test_differences_are_taken_example_by_example() -> None:
     }
 
 
+def test_another_problem_of_the_same_name_and_answer_is_another_example() -> None:
+    of_files = [result(series, length=None, problem=f"Is it {series}?") for series in ("gated", "full")]
+    assert differences(of_files, "gated") == {}
+
+
+def test_examples_that_tokenizers_count_differently_are_compared() -> None:
+    results = [
+        result(series, length=None, length_tokens=tokens, score=score)
+        for series, tokens, score in (("gated", 700, 0.0), ("full", 1400, 1.0))
+    ]
+    assert {group: it.mean for group, it in differences(results, "gated").items()} == {
+        ("full", Size("tokens", 512)): 1.0,
+        ("full", None): 1.0,
+    }
+
+
 def test_a_question_at_several_sizes_counts_once_in_the_pool() -> None:
     results = [
         result(series, index=index, length=length, problem=f"Question {index}?", score=score)

@@ -172,6 +172,13 @@ def test_pages_may_be_crossed_and_files_may_not() -> None:
     assert quoted("goes on other file", chunk) is None
 
 
+def test_a_passage_may_end_where_the_next_file_begins() -> None:
+    first, second = "The key is with Anna", "Bye"
+    span = len(first), len(first) + len(second)
+    chunk = chunk_of(first + second, Part("a.txt", 0, len(first)), Part("b.txt", *span, offset=len(first)))
+    assert quoted("The key is with Anna.", chunk) == Source("a.txt", None, 0, 20, first)
+
+
 def test_quotation_marks_of_the_next_file_are_no_part_of_a_passage() -> None:
     first, second = 'He said "no"', '"Ryder took it," said Holmes.'
     text = first + "Ryder took it." + second

@@ -133,6 +133,16 @@ UNCHANGED = [
 ]
 
 
+@pytest.mark.parametrize(
+    "reply",
+    [f"```{name}\nMEMORY\nThe code is 7.\n```" for name in ("", "text")]
+    + ["MEMORY\n```\nThe code is 7.\n```"],
+)
+def test_a_code_fence_is_no_part_of_the_memory(reply: str) -> None:
+    assert read_gated(reply, "", GATED).text == "The code is 7."
+    assert read_overwrite(reply, OLD, GATED).text == reply
+
+
 @pytest.mark.parametrize("reply", UNCHANGED)
 @FORMS
 def test_unchanged_in_many_guises(prompts: Prompts, reply: str) -> None:

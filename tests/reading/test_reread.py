@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,18 @@ def test_enough_is_enough(reply: str) -> None:
     engine = Asking(reply)
     read(engine, document(*FACTS))
     assert not any("<question-" in it for it in engine.prompts)
+
+
+def test_a_question_may_be_thought_about() -> None:
+    thought = f"<think>{'hm ' * 70}</think>\nWhere does Ada live?"
+
+    class Cutting(Asking):
+        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+            completion = await super().complete(messages, sampling)
+            return replace(completion, text=" ".join(completion.text.split(" ")[: sampling.max_tokens]))
+
+    answer, _ = read(Cutting(thought), document(*FACTS), memory_tokens=100)
+    assert "Ghent" in answer
 
 
 def test_passes_end_where_a_question_comes_again() -> None:

@@ -18,6 +18,7 @@ from memagent import (
     ReadSettings,
     Sampling,
     SettingsError,
+    open_document,
     text_document,
 )
 from memagent.documents.chunking import split
@@ -101,6 +102,21 @@ def test_what_the_memory_learned_leads_on(workflow: str) -> None:
     assert result.document_tokens == count_words(document(FACTS))
 
 
+def test_a_word_that_ends_a_file_is_seen(tmp_path: Path) -> None:
+    for number in range(16):
+        (tmp_path / f"{number:02}.txt").write_text(f"nothing {'x' * (number + 1)} happened here today")
+    (tmp_path / "07.txt").write_text("nothing of note happened to Zoltan")
+    engine = Noting()
+    made = Read("What of Zoltan?", open_document(tmp_path), engine, SETTINGS.changed(screen=True))
+
+    async def whole() -> None:
+        async for _ in made:
+            pass
+
+    asyncio.run(whole())
+    assert any("Zoltan" in it for it in shown(engine)) and made.progress.passed_over
+
+
 def test_nothing_is_passed_over_unless_it_is_asked_for() -> None:
     engine = Noting()
     result = read(engine, document(FACTS), screen=False).result
@@ -125,8 +141,8 @@ def test_it_resumes_exactly_wherever_it_was_cut_off(tmp_path: Path) -> None:
         assert (again.answer, again.memory) == (expected.answer, expected.memory)
         assert again.result.passed_over == expected.result.passed_over == len(chunks_of(document(FACTS))) - 2
     header, *_ = read_journal(tmp_path / "whole.jsonl")
-    assert header["screen"] == 1
-    with pytest.raises(JournalError, match="screen was 1, now it is null"):
+    assert header["screen"] == 2
+    with pytest.raises(JournalError, match="screen was 2, now it is null"):
         read(Noting(), document(FACTS), tmp_path / "whole.jsonl", resume=True, screen=False)
 
 

@@ -216,6 +216,41 @@ def test_files_and_their_own_offsets_are_told(tmp_path: Path) -> None:
         assert text[it.source.start : it.source.end] == it.source.excerpt
 
 
+def test_a_file_without_a_last_line_end_is_searched_to_its_end(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("The code of the safe is 4711")
+    (tmp_path / "b.txt").write_text("Hello everybody.")
+    (chunk,) = split(open_document(tmp_path), 400, estimate_tokens)
+    source = find("The code of the safe is 4711.", chunk)
+    assert source and (source.start, source.end) == (0, 28)
+    assert find("4711 Hello everybody.", chunk) is None
+
+
+def test_notes_on_notes_have_no_place_in_the_document() -> None:
+    text = "".join(
+        f"Lamp {number} stands in Oslo, {number}00 paces from the gate.\n\n" for number in range(60)
+    )
+
+    def replies(messages: tuple[Message, ...]) -> str:
+        prompt = messages[-1].content
+        if "<chunk" not in prompt:
+            return "Lamp 7 stands in Oslo, at the very gate."
+        return "MEMORY\nLamp 7 stands in Oslo, at the very gate. " + "It does. " * 9
+
+    settings = ReadSettings(
+        workflow="map_reduce", cite=True, chunk_tokens=20, memory_tokens=40, answer_tokens=30
+    )
+    engine = ScriptedEngine(replies, window_tokens=600)
+    made = Read("Where?", text_document(text, "a.txt"), engine, settings)
+
+    async def run() -> list[tuple[int | None, tuple[int, int] | None]]:
+        return [(it.chunk_index, it.span) async for it in made]
+
+    places = asyncio.run(run())
+    assert places.count((None, None)) > 1, "notes were taken on notes"
+    for it in made.statements:
+        assert it.source is None or text[it.source.start : it.source.end] == it.source.excerpt
+
+
 def test_what_is_verbatim_is_found_unless_a_negation_was_cut_off() -> None:
     paragraphs = (" ".join(it.split()) for it in STORY.split("\n\n"))
     words = [it.split() for text in paragraphs for it in statements_of(text) if len(it.split()) > 3]

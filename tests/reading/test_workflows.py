@@ -30,13 +30,14 @@ from memagent import (
     text_document,
 )
 from memagent.documents.opening import Document
+from memagent.documents.tokens import estimate_tokens
 from memagent.engines.scripted import count_words
 from memagent.prompts import mark_of
 from memagent.reading.forecast import forecast
 from memagent.reading.retrieval import best_passages
 from memagent.reading.workflows import WORKFLOWS, chosen_workflow
 from memagent.reading.workflows.whole import LEFT_OUT, head_and_tail
-from memagent.types import ESTIMATE, Trained
+from memagent.types import ESTIMATE, Model, Trained
 
 SETTINGS = ReadSettings(chunk_tokens=120, memory_tokens=60, answer_tokens=60, passages=3, passage_tokens=40)
 EVERY = pytest.mark.parametrize("reader", WORKFLOWS)
@@ -242,6 +243,16 @@ def test_a_forecast_counts_all_that_can_be_asked(reader: str) -> None:
     assert asked == (most.chunks - empty_at_first[reader] if reader in empty_at_first else 0)
 
 
+def test_a_forecast_by_estimates_is_no_less_than_what_full_replies_take() -> None:
+    full = ScriptedEngine(lambda messages: "7" * 60)
+    full.model = Model("full", estimate_tokens, window_tokens=2000)
+    settings = SETTINGS.changed(workflow="overwrite", memory_tokens=60, answer_tokens=60)
+    most, _ = asyncio.run(forecast(PROBLEM, text_document(story(900)), full.model, settings))
+    made = read("overwrite", story(900), full, settings)
+    taken = sum(estimate_tokens(message.content) for it in made for message in it.messages)
+    assert most.prompt_tokens >= taken > 0
+
+
 @pytest.mark.parametrize(("place", "found"), [(0.05, True), (0.5, False), (0.97, True)])
 def test_truncate_keeps_the_head_and_the_tail(place: float, found: bool) -> None:
     engine = ScriptedEngine(
@@ -399,8 +410,9 @@ def test_map_reduce_shortens_notes_that_the_model_finds_too_long() -> None:
 
 
 def test_no_answer_is_an_error() -> None:
-    with pytest.raises(EngineError, match="without an answer"):
-        read("refine", story(30), ScriptedEngine(lambda messages: " "))
+    for nothing in (" ", "UNCHANGED"):
+        with pytest.raises(EngineError, match="without an answer"):
+            read("refine", story(30), ScriptedEngine(lambda messages, nothing=nothing: nothing))
     with pytest.raises(EngineError, match="empty answer"):
         read("full", story(30), ScriptedEngine([" "]))
 

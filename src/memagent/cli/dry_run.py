@@ -32,7 +32,8 @@ async def dry_run(
     characters = await asyncio.to_thread(_characters, blocks)
     async with open_engine(settings.engine) as engine:
         model = engine.model
-        most, usual = await forecast(max(questions, key=len), document, model, settings.read)
+        longest = await asyncio.to_thread(lambda: max(questions, key=model.count_tokens))
+        most, usual = await forecast(longest, document, model, settings.read)
     many = len(questions)
     plan = {
         "files": [{"name": name, "characters": count} for name, count in characters.items()],

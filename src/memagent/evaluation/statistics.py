@@ -64,7 +64,7 @@ class Scored:
     def question(self) -> tuple[object, ...]:
         """Identifies an example across readers, even if files have it at different places."""
         row = self.row
-        return (row.task, row.length, row.documents, row.example_id or row.index, row.answers)
+        return (row.task, row.length, row.documents, row.example_id or row.index, row.problem, row.answers)
 
     @property
     def question_at_any_size(self) -> tuple[object, ...]:
@@ -135,19 +135,22 @@ def differences(results: Iterable[Scored], first: str) -> dict[tuple[str, Size |
     By size, and over all sizes (None), where a question that was asked at several sizes counts once, with
     the mean of its differences. A series that shares no example with the `first` has no entry.
     """
-    scores: defaultdict[tuple[str, Size, Hashable], list[float]] = defaultdict(list)
-    timeless: dict[tuple[str, Size, Hashable], Hashable] = {}
+    scores: defaultdict[tuple[str, Hashable], list[float]] = defaultdict(list)
+    sizes: dict[Hashable, Size] = {}  # by the first reader's tokenizer
+    at_any_size: dict[Hashable, Hashable] = {}
     for question, number, result in _numbered(results):
-        scores[result.series, result.size, (question, number)].append(result.row.score)
-        timeless[result.series, result.size, (question, number)] = (result.question_at_any_size, number)
-    read = {key: fmean(of_samples) for key, of_samples in scores.items()}
+        key = (question, number)
+        scores[result.series, key].append(result.row.score)
+        at_any_size[key] = (result.question_at_any_size, number)
+        if result.series == first:
+            sizes[key] = result.size
     over: defaultdict[tuple[str, Size | None], defaultdict[Hashable, list[float]]]
     over = defaultdict(lambda: defaultdict(list))
-    for (series, size, question), score in read.items():
-        if series != first and (first, size, question) in read:
-            difference = score - read[first, size, question]
-            over[series, size][question].append(difference)
-            over[series, None][timeless[series, size, question]].append(difference)
+    for (series, example), of_samples in scores.items():
+        if series != first and example in sizes:
+            difference = fmean(of_samples) - fmean(scores[first, example])
+            over[series, sizes[example]][example].append(difference)
+            over[series, None][at_any_size[example]].append(difference)
     means = {group: [fmean(it) for it in questions.values()] for group, questions in over.items()}
     return {group: Estimate(len(it), fmean(it), *paired_interval(it)) for group, it in means.items()}
 

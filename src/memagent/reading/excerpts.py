@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 from memagent.errors import SettingsError
 from memagent.prompts import ENOUGH, MEMORY, UNCHANGED
-from memagent.reading.sources import Source, file_span, source_at
-from memagent.reading.wording import is_telling, place_of
+from memagent.reading.sources import Source, file_span, place_in, source_at
+from memagent.reading.wording import is_telling
 from memagent.types import Chunk
 
 ADD, DROP, PROMOTE = "ADD", "DROP", "PROMOTE"
@@ -122,8 +122,8 @@ def quoted(text: str, chunk: Chunk) -> Source | None:
     inside = _QUOTED.search(text)
     first, _, _ = text.partition("\n")
     for words in dict.fromkeys((text, inside[1] if inside else text, first)):
-        if is_telling(words) and (place := place_of(words, chunk.text)):
-            return source_at(chunk, *_rounded(chunk, chunk.start + place[0], chunk.start + place[1]))
+        if is_telling(words) and (place := place_in(chunk, words)):
+            return source_at(chunk, *_rounded(chunk, *place))
     return None
 
 
@@ -165,7 +165,7 @@ def _whole(text: str, lines: Sequence[str], place: int, chunk: Chunk) -> tuple[s
         closed = [it for it in range(place, len(lines)) if _CLOSED.search(lines[it])]
         for last in closed[: -_MOST_TRIES - 1 : -1]:
             whole = "\n".join([text, *lines[place : last + 1]])
-            if place_of(whole, chunk.text):
+            if place_in(chunk, whole):
                 return whole, last + 1
     end = next((it for it in range(place, len(lines)) if _COMMAND.fullmatch(lines[it])), len(lines))
     return "\n".join([text, *lines[place:end]]).rstrip(), end

@@ -15,7 +15,8 @@ from memagent.reading.workflows import chosen_workflow
 from memagent.settings import ReadSettings
 from memagent.types import Completion, Conversation, Message, Model, Sampling, Usage
 
-_LETTERS = [f" {letter}" for letter in ascii_lowercase]  # a token each
+_LETTERS = [f" {letter}" for letter in ascii_lowercase]  # a token each, for most tokenizers
+_IDEOGRAPHS = [chr(0x4E00 + number) for number in range(26)]  # a token each by the estimate
 
 
 class _CountingEngine:
@@ -29,14 +30,15 @@ class _CountingEngine:
     def __init__(self, model: Model) -> None:
         self.model = model
         self.unfilled_tokens = 0
+        self._letters = _LETTERS if model.count_tokens("".join(_LETTERS)) >= len(_LETTERS) else _IDEOGRAPHS
         self._calls = 0
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         texts = [message.content for message in messages]
         prompt = await asyncio.to_thread(lambda: sum(map(self.model.count_tokens, texts)))
-        lines, first = divmod(self._calls, len(_LETTERS))
+        lines, first = divmod(self._calls, len(self._letters))
         self._calls += 1
-        letters = _LETTERS[first:] + _LETTERS[:first]
+        letters = self._letters[first:] + self._letters[:first]
         unused = next((it for it in letters if not any(it * 3 in text for text in texts)), letters[0])
         place = lines % sampling.max_tokens
         reply = unused * place + "\n" + unused * (sampling.max_tokens - place)
@@ -61,7 +63,8 @@ async def forecast(
 
     Raises what the read raises before its first call: `SettingsError` and `DocumentError`.
     """
-    engine, (_, workflow) = _CountingEngine(model), chosen_workflow(settings, model.trained)
+    engine = await asyncio.to_thread(_CountingEngine, model)
+    _, workflow = chosen_workflow(settings, model.trained)
     read = Read(problem, document, engine, settings.changed(max_calls=None, screen=False, lookahead=1))
     if workflow.provenance:  # its memory holds passages of the document, not replies
         engine.unfilled_tokens = (await asyncio.to_thread(lambda: read.budgets)).memory_tokens

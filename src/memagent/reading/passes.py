@@ -60,10 +60,10 @@ class Passes:
         """
         async with aclosing(self._cut()) as chunks:
             async for chunk in chunks:
-                await asyncio.to_thread(screen.look, chunk.text)
+                await asyncio.to_thread(screen.look, chunk.shown)
         async with aclosing(self._at(range(len(self._readable)))) as chunks:
             async for chunk in chunks:
-                if await asyncio.to_thread(screen.relates, chunk.text, memory()):
+                if await asyncio.to_thread(screen.relates, chunk.shown, memory()):
                     self._hand(chunk)
                     yield chunk
                 else:

@@ -29,7 +29,7 @@ async def best_places(question: str, chunks: AsyncIterator[Chunk], most: int) ->
     lengths: list[int] = []
     counts: list[Counter[str]] = []
     async for chunk in chunks:
-        length, found = await asyncio.to_thread(_tally, chunk.text, wanted)
+        length, found = await asyncio.to_thread(_tally, chunk.shown, wanted)
         lengths.append(length)
         counts.append(found)
     scores = _scores(lengths, counts)

@@ -331,10 +331,12 @@ class Read:
 def _answer_of(last: Conversation | None, prompts: Prompts) -> str:
     """The answer that the conversations led to: the last one's reply, or its memory if it was an update.
 
-    Raises `EmptyAnswerError` if nothing was ever written.
+    Raises `EmptyAnswerError` if that is empty.
     """
-    if last and last.kind == "update" and last.memory:
-        return last.memory
-    if last and (answer := without_thought(last.completion.text)):
-        return prompts.restore(answer)
+    if last and last.kind == "update":
+        answer = last.memory
+    else:
+        answer = prompts.restore(without_thought(last.completion.text)) if last else ""
+    if answer:
+        return answer
     raise EmptyAnswerError("the document was read to its end without an answer: try another `workflow`")

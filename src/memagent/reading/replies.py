@@ -23,6 +23,7 @@ _THOUGHT = re.compile(
     r"\A(?:\s*+<think>(?! [^\n]{0,400}</think> \S)(?s:.*?)(?:</think>|\Z))++"
     r"|\A(?!\W*MEMORY\b)(?:(?!<think>)(?s:.))*?(?<![^\n])[ \t]*</think>[ \t]*\n[ \t]*\n"
 )
+_FENCED = re.compile(r"```[\w-]*\n((?:(?!```).)*?)\n?```", re.DOTALL)
 _OPENING_TAG = re.compile(r"<([^\s<>/]+)>")
 _MARKED = re.compile(rf"(?:[^\w\n]*\n)*[^\w\n]*{MEMORY}(?:[^\w\n]*(?:\n|\Z)|:[*_ \t]*)")
 _SHORT_CHARACTERS = 300
@@ -144,8 +145,10 @@ def _without_enough(text: str) -> tuple[str, bool]:
 
 
 def _unwrapped(text: str, tags: frozenset[str]) -> str:
-    """The text without an enclosing tag of the prompt's own."""
+    """The text without a code fence around it, or an enclosing tag of the prompt's own."""
     text = text.strip()
+    if fenced := _FENCED.fullmatch(text):
+        text = fenced[1].strip()
     opening = _OPENING_TAG.match(text)
     if opening and folded(opening.group(1)) in tags:
         inside, closing, after = text[opening.end() :].partition(f"</{opening.group(1)}>")

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from memagent.reading.ranking import stems, weight
 
-RULE = 1
+RULE = 2
 """The number of the rule, recorded in a journal: another rule would pass over other chunks."""
 
 _SHARE = 0.3

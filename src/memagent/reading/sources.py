@@ -143,20 +143,31 @@ def find(statement: str, chunk: Chunk, span: tuple[int, int] | None = None) -> S
     """
     if not is_telling(statement):
         return None
-    first, last = span or (chunk.start, chunk.end)
-    place = place_of(statement, chunk.text[first - chunk.start : last - chunk.start])
-    return source_at(chunk, first + place[0], first + place[1], sentence=True) if place else None
+    place = place_in(chunk, statement, span)
+    return source_at(chunk, *place, sentence=True) if place else None
 
 
-def source_at(chunk: Chunk, start: int, end: int, *, sentence: bool = False) -> Source | None:
+def place_in(chunk: Chunk, words: str, span: tuple[int, int] | None = None) -> tuple[int, int] | None:
+    """Where a file in a chunk says words, as a span of the whole document; None if none of them does.
+
+    With a `span` of the whole document, only that part of the chunk is searched.
+    """
+    start, last = span or (chunk.start, chunk.end)
+    while start < last:
+        end = min(file_span(chunk, start)[1], last)
+        if place := place_of(words, chunk.text[start - chunk.start : end - chunk.start]):
+            return start + place[0], start + place[1]
+        start = end
+    return None
+
+
+def source_at(chunk: Chunk, start: int, end: int, *, sentence: bool = False) -> Source:
     """The source at a span of the whole document, with the sentence around it if `sentence` is set.
 
-    None if the span extends beyond one file. Of several pages, the one where it begins is given.
+    The span lies within one file. Of several pages, the one where it begins is given.
     """
-    low, high = file_span(chunk, start)
-    if end > high:
-        return None
     if sentence:
+        low, high = file_span(chunk, start)
         place = (start - chunk.start, end - chunk.start)
         place = _with_sentence(chunk.text, place, low - chunk.start, high - chunk.start)
         start, end = chunk.start + place[0], chunk.start + place[1]

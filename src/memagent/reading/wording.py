@@ -114,7 +114,7 @@ def is_telling(statement: str) -> bool:
     )
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)
 def _words_of_text(text: str) -> _Words:
     """The words of a text, cached because several statements are looked for in it."""
     return _words_of(text)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from math import sqrt
 from statistics import fmean
-from unicodedata import category
+from unicodedata import category, normalize
 
 from memagent.documents.tokens import UNSPACED
 
@@ -23,8 +23,8 @@ Scorer = Callable[[str, tuple[str, ...]], float]
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _START, _END = rf"(?:(?<![^\s{UNSPACED}])|(?=[{UNSPACED}]))", rf"(?:(?![^\s{UNSPACED}])|(?<=[{UNSPACED}]))"
-_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
-_IN_ASCII = {"Pd": " "} | dict.fromkeys(("Pc", "Ps", "Pe", "Pi", "Pf", "Po"), ".")
+_DASH_OR_BEYOND = re.compile(r"[-\u0080-\U0010ffff]")
+_MARKS = ("Pc", "Ps", "Pe", "Pi", "Pf", "Po", "Sc")
 _BOXED = re.compile(r"\\boxed\s*\{")
 _ANSWER_IS = re.compile(r"\bthe\s+(?:final\s+)?answer\s+is\b[\s:]*", re.IGNORECASE)
 _TEX = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf)\s*\{([^{}]*)\}")
@@ -58,10 +58,15 @@ def f1(prediction: str, answers: tuple[str, ...]) -> float:
 def substring_match(prediction: str, answers: tuple[str, ...]) -> float:
     """1 if an answer occurs in the prediction as whole words, both normalised as SQuAD does.
 
-    Beyond SQuAD, punctuation of any language is ignored, and Chinese, Japanese and Korean words are found
-    without spaces around them. One direction only: a prediction that is a part of the answer does not count.
+    Beyond SQuAD, punctuation of any language is ignored, a dash may stand for a space, and Chinese, Japanese
+    and Korean words are found without spaces around them. One direction only: a prediction that is a part of
+    the answer does not count.
     """
-    pairs = _normalised(_in_ascii(prediction), tuple(map(_in_ascii, answers)))
+    pairs = (
+        pair
+        for dash in ("", " ")
+        for pair in _normalised(_in_ascii(prediction, dash), tuple(_in_ascii(it, dash) for it in answers))
+    )
     return max((float(_occurs(gold, ours)) for ours, gold in pairs), default=0.0)
 
 
@@ -173,9 +178,10 @@ def _normal_interval(total: float, squares: float, count: int) -> tuple[float, f
     return mean - half, mean + half
 
 
-def _in_ascii(text: str) -> str:
-    """The text with a space for each dash beyond ASCII, and a full stop, to be ignored, for other marks."""
-    return _BEYOND_ASCII.sub(lambda it: _IN_ASCII.get(category(it[0]), it[0]), text)
+def _in_ascii(text: str, dash: str) -> str:
+    """The text in compatible characters, with `dash` for each dash and a full stop for other marks."""
+    kinds = {"Pd": dash, "Cf": ""} | dict.fromkeys(_MARKS, ".")
+    return _DASH_OR_BEYOND.sub(lambda it: kinds.get(category(it[0]), it[0]), normalize("NFKC", text))
 
 
 def _occurs(words: str, text: str) -> bool:

@@ -164,9 +164,7 @@ def test_greedy_batch_is_what_transformers_generates_one_by_one(
     heads: list[int] = []
     model.lm_head.register_forward_pre_hook(lambda _module, args: heads.append(args[0].shape[1]))
     together = complete(engine, TEXTS, GREEDY)
-    assert heads[0] == 4 and set(heads[1:]) == {
-        1
-    }  # where the prompts end, then the last token
+    assert heads[0] == 4 and set(heads[1:]) == {1}  # where the prompts end, then the last token
     widest = max(len(it.prompt_ids) for it in together)
     assert shapes[0] == (4, widest)
     assert all(tokens == 1 for _, tokens in shapes[1:])

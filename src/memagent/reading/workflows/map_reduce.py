@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 
 from memagent.concurrency import side_by_side
 from memagent.errors import ContextOverflowError
@@ -79,7 +80,7 @@ async def _take_notes(
         updates = [update async for update in reading.update(chunk, "", read_gated)]
         if again and updates and not updates[-1].memory:
             updates[-1] = await reading.with_memory(updates[-1], chunk.text)
-        return updates
+        return [replace(it, chunk_index=None, span=None, source=None) if again else it for it in updates]
 
     async with aclosing(side_by_side(take, chunks, reading.model.calls)) as taken:
         async for updates in taken:

@@ -64,8 +64,7 @@ async def reread(
         if not left:
             break
         messages = reading.prompts.for_gap(reading.problem, memory)
-        most = min(_QUESTION_TOKENS, reading.budgets.memory_tokens)
-        gap = await reading.aside(messages, memory, most)
+        gap = await reading.aside(messages, memory, reading.budgets.memory_tokens)
         yield gap
         question = await _within_room(reading, read_gap(gap.completion.text, reading.prompts))
         if not question or question in asked:
