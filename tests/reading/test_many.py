@@ -266,6 +266,8 @@ def test_a_limit_of_tokens_ends_the_run_before_it_is_passed(folder: Path, calls:
         assert set(answered) <= set(names(rows, status="answered"))
         answered = names(rows, status="answered")
         used, prompts = used + engine.used, prompts + len(engine.prompts)
+        if used == engine.used:  # the first run: what was paid for reads that it cut off is told too
+            assert sum(row.prompt_tokens + row.completion_tokens for row in rows.values()) == used
         if len(answered) == 10:
             break
         assert "`max_tokens`" in (rows[names(rows, status="not read")[0]].error or "")

@@ -198,7 +198,7 @@ class _Run:
         if row.cause in _STOPS:
             self.stopped = self.stopped or f"the run was stopped: {row.error}"
         if row.cause == SpendingLimitError.__name__:
-            return self._note(_without_answer(file, problem, "not read", self.stopped))
+            return self._note(replace(row, status="not read", error=self.stopped, cause=None))
         if row.status == "no text":
             seen = replace(found.seen, content="", error=row.error or "")
             await asyncio.to_thread(self.record.see, file.name, seen)
