@@ -437,7 +437,7 @@ def test_a_client_that_goes_away_ends_its_read_and_continues_it_later(
             with pytest.raises(httpx2.TimeoutException):
                 client.post(URL, json=body | {"stream": stream}, timeout=1)
 
-        left_long_ago = served.store.chats / "0.jsonl"
+        left_long_ago = served.store.chats / f"{64 * '0'}-{8 * '0'}.jsonl"
         left_long_ago.touch()
         os.utime(left_long_ago, (0, 0))
         engine.permits.release(2)

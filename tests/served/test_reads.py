@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import os
 import sqlite3
 import threading
 from pathlib import Path
@@ -414,6 +415,32 @@ def test_lists_come_in_pages(serving: Any) -> None:
 def test_two_servers_do_not_share_a_folder(tmp_path: Path) -> None:
     with Store(tmp_path / "data"), pytest.raises(SettingsError, match="in use by another server"):
         Store(tmp_path / "data")
+
+
+def test_a_folder_with_files_of_others_is_refused_and_left_alone(tmp_path: Path) -> None:
+    letter = tmp_path / "files" / "letters" / "letter.txt"
+    letter.parent.mkdir(parents=True)
+    letter.write_text("Dear Sir")
+    with pytest.raises(SettingsError, match="not a server's: name a new or an empty folder with `data`"):
+        Store(tmp_path)
+    assert sorted(tmp_path.rglob("*")) == [tmp_path / "files", letter.parent, letter]
+
+
+def test_only_what_a_server_has_left_is_tidied_away(tmp_path: Path) -> None:
+    with Store(tmp_path):
+        pass
+    names = ["files/mine", f"files/file-{24 * 'a'}", "reads/mine", f"reads/read-{24 * 'b'}",
+             "chats/mine", "chats/files-x1_abcde", "mine"]  # fmt: skip
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "text").touch()
+    stale = tmp_path / "chats" / "mine.jsonl"
+    stale.touch()
+    os.utime(stale, (0, 0))
+    with Store(tmp_path) as store:
+        assert store.chat_journals("mine") == []
+    assert [name for name in names if (tmp_path / name / "text").exists()] == names[::2]
+    assert stale.exists()
 
 
 def test_a_stored_limit_is_kept(serving: Any) -> None:
