@@ -257,6 +257,40 @@ def test_a_read_that_was_running_finishes_after_a_restart(
     ]
 
 
+def test_a_read_whose_file_changes_fails_and_continues_once_it_is_the_same_again(
+    home: Path, facts: Callable[..., ScriptedEngine]
+) -> None:
+    file = home / "open" / "facts.txt"
+    before = file.read_text()
+    question = {"question": "Which facts?", "paths": ["facts.txt"]}
+
+    async def first() -> tuple[str, int]:
+        engine = Held(facts(), free=2)
+        async with client_of(home, engine) as client:
+            begun = await call(client, "start_read", **question)
+            await engine.held.wait()
+            return str(begun["id"]), engine.paid
+
+    async def second(id: str) -> int:
+        engine = Held(facts(), free=10**6)
+        async with client_of(home, engine) as client:
+            failed = await ended(client, id)
+            assert failed["state"] == "failed" and engine.paid == 0
+            assert "the files have changed since the question was asked" in failed["error"]
+            file.unlink()
+            file.write_text(before)
+            told = await call(client, "ask", **question)
+            assert told["id"] == id and told["answer"].startswith("FACT-1: ")
+            assert "changed" not in told["answer"]
+            assert paid + engine.paid == told["chunks"] + 1
+        return engine.paid
+
+    begun, paid = finish(first())
+    with file.open("r+") as changing:
+        changing.write(before.replace(": ", ": changed "))
+    finish(second(begun))
+
+
 def test_a_client_that_waits_hears_that_the_work_goes_on(
     home: Path, facts: Callable[..., ScriptedEngine]
 ) -> None:

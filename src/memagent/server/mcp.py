@@ -281,6 +281,7 @@ def _begun(desk: Desk, question: str, paths: Sequence[str], screen: bool | None)
         if old.state not in UNFINISHED:
             desk.store.delete_read(old.id)
     request = {"problem": question, "memory": "", "options": options, "key": key}
+    request["fingerprint"] = document.fingerprint
     told = {"unnamed": not any(it.named for it in document.sources), "left_out": document.skipped}
     files = [(it.name, it.origin) for it in document.sources if isinstance(it.origin, Path)]
     documents = [(name, Path(os.path.realpath(path))) for name, path in files]

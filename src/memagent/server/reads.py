@@ -20,7 +20,7 @@ from memagent.server.bodies import ReadRequest
 from memagent.server.errors import ApiError, not_found
 from memagent.server.jobs import Jobs, told_progress
 from memagent.server.limits import Limits
-from memagent.server.store import UNFINISHED, Job, Store
+from memagent.server.store import UNFINISHED, Content, Job, Store
 from memagent.server.stream import event, streamed
 from memagent.server.uploads import Id, Limit, Order, check_room, listed
 
@@ -186,14 +186,14 @@ async def _text_of(document: Document) -> AsyncGenerator[bytes, None]:
 def _add(store: Store, limits: Limits, owner: str, body: ReadRequest, jobs: Jobs) -> Job:
     """Queue a read. Blocks. Raises `ApiError`, and `SettingsError` for settings that cannot be used."""
     body.over(jobs.settings)
-    documents: list[tuple[str, Any]] = []
+    documents: list[tuple[str, Content]] = []
     if body.document is not None:
         documents.append(("document", body.document.encode("utf-8", "replace")))
     for name in body.files:
         file = store.file(owner, name)
         if file is None:
             raise not_found("file", name)
-        documents.append((file.name, store.path_of(file)))
+        documents.append((file.name, file))
     if not documents:
         raise ApiError(400, "there is nothing to read: give a document, or files", "no_document", "document")
     if not body.problem.strip():

@@ -22,7 +22,7 @@ from typing import IO, Any, Literal, Self
 
 from memagent.documents.files import look_at
 from memagent.documents.opening import Document
-from memagent.errors import SettingsError, reason
+from memagent.errors import DocumentError, SettingsError, reason
 from memagent.storage import lock, written_whole
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
@@ -57,6 +57,9 @@ class StoredFile:
     purpose: str
     bytes: int
     created: float
+
+
+Content = bytes | StoredFile | Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,18 +197,24 @@ class Store:
     # Reads
 
     def add_read(
-        self, owner: str, request: Mapping[str, Any], documents: Sequence[tuple[str, bytes | Path]]
+        self, owner: str, request: Mapping[str, Any], documents: Sequence[tuple[str, Content]]
     ) -> Job:
-        """Queue a read of documents, each a name with its bytes or the path of a file."""
+        """Queue a read of documents, each a name with its bytes, a stored file, or a path.
+
+        What is at a path stays there, so `request` must have the document's `fingerprint`.
+        """
         key = f"read-{secrets.token_hex(12)}"
         folder, size = self.folder / "reads" / key, 0
         names = []
         for number, (name, content) in enumerate(documents):
+            if isinstance(content, Path):
+                names.append((str(content), name))
+                continue
             place = folder / f"{number}{suffix_of(name)}"
             names.append((place.name, name))
             with written_whole(place) as made:
-                if isinstance(content, Path):
-                    _linked(content, made)
+                if isinstance(content, StoredFile):
+                    _linked(self.path_of(content), made)
                 else:
                     made.write_bytes(content)
             size += place.stat().st_size
@@ -263,15 +272,18 @@ class Store:
         return self.folder / "reads" / job.id / "journal.jsonl"
 
     def document_of(self, job: Job) -> Document:
-        """The document of a read. Raises `DocumentError`.
+        """The document of a read. Raises `DocumentError`, also if it is not the one that was asked about.
 
         If the user named a folder rather than its files, those without text are left out.
         """
         folder = self.folder / "reads" / job.id
         document = joined([opened(folder / place, name) for place, name in job.request["documents"]])
-        if not job.request.get("unnamed"):
-            return document
-        return Document(tuple(replace(source, named=False) for source in document.sources))
+        if job.request.get("unnamed"):
+            document = Document(tuple(replace(source, named=False) for source in document.sources))
+        asked = job.request.get("fingerprint")
+        if asked and asked != document.fingerprint:
+            raise DocumentError("the files have changed since the question was asked: ask it again")
+        return document
 
     def _page(
         self, table: str, owner: str, limit: int, after: int | None, ascending: bool
