@@ -381,6 +381,19 @@ def test_what_a_read_cannot_be_done_with_is_told_by_its_state(serving: Any) -> N
             assert reply.json()["error"]["code"] == code
 
 
+def test_a_memory_to_start_from_has_its_budget(serving: Any, facts: Any) -> None:
+    engine = facts(window_tokens=4000)
+    with serving(engine).client() as client:
+        reply = client.post(
+            "/v1/reads", json={"problem": QUESTION, "document": "text", "memory": "word " * 301}
+        )
+        assert (reply.status_code, reply.json()["error"]["code"]) == (400, "invalid_settings")
+        assert "the memory has 301 tokens, but its budget is 300" in reply.json()["error"]["message"]
+        assert not engine.prompts
+        for values in ({"memory": "word " * 300}, {"memory": "word " * 600, "workflow": "heads", "heads": 2}):
+            assert events(client, start(client, **values))[-1][1] == {"state": "done"}
+
+
 def test_each_key_sees_its_own(serving: Any, tmp_path: Path) -> None:
     from memagent.server.limits import read_keys
 
