@@ -210,7 +210,8 @@ class _Reading:
     @property
     def finish_reason(self) -> str:
         """Why the answer ended."""
-        return self._last.completion.finish_reason if self._last else "stop"
+        was_cut = until_stop(self.read.answer, self._chat.stops)[1]
+        return "stop" if was_cut or not self._last else self._last.completion.finish_reason
 
     @property
     def usage(self) -> Usage:
