@@ -474,6 +474,7 @@ def test_a_client_that_goes_away_ends_its_read_and_continues_it_later(
         assert len(set(engine.prompts)) == len(engine.prompts) == 6  # none paid twice
         client.post(URL, json=body)
         assert len(engine.prompts) == 12  # a finished chat that is asked again is read anew
+        assert "memagent_conversations_total 12.0" in client.get("/metrics").text
     assert not list(served.store.chats.iterdir())
 
 

@@ -317,7 +317,9 @@ def test_a_failure_is_told_and_continued_from_where_it_was(serving: Any, facts: 
         client.post(f"/v1/reads/{read}/resume")
         assert events(client, read)[-1][1] == {"state": "done"}
         progress = client.get(f"/v1/reads/{read}").json()["progress"]
+        counted = client.get("/metrics").text
     assert progress["recalled"] == 3
+    assert f"memagent_conversations_total {progress['calls']}.0" in counted, "none twice"
     assert len(engine.prompts) == progress["calls"] + 1  # the one that failed
 
 

@@ -23,7 +23,7 @@ from memagent.server.bodies import ChatRequest
 from memagent.server.direct import Direct, forwarded_body, until_stop
 from memagent.server.errors import ApiError
 from memagent.server.limits import Limits
-from memagent.server.metrics import Metrics
+from memagent.server.metrics import Counted, Metrics
 from memagent.server.preparing import Prepared, fits, prepare
 from memagent.server.store import Store
 from memagent.server.stream import DONE, Reply, streamed, told_sources
@@ -137,7 +137,7 @@ class _Reading:
             self.read = Read(
                 prepared.problem,
                 prepared.document,
-                self._chats.engine,
+                Counted(self._chats.engine, self._chats.metrics),
                 prepared.settings,
                 trace=await self._journals(prepared.digest),
                 resume=True,
@@ -181,10 +181,9 @@ class _Reading:
         return [*await asyncio.to_thread(store.chat_journals, digest), new]
 
     async def conversations(self) -> AsyncGenerator[Conversation, None]:
-        """The conversations of the read, counted."""
+        """The conversations of the read."""
         async with aclosing(aiter(self.read)) as conversations:
             async for self._last in conversations:
-                self._chats.metrics.conversation(self._last.completion.usage)
                 yield self._last
 
     async def finish(self) -> None:
