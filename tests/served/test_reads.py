@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gzip
 import json
 import os
+import resource
 import sqlite3
 import threading
 from pathlib import Path
@@ -87,6 +89,28 @@ def test_reads_outlast_a_disk_that_is_full(serving: Any, monkeypatch: Any) -> No
     with serving().client() as client:
         assert events(client, start(client))[-1] == ("end", {"state": "done"}, None)
     assert refused == ["claim", "end"]
+
+
+def test_what_the_disk_does_not_take_is_refused(serving: Any) -> None:
+    text = "x y " * 125_000
+    data = {"filename": "a.txt", "file_data": base64.b64encode(text.encode()).decode()}
+    parts = [{"type": "file", "file": data}, {"type": "text", "text": QUESTION}]
+    chat = {"model": "memagent", "messages": [{"role": "user", "content": parts}]}
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with serving().client() as client:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))
+        try:
+            replies = [
+                client.post("/v1/files", files={"file": ("a.txt", text.encode())}),
+                client.post("/v1/reads", json={"problem": QUESTION, "document": text}),
+                client.post("/v1/chat/completions", json=chat),
+                client.post("/v1/chat/completions", json=chat | {"stream": True}),
+            ]
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    for reply in replies:
+        assert (reply.status_code, reply.json()["error"]["code"]) == (507, "not_stored")
+        assert "the server cannot store this: File too large" in reply.json()["error"]["message"]
 
 
 def test_half_a_surrogate_pair_is_a_bad_request(serving: Any) -> None:

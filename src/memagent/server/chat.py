@@ -21,7 +21,7 @@ from memagent.reading.read import Read
 from memagent.reading.workflows import chosen_workflow
 from memagent.server.bodies import ChatRequest
 from memagent.server.direct import Direct, forwarded_body, until_stop
-from memagent.server.errors import ApiError
+from memagent.server.errors import ApiError, storing
 from memagent.server.limits import Limits
 from memagent.server.metrics import Counted, Metrics
 from memagent.server.preparing import Prepared, fits, prepare
@@ -130,9 +130,10 @@ class _Reading:
     async def __aenter__(self) -> _Reading:
         try:
             if any(turn.files for turn in self._chat.messages):
-                self._folder = await asyncio.to_thread(
-                    tempfile.TemporaryDirectory, prefix="files-", dir=self._chats.store.chats
-                )
+                with storing():
+                    self._folder = await asyncio.to_thread(
+                        tempfile.TemporaryDirectory, prefix="files-", dir=self._chats.store.chats
+                    )
             prepared = await asyncio.to_thread(self._prepared)
             self.read = Read(
                 prepared.problem,

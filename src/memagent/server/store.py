@@ -23,6 +23,7 @@ from typing import IO, Any, Literal, Self
 from memagent.documents.files import look_at
 from memagent.documents.opening import Document
 from memagent.errors import DocumentError, SettingsError, reason
+from memagent.server.errors import storing
 from memagent.storage import lock, written_whole
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
@@ -162,8 +163,9 @@ class Store:
 
     # Files
 
+    @storing()
     def add_file(self, owner: str, name: str, purpose: str, content: IO[bytes]) -> StoredFile:
-        """Keep a file. Raises `OSError`."""
+        """Keep a file. Raises `ApiError`."""
         key = f"file-{secrets.token_hex(12)}"
         place = self.folder / "files" / key / f"content{suffix_of(name)}"
         with written_whole(place) as made, made.open("wb") as target:
@@ -196,12 +198,13 @@ class Store:
 
     # Reads
 
+    @storing()
     def add_read(
         self, owner: str, request: Mapping[str, Any], documents: Sequence[tuple[str, Content]]
     ) -> Job:
         """Queue a read of documents, each a name with its bytes, a stored file, or a path.
 
-        What is at a path stays there, so `request` must have the document's `fingerprint`.
+        What is at a path stays there, so `request` must have the document's `fingerprint`. Raises `ApiError`.
         """
         key = f"read-{secrets.token_hex(12)}"
         folder, size = self.folder / "reads" / key, 0
