@@ -37,6 +37,9 @@ def chat(document: str, **values: Any) -> dict[str, Any]:
     return {"model": "memagent", "messages": turns, **values}
 
 
+WORDS = "one two three"
+
+
 def events(lines: Iterator[str]) -> list[Any]:
     """The data of a stream of events, which has nothing but data."""
     found = [line for line in lines if line]
@@ -390,6 +393,26 @@ def test_an_engine_in_this_process_refuses_tools_and_heeds_stop(serving: Any) ->
     assert reply["choices"][0]["message"]["content"] == "one "
 
 
+@pytest.mark.parametrize(("stop", "text", "ended"), [("two", "one ", "stop"), ("four", WORDS, "length")])
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_is_cut_at_stop_ended_there(
+    stop: str, text: str, ended: str, stream: bool, serving: Any
+) -> None:
+    class Endless(ScriptedEngine):
+        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+            return Completion(WORDS, "length")
+
+    with serving(Endless([], window_tokens=2000)).client() as client:
+        reply = client.post(URL, json=chat(facts_document(6), memagent={}, stop=stop, stream=stream))
+    if stream:
+        choices = [it["choices"][0] for it in events(reply.iter_lines())]
+        assert "".join(it["delta"].get("content", "") for it in choices) == text
+        assert choices[-1]["finish_reason"] == ended
+    else:
+        (choice,) = reply.json()["choices"]
+        assert (choice["message"]["content"], choice["finish_reason"]) == (text, ended)
+
+
 def test_another_model_is_not_there(serving: Any) -> None:
     with serving().client() as client:
         reply = client.post(URL, json={"model": "gpt-9", "messages": [{"role": "user", "content": "Hi"}]})
@@ -437,7 +460,7 @@ def test_a_client_that_goes_away_ends_its_read_and_continues_it_later(
             with pytest.raises(httpx2.TimeoutException):
                 client.post(URL, json=body | {"stream": stream}, timeout=1)
 
-        left_long_ago = served.store.chats / "0.jsonl"
+        left_long_ago = served.store.chats / f"{64 * '0'}-{8 * '0'}.jsonl"
         left_long_ago.touch()
         os.utime(left_long_ago, (0, 0))
         engine.permits.release(2)
@@ -451,6 +474,7 @@ def test_a_client_that_goes_away_ends_its_read_and_continues_it_later(
         assert len(set(engine.prompts)) == len(engine.prompts) == 6  # none paid twice
         client.post(URL, json=body)
         assert len(engine.prompts) == 12  # a finished chat that is asked again is read anew
+        assert "memagent_conversations_total 12.0" in client.get("/metrics").text
     assert not list(served.store.chats.iterdir())
 
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -28,7 +29,7 @@ from memagent.server.folders import opened_folders
 from memagent.server.jobs import Jobs
 from memagent.server.mcp import Desk, create_mcp
 from memagent.server.metrics import Metrics
-from memagent.server.store import Store
+from memagent.server.store import Job, Store
 from memagent.settings import ReadSettings
 from memagent.types import Completion, Engine, Message, Sampling
 from server import Server, facts_document, read_facts
@@ -255,6 +256,63 @@ def test_a_read_that_was_running_finishes_after_a_restart(
         (True, False),
         (False, True),
     ]
+
+
+def test_a_question_asked_several_times_at_once_is_read_once(
+    home: Path, facts: Callable[..., ScriptedEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Store.reads
+
+    def found_slowly(*values: Any, **options: Any) -> list[Job]:
+        jobs = found(*values, **options)
+        time.sleep(0.05)
+        return jobs
+
+    monkeypatch.setattr(Store, "reads", found_slowly)
+
+    async def run() -> None:
+        engine = Held(facts(), free=10**6)
+        async with client_of(home, engine) as client:
+            question = {"question": "Which facts?", "paths": ["facts.txt"]}
+            told = await asyncio.gather(*(call(client, "ask", **question) for _ in range(4)))
+            assert told == 4 * [told[0]]
+            assert engine.paid == told[0]["chunks"] + 1
+
+    finish(run())
+
+
+def test_a_read_whose_file_changes_fails_and_continues_once_it_is_the_same_again(
+    home: Path, facts: Callable[..., ScriptedEngine]
+) -> None:
+    file = home / "open" / "facts.txt"
+    before = file.read_text()
+    question = {"question": "Which facts?", "paths": ["facts.txt"]}
+
+    async def first() -> tuple[str, int]:
+        engine = Held(facts(), free=2)
+        async with client_of(home, engine) as client:
+            begun = await call(client, "start_read", **question)
+            await engine.held.wait()
+            return str(begun["id"]), engine.paid
+
+    async def second(id: str) -> int:
+        engine = Held(facts(), free=10**6)
+        async with client_of(home, engine) as client:
+            failed = await ended(client, id)
+            assert failed["state"] == "failed" and engine.paid == 0
+            assert "the files have changed since the question was asked" in failed["error"]
+            file.unlink()
+            file.write_text(before)
+            told = await call(client, "ask", **question)
+            assert told["id"] == id and told["answer"].startswith("FACT-1: ")
+            assert "changed" not in told["answer"]
+            assert paid + engine.paid == told["chunks"] + 1
+        return engine.paid
+
+    begun, paid = finish(first())
+    with file.open("r+") as changing:
+        changing.write(before.replace(": ", ": changed "))
+    finish(second(begun))
 
 
 def test_a_client_that_waits_hears_that_the_work_goes_on(

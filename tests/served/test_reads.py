@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gzip
 import json
+import os
+import resource
 import sqlite3
 import threading
 from pathlib import Path
@@ -86,6 +89,28 @@ def test_reads_outlast_a_disk_that_is_full(serving: Any, monkeypatch: Any) -> No
     with serving().client() as client:
         assert events(client, start(client))[-1] == ("end", {"state": "done"}, None)
     assert refused == ["claim", "end"]
+
+
+def test_what_the_disk_does_not_take_is_refused(serving: Any) -> None:
+    text = "x y " * 125_000
+    data = {"filename": "a.txt", "file_data": base64.b64encode(text.encode()).decode()}
+    parts = [{"type": "file", "file": data}, {"type": "text", "text": QUESTION}]
+    chat = {"model": "memagent", "messages": [{"role": "user", "content": parts}]}
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with serving().client() as client:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))
+        try:
+            replies = [
+                client.post("/v1/files", files={"file": ("a.txt", text.encode())}),
+                client.post("/v1/reads", json={"problem": QUESTION, "document": text}),
+                client.post("/v1/chat/completions", json=chat),
+                client.post("/v1/chat/completions", json=chat | {"stream": True}),
+            ]
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    for reply in replies:
+        assert (reply.status_code, reply.json()["error"]["code"]) == (507, "not_stored")
+        assert "the server cannot store this: File too large" in reply.json()["error"]["message"]
 
 
 def test_half_a_surrogate_pair_is_a_bad_request(serving: Any) -> None:
@@ -316,7 +341,9 @@ def test_a_failure_is_told_and_continued_from_where_it_was(serving: Any, facts: 
         client.post(f"/v1/reads/{read}/resume")
         assert events(client, read)[-1][1] == {"state": "done"}
         progress = client.get(f"/v1/reads/{read}").json()["progress"]
+        counted = client.get("/metrics").text
     assert progress["recalled"] == 3
+    assert f"memagent_conversations_total {progress['calls']}.0" in counted, "none twice"
     assert len(engine.prompts) == progress["calls"] + 1  # the one that failed
 
 
@@ -380,6 +407,19 @@ def test_what_a_read_cannot_be_done_with_is_told_by_its_state(serving: Any) -> N
             assert reply.json()["error"]["code"] == code
 
 
+def test_a_memory_to_start_from_has_its_budget(serving: Any, facts: Any) -> None:
+    engine = facts(window_tokens=4000)
+    with serving(engine).client() as client:
+        reply = client.post(
+            "/v1/reads", json={"problem": QUESTION, "document": "text", "memory": "word " * 301}
+        )
+        assert (reply.status_code, reply.json()["error"]["code"]) == (400, "invalid_settings")
+        assert "the memory has 301 tokens, but its budget is 300" in reply.json()["error"]["message"]
+        assert not engine.prompts
+        for values in ({"memory": "word " * 300}, {"memory": "word " * 600, "workflow": "heads", "heads": 2}):
+            assert events(client, start(client, **values))[-1][1] == {"state": "done"}
+
+
 def test_each_key_sees_its_own(serving: Any, tmp_path: Path) -> None:
     from memagent.server.limits import read_keys
 
@@ -414,6 +454,32 @@ def test_lists_come_in_pages(serving: Any) -> None:
 def test_two_servers_do_not_share_a_folder(tmp_path: Path) -> None:
     with Store(tmp_path / "data"), pytest.raises(SettingsError, match="in use by another server"):
         Store(tmp_path / "data")
+
+
+def test_a_folder_with_files_of_others_is_refused_and_left_alone(tmp_path: Path) -> None:
+    letter = tmp_path / "files" / "letters" / "letter.txt"
+    letter.parent.mkdir(parents=True)
+    letter.write_text("Dear Sir")
+    with pytest.raises(SettingsError, match="not a server's: name a new or an empty folder with `data`"):
+        Store(tmp_path)
+    assert sorted(tmp_path.rglob("*")) == [tmp_path / "files", letter.parent, letter]
+
+
+def test_only_what_a_server_has_left_is_tidied_away(tmp_path: Path) -> None:
+    with Store(tmp_path):
+        pass
+    names = ["files/mine", f"files/file-{24 * 'a'}", "reads/mine", f"reads/read-{24 * 'b'}",
+             "chats/mine", "chats/files-x1_abcde", "mine"]  # fmt: skip
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "text").touch()
+    stale = tmp_path / "chats" / "mine.jsonl"
+    stale.touch()
+    os.utime(stale, (0, 0))
+    with Store(tmp_path) as store:
+        assert store.chat_journals("mine") == []
+    assert [name for name in names if (tmp_path / name / "text").exists()] == names[::2]
+    assert stale.exists()
 
 
 def test_a_stored_limit_is_kept(serving: Any) -> None:

@@ -87,6 +87,11 @@ def given_budgets(settings: ReadSettings) -> dict[str, int]:
     return {name: value for name in names if (value := getattr(settings, name)) is not None}
 
 
+def heading_tokens(memories: int) -> int:
+    """What the headings of this many memories need at most; a single one has none."""
+    return memories * _PART_TOKENS if memories > 1 else 0
+
+
 def fitted_budgets(settings: ReadSettings, model: Model, prompts: Prompts, memories: int = 1) -> Budgets:
     """The budgets of a read with these prompts, fitted to the model's window. May block: it counts tokens.
 
@@ -103,5 +108,5 @@ def fitted_budgets(settings: ReadSettings, model: Model, prompts: Prompts, memor
             f"the templates alone have {own} tokens, but the model's window has {model.window_tokens}, so no "
             "budgets fit: shorten the templates, or use a model with a larger window"
         )
-    fixed = own + (memories * _PART_TOKENS if memories > 1 else 0)
+    fixed = own + heading_tokens(memories)
     return budgets.fit(model.window_tokens, fixed, frozenset(given), memories)

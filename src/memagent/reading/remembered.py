@@ -92,9 +92,9 @@ async def answer_from(
 
 
 def check_memory(tokens: int, budget_tokens: int) -> None:
-    """Raise `SettingsError` if a memory that was written under a larger budget exceeds the current one."""
+    """Raise `SettingsError` if a memory exceeds its budget."""
     if tokens > budget_tokens:
         raise SettingsError(
-            f"the memory has {tokens} tokens, but its budget is now {budget_tokens}: raise `memory_tokens`, "
+            f"the memory has {tokens} tokens, but its budget is {budget_tokens}: raise `memory_tokens`, "
             "or use a model with a larger window"
         )

@@ -21,9 +21,9 @@ from memagent.reading.read import Read
 from memagent.reading.workflows import chosen_workflow
 from memagent.server.bodies import ChatRequest
 from memagent.server.direct import Direct, forwarded_body, until_stop
-from memagent.server.errors import ApiError
+from memagent.server.errors import ApiError, storing
 from memagent.server.limits import Limits
-from memagent.server.metrics import Metrics
+from memagent.server.metrics import Counted, Metrics
 from memagent.server.preparing import Prepared, fits, prepare
 from memagent.server.store import Store
 from memagent.server.stream import DONE, Reply, streamed, told_sources
@@ -130,14 +130,15 @@ class _Reading:
     async def __aenter__(self) -> _Reading:
         try:
             if any(turn.files for turn in self._chat.messages):
-                self._folder = await asyncio.to_thread(
-                    tempfile.TemporaryDirectory, prefix="files-", dir=self._chats.store.chats
-                )
+                with storing():
+                    self._folder = await asyncio.to_thread(
+                        tempfile.TemporaryDirectory, prefix="files-", dir=self._chats.store.chats
+                    )
             prepared = await asyncio.to_thread(self._prepared)
             self.read = Read(
                 prepared.problem,
                 prepared.document,
-                self._chats.engine,
+                Counted(self._chats.engine, self._chats.metrics),
                 prepared.settings,
                 trace=await self._journals(prepared.digest),
                 resume=True,
@@ -181,10 +182,9 @@ class _Reading:
         return [*await asyncio.to_thread(store.chat_journals, digest), new]
 
     async def conversations(self) -> AsyncGenerator[Conversation, None]:
-        """The conversations of the read, counted."""
+        """The conversations of the read."""
         async with aclosing(aiter(self.read)) as conversations:
             async for self._last in conversations:
-                self._chats.metrics.conversation(self._last.completion.usage)
                 yield self._last
 
     async def finish(self) -> None:
@@ -210,7 +210,8 @@ class _Reading:
     @property
     def finish_reason(self) -> str:
         """Why the answer ended."""
-        return self._last.completion.finish_reason if self._last else "stop"
+        was_cut = until_stop(self.read.answer, self._chat.stops)[1]
+        return "stop" if was_cut or not self._last else self._last.completion.finish_reason
 
     @property
     def usage(self) -> Usage:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any
 
@@ -21,6 +23,7 @@ from memagent.errors import (
     MemAgentError,
     SettingsError,
     did_you_mean,
+    reason,
 )
 from memagent.server.bodies import ChatOptions, ReadRequest
 
@@ -73,6 +76,17 @@ def api_error(error: MemAgentError) -> ApiError:
 def not_found(what: str, id: str) -> ApiError:
     """The error for an id that does not exist or belongs to another key."""
     return ApiError(404, f"there is no {what} {id!r}", f"{what}_not_found", "id")
+
+
+@contextmanager
+def storing() -> Iterator[None]:
+    """Raise `ApiError` for what the disk refuses to keep, say because it is full."""
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        raise ApiError(
+            507, f"the server cannot store this: {reason(error)}; try again once it can", "not_stored"
+        ) from error
 
 
 def tell_errors(app: FastAPI) -> None:

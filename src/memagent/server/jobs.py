@@ -23,7 +23,7 @@ from memagent.reading.read import Read
 from memagent.reading.workflows import chosen_workflow
 from memagent.server.bodies import ReadOptions
 from memagent.server.errors import ApiError, api_error
-from memagent.server.metrics import Metrics
+from memagent.server.metrics import Counted, Metrics
 from memagent.server.store import UNFINISHED, Job, State, Store
 from memagent.settings import ReadSettings
 from memagent.types import Engine
@@ -219,7 +219,7 @@ class Jobs:
         read = Read(
             request["problem"],
             document,
-            self.engine,
+            Counted(self.engine, self.metrics),
             settings,
             trace=journal,
             resume=resume,
@@ -228,7 +228,6 @@ class Jobs:
         self._running[job.id].read = read
         async with aclosing(aiter(read)) as conversations:
             async for conversation in conversations:
-                self.metrics.conversation(conversation.completion.usage)
                 now = read.progress
                 self._tell(job.id, Event("conversation", told_conversation(conversation), now.calls))
                 self._tell(job.id, Event("progress", told_progress(now)))

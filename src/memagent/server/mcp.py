@@ -17,6 +17,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from pathlib import Path
+from threading import Lock
 from typing import Annotated, Any
 
 from mcp.server import MCPServer
@@ -84,6 +85,8 @@ class Desk:
     """How often a waiting client is told that the work continues."""
     waiting: Counter[str] = field(default_factory=Counter)
     """How many clients want each read, by its id."""
+    beginning: Lock = field(default_factory=Lock)
+    """Held from the search for a read until there is one: the same is not begun twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,18 +276,20 @@ def _begun(desk: Desk, question: str, paths: Sequence[str], screen: bool | None)
     asked = ReadOptions(cite=True, screen=screen)
     settings, options = asked.over(desk.settings), asked.model_dump(exclude_none=True)
     key = _key(desk, settings, question, document)
-    jobs = desk.store.reads(OWNER, 2 * _MOST_KEPT, None, ascending=False)
-    if job := next((it for it in jobs if it.request.get("key") == key), None):
-        desk.store.requeue(job.id)  # if it failed, or was cancelled
-        return _found(desk, job.id)
-    for old in jobs[_MOST_KEPT:]:
-        if old.state not in UNFINISHED:
-            desk.store.delete_read(old.id)
     request = {"problem": question, "memory": "", "options": options, "key": key}
+    request["fingerprint"] = document.fingerprint
     told = {"unnamed": not any(it.named for it in document.sources), "left_out": document.skipped}
     files = [(it.name, it.origin) for it in document.sources if isinstance(it.origin, Path)]
     documents = [(name, Path(os.path.realpath(path))) for name, path in files]
-    return desk.store.add_read(OWNER, request | told, documents)
+    with desk.beginning:
+        jobs = desk.store.reads(OWNER, 2 * _MOST_KEPT, None, ascending=False)
+        if job := next((it for it in jobs if it.request.get("key") == key), None):
+            desk.store.requeue(job.id)  # if it failed, or was cancelled
+            return _found(desk, job.id)
+        for old in jobs[_MOST_KEPT:]:
+            if old.state not in UNFINISHED:
+                desk.store.delete_read(old.id)
+        return desk.store.add_read(OWNER, request | told, documents)
 
 
 def _key(desk: Desk, settings: ReadSettings, question: str, document: Document) -> str:

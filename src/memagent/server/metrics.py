@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from memagent.types import Usage
+from memagent.types import Completion, Engine, Message, Sampling, Usage
 
 _METHODS = {"GET", "POST", "DELETE", "HEAD", "OPTIONS"}
 _SECONDS = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 1800, 7200)
@@ -47,3 +47,21 @@ class Metrics:
     def text(self) -> bytes:
         """All metrics in the text format of Prometheus."""
         return generate_latest(self.registry)
+
+
+class Counted:
+    """Passes the calls of a read on to `engine` and counts them; a journal answers others itself."""
+
+    def __init__(self, engine: Engine, metrics: Metrics) -> None:
+        self.engine, self.metrics = engine, metrics
+        self.model = engine.model
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        """Complete the chat, and count it."""
+        completion = await self.engine.complete(messages, sampling)
+        self.metrics.conversation(completion.usage)
+        return completion
+
+    async def aclose(self) -> None:
+        """Close the engine."""
+        await self.engine.aclose()

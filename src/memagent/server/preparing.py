@@ -15,7 +15,7 @@ from memagent.documents.opening import Document, text_document
 from memagent.reading.workflows import chosen_workflow
 from memagent.server.bodies import ChatOptions, ChatRequest, FilePart
 from memagent.server.division import Division, divide, labelled
-from memagent.server.errors import ApiError, not_found
+from memagent.server.errors import ApiError, not_found, storing
 from memagent.server.store import Store, joined, opened, shown_name
 from memagent.settings import DEFAULT_WINDOW_TOKENS, ReadSettings
 from memagent.types import Model
@@ -160,8 +160,9 @@ def _file(file: FilePart, owner: str, store: Store, folder: Path) -> Document:
         ) from error
     name = shown_name(file.filename)
     path = folder / "content"
-    folder.mkdir(mode=0o700)
-    path.write_bytes(content)
+    with storing():
+        folder.mkdir(mode=0o700)
+        path.write_bytes(content)
     return opened(path, name)
 
 

@@ -15,14 +15,19 @@ from fastapi.responses import Response, StreamingResponse
 
 from memagent.concurrency import in_thread
 from memagent.documents.opening import Document
+from memagent.documents.tokens import fewest_tokens
 from memagent.errors import DocumentError
+from memagent.reading.remembered import check_memory
+from memagent.reading.workflows import chosen_workflow
 from memagent.server.bodies import ReadRequest
 from memagent.server.errors import ApiError, not_found
 from memagent.server.jobs import Jobs, told_progress
 from memagent.server.limits import Limits
-from memagent.server.store import UNFINISHED, Job, Store
+from memagent.server.store import UNFINISHED, Content, Job, Store
 from memagent.server.stream import event, streamed
 from memagent.server.uploads import Id, Limit, Order, check_room, listed
+from memagent.settings import ReadSettings
+from memagent.types import ESTIMATE, Model
 
 _MOST_EVENTS = 10**12
 
@@ -185,19 +190,21 @@ async def _text_of(document: Document) -> AsyncGenerator[bytes, None]:
 
 def _add(store: Store, limits: Limits, owner: str, body: ReadRequest, jobs: Jobs) -> Job:
     """Queue a read. Blocks. Raises `ApiError`, and `SettingsError` for settings that cannot be used."""
-    body.over(jobs.settings)
-    documents: list[tuple[str, Any]] = []
+    settings = body.over(jobs.settings)
+    documents: list[tuple[str, Content]] = []
     if body.document is not None:
         documents.append(("document", body.document.encode("utf-8", "replace")))
     for name in body.files:
         file = store.file(owner, name)
         if file is None:
             raise not_found("file", name)
-        documents.append((file.name, store.path_of(file)))
+        documents.append((file.name, file))
     if not documents:
         raise ApiError(400, "there is nothing to read: give a document, or files", "no_document", "document")
     if not body.problem.strip():
         raise ApiError(400, "the problem is empty: ask a question", "no_problem", "problem")
+    if body.memory:
+        _check_memory(body.memory, settings, jobs.engine.model)
     if store.unfinished(owner) >= limits.reads:
         raise ApiError(
             429,
@@ -210,6 +217,14 @@ def _add(store: Store, limits: Limits, owner: str, body: ReadRequest, jobs: Jobs
     return store.add_read(
         owner, {"problem": body.problem, "memory": body.memory, "options": options}, documents
     )
+
+
+def _check_memory(memory: str, settings: ReadSettings, model: Model) -> None:
+    """Raise `SettingsError` if the memory to start from exceeds its budget. Blocks."""
+    _, workflow = chosen_workflow(settings, model.trained)
+    # An estimate must not refuse what might fit.
+    count = fewest_tokens if model.tokenizer == ESTIMATE else model.count_tokens
+    check_memory(count(memory), workflow.most_memory_tokens(settings, model))
 
 
 def told_read(job: Job, jobs: Jobs, brief: bool = False) -> dict[str, Any]:

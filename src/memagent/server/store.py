@@ -22,7 +22,8 @@ from typing import IO, Any, Literal, Self
 
 from memagent.documents.files import look_at
 from memagent.documents.opening import Document
-from memagent.errors import SettingsError, reason
+from memagent.errors import DocumentError, SettingsError, reason
+from memagent.server.errors import storing
 from memagent.storage import lock, written_whole
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
@@ -43,6 +44,7 @@ CREATE INDEX IF NOT EXISTS reads_by_state ON reads (state, number);
 _SUFFIX_CHARACTERS = 8
 _MOST_NAME = 200
 _STALE_SECONDS = 7 * 24 * 3600.0
+_HEX = "[0-9a-f]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,9 @@ class StoredFile:
     purpose: str
     bytes: int
     created: float
+
+
+Content = bytes | StoredFile | Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,7 @@ class Job:
 class Store:
     """The folder of one server. Close it, or use it as a context manager.
 
-    Raises `SettingsError` if the folder cannot be used, or another server uses it.
+    Raises `SettingsError` if the folder cannot be used, has files of others, or another server uses it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -86,8 +91,8 @@ class Store:
         """Journals of interrupted chats, which continue when sent again, and files of chats."""
         self._lock = threading.Lock()
         try:
-            for place in (folder, folder / "files", folder / "reads", self.chats):
-                place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _check_ours(folder)
             self._claim: IO[str] = (folder / "lock").open("a")
             lock(self._claim)
         except BlockingIOError as error:
@@ -104,8 +109,10 @@ class Store:
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.executescript(_SCHEMA)
-        except sqlite3.DatabaseError as error:
-            raise SettingsError(f"{folder / 'server.sqlite'} cannot be used: {error}") from error
+            for place in (folder / "files", folder / "reads", self.chats):
+                place.mkdir(mode=0o700, exist_ok=True)
+        except (sqlite3.DatabaseError, OSError) as error:
+            raise SettingsError(f"{folder} cannot be used: {reason(error)}") from error
         self._tidy()
 
     def close(self) -> None:
@@ -123,14 +130,13 @@ class Store:
     def _tidy(self) -> None:
         """Requeue what was being read when the last server ended; delete what nothing refers to."""
         self._run("UPDATE reads SET state = 'queued' WHERE state = 'running'")
-        for table in ("files", "reads"):
-            known = {row["id"] for row in self._run(f"SELECT id FROM {table}")}  # noqa: S608 one of two names
-            for place in (self.folder / table).iterdir():
+        for kind in ("file", "read"):
+            known = {row["id"] for row in self._run(f"SELECT id FROM {kind}s")}  # noqa: S608 one of two names
+            for place in (self.folder / f"{kind}s").glob(f"{kind}-{_HEX * 24}"):
                 if place.name not in known:
                     shutil.rmtree(place, ignore_errors=True)
-        for place in self.chats.iterdir():
-            if place.is_dir():
-                shutil.rmtree(place, ignore_errors=True)
+        for place in self.chats.glob("files-????????"):
+            shutil.rmtree(place, ignore_errors=True)
 
     def _run(self, statement: str, *values: object) -> list[sqlite3.Row]:
         with self._lock:
@@ -139,7 +145,7 @@ class Store:
     def chat_journals(self, digest: str) -> list[Path]:
         """The kept journals of a chat; those of all chats that were left a week ago are deleted."""
         kept: list[Path] = []
-        for place in sorted(self.chats.glob("*.jsonl")):
+        for place in sorted(self.chats.glob(f"{_HEX * 64}-{_HEX * 8}.jsonl")):
             with suppress(FileNotFoundError):  # another chat ended
                 if place.stat().st_mtime < time.time() - _STALE_SECONDS:
                     place.unlink()
@@ -157,8 +163,9 @@ class Store:
 
     # Files
 
+    @storing()
     def add_file(self, owner: str, name: str, purpose: str, content: IO[bytes]) -> StoredFile:
-        """Keep a file. Raises `OSError`."""
+        """Keep a file. Raises `ApiError`."""
         key = f"file-{secrets.token_hex(12)}"
         place = self.folder / "files" / key / f"content{suffix_of(name)}"
         with written_whole(place) as made, made.open("wb") as target:
@@ -191,19 +198,26 @@ class Store:
 
     # Reads
 
+    @storing()
     def add_read(
-        self, owner: str, request: Mapping[str, Any], documents: Sequence[tuple[str, bytes | Path]]
+        self, owner: str, request: Mapping[str, Any], documents: Sequence[tuple[str, Content]]
     ) -> Job:
-        """Queue a read of documents, each a name with its bytes or the path of a file."""
+        """Queue a read of documents, each a name with its bytes, a stored file, or a path.
+
+        What is at a path stays there, so `request` must have the document's `fingerprint`. Raises `ApiError`.
+        """
         key = f"read-{secrets.token_hex(12)}"
         folder, size = self.folder / "reads" / key, 0
         names = []
         for number, (name, content) in enumerate(documents):
+            if isinstance(content, Path):
+                names.append((str(content), name))
+                continue
             place = folder / f"{number}{suffix_of(name)}"
             names.append((place.name, name))
             with written_whole(place) as made:
-                if isinstance(content, Path):
-                    _linked(content, made)
+                if isinstance(content, StoredFile):
+                    _linked(self.path_of(content), made)
                 else:
                     made.write_bytes(content)
             size += place.stat().st_size
@@ -261,15 +275,18 @@ class Store:
         return self.folder / "reads" / job.id / "journal.jsonl"
 
     def document_of(self, job: Job) -> Document:
-        """The document of a read. Raises `DocumentError`.
+        """The document of a read. Raises `DocumentError`, also if it is not the one that was asked about.
 
         If the user named a folder rather than its files, those without text are left out.
         """
         folder = self.folder / "reads" / job.id
         document = joined([opened(folder / place, name) for place, name in job.request["documents"]])
-        if not job.request.get("unnamed"):
-            return document
-        return Document(tuple(replace(source, named=False) for source in document.sources))
+        if job.request.get("unnamed"):
+            document = Document(tuple(replace(source, named=False) for source in document.sources))
+        asked = job.request.get("fingerprint")
+        if asked and asked != document.fingerprint:
+            raise DocumentError("the files have changed since the question was asked: ask it again")
+        return document
 
     def _page(
         self, table: str, owner: str, limit: int, after: int | None, ascending: bool
@@ -278,6 +295,15 @@ class Store:
         where = f"AND number {behind} ?" if after is not None else ""
         query = f"SELECT * FROM {table} WHERE owner = ? {where} ORDER BY number {order} LIMIT ?"  # noqa: S608
         return self._run(query, *((owner, limit) if after is None else (owner, after, limit)))
+
+
+def _check_ours(folder: Path) -> None:
+    """Raise `SettingsError` for a folder that has files, but none of a server's: nothing in it is ours."""
+    has_others = any(it.name != "lock" for it in folder.iterdir())  # a server that begins may be this far
+    if has_others and not (folder / "server.sqlite").exists():
+        raise SettingsError(
+            f"{folder} has files in it that are not a server's: name a new or an empty folder with `data`"
+        )
 
 
 def opened(path: Path, name: str) -> Document:

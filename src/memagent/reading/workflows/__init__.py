@@ -13,7 +13,7 @@ from typing import Protocol
 
 from memagent.errors import SettingsError, did_you_mean
 from memagent.prompts import GATED, OVERWRITE, Prompts, load_prompts, prompts_from
-from memagent.reading.budgets import Budgets, fitted_budgets
+from memagent.reading.budgets import Budgets, fitted_budgets, heading_tokens
 from memagent.reading.conversations import Reading
 from memagent.reading.sources import Sources
 from memagent.reading.workflows import evidence, heads, map_reduce, parallel, refine, reread, tree, whole
@@ -60,7 +60,15 @@ class Workflow:
 
         Raises `SettingsError` for budgets that do not fit.
         """
-        return fitted_budgets(settings, model, self.prompts, settings.heads if "heads" in self.heeds else 1)
+        return fitted_budgets(settings, model, self.prompts, self._memories(settings))
+
+    def most_memory_tokens(self, settings: ReadSettings, model: Model) -> int:
+        """How long a memory can be, with all its parts. As `budgets`, it may block, and raises."""
+        memories = self._memories(settings)
+        return memories * self.budgets(settings, model).memory_tokens + heading_tokens(memories)
+
+    def _memories(self, settings: ReadSettings) -> int:
+        return settings.heads if "heads" in self.heeds else 1
 
     def own_settings(self, settings: ReadSettings, model: Model) -> dict[str, int]:
         """The settings named in `heeds`, with the values in force."""
