@@ -154,9 +154,7 @@ def test_a_memory_over_a_smaller_budget_is_not_cut_in_silence(notes: Notes) -> N
     notes("add", "diary", "--text", " ".join(f"FACT-{n}: value" for n in range(30)))
     for words in (("add", "diary", "--text", "FACT-99: more"), ("ask", "diary", "Which?")):
         code, out, err = notes(*words, "--memory-tokens", "40")
-        assert (code, out) == (2, "") and "its budget is 40: raise --memory-tokens" in " ".join(
-            err.split()
-        )
+        assert (code, out) == (2, "") and "its budget is 40: raise --memory-tokens" in " ".join(err.split())
     assert notes("add", "diary", "--text", "FACT-99: more")[0] == 0
 
 

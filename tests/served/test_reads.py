@@ -465,6 +465,12 @@ def test_a_folder_with_files_of_others_is_refused_and_left_alone(tmp_path: Path)
     assert sorted(tmp_path.rglob("*")) == [tmp_path / "files", letter.parent, letter]
 
 
+def test_a_new_volume_counts_as_empty(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    with Store(tmp_path):
+        pass
+
+
 def test_only_what_a_server_has_left_is_tidied_away(tmp_path: Path) -> None:
     with Store(tmp_path):
         pass

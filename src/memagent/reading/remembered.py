@@ -71,7 +71,8 @@ async def answer_from(
     reading = Reading(problem, engine, prompts, budgets, nothing, settings)
     await reading.check_problem()
     if budgets.memory_tokens < memory_tokens:
-        check_memory(await reading.count_tokens(memory), budgets.memory_tokens)
+        most = await asyncio.to_thread(workflow.most_memory_tokens, settings, model)
+        check_memory(await reading.count_tokens(memory), most)
     conversation = await reading.answer(memory, memory)
     meter = Meter(settings)
     meter.conversation(conversation, 0, conversation.seconds)

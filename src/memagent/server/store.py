@@ -299,7 +299,8 @@ class Store:
 
 def _check_ours(folder: Path) -> None:
     """Raise `SettingsError` for a folder that has files, but none of a server's: nothing in it is ours."""
-    has_others = any(it.name != "lock" for it in folder.iterdir())  # a server that begins may be this far
+    usual = {"lock", "lost+found"}  # of a server that begins at this moment, and of a new volume
+    has_others = any(it.name not in usual for it in folder.iterdir())
     if has_others and not (folder / "server.sqlite").exists():
         raise SettingsError(
             f"{folder} has files in it that are not a server's: name a new or an empty folder with `data`"
