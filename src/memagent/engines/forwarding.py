@@ -36,7 +36,8 @@ class Forwards(Protocol):
     def forward(self, body: Mapping[str, Any]) -> AbstractAsyncContextManager[Forwarded]:
         """Post a chat completion, streamed or not. It is tried only once, since the client may retry.
 
-        What is not streamed comes in one piece, once it is known that the endpoint read the whole prompt.
+        What is not streamed comes in one piece, once it is known that it is no error, and that the endpoint
+        read the whole prompt.
 
         Raises `ContextOverflowError`, `RefusedError`, or `EngineError` where there was no reply.
         """

@@ -115,10 +115,11 @@ class OpenAIEngine:
                 raise EngineError(f"{self.endpoint.url} failed: {failure}") from failure
 
     async def _check_forwarded(self, body: Mapping[str, Any], reply: HttpReply) -> None:
-        """Raise `ContextOverflowError` if the server dropped a part of the prompt."""
+        """Raise the error in the reply, or `ContextOverflowError` if a part of the prompt was dropped."""
         sent = await asyncio.to_thread(parse_json, reply, self.endpoint.url)
-        if isinstance(sent, dict):
-            await check_read_whole(shown_texts(body["messages"]), read_usage(sent.get("usage")))
+        if not isinstance(sent, dict) or sent.get("error"):
+            raise self._forwarded_error(reply)
+        await check_read_whole(shown_texts(body["messages"]), read_usage(sent.get("usage")))
 
     def _forwarded_error(self, reply: HttpReply) -> EngineError | TransientError:
         refusal = read_refusal(reply)

@@ -52,7 +52,7 @@ class Refusal:
     def is_overflow(self) -> bool:
         """Whether the server says that the prompt does not fit the model's window."""
         words = f"{self.code} {self.message}".replace("_", " ")
-        return self.status in (400, 413, 422, 500) and bool(_OVERFLOW.search(words))
+        return self.status in (400, 413, 422, 500, 502) and bool(_OVERFLOW.search(words))
 
 
 @dataclass(frozen=True, slots=True)
