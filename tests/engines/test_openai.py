@@ -96,6 +96,24 @@ def test_a_completion_has_the_text_the_usage_and_the_reason(serve: Serve) -> Non
     assert ask(serve(echo)) == Completion("You said: Say hello.", "stop", usage=Usage(3, 6))
 
 
+@pytest.mark.parametrize("sent", [None, {}, {"total_tokens": 0}])
+def test_usage_that_is_not_reported_is_estimated_and_said_to_be(
+    sent: Any, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    def silent(completion: dict[str, Any]) -> None:
+        completion["usage"] = sent
+        completion["choices"][0]["message"]["reasoning_content"] = "They greet."
+
+    server = serve(echo, lasting_fault(Fault(spoil=silent)))
+    said, thought = "You said: Say hello.", "They greet."
+    expected = Usage(estimate_tokens("Say hello."), estimate_tokens(thought + said), estimated=True)
+    assert ask(server).usage == expected
+    assert caplog.text.count("reports no token usage") == 1
+    caplog.clear()
+    ask_all(server, 3)
+    assert caplog.text.count("reports no token usage") == 1, "not for each call"
+
+
 def test_the_request_is_plain(serve: Serve) -> None:
     server = serve(echo)
     ask(server, (Message("system", "Be brief."), *PROMPT), Sampling(64, 0.5, 0.9))
@@ -260,7 +278,8 @@ def test_a_prompt_that_the_server_silently_cut_is_an_overflow(
     server = serve(echo, lasting_fault(Fault(spoil=cuts)))
     prompt = (Message("user", "Every word counts. " * (words // 3)),)
     if whole:
-        assert ask(server, prompt).usage.prompt_tokens == told
+        usage = ask(server, prompt).usage
+        assert usage.estimated if told == 0 else usage.prompt_tokens == told
         return
     with pytest.raises(ContextOverflowError, match="read 2,048 tokens of a prompt that has at least 3,999"):
         ask(server, prompt)

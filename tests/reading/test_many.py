@@ -281,10 +281,11 @@ def test_a_limit_of_money_needs_prices_and_holds(folder: Path) -> None:
     assert names(rows, status="not read")
 
 
-def test_what_an_endpoint_does_not_count_is_taken_at_its_most() -> None:
+@pytest.mark.parametrize("usage", [Usage(), Usage(1, 1, estimated=True)])
+def test_what_an_endpoint_does_not_count_is_taken_at_its_most(usage: Usage) -> None:
     class Silent(ScriptedEngine):
         async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-            return replace(await super().complete(messages, sampling), usage=Usage())
+            return replace(await super().complete(messages, sampling), usage=usage)
 
     async def calls() -> int:
         engine = SpendingLimit(Silent(lambda messages: "yes"), Spending(ReadSettings(), max_tokens=100))

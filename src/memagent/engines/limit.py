@@ -100,7 +100,8 @@ class SpendingLimit:
         spent = Usage()
         try:
             completion = await self.engine.complete(messages, sampling)
-            spent = completion.usage if completion.usage.prompt_tokens else most
+            counted = completion.usage.prompt_tokens and not completion.usage.estimated
+            spent = completion.usage if counted else most
         finally:
             self._spend(most, -1)
             self._spend(spent)

@@ -10,7 +10,7 @@ import json
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -37,10 +37,11 @@ from memagent.engines.replies import (
     read_completion,
     read_usage,
     shown_texts,
+    written_text,
 )
 from memagent.errors import EngineError, SettingsError
 from memagent.settings import EngineSettings
-from memagent.types import ESTIMATE, Completion, Message, Model, Sampling, TokenCounter
+from memagent.types import ESTIMATE, Completion, Message, Model, Sampling, TokenCounter, Usage
 
 __all__ = ["CONCURRENCY", "Connection", "OpenAIEngine", "backoff_seconds", "connect", "open_endpoint"]
 
@@ -76,6 +77,7 @@ class OpenAIEngine:
         self._slots = asyncio.Semaphore(connection.concurrency)
         self._limit_name = "max_tokens"
         self._refused: set[str] = set()
+        self._estimates = False
         self._next_warning = 0.0
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
@@ -173,8 +175,20 @@ class OpenAIEngine:
         if isinstance(sent, dict) and sent.get("error"):
             raise self._error(reply)
         completion = read_completion(sent, sampling, verbatim=self.connection.verbatim)
-        await check_read_whole([message.content for message in messages], completion.usage)
-        return completion
+        texts = [message.content for message in messages]
+        await check_read_whole(texts, completion.usage)
+        if completion.usage.prompt_tokens:
+            return completion
+        return replace(completion, usage=await self._estimated(texts, written_text(sent)))
+
+    async def _estimated(self, texts: Sequence[str], written: str) -> Usage:
+        """The usage of a call whose usage the endpoint does not report."""
+        if not self._estimates:
+            self._estimates = True
+            _log.warning("%s reports no token usage: tokens and costs are estimates", self.endpoint.url)
+        count = self.model.count_tokens
+        prompt, completion = await asyncio.to_thread(lambda: (sum(map(count, texts)), count(written)))
+        return Usage(prompt, completion, estimated=True)
 
     def _accepted(self, reply: HttpReply) -> HttpReply:
         """Return the reply, or raise the error that a refusal means."""

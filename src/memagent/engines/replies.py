@@ -91,6 +91,16 @@ def shown_texts(messages: Iterable[Mapping[str, Any]]) -> list[str]:
     return [after_thought(text) if role == "assistant" else text for role, text in texts]
 
 
+def written_text(reply: Any) -> str:
+    """All that the model wrote, its thought too; empty if the reply is no completion."""
+    try:
+        message = reply["choices"][0]["message"]
+        thought = message.get("reasoning_content") or message.get("reasoning")
+        return _text(thought) + _text(message.get("content"))
+    except (KeyError, IndexError, TypeError, AttributeError):
+        return ""
+
+
 def parse_json(reply: HttpReply, url: str) -> Any:
     """Parse a reply as JSON. Raises `TransientError` if it is not JSON."""
     try:
