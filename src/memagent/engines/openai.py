@@ -28,6 +28,7 @@ from memagent.engines.endpoint import (
     is_own,
 )
 from memagent.engines.forwarding import Forwarded, RefusedError, joined, one_piece
+from memagent.engines.limit import Again
 from memagent.engines.models import read_models, window_of
 from memagent.engines.refusals import HttpReply, Refusal, TransientError, error_of, is_page, read_refusal
 from memagent.engines.replies import (
@@ -85,6 +86,12 @@ class OpenAIEngine:
 
         Raises `ContextOverflowError` for a prompt longer than the window, else `EngineError`.
         """
+        return await self.complete_while(messages, sampling, lambda _usage: True)
+
+    async def complete_while(
+        self, messages: tuple[Message, ...], sampling: Sampling, again: Again
+    ) -> Completion:
+        """See `Retries.complete_while`."""
 
         async def once() -> Completion:
             if self._prepare:
@@ -92,7 +99,7 @@ class OpenAIEngine:
             return await self._complete_once(messages, sampling)
 
         async with self._slots:
-            return await self._retried(once, self.connection.retries + 1)
+            return await self._retried(once, self.connection.retries + 1, again)
 
     @asynccontextmanager
     async def forward(self, body: Mapping[str, Any]) -> AsyncIterator[Forwarded]:
@@ -174,19 +181,25 @@ class OpenAIEngine:
         sent = parse_json(self._accepted(reply), self.endpoint.url)
         if isinstance(sent, dict) and sent.get("error"):
             raise self._error(reply)
-        completion = read_completion(sent, sampling, verbatim=self.connection.verbatim)
         texts = [message.content for message in messages]
-        await check_read_whole(texts, completion.usage)
-        if completion.usage.prompt_tokens:
-            return completion
-        return replace(completion, usage=await self._estimated(texts, written_text(sent)))
+        try:
+            completion = read_completion(sent, sampling, verbatim=self.connection.verbatim)
+            await check_read_whole(texts, completion.usage)
+        except (TransientError, EngineError) as error:
+            if isinstance(sent, dict) and sent.get("choices"):
+                error.usage = await self._usage(texts, sent)
+            raise
+        return replace(completion, usage=await self._usage(texts, sent))
 
-    async def _estimated(self, texts: Sequence[str], written: str) -> Usage:
-        """The usage of a call whose usage the endpoint does not report."""
+    async def _usage(self, texts: Sequence[str], sent: Mapping[str, Any]) -> Usage:
+        """The usage that the endpoint reports, or else an estimate."""
+        usage = read_usage(sent.get("usage"))
+        if usage.prompt_tokens:
+            return usage
         if not self._estimates:
             self._estimates = True
             _log.warning("%s reports no token usage: tokens and costs are estimates", self.endpoint.url)
-        count = self.model.count_tokens
+        count, written = self.model.count_tokens, written_text(sent)
         prompt, completion = await asyncio.to_thread(lambda: (sum(map(count, texts)), count(written)))
         return Usage(prompt, completion, estimated=True)
 
@@ -199,19 +212,23 @@ class OpenAIEngine:
     def _error(self, reply: HttpReply) -> EngineError | TransientError:
         return error_of(read_refusal(reply), self.endpoint.url, self.endpoint.has_key)
 
-    async def _retried(self, once: Callable[[], Awaitable[_T]], tries: int) -> _T:
-        """The result of `once`, tried at most `tries` times."""
+    async def _retried(
+        self, once: Callable[[], Awaitable[_T]], tries: int, again: Again = lambda _usage: True
+    ) -> _T:
+        """The result of `once`, tried at most `tries` times, and while `again` allows it."""
         attempt = 0
         while True:
             try:
                 return await once()
             except TransientError as failure:
                 attempt += 1
-                if attempt >= tries:
+                if attempt >= tries or not again(failure.usage):
                     times = f"{attempt} time{'s' if attempt > 1 else ''}"
                     if failure.unreachable:
                         raise UnreachableError(f"{failure} (tried {times})") from failure
-                    raise EngineError(f"{self.endpoint.url} failed {times}, last: {failure}") from failure
+                    error = EngineError(f"{self.endpoint.url} failed {times}, last: {failure}")
+                    error.usage = failure.usage
+                    raise error from failure
                 await self._pause(failure, attempt, tries)
 
     async def _pause(self, failure: TransientError, attempt: int, tries: int) -> None:

@@ -11,6 +11,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from memagent.errors import ContextOverflowError, EngineError, without_secrets
+from memagent.types import Usage
 
 _OVERFLOW = re.compile(
     r"context[ _-]?(?:length|window|size)|maximum (?:context|model|input|prompt) length|max[ _]model[ _]len"
@@ -27,8 +28,10 @@ _LOOKED_AT_BYTES = 64 * 1024
 class TransientError(Exception):
     """A failure that may pass on another try, with the delay that the server asked for.
 
-    `unreachable` says that nothing answered at all.
+    `unreachable` says that nothing answered at all; `usage` is that of a reply that was paid for.
     """
+
+    usage: Usage | None = None
 
     def __init__(
         self, reason: str, retry_after_seconds: float | None = None, *, unreachable: bool = False
