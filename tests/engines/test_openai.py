@@ -488,6 +488,13 @@ def test_a_list_that_is_none_is_no_list(serve: Serve) -> None:
         opened(server)
 
 
+def test_a_list_of_models_may_stand_alone(serve: Serve) -> None:
+    server = serve()
+    server.model_page = Fault(body='[{"id": "only", "context_length": 4096}]')
+    assert opened(server) == opened(server, "only")
+    assert opened(server).name == "only" and opened(server).window_tokens == 4096
+
+
 def test_a_list_that_comes_late_still_tells_the_window(serve: Serve) -> None:
     server = serve(listed=[{"id": "test-model", "max_model_len": 8192}], list_failures=1)
     assert opened(server, "test-model").window_tokens == 8192

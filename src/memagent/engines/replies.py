@@ -190,13 +190,19 @@ def _is_visible(text: str) -> bool:
 
 
 def read_usage(sent: Any) -> Usage:
-    """The usage that a server reports; anything that is not a token count counts as 0."""
+    """The usage that a server reports; anything that is not a token count counts as 0.
+
+    Cached tokens are among the prompt's, except as Anthropic counts, which some gateways pass on.
+    """
     if not isinstance(sent, dict):
         return Usage()
     details = sent.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else 0
+    in_details = details.get("cached_tokens") if isinstance(details, dict) else 0
+    cached = _count(in_details or sent.get("cache_read_input_tokens"))
     prompt = _count(sent.get("prompt_tokens"))
-    return Usage(prompt, _count(sent.get("completion_tokens")), min(_count(cached), prompt))
+    if 0 < prompt < cached:
+        prompt += cached
+    return Usage(prompt, _count(sent.get("completion_tokens")), min(cached, prompt))
 
 
 def _count(value: Any) -> int:
