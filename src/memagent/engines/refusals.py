@@ -13,10 +13,15 @@ from typing import Any
 from memagent.errors import ContextOverflowError, EngineError, without_secrets
 from memagent.types import Usage
 
+# Applied to words without underscores. A request may also exceed a budget, or the limit of its reply.
 _OVERFLOW = re.compile(
-    r"context[ _-]?(?:length|window|size)|maximum (?:context|model|input|prompt) length|max[ _]model[ _]len"
-    r"|(?:prompt|input|request).{0,40}(?:too long|too large|exceeds)|too many (?:input )?tokens"
-    r"|longer than the (?:model|maximum)|max[ _]new[ _]tokens\W+must be",
+    r"context[ -]?(?:length|window|size|limit)|max model len"
+    r"|max(?:imum)? (?:context|model|input|prompt) (?:length|characters)"
+    r"|model token limit|exceed max (?:num tokens|seq len)|too many (?:input )?tokens"
+    r"|(?:prompt|input|request)(?:(?!max tokens).){0,40}"
+    r"(?:too long|too large|exceeds(?!.{0,40}\b(?:budget|quota|credit|balance|rate|time)))"
+    r"|input length should be|inputs\W+must have less|longer than the (?:model|maximum)"
+    r"|max new tokens\W+must be",
     re.IGNORECASE,
 )
 _RETRIED_STATUS = {408, 409, 425, 429}
