@@ -110,8 +110,10 @@ def _train(
 @command.command(short_help="Collect good attempts by another model, to imitate.")
 @_configured
 @click.option("--out", type=PATH, required=True, metavar="FILE", help="where the trajectories go (JSONL)")
-@click.option("--count", type=int, default=256, metavar="N", help="how many examples are read (256)")
-@click.option("--samples", type=int, default=1, metavar="N", help="attempts per example (1)")
+@click.option(
+    "--count", type=click.IntRange(1), default=256, metavar="N", help="how many examples are read (256)"
+)
+@click.option("--samples", type=click.IntRange(1), default=1, metavar="N", help="attempts per example (1)")
 @click.option(
     "--least-reward", type=float, default=1.0, metavar="X", help="keep attempts with at least this reward (1)"
 )
