@@ -316,7 +316,8 @@ def test_refills_end_and_what_differs_is_trained_on(folder: Path) -> None:
 
 def test_a_step_without_a_group_to_learn_from_leaves_the_policy(folder: Path) -> None:
     run = folder / "nothing"
-    train(settings(folder, "rollout.refills=1", "rollout.attempts=1", "evaluation.every=0", "keep=99"), run)
+    changes = ("rollout.refills=1", "rollout.attempts=2", "evaluation.every=0", "keep=99")
+    train(settings(folder, *changes, reward="equal"), run)
     for row in lines(run, "training"):
         assert (row["groups"], row["groups_dropped"], row["tokens"]) == (8, 8, 0)
     first, last = (checkpoint.load(run / checkpoint.FOLDER / f"step-00000{n}.pt")["weights"] for n in (4, 7))
@@ -325,10 +326,10 @@ def test_a_step_without_a_group_to_learn_from_leaves_the_policy(folder: Path) ->
 
 def test_without_refills_all_groups_are_kept(folder: Path) -> None:
     run = folder / "kept-equal"
-    train(settings(folder, "rollout.attempts=1", "evaluation.every=0"), run)  # one reward is equal to itself
+    train(settings(folder, "rollout.attempts=2", "evaluation.every=0", reward="equal"), run)
     for row in lines(run, "training"):
         assert (row["groups"], row["groups_dropped"]) == (4, 0)
-        assert (row["tokens"], row["rounds"]) == (4 * 4, 1)
+        assert (row["tokens"], row["rounds"]) == (4 * 2 * 4, 1)
 
 
 @pytest.mark.parametrize("updates", [1, 2, 3])
