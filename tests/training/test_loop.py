@@ -411,13 +411,27 @@ def test_a_resumed_run_may_have_another_learning_rate(folder: Path) -> None:
     assert [row["learning_rate"] for row in lines(run, "training")] == [5e-4] * 3 + [1e-7]
 
 
+def test_a_file_that_was_edited_does_not_go_on_with_the_run(folder: Path) -> None:
+    run, templates = folder / "edited", folder / "own.toml"
+    text = (PRESET.parent / "tiny" / "prompts.toml").read_text("utf-8")
+    templates.write_text(text, "utf-8")
+    own = (f"read.templates={templates}", "warm_start.steps=0", "evaluation.every=0")
+    train(settings(folder, *own, "steps=1"), run)
+    templates.write_text(text + "# edited", "utf-8")
+    with pytest.raises(SettingsError, match=r"own\.toml has changed since .*edited was begun"):
+        train(settings(folder, *own, "steps=2"), run, resume=True)
+    templates.write_text(text, "utf-8")
+    train(settings(folder, *own, "steps=2"), run, resume=True)
+    assert len(lines(run, "training")) == 2
+
+
 def test_a_run_of_a_version_with_fewer_settings_resumes(folder: Path) -> None:
     run = folder / "older"
     train(settings(folder, "evaluation.every=0", "steps=1"), run)
     path = checkpoint.newest(run)
     assert path
     state = checkpoint.load(path)
-    del state["settings"]["read"]["lookahead"]
+    del state["settings"]["read"]["lookahead"], state["files"]
     checkpoint.write(path, state)
     train(settings(folder, "evaluation.every=0", "steps=2"), run, resume=True)
     assert len(lines(run, "training")) == 2

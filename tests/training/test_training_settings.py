@@ -77,6 +77,21 @@ def test_a_run_can_be_resumed_from_another_folder(tmp_path: Path, monkeypatch: p
     assert load_training("training.toml") == load_training(path)
 
 
+def test_the_files_that_a_run_depends_on_have_digests(tmp_path: Path) -> None:
+    for name in ("rows.jsonl", "own.py", "templates.toml", "adapter.gguf"):
+        (tmp_path / name).write_text(name)
+    text = (
+        '[policy]\nadapter = "adapter.gguf"\n[read]\ntemplates = "templates.toml"\n[data]\n'
+        'examples = ["rows.jsonl", "own.py:f", "json:loads"]\nreward = "own.py:g"\n'
+        '[engine]\ntokenizer = "run.toml"'
+    )
+    first = load(tmp_path, text).digests()
+    assert sorted(Path(it).name for it in first) == ["adapter.gguf", "own.py", "rows.jsonl", "templates.toml"]
+    (tmp_path / "own.py").write_text("edited")
+    later = load(tmp_path, text).digests()
+    assert [Path(it).name for it in first if first[it] != later[it]] == ["own.py"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

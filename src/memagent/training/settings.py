@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from memagent.engines.adapters import file_digest
+from memagent.errors import SettingsError, reason
 from memagent.settings import (
     Dtype,
     EngineSettings,
@@ -30,6 +32,13 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Layout = Literal["shared", "packed", "padded"]
 Betas = Annotated[tuple[Beta, Beta], Field(strict=False)]
+
+
+_TRAINED_ON = {
+    "policy": ("model", "adapter", "prepare"), "read": ("templates",), "data": ("examples", "reward"),
+    "evaluation": ("examples",), "warm_start": ("trajectories", "examples"),
+}  # fmt: skip
+"""The settings that can name files, by their tables."""
 
 
 class PolicySettings(StrictModel):
@@ -269,6 +278,20 @@ class TrainingSettings(StrictModel):
             if 0 < steps < it.warmup_steps
         ]
 
+    def digests(self) -> dict[str, str]:
+        """The SHA-256 of each file that training reads, and of the code that it runs, by path.
+
+        Raises `SettingsError` for a file that cannot be read.
+        """
+        values = [getattr(getattr(self, part), name) for part, names in _TRAINED_ON.items() for name in names]
+        texts = [it for value in values if value for it in ([value] if isinstance(value, str) else value)]
+        # Of a function, `file.py:function`, it is the file.
+        paths = [Path(file + colon.rstrip(":")) for file, colon, _ in (it.partition(".py:") for it in texts)]
+        try:
+            return {str(it): file_digest(it).hex() for it in paths if it.is_file()}
+        except OSError as error:
+            raise SettingsError(f"{error.filename} cannot be read: {reason(error)}") from error
+
     def recorded(self) -> dict[str, Any]:
         """The settings as recorded with a run, without the endpoint's key."""
         return self.model_dump(mode="json", exclude={"engine": {"api_key"}})
@@ -292,12 +315,7 @@ def _located(settings: TrainingSettings, folder: Path) -> TrainingSettings:
         place = folder / (file + ".py" if colon else file)
         return str(folder / name) if place.exists() else name
 
-    paths = {
-        "policy": ("model", "adapter", "prepare"), "engine": ("model", "adapter", "tokenizer"),
-        "read": ("templates",),
-        "data": ("examples", "reward"), "evaluation": ("examples",),
-        "warm_start": ("trajectories", "examples"),
-    }  # fmt: skip
+    paths = _TRAINED_ON | {"engine": ("model", "adapter", "tokenizer")}
     parts: dict[str, StrictModel] = {}
     for part, names in paths.items():
         given = {name: value for name in names if (value := getattr(getattr(settings, part), name))}
