@@ -62,7 +62,7 @@ FROM_READER = ("policy.random_weights=false", "policy.prepare=", "copying.steps=
 ANOTHER_START = ("warm_start.steps=500", "warm_start.decay_steps=200")  # for another workflow
 QUICK = (
     "copying.steps=2", "warm_start.steps=2", "warm_start.count=8", "steps=2", "rollout.groups=2",
-    "rollout.attempts=2", "evaluation.count=4", "evaluation.every=2",
+    "rollout.attempts=2", "optimizer.updates=2", "evaluation.count=4", "evaluation.every=2",
 )  # fmt: skip
 
 

@@ -21,6 +21,8 @@ import difflib
 import re
 from collections.abc import Iterable
 
+from memagent.types import Usage
+
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")
 # A password may contain a slash. In that case, what follows the first colon is not a port.
 _USER = re.compile(r"(?<=://)(?:[^/?#]*|[^/?#:]*:(?!\d+(?:[/?#]|\Z)).*)@")
@@ -51,7 +53,12 @@ class TrainingError(MemAgentError):
 
 
 class EngineError(MemAgentError):
-    """The model could not be reached, or failed after its retries."""
+    """The model could not be reached, or failed after its retries.
+
+    `usage` is that of the last reply, if it was paid for and is of no use.
+    """
+
+    usage: Usage | None = None
 
 
 class ContextOverflowError(EngineError):

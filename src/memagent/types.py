@@ -82,7 +82,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The tokens that a call used, as the engine counted them.
+    """The tokens that a call used, as the engine counted them; `estimated` if it did not.
 
     `cached_tokens` of the prompt's tokens were reused from an earlier call; 0 if the engine does not say.
     """
@@ -90,6 +90,7 @@ class Usage:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

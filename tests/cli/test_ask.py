@@ -11,17 +11,19 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from memagent.cli import main
-from server import Server, facts_document, lasting_fault, refusal
+from server import Fault, Server, facts_document, lasting_fault, refusal
 
 FIELDS = [
     "answer", "memory", "problem", "workflow", "model", "chunks", "document_tokens", "calls", "cut",
     "prompt_tokens", "cached_tokens", "completion_tokens", "cost", "seconds", "trace",
     "stopped_early", "sources", "statements", "refused", "critical_path", "passed_over", "unused",
+    "estimated",
 ]  # fmt: skip
 
 
@@ -48,6 +50,25 @@ def test_quiet_says_nothing_on_stderr(
 ) -> None:
     assert main(["ask", "Which facts?", str(story), "--base-url", serve().base_url, "--quiet"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_without_usage_the_cost_is_an_estimate_and_said_to_be(
+    serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def silent(completion: dict[str, Any]) -> None:
+        del completion["usage"]
+
+    trace = story.with_suffix(".jsonl")
+    words = ["ask", "Which facts?", str(story), "--json", "--prompt-price", "1", "--trace", str(trace)]
+    words += ["--base-url", serve(faults=lasting_fault(Fault(spoil=silent))).base_url]
+    assert main(words) == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert found["estimated"] and found["prompt_tokens"] > 0
+    assert found["cost"] == pytest.approx(found["prompt_tokens"] / 1e6)
+    assert "reports no token usage" in err and "(estimated)" in err
+    assert main([*words, "--resume"]) == 0
+    assert json.loads(capsys.readouterr().out)["estimated"], "the journal says so too"
 
 
 def test_a_journal_is_no_part_of_the_document(

@@ -109,6 +109,28 @@ def test_what_is_kept_is_decided_by_the_least_reward(
     assert "set a temperature" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--count", "0"), "--count"),
+        (("--count", "-2"), "--count"),
+        (("--samples", "0"), "--samples"),
+        (("--count", "2", "--least-reward", "nan"), "least_reward is nan"),
+        (
+            ("--count", "2", "--least-reward", "2"),
+            "so found.jsonl is not written",
+        ),
+    ],
+)
+def test_no_collection_replaces_a_file_by_nothing(
+    more: tuple[str, ...], said: str, endpoint: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("found.jsonl").write_text("what an hour of attempts has cost")
+    assert main(collect(endpoint, *more)) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+    assert Path("found.jsonl").read_text() == "what an hour of attempts has cost"
+
+
 def test_each_example_of_a_file_is_asked_once(endpoint: Server, capsys: pytest.CaptureFixture[str]) -> None:
     row = {"problem": "?", "document": "abc1de", "answers": ["1"], "task": "mine"}
     Path("mine.jsonl").write_text("".join(json.dumps(row | {"id": f"e{n}"}) + "\n" for n in range(3)))

@@ -96,6 +96,24 @@ def test_a_completion_has_the_text_the_usage_and_the_reason(serve: Serve) -> Non
     assert ask(serve(echo)) == Completion("You said: Say hello.", "stop", usage=Usage(3, 6))
 
 
+@pytest.mark.parametrize("sent", [None, {}, {"total_tokens": 0}])
+def test_usage_that_is_not_reported_is_estimated_and_said_to_be(
+    sent: Any, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    def silent(completion: dict[str, Any]) -> None:
+        completion["usage"] = sent
+        completion["choices"][0]["message"]["reasoning_content"] = "They greet."
+
+    server = serve(echo, lasting_fault(Fault(spoil=silent)))
+    said, thought = "You said: Say hello.", "They greet."
+    expected = Usage(estimate_tokens("Say hello."), estimate_tokens(thought + said), estimated=True)
+    assert ask(server).usage == expected
+    assert caplog.text.count("reports no token usage") == 1
+    caplog.clear()
+    ask_all(server, 3)
+    assert caplog.text.count("reports no token usage") == 1, "not for each call"
+
+
 def test_the_request_is_plain(serve: Serve) -> None:
     server = serve(echo)
     ask(server, (Message("system", "Be brief."), *PROMPT), Sampling(64, 0.5, 0.9))
@@ -260,7 +278,8 @@ def test_a_prompt_that_the_server_silently_cut_is_an_overflow(
     server = serve(echo, lasting_fault(Fault(spoil=cuts)))
     prompt = (Message("user", "Every word counts. " * (words // 3)),)
     if whole:
-        assert ask(server, prompt).usage.prompt_tokens == told
+        usage = ask(server, prompt).usage
+        assert usage.estimated if told == 0 else usage.prompt_tokens == told
         return
     with pytest.raises(ContextOverflowError, match="read 2,048 tokens of a prompt that has at least 3,999"):
         ask(server, prompt)
@@ -276,9 +295,19 @@ OVERFLOWS = {
     "sglang": "The input (9000 tokens) is longer than the model's context length (2048 tokens).",
     "tgi": "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 9000 `inputs` "
     "tokens and 1024 `max_new_tokens`",
+    "tgi, the prompt alone": "Input validation error: `inputs` must have less than 4095 tokens. Given: 6000",
+    "moonshot": "Invalid request: Your request exceeded model token limit: 8192",
+    "dashscope": "<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 98304]",
+    "zhipu": "Prompt exceeds max length",
+    "baidu": "the max input characters is 20000",
+    "minimax": "invalid params, context window exceeds limit (2013)",
+    "tensorrt-llm": "The sum of prompt length (5000.0), query length (0) and max_tokens (100) should not "
+    "exceed max_num_tokens (4096)",
     "openrouter": "This endpoint's maximum context length is 8192 tokens. However, you requested about 9000 "
     "tokens (8000 of text input, 1000 in the output).",
     "anthropic": "prompt is too long: 214850 tokens > 200000 maximum",
+    "anthropic, with the reply": "input length and `max_tokens` exceed context limit: 190000 + 20000 > "
+    "200000, decrease input length or `max_tokens` and try again",
     "bedrock": "Input is too long for requested model.",
     "gemini": "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
     "mistral": "Prompt contains 40000 tokens and 0 draft tokens, too large for model with 32768 maximum "
@@ -315,6 +344,12 @@ def test_an_overflow_reported_as_an_internal_error(serve: Serve) -> None:
 NO_OVERFLOWS = {
     "openai, completion too long": "max_tokens is too large: 100000. This model supports at most 16384 "
     "completion tokens, whereas you provided 100000.",
+    "completion over the limit": "Invalid request: max_tokens exceeds the limit of 4096 output tokens",
+    "budget": "The request exceeds your monthly budget",
+    "quota": "Your request exceeds the quota of this project: 100,000 tokens a day",
+    "credits": "This request exceeds the credits that are left",
+    "time": "The request exceeds the time limit",
+    "deadline": 'Post "http://10.0.0.1/v1": request canceled: context deadline exceeded',
     "temperature": "temperature must be at most 1",
     "unknown model": "The model `gpt-9` does not exist",
     "logprobs": "Too many top_logprobs were asked for",
@@ -467,6 +502,13 @@ def test_a_list_that_is_none_is_no_list(serve: Serve) -> None:
     assert opened(server, "mine") == model_named("mine")
     with pytest.raises(EngineError, match="did not list its models"):
         opened(server)
+
+
+def test_a_list_of_models_may_stand_alone(serve: Serve) -> None:
+    server = serve()
+    server.model_page = Fault(body='[{"id": "only", "context_length": 4096}]')
+    assert opened(server) == opened(server, "only")
+    assert opened(server).name == "only" and opened(server).window_tokens == 4096
 
 
 def test_a_list_that_comes_late_still_tells_the_window(serve: Serve) -> None:

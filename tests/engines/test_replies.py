@@ -132,8 +132,21 @@ def test_usage_that_is_no_number_of_tokens_counts_as_none(usage: Any) -> None:
 def test_cached_tokens_are_counted() -> None:
     usage = {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 8}}
     assert read_completion(reply("Yes.", usage=usage), LIMIT).usage == Usage(9, 2, 8)
-    usage["prompt_tokens_details"] = {"cached_tokens": 50}
-    assert read_completion(reply("Yes.", usage=usage), LIMIT).usage == Usage(9, 2, 9)
+    usage["prompt_tokens"] = 0
+    assert read_completion(reply("Yes.", usage=usage), LIMIT).usage == Usage(0, 2, 0)
+
+
+@pytest.mark.parametrize(
+    "cached",
+    [
+        {"prompt_tokens_details": {"cached_tokens": 50}},
+        {"prompt_tokens_details": {"cached_tokens": 50}, "cache_read_input_tokens": 50},
+        {"prompt_tokens_details": None, "cache_read_input_tokens": 50},
+    ],
+)
+def test_cached_tokens_that_are_counted_apart_are_added(cached: dict[str, Any]) -> None:
+    usage = {"prompt_tokens": 9, "completion_tokens": 2, **cached}
+    assert read_completion(reply("Yes.", usage=usage), LIMIT).usage == Usage(59, 2, 50)
 
 
 def test_a_reply_far_over_its_budget_is_a_failure_whatever_it_claims() -> None:

@@ -13,7 +13,15 @@ from typing import Any
 
 import pytest
 
-from memagent import EngineError, Message, ReadSettings, ScriptedEngine, Settings, SettingsError
+from memagent import (
+    EngineError,
+    EngineSettings,
+    Message,
+    ReadSettings,
+    ScriptedEngine,
+    Settings,
+    SettingsError,
+)
 from memagent.engines.endpoint import UnreachableError
 from memagent.engines.limit import Spending, SpendingLimit
 from memagent.errors import DocumentError, SpendingLimitError
@@ -21,7 +29,7 @@ from memagent.reading.many.forecast import forecast_each
 from memagent.reading.many.rows import FileRow
 from memagent.reading.many.run import Survey, read_each
 from memagent.types import Completion, Sampling, Usage
-from server import read_facts
+from server import Fault, Server, lasting_fault, read_facts
 
 READ = Settings(read=ReadSettings(chunk_tokens=50, memory_tokens=40, answer_tokens=40))
 LONG_AGO = 1_000_000_000
@@ -283,10 +291,11 @@ def test_a_limit_of_money_needs_prices_and_holds(folder: Path) -> None:
     assert names(rows, status="not read")
 
 
-def test_what_an_endpoint_does_not_count_is_taken_at_its_most() -> None:
+@pytest.mark.parametrize("usage", [Usage(), Usage(1, 1, estimated=True)])
+def test_what_an_endpoint_does_not_count_is_taken_at_its_most(usage: Usage) -> None:
     class Silent(ScriptedEngine):
         async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-            return replace(await super().complete(messages, sampling), usage=Usage())
+            return replace(await super().complete(messages, sampling), usage=usage)
 
     async def calls() -> int:
         engine = SpendingLimit(Silent(lambda messages: "yes"), Spending(ReadSettings(), max_tokens=100))
@@ -298,6 +307,28 @@ def test_what_an_endpoint_does_not_count_is_taken_at_its_most() -> None:
         return 100
 
     assert asyncio.run(calls()) == 10
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_replies_that_are_paid_for_but_of_no_use_count_as_well(
+    counts: bool, folder: Path, serve: Callable[..., Server]
+) -> None:
+    used: list[int] = []
+
+    def thinks(completion: dict[str, Any]) -> None:
+        (choice,) = completion["choices"]
+        choice["message"]["content"], choice["finish_reason"] = "<think>" + "hm " * 40, "length"
+        used.append(completion["usage"]["prompt_tokens"] + 40)
+        completion["usage"]["completion_tokens"] = 40
+        if not counts:
+            del completion["usage"]
+
+    server = serve(faults=lasting_fault(Fault(spoil=thinks)))
+    engine = EngineSettings(base_url=server.base_url, model="test-model", retries=1, concurrency=4)
+    rows = run(survey(folder, settings=replace(READ, engine=engine), max_tokens=2500), None)
+    assert 0 < sum(used) <= 2500
+    assert names(rows, status="failed") and names(rows, status="not read")
+    assert "`max_tokens`" in (rows[names(rows, status="not read")[0]].error or "")
 
 
 def test_what_is_foretold_is_not_exceeded_and_costs_nothing(folder: Path) -> None:

@@ -100,6 +100,23 @@ def test_the_result_tells_what_was_done(tmp_path: Path) -> None:
     assert count_tokens(DOCUMENT) / 2 < result.document_tokens < count_tokens(DOCUMENT) * 2
 
 
+@pytest.mark.parametrize("estimated", [True, False])
+def test_an_estimate_of_the_usage_cuts_no_memory(estimated: bool) -> None:
+    note = "12345678 " * 10  # ten tokens at least, and many more by the estimate
+
+    class Silent(ScriptedEngine):
+        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+            made = await super().complete(messages, sampling)
+            usage = replace(made.usage, completion_tokens=estimate_tokens(note), estimated=estimated)
+            return replace(made, usage=usage)
+
+    engine = Silent(lambda messages: f"MEMORY\n{note}" if chunk_of(messages[-1].content) else "done")
+    engine.model = Model("silent", estimate_tokens)
+    result, _ = run(engine, "word " * 50, SETTINGS.changed(memory_tokens=40, workflow="gated"))
+    assert (result.memory == note.strip()) is estimated
+    assert result.estimated is estimated
+
+
 def test_a_tokenizer_counts_the_document_exactly() -> None:
     engine = ScriptedEngine(lambda messages: "noted" if chunk_of(messages[-1].content) else "done")
     result, (*updates, _) = run(engine, DOCUMENT, SETTINGS.changed(chunk_tokens=50))

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from memagent.server.direct import _whole_events
 from memagent.server.limits import Limits
 from memagent.settings import EngineSettings, ReadSettings
 from memagent.types import Completion, Message, Sampling
-from server import Fault, Server, facts_document, read_facts, refusal
+from server import Fault, Server, complete, facts_document, lasting_fault, read_facts, refusal
 
 QUESTION = "What are all the facts?"
 URL = "/v1/chat/completions"
@@ -162,6 +163,8 @@ def test_a_refusal_by_the_endpoint_comes_back_in_its_words(stream: bool, serve: 
         ("text/html", "<html><body>Please log in</body></html>", "does it end in /v1?"),
         ("text/plain", '{"error": {"message": "quota gone"}}', "quota gone"),
         ("text/plain", "upstream reset", "upstream reset"),
+        ("application/json", '{"error": {"message": "quota gone"}}', "quota gone"),
+        ("application/json", '["quota gone"]', "quota gone"),
     ],
 )
 def test_what_is_no_completion_is_not_passed_on_as_one(
@@ -193,6 +196,52 @@ def test_what_the_endpoint_finds_too_long_is_read(stream: bool, serve: Any, serv
         assert reply.status_code == 200, reply.text
     assert all(f"FACT-{number}: " in reply.text for number in range(12) if number % 3)
     assert len(server.asked) > 3
+
+
+@pytest.mark.parametrize("code", [400, "context_length_exceeded"])
+def test_an_overflow_that_a_gateway_sends_with_status_200_is_read(
+    code: object, serve: Any, serving: Any
+) -> None:
+    def plan(body: dict[str, Any]) -> Fault:
+        if len(str(body["messages"])) > 2500:
+            return replace(
+                refusal(400, "This model's maximum context length is 600 tokens", code=code), status=200
+            )
+        return Fault(body=json.dumps(complete(body, read_facts(body["messages"]))))
+
+    server = serve(pages={URL: plan})
+    with serving(endpoint(server, window_tokens=4000)).client() as client:
+        reply = client.post(URL, json=chat(facts_document(12)))
+    assert reply.status_code == 200, reply.text
+    assert "FACT-11: " in reply.json()["choices"][0]["message"]["content"]
+
+
+def test_a_forwarded_chat_that_the_endpoint_silently_cut_is_read(serve: Any, serving: Any) -> None:
+    def cuts(completion: dict[str, Any]) -> None:
+        usage = completion["usage"]
+        usage["prompt_tokens"] = min(usage["prompt_tokens"], 600)
+
+    server = serve(faults=lasting_fault(Fault(spoil=cuts)))
+    settings = ReadSettings(chunk_tokens=100, memory_tokens=200, answer_tokens=200)
+    document = facts_document(30)
+    with serving(endpoint(server, window_tokens=4000), settings=settings).client() as client:
+        reply = client.post(URL, json=chat(document))
+    assert reply.status_code == 200, reply.text
+    assert document in server.asked[0]["messages"][0]["content"]
+    assert len(server.asked) > 3, "it was read in chunks"
+
+
+def test_what_a_chat_template_leaves_out_was_not_cut(serve: Any, serving: Any) -> None:
+    def cuts(completion: dict[str, Any]) -> None:
+        completion["usage"]["prompt_tokens"] = 9
+
+    server = serve(faults=lasting_fault(Fault(spoil=cuts)))
+    thought = f"<think>{'What did they mean? ' * 400}</think>Hello."
+    turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": thought}]
+    with serving(endpoint(server, window_tokens=8000)).client() as client:
+        reply = client.post(URL, json={"model": "memagent", "messages": [*turns, *turns[:1]]})
+    assert reply.status_code == 200
+    assert len(server.asked) == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])

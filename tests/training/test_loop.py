@@ -316,7 +316,8 @@ def test_refills_end_and_what_differs_is_trained_on(folder: Path) -> None:
 
 def test_a_step_without_a_group_to_learn_from_leaves_the_policy(folder: Path) -> None:
     run = folder / "nothing"
-    train(settings(folder, "rollout.refills=1", "rollout.attempts=1", "evaluation.every=0", "keep=99"), run)
+    changes = ("rollout.refills=1", "rollout.attempts=2", "evaluation.every=0", "keep=99")
+    train(settings(folder, *changes, reward="equal"), run)
     for row in lines(run, "training"):
         assert (row["groups"], row["groups_dropped"], row["tokens"]) == (8, 8, 0)
     first, last = (checkpoint.load(run / checkpoint.FOLDER / f"step-00000{n}.pt")["weights"] for n in (4, 7))
@@ -325,10 +326,10 @@ def test_a_step_without_a_group_to_learn_from_leaves_the_policy(folder: Path) ->
 
 def test_without_refills_all_groups_are_kept(folder: Path) -> None:
     run = folder / "kept-equal"
-    train(settings(folder, "rollout.attempts=1", "evaluation.every=0"), run)  # one reward is equal to itself
+    train(settings(folder, "rollout.attempts=2", "evaluation.every=0", reward="equal"), run)
     for row in lines(run, "training"):
         assert (row["groups"], row["groups_dropped"]) == (4, 0)
-        assert (row["tokens"], row["rounds"]) == (4 * 4, 1)
+        assert (row["tokens"], row["rounds"]) == (4 * 2 * 4, 1)
 
 
 @pytest.mark.parametrize("updates", [1, 2, 3])
@@ -410,13 +411,27 @@ def test_a_resumed_run_may_have_another_learning_rate(folder: Path) -> None:
     assert [row["learning_rate"] for row in lines(run, "training")] == [5e-4] * 3 + [1e-7]
 
 
+def test_a_file_that_was_edited_does_not_go_on_with_the_run(folder: Path) -> None:
+    run, templates = folder / "edited", folder / "own.toml"
+    text = (PRESET.parent / "tiny" / "prompts.toml").read_text("utf-8")
+    templates.write_text(text, "utf-8")
+    own = (f"read.templates={templates}", "warm_start.steps=0", "evaluation.every=0")
+    train(settings(folder, *own, "steps=1"), run)
+    templates.write_text(text + "# edited", "utf-8")
+    with pytest.raises(SettingsError, match=r"own\.toml has changed since .*edited was begun"):
+        train(settings(folder, *own, "steps=2"), run, resume=True)
+    templates.write_text(text, "utf-8")
+    train(settings(folder, *own, "steps=2"), run, resume=True)
+    assert len(lines(run, "training")) == 2
+
+
 def test_a_run_of_a_version_with_fewer_settings_resumes(folder: Path) -> None:
     run = folder / "older"
     train(settings(folder, "evaluation.every=0", "steps=1"), run)
     path = checkpoint.newest(run)
     assert path
     state = checkpoint.load(path)
-    del state["settings"]["read"]["lookahead"]
+    del state["settings"]["read"]["lookahead"], state["files"]
     checkpoint.write(path, state)
     train(settings(folder, "evaluation.every=0", "steps=2"), run, resume=True)
     assert len(lines(run, "training")) == 2

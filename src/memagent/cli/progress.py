@@ -168,7 +168,8 @@ def _place(progress: Progress) -> str:
 
 def _cost(progress: Progress) -> str:
     price = "" if progress.cost is None else f", cost {progress.cost:.4g}"
-    return f"{progress.prompt_tokens:,} tokens in, {progress.completion_tokens:,} out{price}"
+    estimated = " (estimated)" if progress.estimated else ""
+    return f"{progress.prompt_tokens:,} tokens in, {progress.completion_tokens:,} out{price}{estimated}"
 
 
 def _cut(text: str, characters: int) -> str:

@@ -7,8 +7,10 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from memagent.engines.refusals import Refusal
+from memagent.engines.refusals import Refusal, TransientError
 from memagent.errors import EngineError
+
+_MOST_REPLY_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,5 +36,23 @@ class Forwards(Protocol):
     def forward(self, body: Mapping[str, Any]) -> AbstractAsyncContextManager[Forwarded]:
         """Post a chat completion, streamed or not. It is tried only once, since the client may retry.
 
+        What is not streamed comes in one piece, once it is known that it is no error, and that the endpoint
+        read the whole prompt.
+
         Raises `ContextOverflowError`, `RefusedError`, or `EngineError` where there was no reply.
         """
+
+
+async def joined(pieces: AsyncIterator[bytes]) -> bytes:
+    """A forwarded reply. Raises `TransientError` if it is too long."""
+    content = bytearray()
+    async for piece in pieces:
+        content += piece
+        if len(content) > _MOST_REPLY_BYTES:
+            raise TransientError(f"the reply is longer than {_MOST_REPLY_BYTES:,} bytes, the limit")
+    return bytes(content)
+
+
+async def one_piece(content: bytes) -> AsyncIterator[bytes]:
+    """A reply that is whole, as `Forwarded` has it."""
+    yield content

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
-from memagent.errors import CallLimitError, SettingsError, SpendingLimitError
+from memagent.errors import CallLimitError, EngineError, SettingsError, SpendingLimitError
 from memagent.settings import ReadSettings
 from memagent.types import Completion, Engine, Message, Sampling, Usage
+
+Again = Callable[[Usage | None], bool]
+"""Whether to try again, after a failure with this usage (None if nothing was paid); if so, it is counted."""
 
 
 class CallLimit:
@@ -67,12 +72,23 @@ class Spending:
         return ""
 
 
+@runtime_checkable
+class Retries(Protocol):
+    """An engine that tries again where a reply was paid for but is of no use."""
+
+    async def complete_while(
+        self, messages: tuple[Message, ...], sampling: Sampling, again: Again
+    ) -> Completion:
+        """As `Engine.complete`, but trying again after such a reply only if `again` allows it."""
+
+
 class SpendingLimit:
     """Passes calls on to `engine` while the prompt and the longest possible reply fit into what is left.
 
     A call that does not fit waits for those in flight, which may use less than was set aside for them; if
     none are in flight, it raises `SpendingLimitError`. Prompts are counted by the engine's model, so the
     limit is as exact as its count. If an endpoint reports no usage, all that was set aside counts as spent.
+    A reply that is of no use counts as well; there is another try only if that fits too.
     """
 
     def __init__(self, engine: Engine, limits: Spending) -> None:
@@ -97,17 +113,33 @@ class SpendingLimit:
                 await self._ended.wait()
             self._in_flight += 1
             self._spend(most)
-        spent = Usage()
+        spent: Usage | None = None
         try:
-            completion = await self.engine.complete(messages, sampling)
-            spent = completion.usage if completion.usage.prompt_tokens else most
+            completion = await self._complete(messages, sampling, most)
+            spent = completion.usage
+        except EngineError as error:
+            spent = error.usage
+            raise
         finally:
             self._spend(most, -1)
-            self._spend(spent)
+            self._spend(_counted(spent, most))
             self._in_flight -= 1
             async with self._ended:
                 self._ended.notify_all()
         return completion
+
+    async def _complete(self, messages: tuple[Message, ...], sampling: Sampling, most: Usage) -> Completion:
+        if not isinstance(self.engine, Retries):
+            return await self.engine.complete(messages, sampling)
+
+        def again(usage: Usage | None) -> bool:
+            spent = _counted(usage, most)
+            if self.limits.exceeded(self._tokens + _sum(spent), self._cost + self._price(spent)):
+                return False
+            self._spend(spent)
+            return True
+
+        return await self.engine.complete_while(messages, sampling, again)
 
     async def aclose(self) -> None:
         """Close the engine."""
@@ -119,6 +151,13 @@ class SpendingLimit:
 
     def _price(self, usage: Usage) -> float:
         return self.limits.prices.cost(usage) or 0.0
+
+
+def _counted(usage: Usage | None, most: Usage) -> Usage:
+    """What a call has spent: nothing without a reply, and `most` if the engine did not count it."""
+    if usage is None:
+        return Usage()
+    return usage if usage.prompt_tokens and not usage.estimated else most
 
 
 def _sum(usage: Usage) -> int:

@@ -18,7 +18,7 @@ def read_models(reply: HttpReply, url: str) -> dict[str, Mapping[str, Any]]:
     if is_page(reply.text):
         raise UnreachableError(about_a_page(url))
     sent = parse_json(reply, url)
-    entries = sent.get("data") if isinstance(sent, dict) else None
+    entries = sent.get("data") if isinstance(sent, dict) else sent  # some send the list alone
     listed = entries if isinstance(entries, list) else [None]
     models: dict[str, Mapping[str, Any]] = {
         it["id"]: it for it in listed if isinstance(it, dict) and isinstance(it.get("id"), str)

@@ -10,37 +10,39 @@ import json
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from pydantic_core import PydanticSerializationError, to_json
 
-from memagent.documents.tokens import (
-    estimate_tokens,
-    fewest_tokens,
-    fewest_tokens_at_most,
-    load_tokenizer,
-    tokenizer_name,
-)
+from memagent.documents.tokens import estimate_tokens, load_tokenizer, tokenizer_name
 from memagent.engines import is_missing_path
 from memagent.engines.adapters import adapter_of
 from memagent.engines.endpoint import (
     CONCURRENCY,
     Connection,
     Endpoint,
-    Streamed,
     UnreachableError,
     is_own,
 )
-from memagent.engines.forwarding import Forwarded, RefusedError
+from memagent.engines.forwarding import Forwarded, RefusedError, joined, one_piece
+from memagent.engines.limit import Again
 from memagent.engines.models import read_models, window_of
 from memagent.engines.refusals import HttpReply, Refusal, TransientError, error_of, is_page, read_refusal
-from memagent.engines.replies import about_a_page, parse_json, read_completion
-from memagent.errors import ContextOverflowError, EngineError, SettingsError
+from memagent.engines.replies import (
+    about_a_page,
+    check_read_whole,
+    parse_json,
+    read_completion,
+    read_usage,
+    shown_texts,
+    written_text,
+)
+from memagent.errors import EngineError, SettingsError
 from memagent.settings import EngineSettings
-from memagent.types import ESTIMATE, Completion, Message, Model, Sampling, TokenCounter
+from memagent.types import ESTIMATE, Completion, Message, Model, Sampling, TokenCounter, Usage
 
 __all__ = ["CONCURRENCY", "Connection", "OpenAIEngine", "backoff_seconds", "connect", "open_endpoint"]
 
@@ -54,8 +56,6 @@ _BETWEEN_WARNINGS_SECONDS = 30.0
 # A token of a reply takes some 4 bytes, 12 if escaped; a thought may come with it, sent twice.
 _REPLY_BYTES, _BYTES_PER_TOKEN = 256 * 1024, 256
 _RECORDED_BYTES_PER_TOKEN = 1024
-# A server has dropped part of a prompt if it read less than this share of its fewest tokens, less so many.
-_LEAST_SHARE_READ, _LEAST_DROPPED_TOKENS = 0.9, 64
 _PAGE_BYTES, _PAGE_TRIES, _LIST_SECONDS = 16 * 2**20, 3, 10.0
 
 _T = TypeVar("_T")
@@ -78,6 +78,7 @@ class OpenAIEngine:
         self._slots = asyncio.Semaphore(connection.concurrency)
         self._limit_name = "max_tokens"
         self._refused: set[str] = set()
+        self._estimates = False
         self._next_warning = 0.0
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
@@ -85,6 +86,12 @@ class OpenAIEngine:
 
         Raises `ContextOverflowError` for a prompt longer than the window, else `EngineError`.
         """
+        return await self.complete_while(messages, sampling, lambda _usage: True)
+
+    async def complete_while(
+        self, messages: tuple[Message, ...], sampling: Sampling, again: Again
+    ) -> Completion:
+        """See `Retries.complete_while`."""
 
         async def once() -> Completion:
             if self._prepare:
@@ -92,7 +99,7 @@ class OpenAIEngine:
             return await self._complete_once(messages, sampling)
 
         async with self._slots:
-            return await self._retried(once, self.connection.retries + 1)
+            return await self._retried(once, self.connection.retries + 1, again)
 
     @asynccontextmanager
     async def forward(self, body: Mapping[str, Any]) -> AsyncIterator[Forwarded]:
@@ -102,22 +109,30 @@ class OpenAIEngine:
         async with self._slots:
             try:
                 async with self.endpoint.stream("chat/completions", content, seconds) as reply:
-                    asked = "event-stream" if body.get("stream") else "json"
-                    if reply.status >= 300 or asked not in (reply.media_type or asked):
-                        raise await self._forwarded_error(reply)
-                    yield Forwarded(reply.media_type, reply.pieces)
+                    streams = bool(body.get("stream"))
+                    asked = "event-stream" if streams else "json"
+                    accepted = reply.status < 300 and asked in (reply.media_type or asked)
+                    if accepted and streams:
+                        yield Forwarded(reply.media_type, reply.pieces)
+                        return
+                    whole = HttpReply(reply.status, await joined(reply.pieces), reply.retry_after)
+                    if not accepted:
+                        raise self._forwarded_error(whole)
+                    await self._check_forwarded(body, whole)
+                    yield Forwarded(reply.media_type, one_piece(whole.body))
             except TransientError as failure:
                 raise EngineError(f"{self.endpoint.url} failed: {failure}") from failure
 
-    async def _forwarded_error(self, reply: Streamed) -> EngineError | TransientError:
-        content = b""
-        async for piece in reply.pieces:
-            content += piece
-            if len(content) > _REPLY_BYTES:
-                break
-        sent = HttpReply(reply.status, content, reply.retry_after)
-        refusal = read_refusal(sent)
-        if reply.status < 300 and is_page(sent.text):
+    async def _check_forwarded(self, body: Mapping[str, Any], reply: HttpReply) -> None:
+        """Raise the error in the reply, or `ContextOverflowError` if a part of the prompt was dropped."""
+        sent = await asyncio.to_thread(parse_json, reply, self.endpoint.url)
+        if not isinstance(sent, dict) or sent.get("error"):
+            raise self._forwarded_error(reply)
+        await check_read_whole(shown_texts(body["messages"]), read_usage(sent.get("usage")))
+
+    def _forwarded_error(self, reply: HttpReply) -> EngineError | TransientError:
+        refusal = read_refusal(reply)
+        if reply.status < 300 and is_page(reply.text):
             return EngineError(about_a_page(self.endpoint.url))
         if refusal.is_overflow or reply.status in (401, 403):
             return error_of(refusal, self.endpoint.url, self.endpoint.has_key)
@@ -166,9 +181,27 @@ class OpenAIEngine:
         sent = parse_json(self._accepted(reply), self.endpoint.url)
         if isinstance(sent, dict) and sent.get("error"):
             raise self._error(reply)
-        completion = read_completion(sent, sampling, verbatim=self.connection.verbatim)
-        await _check_read_whole(messages, completion)
-        return completion
+        texts = [message.content for message in messages]
+        try:
+            completion = read_completion(sent, sampling, verbatim=self.connection.verbatim)
+            await check_read_whole(texts, completion.usage)
+        except (TransientError, EngineError) as error:
+            if isinstance(sent, dict) and sent.get("choices"):
+                error.usage = await self._usage(texts, sent)
+            raise
+        return replace(completion, usage=await self._usage(texts, sent))
+
+    async def _usage(self, texts: Sequence[str], sent: Mapping[str, Any]) -> Usage:
+        """The usage that the endpoint reports, or else an estimate."""
+        usage = read_usage(sent.get("usage"))
+        if usage.prompt_tokens:
+            return usage
+        if not self._estimates:
+            self._estimates = True
+            _log.warning("%s reports no token usage: tokens and costs are estimates", self.endpoint.url)
+        count, written = self.model.count_tokens, written_text(sent)
+        prompt, completion = await asyncio.to_thread(lambda: (sum(map(count, texts)), count(written)))
+        return Usage(prompt, completion, estimated=True)
 
     def _accepted(self, reply: HttpReply) -> HttpReply:
         """Return the reply, or raise the error that a refusal means."""
@@ -179,19 +212,23 @@ class OpenAIEngine:
     def _error(self, reply: HttpReply) -> EngineError | TransientError:
         return error_of(read_refusal(reply), self.endpoint.url, self.endpoint.has_key)
 
-    async def _retried(self, once: Callable[[], Awaitable[_T]], tries: int) -> _T:
-        """The result of `once`, tried at most `tries` times."""
+    async def _retried(
+        self, once: Callable[[], Awaitable[_T]], tries: int, again: Again = lambda _usage: True
+    ) -> _T:
+        """The result of `once`, tried at most `tries` times, and while `again` allows it."""
         attempt = 0
         while True:
             try:
                 return await once()
             except TransientError as failure:
                 attempt += 1
-                if attempt >= tries:
+                if attempt >= tries or not again(failure.usage):
                     times = f"{attempt} time{'s' if attempt > 1 else ''}"
                     if failure.unreachable:
                         raise UnreachableError(f"{failure} (tried {times})") from failure
-                    raise EngineError(f"{self.endpoint.url} failed {times}, last: {failure}") from failure
+                    error = EngineError(f"{self.endpoint.url} failed {times}, last: {failure}")
+                    error.usage = failure.usage
+                    raise error from failure
                 await self._pause(failure, attempt, tries)
 
     async def _pause(self, failure: TransientError, attempt: int, tries: int) -> None:
@@ -310,28 +347,6 @@ def _encoded(body: Mapping[str, Any]) -> bytes:
         return to_json(body)
     except PydanticSerializationError:
         return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
-
-
-async def _check_read_whole(messages: tuple[Message, ...], completion: Completion) -> None:
-    """Raise `ContextOverflowError` if the server's own count shows that it dropped a part of the prompt.
-
-    Some do so silently (Ollama, if a prompt is longer than its `num_ctx`).
-    """
-    texts, read = [message.content for message in messages], completion.usage.prompt_tokens
-    if not 0 < read < _least_read(sum(map(fewest_tokens_at_most, texts))):
-        return
-    fewest = await asyncio.to_thread(lambda: sum(map(fewest_tokens, texts)))
-    if read < _least_read(fewest):
-        raise ContextOverflowError(
-            f"the endpoint read {read:,} tokens of a prompt that has at least {fewest:,}, and silently "
-            "dropped the rest: give its model a larger window (num_ctx, for Ollama), or lower "
-            "`chunk_tokens`"
-        )
-
-
-def _least_read(fewest: int) -> float:
-    """The fewest tokens that a server may report for a whole prompt of at least `fewest`."""
-    return fewest * _LEAST_SHARE_READ - _LEAST_DROPPED_TOKENS
 
 
 def backoff_seconds(attempt: int, retry_after_seconds: float | None = None) -> float:

@@ -11,11 +11,17 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from memagent.errors import ContextOverflowError, EngineError, without_secrets
+from memagent.types import Usage
 
+# Applied to words without underscores. A request may also exceed a budget, or the limit of its reply.
 _OVERFLOW = re.compile(
-    r"context[ _-]?(?:length|window|size)|maximum (?:context|model|input|prompt) length|max[ _]model[ _]len"
-    r"|(?:prompt|input|request).{0,40}(?:too long|too large|exceeds)|too many (?:input )?tokens"
-    r"|longer than the (?:model|maximum)|max[ _]new[ _]tokens\W+must be",
+    r"context[ -]?(?:length|window|size|limit)|max model len"
+    r"|max(?:imum)? (?:context|model|input|prompt) (?:length|characters)"
+    r"|model token limit|exceed max (?:num tokens|seq len)|too many (?:input )?tokens"
+    r"|(?:prompt|input|request)(?:(?!max tokens).){0,40}"
+    r"(?:too long|too large|exceeds(?!.{0,40}\b(?:budget|quota|credit|balance|rate|time)))"
+    r"|input length should be|inputs\W+must have less|longer than the (?:model|maximum)"
+    r"|max new tokens\W+must be",
     re.IGNORECASE,
 )
 _RETRIED_STATUS = {408, 409, 425, 429}
@@ -27,8 +33,10 @@ _LOOKED_AT_BYTES = 64 * 1024
 class TransientError(Exception):
     """A failure that may pass on another try, with the delay that the server asked for.
 
-    `unreachable` says that nothing answered at all.
+    `unreachable` says that nothing answered at all; `usage` is that of a reply that was paid for.
     """
+
+    usage: Usage | None = None
 
     def __init__(
         self, reason: str, retry_after_seconds: float | None = None, *, unreachable: bool = False
@@ -52,7 +60,7 @@ class Refusal:
     def is_overflow(self) -> bool:
         """Whether the server says that the prompt does not fit the model's window."""
         words = f"{self.code} {self.message}".replace("_", " ")
-        return self.status in (400, 413, 422, 500) and bool(_OVERFLOW.search(words))
+        return self.status in (400, 413, 422, 500, 502) and bool(_OVERFLOW.search(words))
 
 
 @dataclass(frozen=True, slots=True)

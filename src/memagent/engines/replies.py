@@ -5,11 +5,14 @@ A reply that is neither whole nor cut must not pass for an answer: it may be emp
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from memagent.documents.tokens import fewest_tokens, fewest_tokens_at_most
 from memagent.engines.refusals import HttpReply, TransientError, brief, is_page
+from memagent.errors import ContextOverflowError
 from memagent.types import Completion, Sampling, Usage
 
 # In lower case; OpenAI's word first, then those of other servers and of gateways that pass theirs on.
@@ -24,6 +27,8 @@ _CUT = frozenset({
 _MOST_CHARACTERS_PER_TOKEN = 64
 _ALWAYS_ALLOWED_CHARACTERS = 4096
 _MOST_TOKENS = 2**31
+# A server has dropped part of a prompt if it read less than this share of its fewest tokens, less so many.
+_LEAST_SHARE_READ, _LEAST_DROPPED_TOKENS = 0.9, 64
 
 
 def read_completion(reply: Any, sampling: Sampling, *, verbatim: bool = False) -> Completion:
@@ -36,7 +41,7 @@ def read_completion(reply: Any, sampling: Sampling, *, verbatim: bool = False) -
         choice = reply["choices"][0]
         message = choice["message"]
         text = _text(message.get("content"))
-        usage = _usage(reply.get("usage"))
+        usage = read_usage(reply.get("usage"))
         reason = _finish_reason(choice, text, usage, sampling)
         if not verbatim:
             _refuse_empty(text, message, reason)
@@ -56,6 +61,44 @@ def read_completion(reply: Any, sampling: Sampling, *, verbatim: bool = False) -
         )
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         raise TransientError(f"the reply is no completion: {brief(repr(reply)[:1000])}") from error
+
+
+async def check_read_whole(texts: Sequence[str], usage: Usage) -> None:
+    """Raise `ContextOverflowError` if the server's own count shows that it dropped a part of the prompt.
+
+    Some do so silently (Ollama, if a prompt is longer than its `num_ctx`).
+    """
+    read = usage.prompt_tokens
+    if not 0 < read < _least_read(sum(map(fewest_tokens_at_most, texts))):
+        return
+    fewest = await asyncio.to_thread(lambda: sum(map(fewest_tokens, texts)))
+    if read < _least_read(fewest):
+        raise ContextOverflowError(
+            f"the endpoint read {read:,} tokens of a prompt that has at least {fewest:,}, and silently "
+            "dropped the rest: give its model a larger window (num_ctx, for Ollama), or lower "
+            "`chunk_tokens`"
+        )
+
+
+def _least_read(fewest: int) -> float:
+    """The fewest tokens that a server may report for a whole prompt of at least `fewest`."""
+    return fewest * _LEAST_SHARE_READ - _LEAST_DROPPED_TOKENS
+
+
+def shown_texts(messages: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The texts of a chat that every chat template shows; some leave out earlier thoughts."""
+    texts = [(message["role"], _text(message.get("content"))) for message in messages]
+    return [after_thought(text) if role == "assistant" else text for role, text in texts]
+
+
+def written_text(reply: Any) -> str:
+    """All that the model wrote, its thought too; empty if the reply is no completion."""
+    try:
+        message = reply["choices"][0]["message"]
+        thought = message.get("reasoning_content") or message.get("reasoning")
+        return _text(thought) + _text(message.get("content"))
+    except (KeyError, IndexError, TypeError, AttributeError):
+        return ""
 
 
 def parse_json(reply: HttpReply, url: str) -> Any:
@@ -146,14 +189,20 @@ def _is_visible(text: str) -> bool:
     return any(character.isprintable() and not character.isspace() for character in text)
 
 
-def _usage(sent: Any) -> Usage:
-    """The usage that a server reports; anything that is not a token count counts as 0."""
+def read_usage(sent: Any) -> Usage:
+    """The usage that a server reports; anything that is not a token count counts as 0.
+
+    Cached tokens are among the prompt's, except as Anthropic counts, which some gateways pass on.
+    """
     if not isinstance(sent, dict):
         return Usage()
     details = sent.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else 0
+    in_details = details.get("cached_tokens") if isinstance(details, dict) else 0
+    cached = _count(in_details or sent.get("cache_read_input_tokens"))
     prompt = _count(sent.get("prompt_tokens"))
-    return Usage(prompt, _count(sent.get("completion_tokens")), min(_count(cached), prompt))
+    if 0 < prompt < cached:
+        prompt += cached
+    return Usage(prompt, _count(sent.get("completion_tokens")), min(cached, prompt))
 
 
 def _count(value: Any) -> int:

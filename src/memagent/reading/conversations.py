@@ -151,7 +151,7 @@ class Reading:
     def _is_within_budget(self, memory: str, written: Completion) -> bool:
         """Whether the engine's count shows that a memory fits, or no count shows that it does not."""
         budget, counted = self.budgets.memory_tokens, written.usage.completion_tokens
-        if counted:
+        if counted and not written.usage.estimated:
             return counted <= budget and len(memory) <= _MOST_BYTES_PER_TOKEN * counted
         return self.model.tokenizer == ESTIMATE and fewest_tokens(memory) <= budget
 

@@ -14,6 +14,7 @@ from memagent.types import Chunk, Conversation, Usage
 COUNTS = (
     "chunks", "document_tokens", "passed_over", "calls", "unused", "cut", "refused", "critical_path",
     "prompt_tokens", "cached_tokens", "completion_tokens", "cost",
+    "estimated",
 )  # fmt: skip
 """The counts of a read, by the names that rows, results and versions use too."""
 
@@ -27,9 +28,10 @@ class Progress:
     not shown (`screen`). `calls` counts conversations, `recalled` those of them that came from a
     resumed journal, `unused` those made ahead in vain (`lookahead`), `cut` replies that ended at their token
     budget, `refused` passages of replies that the document does not hold. `critical_path` is the longest
-    chain of calls, each of which began after the one before had ended. Token counts are the engine's. `cost`
-    is None without prices. `seconds` is the time since this process began the read. `statements` are those of
-    the memory with their sources, if the settings ask for them.
+    chain of calls, each of which began after the one before had ended. Token counts are the engine's, but
+    with `estimated` it did not report all of them. `cost` is None without prices. `seconds` is the time since
+    this process began the read. `statements` are those of the memory with their sources, if the settings ask
+    for them.
 
     Some workflows read chunks again: `passes` counts the passes over the document, and in the latest one,
     `reread` of `to_reread` chunks have had their turn. `seconds_left` then refers to that pass.
@@ -52,6 +54,7 @@ class Progress:
     cached_tokens: int = 0
     completion_tokens: int = 0
     cost: float | None = None
+    estimated: bool = False
     seconds: float = 0.0
     seconds_left: float | None = None
     tokens_per_second: float = 0.0
@@ -155,6 +158,7 @@ class Meter:
             cached_tokens=now.cached_tokens + usage.cached_tokens,
             completion_tokens=now.completion_tokens + usage.completion_tokens,
             cost=None if cost is None else (now.cost or 0.0) + cost,
+            estimated=now.estimated or usage.estimated,
         )
 
     def _seconds_left(self, seconds: float) -> float | None:

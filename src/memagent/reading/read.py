@@ -38,17 +38,18 @@ from memagent.types import Chunk, Conversation, Engine
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of a read. Token counts are the engine's; those of the document are the tokenizer's.
+    """The result of a read.
 
-    `chunks` and `document_tokens` count what was gone through, which is less than the document if
-    `stopped_early`. With `screen`, `passed_over` of these chunks were not shown to the model. `calls` counts
-    conversations, including those of a resumed journal; `critical_path` is the longest chain of them, each of
-    which began after the one before had ended; `unused` counts those asked ahead in vain (`lookahead`) and
-    those on record that a resumed read had no use for, `cut` those whose reply ended at its token budget,
-    `refused` the passages that replies claim and the document does not hold. `seconds` is the time since this
-    process began the read; `cost` is None without prices. `sources` names the files that were read.
-    `statements` are those of the answer with their sources, if the settings ask for them (`cite`) or the
-    workflow keeps sources itself.
+    Token counts are the engine's, but with `estimated` it did not report all of them; those of the document
+    are the tokenizer's. `chunks` and `document_tokens` count what was gone through, which is less than the
+    document if `stopped_early`. With `screen`, `passed_over` of these chunks were not shown to the model.
+    `calls` counts conversations, including those of a resumed journal; `critical_path` is the longest chain
+    of them, each of which began after the one before had ended; `unused` counts those asked ahead in vain
+    (`lookahead`) and those on record that a resumed read had no use for, `cut` those whose reply ended at
+    its token budget, `refused` the passages that replies claim and the document does not hold. `seconds` is
+    the time since this process began the read; `cost` is None without prices. `sources` names the files
+    that were read. `statements` are those of the answer with their sources, if the settings ask for them
+    (`cite`) or the workflow keeps sources itself.
     """
 
     answer: str
@@ -73,6 +74,7 @@ class Result:
     critical_path: int = 0
     passed_over: int = 0
     unused: int = 0
+    estimated: bool = False
 
 
 class Read:

@@ -18,7 +18,7 @@ from memagent.server.stream import DONE, Reply
 from memagent.settings import ReadSettings
 from memagent.types import Completion, Engine, Message, Sampling
 
-_MOST_REPLY_BYTES = 64 * 2**20
+_MOST_EVENT_BYTES = 64 * 2**20
 _EVENT_ENDS = b"\n\n", b"\n\r\n", b"\r\r"  # a blank line, for each kind of line ending
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
@@ -36,12 +36,8 @@ class Direct:
             return JSONResponse(reply.whole(completion.text, completion.finish_reason, completion.usage))
         try:
             async with self.engine.forward(body) as forwarded:
-                content = bytearray()
-                async for piece in forwarded.pieces:
-                    content += piece
-                    if len(content) > _MOST_REPLY_BYTES:
-                        raise EngineError(f"the reply is longer than {_MOST_REPLY_BYTES:,} bytes")
-            return Response(bytes(content), media_type=forwarded.media_type)
+                content = b"".join([piece async for piece in forwarded.pieces])
+            return Response(content, media_type=forwarded.media_type)
         except RefusedError as error:
             raise _told(error) from error
 
@@ -116,8 +112,8 @@ async def _whole_events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, N
         if found:
             yield bytes(rest[: max(found)])
             del rest[: max(found)]
-        if len(rest) > _MOST_REPLY_BYTES:
-            raise EngineError(f"an event of the reply is longer than {_MOST_REPLY_BYTES:,} bytes")
+        if len(rest) > _MOST_EVENT_BYTES:
+            raise EngineError(f"an event of the reply is longer than {_MOST_EVENT_BYTES:,} bytes")
     if rest:
         yield bytes(rest)
 

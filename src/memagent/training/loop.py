@@ -48,13 +48,15 @@ async def train(
 ) -> None:
     """Train as the settings say, into `folder`; with `resume`, continue from its newest checkpoint.
 
-    Raises `SettingsError` for settings that cannot be used or differ from those of the resumed run,
-    `EngineError` if a server fails for good, `TrainingError` if training cannot go on.
+    Raises `SettingsError` for settings that cannot be used or that differ from those of the resumed run,
+    themselves or in the files that they name, `EngineError` if a server fails for good, `TrainingError` if
+    training cannot go on.
     """
     if only_warm_start and not (settings.warm_start.steps or settings.copying.steps):
         raise SettingsError("there is no warm start: set warm_start.steps")
     path = checkpoint.newest(folder) if resume else None
     state = checkpoint.load(path) if path else None
+    files = settings.digests()
     if state:
         # What a newer version has added is at its default.
         known = build(TrainingSettings, state["settings"], str(path))
@@ -63,6 +65,11 @@ async def train(
             raise SettingsError(
                 f"{folder} was run with other settings: {changed}; change it back, or use another folder"
             )
+        for file, digest in state.get("files", {}).items():
+            if files.get(file) != digest:
+                raise SettingsError(
+                    f"{file} has changed since {folder} was begun: change it back, or use another folder"
+                )
     ranks = Ranks()
     offset = state["metrics"] if state else 0 if resume else None
     opened = open_metrics(folder, settings.recorded(), offset) if ranks.main else nullcontext()
@@ -74,7 +81,7 @@ async def train(
         try:
             run = RunState(
                 settings=settings, folder=folder, observer=observer, policy=policy, engine=engine,
-                ranks=ranks, metrics=metrics,
+                ranks=ranks, metrics=metrics, files=files,
                 data=load_data(settings.data.examples, settings.seed, engine.model.count_tokens),
             )  # fmt: skip
             if state:

@@ -52,6 +52,7 @@ class RunState:
     data: Data
     position: TrainingPosition = field(default_factory=TrainingPosition)
     optimizer: dict[str, Any] | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
 
     def learner(self, betas: tuple[float, float] | None = None) -> Learner:
         """A learner with a new optimizer, or with the checkpoint's; `betas` are those of another stage."""
@@ -76,6 +77,7 @@ class RunState:
         if self.metrics:
             state = {
                 "settings": self.settings.recorded(),
+                "files": dict(self.files),
                 "position": asdict(self.position),
                 "weights": self.policy.weights(),
                 "optimizer": learner.state() if learner else None,

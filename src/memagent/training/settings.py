@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from memagent.engines.adapters import file_digest
+from memagent.errors import SettingsError, reason
 from memagent.settings import (
     Dtype,
     EngineSettings,
@@ -30,6 +32,13 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Layout = Literal["shared", "packed", "padded"]
 Betas = Annotated[tuple[Beta, Beta], Field(strict=False)]
+
+
+_TRAINED_ON = {
+    "policy": ("model", "adapter", "prepare"), "read": ("templates",), "data": ("examples", "reward"),
+    "evaluation": ("examples",), "warm_start": ("trajectories", "examples"),
+}  # fmt: skip
+"""The settings that can name files, by their tables."""
 
 
 class PolicySettings(StrictModel):
@@ -71,6 +80,7 @@ class DataSettings(StrictModel):
     `examples` are JSONL files as `memagent data` writes them, and functions (`module:function` or
     `file.py:function`) from a number, 0 and up, to an `Example`. The sources take turns. `reward` names a
     function of an example and a trajectory, `scorer` a scorer; without either, exact answers are rewarded.
+    With both, the function decides the reward, and the scorer scores the held-out evaluation.
     """
 
     examples: Names = ()
@@ -81,15 +91,15 @@ class DataSettings(StrictModel):
 class RolloutSettings(StrictModel):
     """How attempts are made: `groups` examples per step, `attempts` at each (the paper's G).
 
-    Groups whose rewards are all equal are dropped and replaced, up to `refills` times (DAPO's dynamic
-    sampling); with 0 refills, all groups are kept. `rows` bounds the conversations decoded together. With
-    `server`, an OpenAI-compatible URL, another process generates; `push` says how it gets the new weights
-    before each step, and `served_model` is its initial name for the model. `traces` is a folder for the
-    journals of all attempts.
+    A group's attempts are compared with each other. Groups whose rewards are all equal are dropped and
+    replaced, up to `refills` times (DAPO's dynamic sampling); with 0 refills, all groups are kept. `rows`
+    bounds the conversations decoded together. With `server`, an OpenAI-compatible URL, another process
+    generates; `push` says how it gets the new weights before each step, and `served_model` is its initial
+    name for the model. `traces` is a folder for the journals of all attempts.
     """
 
     groups: Positive = 16
-    attempts: Positive = 16
+    attempts: Annotated[int, Field(ge=2)] = 16
     temperature: Rate = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     refills: Count = 3
@@ -98,6 +108,16 @@ class RolloutSettings(StrictModel):
     served_model: str | None = None
     push: Literal["vllm-lora", "sglang-weights", "none"] = "vllm-lora"
     traces: str | None = None
+
+    @model_validator(mode="after")
+    def _has_a_server(self) -> RolloutSettings:
+        for name in ("served_model", "push"):
+            value = getattr(self, name)
+            if not self.server and value != RolloutSettings.model_fields[name].default:
+                raise ValueError(
+                    f"{name} is {value!r}, but no server generates: set rollout.server, or leave {name} out"
+                )
+        return self
 
 
 class LossSettings(StrictModel):
@@ -233,6 +253,45 @@ class TrainingSettings(StrictModel):
     warm_start: WarmStartSettings = WarmStartSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
 
+    @model_validator(mode="after")
+    def _fills_each_update(self) -> TrainingSettings:
+        if self.optimizer.updates > self.rollout.groups:
+            raise ValueError(
+                f"optimizer.updates is {self.optimizer.updates} and rollout.groups is {self.rollout.groups}: "
+                "each update needs a group of its own, raise the one or lower the other"
+            )
+        return self
+
+    @property
+    def unreached_rates(self) -> list[str]:
+        """What to say of stages that end before their warm-up: a run may be meant to go on later."""
+        stages = {
+            "optimizer": (self.steps, self.optimizer),
+            "copying": (self.copying.steps, self.copying),
+            "warm_start": (self.warm_start.steps, self.warm_start),
+        }
+        return [
+            f"{name}.warmup_steps is {it.warmup_steps}, but there are {steps} steps: unless the run is "
+            f"continued with more, its learning rate does not reach {it.learning_rate:g}; lower the warm-up "
+            "for a short run"
+            for name, (steps, it) in stages.items()
+            if 0 < steps < it.warmup_steps
+        ]
+
+    def digests(self) -> dict[str, str]:
+        """The SHA-256 of each file that training reads, and of the code that it runs, by path.
+
+        Raises `SettingsError` for a file that cannot be read.
+        """
+        values = [getattr(getattr(self, part), name) for part, names in _TRAINED_ON.items() for name in names]
+        texts = [it for value in values if value for it in ([value] if isinstance(value, str) else value)]
+        # Of a function, `file.py:function`, it is the file.
+        paths = [Path(file + colon.rstrip(":")) for file, colon, _ in (it.partition(".py:") for it in texts)]
+        try:
+            return {str(it): file_digest(it).hex() for it in paths if it.is_file()}
+        except OSError as error:
+            raise SettingsError(f"{error.filename} cannot be read: {reason(error)}") from error
+
     def recorded(self) -> dict[str, Any]:
         """The settings as recorded with a run, without the endpoint's key."""
         return self.model_dump(mode="json", exclude={"engine": {"api_key"}})
@@ -256,12 +315,7 @@ def _located(settings: TrainingSettings, folder: Path) -> TrainingSettings:
         place = folder / (file + ".py" if colon else file)
         return str(folder / name) if place.exists() else name
 
-    paths = {
-        "policy": ("model", "adapter", "prepare"), "engine": ("model", "adapter", "tokenizer"),
-        "read": ("templates",),
-        "data": ("examples", "reward"), "evaluation": ("examples",),
-        "warm_start": ("trajectories", "examples"),
-    }  # fmt: skip
+    paths = _TRAINED_ON | {"engine": ("model", "adapter", "tokenizer")}
     parts: dict[str, StrictModel] = {}
     for part, names in paths.items():
         given = {name: value for name in names if (value := getattr(getattr(settings, part), name))}

@@ -53,6 +53,8 @@ async def read_file(engine: Engine, file: OneFile) -> FileRow:
         warnings.append(f"{done.cut} of {done.calls} replies were cut at their token budget")
     if done.passed_over:
         warnings.append(f"{done.passed_over} of {done.chunks} chunks were passed over (screen)")
+    if done.estimated:
+        warnings.append("the endpoint reported no token usage: tokens and cost are estimates")
     return FileRow(
         file=source.name,
         problem=problem,

@@ -7,6 +7,7 @@ ids, which come from another model's tokenizer, are left out.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import asdict
@@ -37,10 +38,12 @@ async def collect(
 
     Makes `samples` attempts at each example, `concurrency` of them at once. With a seed in `settings`, each
     attempt and each of its calls gets its own. Raises `EngineError` if the engine fails for good, and
-    `SettingsError` for numbers below 1 and for samples that would all be the same.
+    `SettingsError` for numbers below 1, for no number and for samples that would all be the same.
     """
     if samples < 1 or concurrency < 1:
         raise SettingsError(f"samples is {samples} and concurrency {concurrency}: each must be at least 1")
+    if math.isnan(least_reward):
+        raise SettingsError("least_reward is nan: give a number")
     if samples > 1 and settings.temperature == 0:
         raise SettingsError(f"{samples} samples at temperature 0 are all the same: set a temperature")
     rollout = Rollout(engine=engine, settings=settings, reward=reward)
@@ -59,13 +62,19 @@ async def collect(
 async def write_trajectories(path: str | Path, trajectories: AsyncIterable[Trajectory]) -> int:
     """Write the trajectories as they come and return how many there were.
 
-    The file appears once it is complete. Raises `SettingsError` if it cannot be written.
+    The file appears once it is complete. Raises `SettingsError` if it cannot be written, and if there are no
+    trajectories: a file that exists is then left as it is.
     """
     count = 0
     with new_file(Path(path)) as file:
         async for trajectory in trajectories:
             file.write(json.dumps(_row(trajectory)) + "\n")
             count += 1
+        if not count:
+            raise SettingsError(
+                f"no attempt was good enough, so {path} is not written: lower the least reward, try more "
+                "examples or samples, or take a better model"
+            )
     return count
 
 
