@@ -78,7 +78,7 @@ def _read_from_the_start(
     lengths = torch.tensor([len(prompt) for prompt in prompts], device=model.device)
     width = int(lengths.max())
     input_ids = lengths.new_tensor([[*prompt, *[0] * (width - len(prompt))] for prompt in prompts])
-    ends, places = (lengths - 1).unique(return_inverse=True)
+    ends, places = (lengths - 1).unique(return_inverse=True)  # type: ignore[no-untyped-call, unused-ignore]
     output = model(input_ids=input_ids, use_cache=True, logits_to_keep=ends)
     logits = output.logits[torch.arange(len(prompts), device=model.device), places]
     mask = (torch.arange(width, device=model.device) < lengths[:, None]).long()
