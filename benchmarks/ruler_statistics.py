@@ -108,7 +108,7 @@ def _common(sample: Sample) -> dict[str, Any]:
     others = [count for word, count in counts.items() if word not in sample.answers]
     return {
         "repeats of a common word": fmean(common),
-        "repeats of another word": fmean(others),
+        "repeats of another word": fmean(others) if others else 0.0,
         "entries": counts.total(),
         "distinct words": len(counts),
         "answers": len(sample.answers),
