@@ -26,7 +26,7 @@ import measure
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
-from memagent.engines.torch import decoding
+from memagent.engines.torch import decoding, prefill
 from memagent.training.optimization.learner import Learner
 from memagent.training.optimization.policy import Policy
 from memagent.training.ranks import Ranks
@@ -97,7 +97,7 @@ def rollout(options: argparse.Namespace, layout: str) -> dict[str, float]:
     """Median seconds and tokens/s, read and written, of decoding a batch."""
     clock, model = clock_of(options), network(options)
     if layout == "apart":
-        vars(decoding)["shared_beginnings"] = lambda prompts: [(0, [it]) for it in range(len(prompts))]
+        vars(prefill)["shared_beginnings"] = lambda prompts: [(0, [it]) for it in range(len(prompts))]
     sequences = group(options)
     seconds = []
     for _ in range(options.rounds + 1):
