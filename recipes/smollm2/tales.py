@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from itertools import islice
 from pathlib import Path
 
 from memagent.documents.tokens import estimate_tokens
@@ -27,13 +26,13 @@ def main() -> None:
             tales[row["title"]][int(section)] = row["context"]
         asked += [(row["title"], it["question"], tuple(it["answers"])) for it in row["qas"]]
     texts = {title: "\n\n".join(text for _, text in sorted(them.items())) for title, them in tales.items()}
+    every = int(sys.argv[3]) if len(sys.argv) > 3 else 1
     write_examples(
         Path(sys.argv[2]),
         (
             Example(f"tale-{number}", "tale", problem, texts[title], answers, estimate_tokens(texts[title]))
-            for number, (title, problem, answers) in islice(
-                enumerate(asked), 0, None, int(sys.argv[3]) if len(sys.argv) > 3 else 1
-            )
+            for number, (title, problem, answers) in enumerate(asked)
+            if number % every == 0
         ),
     )
 

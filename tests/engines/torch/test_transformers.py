@@ -725,14 +725,16 @@ def learned_positions(vocabulary: int) -> Any:
     return GPT2LMHeadModel(config)
 
 
+SMALL: Any = {
+    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "initializer_range": 0.4,
+}  # fmt: skip
+
+
 def linear_attention(vocabulary: int) -> Any:
     config = Qwen3NextConfig(
         vocab_size=vocabulary,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        **SMALL,
         head_dim=8,
         linear_num_key_heads=2,
         linear_num_value_heads=2,
@@ -741,7 +743,6 @@ def linear_attention(vocabulary: int) -> Any:
         layer_types=["linear_attention", "full_attention"],
         mlp_only_layers=[0, 1],
         num_experts=0,
-        initializer_range=0.4,
     )
     return Qwen3NextForCausalLM(config)
 
@@ -749,13 +750,8 @@ def linear_attention(vocabulary: int) -> Any:
 def sliding_window(vocabulary: int) -> Any:
     config = MistralConfig(
         vocab_size=vocabulary,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        **SMALL,
         sliding_window=8,
-        initializer_range=0.4,
     )
     return MistralForCausalLM(config)
 
