@@ -53,6 +53,7 @@ OTHERS: dict[str, dict[str, int]] = {  # workflows, and the settings that they c
     "evidence": {"memory_tokens": 256},
     "parallel": {"rounds": 1},
     "tree": {"shards": 4},
+    "reread": {"rounds": 2},
 }
 WINDOW = 1024  # tokens, of readers with another workflow
 ORDER = (*CREDITS, WARM, *OTHERS, RETRIEVED, TRUNCATED)  # in tables and the figures

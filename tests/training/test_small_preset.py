@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,9 @@ def solved(
 NOTING = f"{PRESETS / 'small' / 'oracle.py'}:Noting"
 
 
-@pytest.mark.parametrize("workflow", ["gated", "overwrite", "heads", "evidence", "parallel", "tree"])
+@pytest.mark.parametrize(
+    "workflow", ["gated", "overwrite", "heads", "evidence", "parallel", "tree", "reread"]
+)
 def test_its_own_oracle_plays_every_workflow(workflow: str) -> None:
     preset = load_training(PRESETS / "small.toml")
     noting = load_function(NOTING)
@@ -64,7 +67,36 @@ def test_its_own_oracle_plays_every_workflow(workflow: str) -> None:
     for example, trajectory in zip(examples, trajectories, strict=True):
         told = {"UNCHANGED", "nothing", *example.evidence, *(f'ADD "{it}"' for it in example.evidence)}
         updates = [it.completion.text for it in trajectory.conversations if it.kind == "update"]
+        updates = [reply for reply in updates if reply not in ("ENOUGH", *questions(example))]
         assert updates and {line for reply in updates for line in reply.split("\n")} <= told
+
+
+def questions(example: Example) -> list[str]:
+    """What may be asked about an example: the beginning of a needed note, or the end of a variable's."""
+    if example.task == "vt":
+        return [f"= {note.rpartition(' = ')[2]}" for note in example.evidence]
+    return [f"{note.partition(' is')[0]} is" for note in example.evidence if note in example.rationale]
+
+
+def test_what_was_passed_over_is_asked_for_and_found_when_its_chunk_is_read_again() -> None:
+    templates = str(PRESETS / "small" / "reread.toml")
+    settings = load_training(PRESETS / "small.toml").read.changed(workflow="reread", templates=templates)
+    examples, asked = made("careful", 10 * KINDS), 0
+    trajectories = solved(examples, settings, load_function(NOTING))
+    assert [it.reward for it in trajectories] == [1.0] * len(examples)
+    for example, trajectory in zip(examples, trajectories, strict=True):
+        replies = [
+            (it.completion.text, it.memory)
+            for it in trajectory.conversations
+            if it.messages[-1].content.endswith("the question:\n")
+        ]
+        for (reply, memory), after in pairwise(replies):
+            assert reply in questions(example)
+            known = [note for note in example.evidence if reply in note]
+            assert known and not any(note in memory for note in known)
+            assert any(note in after[1] for note in known)
+            asked += 1
+    assert asked >= 10
 
 
 def test_a_slip_is_not_imitated_but_what_follows_is() -> None:
