@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import signal
 import sqlite3
 import stat
@@ -147,6 +148,18 @@ def test_a_folder_with_nothing_that_can_be_read_is_no_error_later(notes: Notes, 
         assert "2.txt has no text" in err and "3.bin is a binary file" in err
     code, _, err = notes("add", "diary", "log/2.txt")
     assert code == 4 and "2.txt has no text" in err
+
+
+def test_a_file_that_is_damaged_late_does_not_take_the_others_with_it(notes: Notes, tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    folder.mkdir()
+    (folder / "1.txt").write_text("FACT-1: one\n")
+    (folder / "2.txt.gz").write_bytes(gzip.compress(os.urandom(2**18).hex().encode())[:-9])
+    notes("new", "n", "--about", "all facts")
+    code, out, err = notes("add", "n", "log", "--quiet")
+    assert (code, "version 1" in out) == (0, True)
+    assert err == "left out: log/2.txt.gz is damaged: it ends too early\n"
+    assert facts(notes("show", "n")[1]) == ["FACT-1: one"]
 
 
 def test_a_memory_over_a_smaller_budget_is_not_cut_in_silence(notes: Notes) -> None:

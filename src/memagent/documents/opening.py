@@ -59,6 +59,7 @@ class Document:
     titled: bool = False
     _prints: dict[int, Print] = field(default_factory=dict, init=False, repr=False)
     _unusable: dict[int, UnusableError] = field(default_factory=dict, init=False, repr=False)
+    _sound: set[int] = field(default_factory=set, init=False, repr=False)  # gzip files that unpack
     _printing: Lock = field(default_factory=Lock, init=False, repr=False)
     _converting: Lock = field(default_factory=Lock, init=False, repr=False)
 
@@ -192,7 +193,10 @@ class Pass:
     def _texts(self, number: int, source: DocumentFile) -> Iterator[Block]:
         """The text of a source, read according to its format."""
         raw = self._bytes(number, source)
-        texts = decoded(unpacked(source, raw) if source.gzipped else raw, source.encoding or "utf-8")
+        if source.gzipped:
+            self._check_packed(number, source)
+            raw = unpacked(source, raw)
+        texts = decoded(raw, source.encoding or "utf-8")
         if source.format in PAGED:
             yield from self._paged(source, texts)
             return
@@ -202,6 +206,13 @@ class Pass:
             texts = map(sendable, markdown_of(texts))
         for text in texts:
             yield Block(source, text, None)
+
+    def _check_packed(self, number: int, source: DocumentFile) -> None:
+        """Raise `UnusableError` for a damaged gzip file before any of its text is read, and paid for."""
+        if number not in self.document._sound:
+            for _ in unpacked(source, self._bytes(number, source)):
+                pass
+            self.document._sound.add(number)
 
     def _bytes(self, number: int, source: DocumentFile) -> Iterator[bytes]:
         """The bytes of a source's text: its own, or those of its conversion."""

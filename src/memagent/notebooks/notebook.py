@@ -235,7 +235,7 @@ class Addition:
                 async for conversation in conversations:
                     yield conversation
         except UnusableError:
-            if any(source.named for source in news.document.sources):
+            if read.found.replaced or any(source.named for source in news.document.sources):
                 raise
             await asyncio.to_thread(self._notebooks.begin, self._id, base.number, ())
             return
