@@ -201,6 +201,21 @@ def test_what_the_model_fails_at_is_kept_for_the_next_time(
     assert len(facts(version.memory)) == 8
 
 
+def test_a_folder_that_grew_upwards_continues_where_it_stopped(
+    notes: Notes, serve: Callable[..., Server], tmp_path: Path
+) -> None:
+    (tmp_path / "log" / "sub").mkdir(parents=True)
+    (tmp_path / "log" / "sub" / "1.txt").write_text(facts_document(9))
+    (tmp_path / "log" / "sub" / "2.txt").write_text("FACT-98: two")
+    notes("new", "n", "--about", "all facts")
+    server = serve()
+    add = ("add", "n", "log", *BUDGETS, "--base-url", server.base_url)
+    assert notes(*add, "--max-calls", "3")[0] == 3 and len(server.paid) == 3
+    (tmp_path / "log" / "3.txt").write_text("FACT-99: three")  # names are now shown from one folder up
+    code, out, _ = notes(*add, "--json")
+    assert code == 0 and sum(json.loads(line)["chunks"] for line in out.splitlines()) == len(server.paid)
+
+
 def start(words: list[str], server: Server) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "memagent", "notes", *words, "--base-url", server.base_url]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -122,6 +122,7 @@ class Pass:
 
     def __init__(self, document: Document) -> None:
         self.document = document
+        self.sources = document.sources
         self.skipped: tuple[str, ...] = ()
         self.replaced: dict[str, int] = {}
         self._number = 0  # of the source being read
@@ -135,7 +136,7 @@ class Pass:
         text. A file of a directory that cannot be converted or has no text is left out, unless all are.
         """
         failed: list[UnusableError] = []
-        for number, source in enumerate(self.document.sources):
+        for number, source in enumerate(self.sources):
             self._number = number
             texts = self._with_text(source, self._texts(number, source))
             try:
@@ -156,6 +157,12 @@ class Pass:
                 yield self._counted(block)
         if failed and not self.replaced:
             raise failed[0]
+
+    def retitle(self, titles: Iterable[str]) -> None:
+        """Show the model these titles of the sources, as before their files were renamed. Call it first."""
+        self.sources = tuple(
+            replace(source, title=title) for source, title in zip(self.sources, titles, strict=True)
+        )
 
     def may_convert(self) -> bool:
         """Whether a file still to be read must be converted first, which may take minutes. Blocks.
