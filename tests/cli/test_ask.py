@@ -195,6 +195,21 @@ def test_resume_goes_on_with_the_journal_of_the_same_settings(
     assert len(server.paid) - paid == json.loads(capsys.readouterr().out)["calls"] - 2
 
 
+def test_resume_pays_nothing_again_for_files_that_were_renamed(
+    serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server, other = serve(), story.with_name("other.txt")
+    other.write_text("FACT-99: last")
+    options = ["--base-url", server.base_url, "--chunk-tokens", "100"]
+    assert main(["ask", "Which facts?", str(story), str(other), *options, "--max-calls", "2"]) == 3
+    renamed = story.rename(story.with_name("renamed.txt"))
+    capsys.readouterr()
+    assert main(["ask", "Which facts?", str(renamed), str(other), *options, "--resume", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["calls"] == len(server.paid) and told["unused"] == 0
+    assert told["sources"] == [str(renamed), str(other)]
+
+
 def test_a_tokenizer_file_that_has_changed_is_not_resumed_with(
     serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import signal
 import sqlite3
 import stat
@@ -149,6 +150,18 @@ def test_a_folder_with_nothing_that_can_be_read_is_no_error_later(notes: Notes, 
     assert code == 4 and "2.txt has no text" in err
 
 
+def test_a_file_that_is_damaged_late_does_not_take_the_others_with_it(notes: Notes, tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    folder.mkdir()
+    (folder / "1.txt").write_text("FACT-1: one\n")
+    (folder / "2.txt.gz").write_bytes(gzip.compress(os.urandom(2**18).hex().encode())[:-9])
+    notes("new", "n", "--about", "all facts")
+    code, out, err = notes("add", "n", "log", "--quiet")
+    assert (code, "version 1" in out) == (0, True)
+    assert err == "left out: log/2.txt.gz is damaged: it ends too early\n"
+    assert facts(notes("show", "n")[1]) == ["FACT-1: one"]
+
+
 def test_a_memory_over_a_smaller_budget_is_not_cut_in_silence(notes: Notes) -> None:
     notes("new", "diary", "--about", "all facts")
     notes("add", "diary", "--text", " ".join(f"FACT-{n}: value" for n in range(30)))
@@ -186,6 +199,21 @@ def test_what_the_model_fails_at_is_kept_for_the_next_time(
     version = Notebook("diary").version()
     assert code == 0 and len(whole.paid) == version.calls - 4
     assert len(facts(version.memory)) == 8
+
+
+def test_a_folder_that_grew_upwards_continues_where_it_stopped(
+    notes: Notes, serve: Callable[..., Server], tmp_path: Path
+) -> None:
+    (tmp_path / "log" / "sub").mkdir(parents=True)
+    (tmp_path / "log" / "sub" / "1.txt").write_text(facts_document(9))
+    (tmp_path / "log" / "sub" / "2.txt").write_text("FACT-98: two")
+    notes("new", "n", "--about", "all facts")
+    server = serve()
+    add = ("add", "n", "log", *BUDGETS, "--base-url", server.base_url)
+    assert notes(*add, "--max-calls", "3")[0] == 3 and len(server.paid) == 3
+    (tmp_path / "log" / "3.txt").write_text("FACT-99: three")  # names are now shown from one folder up
+    code, out, _ = notes(*add, "--json")
+    assert code == 0 and sum(json.loads(line)["chunks"] for line in out.splitlines()) == len(server.paid)
 
 
 def start(words: list[str], server: Server) -> subprocess.Popen[str]:

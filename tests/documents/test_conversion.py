@@ -322,6 +322,12 @@ def test_an_rtf_file_by_name_and_by_its_first_bytes(tmp_path: Path) -> None:
 
 
 @office
+def test_an_rtf_file_has_characters_in_two_halves(tmp_path: Path) -> None:
+    content = rb"{\rtf1\ansi The \u-10178?\u-8945?, \u-10178?half, \u20013?.}"
+    (tmp_path / "a.rtf").write_bytes(content)
+    assert read(tmp_path / "a.rtf") == "The 🤏, \ufffdhalf, 中."
+
+
 def test_the_footnotes_of_an_rtf_file_are_read(tmp_path: Path) -> None:
     (tmp_path / "a.rtf").write_bytes(rb"{\rtf1\ansi The fee.{\footnote  It is 4711.} The end.}")
     assert read(tmp_path / "a.rtf") == "The fee. It is 4711. The end."

@@ -250,6 +250,14 @@ def test_a_packed_bomb_is_refused_before_it_fills_anything(tmp_path: Path) -> No
     assert length <= 64 * 2**20
 
 
+def test_a_packed_file_of_a_folder_that_is_damaged_late_is_left_out_whole(tmp_path: Path) -> None:
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(os.urandom(BLOCK).hex().encode())[:-9])
+    (tmp_path / "b.txt").write_text("sound")
+    found = open_document(tmp_path).blocks()
+    assert "".join(block.text for block in found) == "sound"
+    assert found.skipped == (f"{tmp_path}/a.txt.gz is damaged: it ends too early",)
+
+
 # Descriptors and standard input
 
 

@@ -10,11 +10,13 @@ import random
 import subprocess
 import sys
 import zipfile
+from operator import length_hint
 from pathlib import Path
 
 import pytest
 
 from memagent import DocumentError, open_document, text_document
+from memagent.documents.decoding import row_texts
 from memagent.documents.encodings import detect_encoding, is_doubtful
 from memagent.documents.opening import Document, Pass
 from memagent.errors import extra_hint
@@ -336,6 +338,17 @@ def test_jsonl_gives_the_text_of_each_row(tmp_path: Path) -> None:
         *(rows[4], rows[5], rows[7], rows[8], "the last"),
     ]
     assert read(path) == "".join(f"{row}\n\n" for row in expected)
+
+
+def test_a_jsonl_row_without_end_is_read_as_it_is_and_not_held() -> None:
+    block = "x" * 2**20
+    blocks = iter(['{"text": "', *[block] * 64, '"}\n{"text": "next"}\n'])
+    rows = row_texts(blocks)
+    read = len(next(rows))
+    assert length_hint(blocks) == 33, "what follows was not asked for yet"
+    *others, last = rows
+    assert read + len("".join(others)) == len('{"text": "') + 64 * 2**20 + len('"}\n\n')
+    assert last == "next\n\n" and max(map(len, others)) == 2**20
 
 
 def test_jsonl_surrogates_become_the_replacement_character(tmp_path: Path) -> None:

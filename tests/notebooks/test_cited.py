@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from memagent import Completion, Message, Model, ReadSettings, Sampling, open_document
+from memagent import Completion, Message, Model, ReadSettings, Sampling, SettingsError, open_document
 from memagent.cli import main
-from memagent.engines.scripted import count_words
+from memagent.engines.scripted import ScriptedEngine, count_words
 from memagent.notebooks import Notebook, Notebooks, note_document
 from memagent.reading.sources import Statement
 from server import Server, read_facts
@@ -105,6 +105,23 @@ def test_where_it_was_read_is_known_when_the_file_is_gone(tmp_path: Path) -> Non
     assert [it.text for it in ask(notebook) if it.source] == [red.text]
     assert [bool(it.source) for it in ask(notebook, version=2)] == [True, True, False]
     assert not asyncio.run(notebook.ask("Which keys?", Keeper(), SETTINGS)).remembered.statements
+
+
+def test_each_part_of_a_memory_may_fill_a_budget_that_was_lowered(tmp_path: Path) -> None:
+    notebook = Notebook.new("keys", "all keys", Notebooks(tmp_path / "notebooks"))
+    parts = [" ".join(f"{word}{number}" for number in range(20)) for word in ("red", "blue", "green")]
+    engine = ScriptedEngine([f"MEMORY\n{it}" for it in parts])
+
+    async def add_note(number: int, memory_tokens: int) -> None:
+        settings = SETTINGS.changed(workflow="heads", memory_tokens=memory_tokens)
+        async for _ in notebook.add(note_document(f"note {number}"), engine, settings):
+            pass
+
+    for number, memory_tokens in enumerate((30, 30, 25)):
+        asyncio.run(add_note(number, memory_tokens))
+    assert all(it in notebook.version().memory for it in parts)
+    with pytest.raises(SettingsError, match="its budget is"):
+        asyncio.run(add_note(3, 1))
 
 
 def test_a_notebook_of_the_format_before_is_read_on(tmp_path: Path) -> None:

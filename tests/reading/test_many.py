@@ -116,6 +116,15 @@ def test_every_file_has_a_row_with_its_own_answer(folder: Path) -> None:
     )
 
 
+def test_files_whose_names_look_alike_have_their_own_answers(folder: Path) -> None:
+    for number, name in enumerate(("a\u200bb", "a\\u200bb", "a\\\u200bb", "a\\\\u200bb"), 20):
+        put(folder / f"{name}.txt", f"FACT-{number}: lamp{number}.")
+    asked = survey(folder)
+    for _ in range(2):
+        found = run(asked, reader())
+        assert len(found) == 14 and len({row.answer for row in found.values()}) == 14
+
+
 def test_only_what_is_new_or_changed_is_read(folder: Path) -> None:
     run(survey(folder), reader())
     put(folder / "3.txt", "FACT-3: mended", age=1)

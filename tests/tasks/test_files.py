@@ -99,6 +99,9 @@ def test_a_list_that_is_cut_off_or_mistaken_names_the_line(tmp_path: Path) -> No
         (f"[{row},\n7]", "line 3 is not a JSON object"),
         (f"[{row},\n{{oops}}," + " " * 10**6, "line 3 is not JSON"),
         (f"[{row},\n{row[:-9]}", "line 3 is not JSON"),
+        (f"[{row},\n{row}\n", "line 5 is not JSON: the list has no end"),
+        (f"{row}\n" + "[" * 10**5, "line 3 is not JSON"),
+        (f'{row}\n{{"n": {"1" * 5000}}}', "line 3 is not JSON"),
     ):
         path.write_text(text)
         with pytest.raises(SettingsError, match=said):
@@ -113,6 +116,11 @@ def test_a_list_that_is_cut_off_or_mistaken_names_the_line(tmp_path: Path) -> No
         ({"document": "x", "answers": ["y"]}, "line 2: problem is None"),
         ({"problem": "x", "answers": ["y"]}, "line 2: document is None"),
         ({"problem": "x", "documents": "all", "answers": ["y"]}, "line 2: documents is 'all'"),
+        ({"problem": "x", "documents": [], "answers": ["y"]}, r"line 2: documents is \[\]"),
+        (
+            {"problem": "x", "documents": [{"title": "a", "paragraph_text": "b"}], "answers": ["y"]},
+            "line 2: one of the documents has no `text`, only title, paragraph_text",
+        ),
         ({"problem": "x", "documents": [" "], "answers": ["y"]}, "line 2: documents is ' '"),
         ({"problem": "x", "document": "y"}, "line 2 has no answers"),
         ({"problem": "x", "document": "y", "answers": []}, "line 2 has no answers"),

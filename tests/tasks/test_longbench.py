@@ -75,8 +75,11 @@ def test_a_length_cannot_be_asked_for(tmp_path: Path) -> None:
             list(examples("longbench_qasper", Recipe(corpora=recipe(path).corpora, **size), 1))
 
 
-def test_a_row_without_answers_is_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "wrong", [{"answers": []}, {"answers": "Paris"}, {"answers": [5]}, {"context": ["a"]}]
+)
+def test_a_row_of_another_layout_is_an_error(tmp_path: Path, wrong: dict[str, object]) -> None:
     path = tmp_path / "all.jsonl"
-    path.write_text(json.dumps(QASPER | {"answers": []}) + "\n")
-    with pytest.raises(SettingsError, match="no context or no answers"):
+    path.write_text(json.dumps(QASPER | wrong) + "\n")
+    with pytest.raises(SettingsError, match="a row lacks a context, a text, or answers, a list of texts"):
         list(examples("longbench_qasper", recipe(path), 1))

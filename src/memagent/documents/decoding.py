@@ -6,7 +6,9 @@ import codecs
 import json
 import re
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
+_LONGEST_ROW = 2**25  # characters; parsed, a row takes several times its length
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -21,21 +23,26 @@ def decoded(blocks: Iterable[bytes], encoding: str) -> Iterator[str]:
 
 
 def row_texts(blocks: Iterable[str]) -> Iterator[str]:
-    """The text of each row of a JSONL file, followed by a blank line."""
-    for line in _lines(blocks):
-        if line.strip():
-            yield _row_text(line.strip()) + "\n\n"
+    """The text of each row of a JSONL file, followed by a blank line.
 
-
-def _lines(blocks: Iterable[str]) -> Iterator[str]:
-    rest: list[str] = []
-    for block in blocks:
-        *lines, last = block.split("\n")
-        for line in lines:
-            yield "".join(rest) + line
-            rest = []
-        rest.append(last)
-    yield "".join(rest)
+    A row of over 32 Mi characters is not parsed but read as it is, so that memory use stays bounded.
+    """
+    held: list[str] = []  # of the current row
+    length, is_long = 0, False
+    for block in chain(blocks, ("\n",)):
+        *ends, rest = block.split("\n")
+        for end in ends:
+            line = "".join([*held, end]).strip()
+            if is_long:
+                yield line + "\n\n"
+            elif line:
+                yield _row_text(line) + "\n\n"
+            held, length, is_long = [], 0, False
+        held.append(rest)
+        length += len(rest)
+        if length > _LONGEST_ROW:
+            yield "".join(held)
+            held, is_long = [], True
 
 
 def _row_text(line: str) -> str:

@@ -59,6 +59,7 @@ class Document:
     titled: bool = False
     _prints: dict[int, Print] = field(default_factory=dict, init=False, repr=False)
     _unusable: dict[int, UnusableError] = field(default_factory=dict, init=False, repr=False)
+    _sound: set[int] = field(default_factory=set, init=False, repr=False)  # gzip files that unpack
     _printing: Lock = field(default_factory=Lock, init=False, repr=False)
     _converting: Lock = field(default_factory=Lock, init=False, repr=False)
 
@@ -121,6 +122,7 @@ class Pass:
 
     def __init__(self, document: Document) -> None:
         self.document = document
+        self.sources = document.sources
         self.skipped: tuple[str, ...] = ()
         self.replaced: dict[str, int] = {}
         self._number = 0  # of the source being read
@@ -134,7 +136,7 @@ class Pass:
         text. A file of a directory that cannot be converted or has no text is left out, unless all are.
         """
         failed: list[UnusableError] = []
-        for number, source in enumerate(self.document.sources):
+        for number, source in enumerate(self.sources):
             self._number = number
             texts = self._with_text(source, self._texts(number, source))
             try:
@@ -155,6 +157,12 @@ class Pass:
                 yield self._counted(block)
         if failed and not self.replaced:
             raise failed[0]
+
+    def retitle(self, titles: Iterable[str]) -> None:
+        """Show the model these titles of the sources, as before their files were renamed. Call it first."""
+        self.sources = tuple(
+            replace(source, title=title) for source, title in zip(self.sources, titles, strict=True)
+        )
 
     def may_convert(self) -> bool:
         """Whether a file still to be read must be converted first, which may take minutes. Blocks.
@@ -192,7 +200,10 @@ class Pass:
     def _texts(self, number: int, source: DocumentFile) -> Iterator[Block]:
         """The text of a source, read according to its format."""
         raw = self._bytes(number, source)
-        texts = decoded(unpacked(source, raw) if source.gzipped else raw, source.encoding or "utf-8")
+        if source.gzipped:
+            self._check_packed(number, source)
+            raw = unpacked(source, raw)
+        texts = decoded(raw, source.encoding or "utf-8")
         if source.format in PAGED:
             yield from self._paged(source, texts)
             return
@@ -202,6 +213,13 @@ class Pass:
             texts = map(sendable, markdown_of(texts))
         for text in texts:
             yield Block(source, text, None)
+
+    def _check_packed(self, number: int, source: DocumentFile) -> None:
+        """Raise `UnusableError` for a damaged gzip file before any of its text is read, and paid for."""
+        if number not in self.document._sound:
+            for _ in unpacked(source, self._bytes(number, source)):
+                pass
+            self.document._sound.add(number)
 
     def _bytes(self, number: int, source: DocumentFile) -> Iterator[bytes]:
         """The bytes of a source's text: its own, or those of its conversion."""

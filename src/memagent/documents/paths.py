@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from memagent.errors import DocumentError, reason
 
+_LIKE_ESCAPE = re.compile(r"\\(?=[\\xuUtnr]|[^ -~])")
 _URL = re.compile(r"(?i)[a-z][a-z0-9+.-]+://|https?:/")
 
 
@@ -55,8 +56,12 @@ def find_files(path: str | os.PathLike[str], follow_links: bool) -> Iterator[Fou
 
 
 def shown(path: str | os.PathLike[str]) -> str:
-    """A path for people and for JSON: unprintable characters and lone surrogates are escaped."""
-    return "".join(it if it.isprintable() else ascii(it)[1:-1] for it in os.fspath(path))
+    r"""A path for people and for JSON: unprintable characters and lone surrogates are escaped.
+
+    No two paths are shown alike: a backslash before what could be an escape is doubled.
+    """
+    text = _LIKE_ESCAPE.sub(r"\\\\", os.fspath(path))
+    return "".join(it if it.isprintable() else ascii(it)[1:-1] for it in text)
 
 
 def unreadable(name: str, error: OSError) -> DocumentError:

@@ -181,6 +181,8 @@ class Read:
         engine = CallLimit(self.engine, self.settings.max_calls) if self.settings.max_calls else self.engine
         reading = await self._reading(engine)
         journal = self._journal = await asyncio.to_thread(self._open, engine)
+        if journal and journal.header and (titles := journal.header["document"].get("titles")):
+            self.found.retitle(titles)  # or no prompt would be found on record after a file was renamed
         try:
             self._chain = Chain(journal or engine)
             reading = replace(reading, engine=self._chain)
@@ -311,6 +313,7 @@ class Read:
             "document": {
                 "sha256": self.document.fingerprint,
                 "sources": [source.name for source in self.document.sources],
+                "titles": [source.title for source in self.document.sources],
             },
             "tokenizer": model.tokenizer,
             "budgets": asdict(self.budgets),

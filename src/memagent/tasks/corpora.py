@@ -126,7 +126,8 @@ def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 def _objects(file: IO[str], path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     decoder, block = json.JSONDecoder(), _BLOCK_CHARACTERS
     text, at, line = file.read(block).removeprefix("\ufeff"), 0, 1
-    between = re.compile(r"[\s,[]*" if text.lstrip().startswith("[") else r"\s*")
+    listed = text.lstrip().startswith("[")
+    between, ending = re.compile(r"[\s,[]*" if listed else r"\s*"), "]" if listed else ""
     while True:
         start = at
         if gap := between.match(text, at):
@@ -140,9 +141,12 @@ def _objects(file: IO[str], path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             if cut_off and (more := file.read(block)):
                 text, at = text[at:] + more, 0
                 continue
-            if text[at:].strip() in ("", "]"):
+            if text[at:].strip() == ending:
                 return
-            raise SettingsError(f"{path}, line {line} is not JSON: {error.msg}") from error
+            why = error.msg if text[at:].strip() else "the list has no end, so the file may be cut off"
+            raise SettingsError(f"{path}, line {line} is not JSON: {why}") from error
+        except (ValueError, RecursionError) as error:  # a number of too many digits, too many brackets
+            raise SettingsError(f"{path}, line {line} is not JSON: {error}") from error
         if not isinstance(found, dict):
             raise SettingsError(f"{path}, line {line} is not a JSON object")
         yield line, found

@@ -77,7 +77,7 @@ class Place:
                 row = json.loads(file.readline())
         except OSError as error:
             raise SettingsError(f"{self.path} cannot be read on this machine: {reason(error)}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise SettingsError(f"{self.path}, line {self.number} is not JSON: {error}") from error
         if not isinstance(row, dict):
             raise SettingsError(f"{self.path}, line {self.number} is not a JSON object")
@@ -125,9 +125,11 @@ def _document(row: dict[str, Any], place: str) -> str:
     if "document" in row or "documents" not in row:
         return _text(row.get("document", row.get("context")), "document", place)
     texts = []
-    if not isinstance(row["documents"], list):
-        raise SettingsError(f"{place}: documents is {row['documents']!r}, it must be a list")
+    if not isinstance(row["documents"], list) or not row["documents"]:
+        raise SettingsError(f"{place}: documents is {row['documents']!r}, it must be a list of texts")
     for item in row["documents"]:
+        if isinstance(item, dict) and "text" not in item:
+            raise SettingsError(f"{place}: one of the documents has no `text`, only {', '.join(item)}")
         parts = [item.get("title"), item.get("text")] if isinstance(item, dict) else [item]
         texts.append("\n".join(_text(part, "documents", place) for part in parts if part or len(parts) == 1))
     return numbered_documents(texts)

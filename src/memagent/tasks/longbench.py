@@ -84,6 +84,14 @@ def _load(source: Corpus, subset: str) -> tuple[dict[str, Any], ...]:
 def _rows(path: Path, subset: str, _changed: int) -> tuple[dict[str, Any], ...]:
     rows = tuple(row for _, row in read_rows(path) if row.get("dataset", subset) == subset)
     for row in rows:
-        if not row.get("context") or not row.get("answers"):
-            raise SettingsError(f"{path} is not laid out as LongBench is: a row has no context or no answers")
+        context, answers = row.get("context"), row.get("answers")
+        if not (context and isinstance(context, str) and answers and _is_texts(answers)):
+            raise SettingsError(
+                f"{path} is not laid out as LongBench is: a row lacks a context, a text, "
+                "or answers, a list of texts"
+            )
     return rows
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(it, str) for it in value)

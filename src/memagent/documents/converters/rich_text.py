@@ -17,4 +17,6 @@ def rtf(file: IO[bytes]) -> Iterator[str]:
 
     convert: Callable[..., str] = rtf_to_text
     source = _RTF_NOTE.sub("", file.read().decode("cp1252", "replace"))  # where striprtf would drop the note
-    yield clean(convert(source, errors="replace"))
+    text = convert(source, errors="replace")
+    # Word writes a character beyond U+FFFF, such as an emoji, as two halves.
+    yield clean(text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))
