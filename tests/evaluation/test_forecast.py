@@ -13,8 +13,8 @@ from measured import find_code, write_examples
 
 from memagent import Message, ReadSettings, ScriptedEngine, SettingsError
 from memagent.evaluation.forecast import Bounds, forecast_evaluation
-from memagent.evaluation.plan import Cell, Plan
-from memagent.evaluation.rows import read_rows
+from memagent.evaluation.plan import Plan
+from memagent.evaluation.rows import Cell, read_rows
 from memagent.evaluation.run import Evaluation, evaluate
 from memagent.reading.forecast import Bound
 from memagent.reading.workflows import WORKFLOWS

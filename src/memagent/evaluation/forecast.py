@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 
 from memagent.documents.opening import text_document
 from memagent.errors import MemAgentError
-from memagent.evaluation.plan import Cell
-from memagent.evaluation.rows import kept_keys
-from memagent.evaluation.run import Evaluation, check, header_of
+from memagent.evaluation.rows import Cell, kept_keys
+from memagent.evaluation.run import Evaluation, header_of
 from memagent.reading.forecast import Bound, forecast
 from memagent.types import Engine
 
@@ -35,9 +34,7 @@ async def forecast_evaluation(run: Evaluation, engine: Engine) -> Mapping[tuple[
     Every example is made, and every attempt runs with full memories and replies; nothing is written. Retries
     of failed calls are not counted. Raises as `evaluate` does.
     """
-    workflows = await asyncio.to_thread(check, run, engine)
-    totals = run.plan.totals()
-    header = header_of(run, engine, totals.total(), workflows)
+    header = await asyncio.to_thread(header_of, run, engine, run.plan.totals().total())
     done = await asyncio.to_thread(kept_keys, run.folder, header) if run.resume else set()
     count_tokens = engine.model.count_tokens
     found: defaultdict[tuple[Cell, str], Bounds] = defaultdict(Bounds)
