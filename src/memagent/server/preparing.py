@@ -96,14 +96,7 @@ def _pieces(texts: list[str]) -> Iterator[str]:
 
 def _check_readable(chat: ChatRequest) -> None:
     """Raise `ApiError` for a chat that asks for what a read cannot provide."""
-    reply = (chat.response_format or {}).get("type", "text")
-    refused = {
-        "n": (chat.n or 1) > 1,
-        "logprobs": bool(chat.logprobs),
-        "response_format": reply != "text",
-        "tool_choice": chat.tool_choice not in (None, "none", "auto"),
-        "messages": any(turn.others for turn in chat.messages),
-    }
+    refused = {**chat.beyond_text, "tool_choice": chat.tool_choice not in (None, "none", "auto")}
     for name, is_refused in refused.items():
         if is_refused:
             what = "parts other than text and files" if name == "messages" else f"this {name}"
