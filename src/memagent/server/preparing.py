@@ -15,7 +15,7 @@ from memagent.documents.opening import Document, text_document
 from memagent.reading.workflows import chosen_workflow
 from memagent.server.bodies import ChatOptions, ChatRequest, FilePart
 from memagent.server.division import Division, divide, labelled
-from memagent.server.errors import ApiError, not_found, storing
+from memagent.server.errors import ApiError, storing
 from memagent.server.store import Store, joined, opened, shown_name
 from memagent.settings import DEFAULT_WINDOW_TOKENS, ReadSettings
 from memagent.types import Model
@@ -140,8 +140,6 @@ def _division(chat: ChatRequest, budget_tokens: int, model: Model) -> Division:
 def _file(file: FilePart, owner: str, store: Store, folder: Path) -> Document:
     if file.file_id is not None:
         stored = store.file(owner, file.file_id)
-        if stored is None:
-            raise not_found("file", file.file_id)
         return opened(store.path_of(stored), stored.name)
     if file.file_data is None:
         raise ApiError(400, "a file part needs a file_id or file_data", "no_file", "messages")

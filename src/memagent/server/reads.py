@@ -196,8 +196,6 @@ def _add(store: Store, limits: Limits, owner: str, body: ReadRequest, jobs: Jobs
         documents.append(("document", body.document.encode("utf-8", "replace")))
     for name in body.files:
         file = store.file(owner, name)
-        if file is None:
-            raise not_found("file", name)
         documents.append((file.name, file))
     if not documents:
         raise ApiError(400, "there is nothing to read: give a document, or files", "no_document", "document")
