@@ -16,7 +16,7 @@ from rich.console import Console
 from memagent.cli import main
 from memagent.cli.evaluate import _Cells, shown_command
 from memagent.cli.progress import counting_bars
-from memagent.evaluation.plan import Cell
+from memagent.evaluation.rows import Cell
 from server import Server, lasting_fault, refusal
 
 Serve = Callable[..., Server]

@@ -11,10 +11,9 @@ from typing import Any
 from memagent.cli.messages import say, say_json
 from memagent.documents.opening import Document, Pass
 from memagent.engines import open_engine
-from memagent.evaluation.forecast import Bound, forecast_evaluation
+from memagent.evaluation.forecast import forecast_evaluation
 from memagent.evaluation.run import Evaluation
-from memagent.reading.forecast import forecast
-from memagent.reading.progress import Progress
+from memagent.reading.forecast import Bound, forecast
 from memagent.reading.workflows import chosen_workflow
 from memagent.reports.markdown import table
 from memagent.settings import ReadSettings, Settings
@@ -33,24 +32,24 @@ async def dry_run(
     async with open_engine(settings.engine) as engine:
         model = engine.model
         longest = await asyncio.to_thread(lambda: max(questions, key=model.count_tokens))
-        most, usual = await forecast(longest, document, model, settings.read)
-    many = len(questions)
+        read, usual_read = await forecast(longest, document, model, settings.read)
+    most, usual = Bound.of(read, len(questions)), Bound.of(usual_read, len(questions))
     plan = {
         "files": [{"name": name, "characters": count} for name, count in characters.items()],
         "model": model.name,
         "window_tokens": model.window_tokens,
         "workflow": chosen_workflow(settings.read, model.trained)[0],
-        "questions": many,
-        "chunks": most.chunks,
-        "document_tokens": most.document_tokens,
-        **_cost(most, many),
-        "usual": _cost(usual, many),
+        "questions": len(questions),
+        "chunks": read.chunks,
+        "document_tokens": read.document_tokens,
+        **asdict(most),
+        "usual": asdict(usual),
         "estimated": model.tokenizer == ESTIMATE,
     }
     if as_json:
         say_json(plan)
     else:
-        say("\n".join(_lines(plan, settings.read)))
+        say("\n".join(_lines(plan, most, usual, settings.read)))
     return blocks.skipped
 
 
@@ -64,31 +63,21 @@ async def dry_run_evaluation(run: Evaluation) -> None:
         model = engine.model
     rows = [
         [
-            cell.task, cell.size, workflow, f"{most.attempts:,}", f"{most.calls:,}",
-            f"{most.prompt_tokens:,}", f"{most.completion_tokens:,}",
-            "–" if most.cost is None else f"{most.cost:.4g}",
+            cell.task, cell.size, workflow, f"{it.attempts:,}", f"{it.most.calls:,}",
+            f"{it.most.prompt_tokens:,}", f"{it.most.completion_tokens:,}",
+            "–" if it.most.cost is None else f"{it.most.cost:.4g}",
         ]
-        for (cell, workflow), (most, _) in found.items()
+        for (cell, workflow), it in found.items()
     ]  # fmt: skip
     heads = ["task", "size", "workflow", "attempts", "calls", "tokens in", "out", "cost"]
-    most, usual = (sum(bounds, Bound()) for bounds in zip((Bound(), Bound()), *found.values(), strict=True))
+    most = sum((it.most for it in found.values()), Bound())
+    usual = sum((it.usual for it in found.values()), Bound())
     lines = [f"model: {model.name}", "at the very most:", "", table(heads, rows, texts=3)]
-    if most.failing:
-        lines.append(f"{most.failing:,} of {most.attempts:,} attempts would fail before their first call")
-    lines += _at_most(
-        asdict(usual), asdict(most), " for all attempts", model.tokenizer == ESTIMATE, run.settings.read
-    )
+    if failing := sum(it.failing for it in found.values()):
+        attempts = sum(it.attempts for it in found.values())
+        lines.append(f"{failing:,} of {attempts:,} attempts would fail before their first call")
+    lines += _at_most(most, usual, " for all attempts", model.tokenizer == ESTIMATE, run.settings.read)
     say("\n".join(lines))
-
-
-def _cost(progress: Progress, many: int) -> dict[str, Any]:
-    """The total cost of `many` reads."""
-    return {
-        "calls": many * progress.calls,
-        "prompt_tokens": many * progress.prompt_tokens,
-        "completion_tokens": many * progress.completion_tokens,
-        "cost": None if progress.cost is None else many * progress.cost,
-    }
 
 
 def _characters(blocks: Pass) -> Counter[str]:
@@ -99,32 +88,32 @@ def _characters(blocks: Pass) -> Counter[str]:
     return found
 
 
-def _lines(found: Mapping[str, Any], settings: ReadSettings) -> list[str]:
-    files, several = found["files"], found["questions"] > 1
+def _lines(found: Mapping[str, Any], most: Bound, usual: Bound, settings: ReadSettings) -> list[str]:
+    questions = found["questions"]
     window = (
         f"{found['window_tokens']:,} tokens"
         if found["window_tokens"]
         else "unknown: the endpoint does not say"
     )
     lines = [
-        *(f"{file['name']}: {file['characters']:,} characters of text" for file in files),
+        *(f"{file['name']}: {file['characters']:,} characters of text" for file in found["files"]),
         f"model: {found['model']}, window {window}",
         f"workflow: {found['workflow']}, {_chunks(found['chunks'])}, {found['document_tokens']:,} tokens",
     ]
-    for_all = " for all questions" if several else ""
-    lines += _at_most(found["usual"], found, for_all, found["estimated"], settings)
-    if (max_calls := settings.max_calls) and found["calls"] > max_calls * found["questions"]:
-        would = "would" if found["usual"]["calls"] > max_calls * found["questions"] else "may"
+    for_all = " for all questions" if questions > 1 else ""
+    lines += _at_most(most, usual, for_all, found["estimated"], settings)
+    if (max_calls := settings.max_calls) and most.calls > max_calls * questions:
+        would = "would" if usual.calls > max_calls * questions else "may"
         lines.append(f"--max-calls {max_calls} {would} stop it")
     return lines
 
 
 def _at_most(
-    usual: Mapping[str, Any], most: Mapping[str, Any], for_all: str, estimated: bool, settings: ReadSettings
+    most: Bound, usual: Bound, for_all: str, estimated: bool, settings: ReadSettings
 ) -> Iterator[str]:
     """The lines for both bounds."""
     in_vain = " and as many in vain" if settings.lookahead > 1 else ""
-    if usual["calls"] < most["calls"]:
+    if usual.calls < most.calls:
         yield f"as a rule, at most{for_all}: {_told(usual)}"
         yield f"at the very most, with a question about each reply{in_vain}: {_told(most)}"
     else:
@@ -136,10 +125,10 @@ def _at_most(
         )
 
 
-def _told(cost: Mapping[str, Any]) -> str:
-    price = "" if cost["cost"] is None else f", cost {cost['cost']:.4g}"
-    calls = "1 call" if cost["calls"] == 1 else f"{cost['calls']:,} calls"
-    return f"{calls}, {cost['prompt_tokens']:,} tokens in, {cost['completion_tokens']:,} out{price}"
+def _told(bound: Bound) -> str:
+    price = "" if bound.cost is None else f", cost {bound.cost:.4g}"
+    calls = "1 call" if bound.calls == 1 else f"{bound.calls:,} calls"
+    return f"{calls}, {bound.prompt_tokens:,} tokens in, {bound.completion_tokens:,} out{price}"
 
 
 def _chunks(count: int) -> str:

@@ -21,8 +21,8 @@ from memagent.cli.messages import say, tell, warn
 from memagent.cli.progress import counting_bars
 from memagent.engines import choose
 from memagent.errors import EngineError, without_secrets
-from memagent.evaluation.plan import Cell, Plan
-from memagent.evaluation.rows import EvaluationRow
+from memagent.evaluation.plan import Plan
+from memagent.evaluation.rows import Cell, EvaluationRow
 from memagent.evaluation.run import Evaluation, evaluate
 from memagent.reading.workflows import WORKFLOWS
 from memagent.reports.evaluation import cost_table, load, score_tables
@@ -148,12 +148,12 @@ class _Cells:
             self._say(f"{done.total():,} of {totals.total():,} attempts are already done")
 
     def add(self, row: EvaluationRow) -> None:
-        place = (Cell(row.task, row.length, row.documents), row.workflow)
+        place = row.cell, row.workflow
         self.done[place] += 1
         self.scores[place].append(row.score)
         self.failed[place] += row.error is not None
         finished = self.done[place] == self.totals[place]
-        told = f"{row.task}, {place[0].size}, {row.workflow}: {self._score(place)}"
+        told = f"{row.task}, {row.cell.size}, {row.workflow}: {self._score(place)}"
         if self.all is not None:
             self.bars.advance(self.all)
         self.bars.update(

@@ -55,13 +55,13 @@ def command(
         if find_spec(package) is None:
             raise SettingsError(f"this needs {package}: {extra_hint('mcp')}")
     from memagent.server.folders import opened_folders
-    from memagent.server.limits import Keys, read_keys
+    from memagent.server.limits import read_keys
     from memagent.server.listening import listen, url_of
     from memagent.server.mcp import Places, serve
 
     settings = with_found_model(settings, console, quiet)
     places = Places(opened_folders(folders), _free_folders(data), notebooks)
-    known = read_keys(keys) if keys else Keys()
+    known = read_keys(keys)
     with ExitStack() as closing_all:
         listener = closing_all.enter_context(closing(listen(host, port, known))) if http else None
 

@@ -59,12 +59,12 @@ def command(
         if find_spec(package) is None:
             raise SettingsError(f"serving needs {package}: {extra_hint('serve')}")
     from memagent.server.app import create_app
-    from memagent.server.limits import Keys, Limits, checked_origins, read_keys
+    from memagent.server.limits import Limits, checked_origins, read_keys
     from memagent.server.listening import listen, server_of, url_of
     from memagent.server.store import Store
 
     settings = with_found_model(settings, console, quiet)
-    known = read_keys(keys) if keys else Keys()
+    known = read_keys(keys)
     limits = Limits(
         body_bytes=body_mib * _MIB,
         upload_bytes=upload_mib * _MIB,

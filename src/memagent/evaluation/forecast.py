@@ -5,81 +5,51 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, field
 
 from memagent.documents.opening import text_document
 from memagent.errors import MemAgentError
-from memagent.evaluation.plan import Cell
-from memagent.evaluation.rows import kept_keys
-from memagent.evaluation.run import Evaluation, check, header_of
-from memagent.reading.forecast import forecast
-from memagent.reading.progress import Progress
+from memagent.evaluation.rows import Cell, kept_keys
+from memagent.evaluation.run import Evaluation, header_of
+from memagent.reading.forecast import Bound, forecast
 from memagent.types import Engine
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
-    """The most that attempts cost. `failing` of them would fail before their first call, at no cost."""
+@dataclass(slots=True)
+class Bounds:
+    """The most that attempts take: strictly, and as a rule, which is without questions about replies.
+
+    `failing` of them would fail before their first call, at no cost.
+    """
 
     attempts: int = 0
     failing: int = 0
-    calls: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cost: float | None = None
-
-    @classmethod
-    def of(cls, read: Progress, attempts: int) -> Self:
-        """The bound for `attempts` attempts that each cost as much as `read`."""
-        return cls(
-            attempts=attempts,
-            calls=attempts * read.calls,
-            prompt_tokens=attempts * read.prompt_tokens,
-            completion_tokens=attempts * read.completion_tokens,
-            cost=None if read.cost is None else attempts * read.cost,
-        )
-
-    def __add__(self, other: Bound) -> Bound:
-        costs = [cost for cost in (self.cost, other.cost) if cost is not None]
-        return Bound(
-            attempts=self.attempts + other.attempts,
-            failing=self.failing + other.failing,
-            calls=self.calls + other.calls,
-            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
-            completion_tokens=self.completion_tokens + other.completion_tokens,
-            cost=sum(costs) if costs else None,
-        )
+    most: Bound = field(default_factory=Bound)
+    usual: Bound = field(default_factory=Bound)
 
 
-Bounds = Mapping[tuple[Cell, str], tuple[Bound, Bound]]
-"""By cell and workflow: the strict bound, and the usual one, without questions about replies."""
-
-
-async def forecast_evaluation(run: Evaluation, engine: Engine) -> Bounds:
+async def forecast_evaluation(run: Evaluation, engine: Engine) -> Mapping[tuple[Cell, str], Bounds]:
     """The most that the run would cost, by cell and workflow; with `resume`, only the missing part of it.
 
     Every example is made, and every attempt runs with full memories and replies; nothing is written. Retries
     of failed calls are not counted. Raises as `evaluate` does.
     """
-    workflows = await asyncio.to_thread(check, run, engine)
-    totals = run.plan.totals()
-    header = header_of(run, engine, totals.total(), workflows)
+    header = await asyncio.to_thread(header_of, run, engine, run.plan.totals().total())
     done = await asyncio.to_thread(kept_keys, run.folder, header) if run.resume else set()
     count_tokens = engine.model.count_tokens
-    found: defaultdict[tuple[Cell, str], tuple[Bound, Bound]] = defaultdict(lambda: (Bound(), Bound()))
+    found: defaultdict[tuple[Cell, str], Bounds] = defaultdict(Bounds)
     for work in run.plan.work(frozenset(done), count_tokens):
         example = await asyncio.to_thread(run.plan.make, work, count_tokens)
         document = await asyncio.to_thread(text_document, example.document)
         for workflow, samples in Counter(workflow for workflow, _ in work.attempts).items():
-            place = work.cell, workflow
+            bounds = found[work.cell, workflow]
+            bounds.attempts += samples
             settings = run.plan.settings_for(work.cell.task, workflow, 0, run.settings.read)
             try:
-                reads = await forecast(example.problem, document, engine.model, settings)
+                most, usual = await forecast(example.problem, document, engine.model, settings)
             except MemAgentError:
-                bounds = [Bound(attempts=samples, failing=samples)] * 2
+                bounds.failing += samples
             else:
-                bounds = [Bound.of(read, samples) for read in reads]
-            most, usual = (before + bound for before, bound in zip(found[place], bounds, strict=True))
-            found[place] = most, usual
+                bounds.most += Bound.of(most, samples)
+                bounds.usual += Bound.of(usual, samples)
     return found

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from memagent.errors import SettingsError, reason
-from memagent.evaluation.rows import Key
+from memagent.evaluation.rows import Cell, Key
 from memagent.reading.workflows import WORKFLOWS
 from memagent.settings import ReadSettings
 from memagent.tasks import TASKS, Corpora, Recipe, load_examples
@@ -21,22 +21,6 @@ from memagent.tasks.scoring import SCORERS
 from memagent.types import Example, TokenCounter
 
 DEFAULT_COUNT = 128  # as in the paper's tables
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A task at one size: `length` in tokens, or `documents`; neither if examples have their own lengths."""
-
-    task: str
-    length: int | None = None
-    documents: int | None = None
-
-    @property
-    def size(self) -> str:
-        """The size, for display."""
-        if self.documents is not None:
-            return f"{self.documents:,} documents"
-        return f"{self.length:,} tokens" if self.length is not None else "as it is"
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +163,7 @@ class Plan:
             (workflow, sample)
             for workflow in self.workflows
             for sample in range(self.samples)
-            if (cell.task, cell.length, cell.documents, index, workflow, sample) not in done
+            if (cell, index, workflow, sample) not in done
         )
 
     def _from_file(self, count_tokens: TokenCounter) -> Iterator[tuple[Cell, int, Example]]:

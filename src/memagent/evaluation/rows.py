@@ -30,7 +30,25 @@ _INCIDENTAL_SETTINGS = (
     "discover",
 )  # fmt: skip
 
-Key = tuple[str, int | None, int | None, int, str, int]
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A task at one size: `length` in tokens, or `documents`; neither if examples have their own lengths."""
+
+    task: str
+    length: int | None = None
+    documents: int | None = None
+
+    @property
+    def size(self) -> str:
+        """The size, for display."""
+        if self.documents is not None:
+            return f"{self.documents:,} documents"
+        return f"{self.length:,} tokens" if self.length is not None else "as it is"
+
+
+Key = tuple[Cell, int, str, int]
+"""A cell, an example's number in it, a workflow, and a sample's number."""
 
 
 @dataclass
@@ -107,9 +125,14 @@ class EvaluationRow:
     unused: int = 0
 
     @property
+    def cell(self) -> Cell:
+        """The task at the size asked for."""
+        return Cell(self.task, self.length, self.documents)
+
+    @property
     def key(self) -> Key:
         """Identifies the row within its run."""
-        return (self.task, self.length, self.documents, self.index, self.workflow, self.sample)
+        return (self.cell, self.index, self.workflow, self.sample)
 
 
 _ROW = TypeAdapter(EvaluationRow)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import platform
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,8 +22,8 @@ from memagent.concurrency import drain, side_by_side
 from memagent.engines import open_engine
 from memagent.engines.cluster import connect
 from memagent.evaluation.attempts import Attempt, attempt_row, attempts_of
-from memagent.evaluation.plan import Cell, Plan, Work
-from memagent.evaluation.rows import EvaluationRow, RowLog, open_rows, storable
+from memagent.evaluation.plan import Plan, Work
+from memagent.evaluation.rows import Cell, EvaluationRow, open_rows, storable
 from memagent.reading.workflows import Workflow, chosen_workflow
 from memagent.settings import ReadSettings, Settings
 from memagent.types import Engine
@@ -68,11 +68,10 @@ async def evaluate(run: Evaluation, engine: Engine | None = None) -> None:
     cannot be made; the rows so far are kept.
     """
     async with nullcontext(engine) if engine else open_engine(run.settings.engine) as opened:
-        workflows = await asyncio.to_thread(check, run, opened)
         totals = run.plan.totals()
-        header = header_of(run, opened, totals.total(), workflows)
+        header = await asyncio.to_thread(header_of, run, opened, totals.total())
         with open_rows(run.folder, header, run.resume) as rows:
-            run.on_begin(totals, _counted(rows))
+            run.on_begin(totals, Counter((cell, workflow) for cell, _, workflow, _ in rows.done))
 
             async def take(row: EvaluationRow) -> None:
                 await asyncio.to_thread(rows.append, row)
@@ -85,7 +84,7 @@ async def evaluate(run: Evaluation, engine: Engine | None = None) -> None:
                 await _run_on_cluster(run, run.ray, opened.model.calls, work, take)
 
 
-def check(run: Evaluation, engine: Engine) -> dict[str, Workflow]:
+def _workflows(run: Evaluation, engine: Engine) -> dict[str, Workflow]:
     """The workflows by name. Raises `SettingsError` for budgets or templates that fail every attempt."""
     found: dict[str, Workflow] = {}
     for name in run.plan.workflows:
@@ -132,17 +131,12 @@ async def _rows_of(
     return [row async for row in side_by_side(attempt, attempts, engine.model.calls)]
 
 
-def _counted(rows: RowLog) -> CellCounts:
-    return Counter(
-        (Cell(task, length, documents), workflow) for task, length, documents, _, workflow, _ in rows.done
-    )
+def header_of(run: Evaluation, engine: Engine, attempts: int) -> dict[str, Any]:
+    """Everything that the rows depend on, and where they come from. Blocks.
 
-
-def header_of(
-    run: Evaluation, engine: Engine, attempts: int, workflows: Mapping[str, Workflow]
-) -> dict[str, Any]:
-    """Everything that the rows depend on, and where they come from."""
-    model = engine.model
+    Raises `SettingsError` for budgets or templates that fail every attempt, and for files that are not there.
+    """
+    model, workflows = engine.model, _workflows(run, engine)
     settings = run.settings.engine.model_dump() | run.settings.read.model_dump(exclude={"workflow"})
     return {
         "version": __version__,

@@ -64,7 +64,7 @@ class Scored:
     def question(self) -> tuple[object, ...]:
         """Identifies an example across readers, even if files have it at different places."""
         row = self.row
-        return (row.task, row.length, row.documents, row.example_id or row.index, row.problem, row.answers)
+        return (row.cell, row.example_id or row.index, row.problem, row.answers)
 
     @property
     def question_at_any_size(self) -> tuple[object, ...]:
@@ -74,8 +74,7 @@ class Scored:
     @property
     def example(self) -> tuple[object, ...]:
         """Identifies an example across one reader's samples of it."""
-        row = self.row
-        return (self.series, self.folder, row.task, row.length, row.documents, row.index)
+        return (self.series, self.folder, self.row.cell, self.row.index)
 
 
 @dataclass(frozen=True, slots=True)

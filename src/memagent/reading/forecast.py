@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from string import ascii_lowercase
+from typing import Self
 
 from memagent.documents.opening import Document
 from memagent.reading.progress import Meter, Progress
@@ -17,6 +18,35 @@ from memagent.types import Completion, Conversation, Message, Model, Sampling, U
 
 _LETTERS = [f" {letter}" for letter in ascii_lowercase]  # a token each, for most tokenizers
 _IDEOGRAPHS = [chr(0x4E00 + number) for number in range(26)]  # a token each by the estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The most that some reads take, together; the cost is None without prices."""
+
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float | None = None
+
+    @classmethod
+    def of(cls, read: Progress, count: int = 1) -> Self:
+        """The bound for `count` reads that each take as much as `read`."""
+        return cls(
+            calls=count * read.calls,
+            prompt_tokens=count * read.prompt_tokens,
+            completion_tokens=count * read.completion_tokens,
+            cost=None if read.cost is None else count * read.cost,
+        )
+
+    def __add__(self, other: Bound) -> Bound:
+        costs = [cost for cost in (self.cost, other.cost) if cost is not None]
+        return Bound(
+            calls=self.calls + other.calls,
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+            cost=sum(costs) if costs else None,
+        )
 
 
 class _CountingEngine:
@@ -81,18 +111,8 @@ async def forecast(
             usual.conversation(conversation, 0, 0.0)
             on_call(conversation.completion.usage)
         before = conversation
-    return _with(read.progress, in_vain.progress), usual.progress
-
-
-def _with(most: Progress, more: Progress) -> Progress:
-    """The progress with the calls of another."""
-    return replace(
-        most,
-        calls=most.calls + more.calls,
-        prompt_tokens=most.prompt_tokens + more.prompt_tokens,
-        completion_tokens=most.completion_tokens + more.completion_tokens,
-        cost=None if most.cost is None else most.cost + (more.cost or 0.0),
-    )
+    most = Bound.of(read.progress) + Bound.of(in_vain.progress)
+    return replace(read.progress, **asdict(most)), usual.progress
 
 
 def _place(update: Conversation) -> tuple[int | None, tuple[int, int] | None]:

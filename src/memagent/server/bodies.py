@@ -121,26 +121,29 @@ class Turn(_Open):
     tool_calls: list[ToolCall] | None = None
 
     @property
+    def parts(self) -> list[Part]:
+        """The parts of the message, if its content is not a plain text."""
+        return self.content if isinstance(self.content, list) else []
+
+    @property
     def texts(self) -> list[str]:
         """The texts of the message, and the tool calls in it."""
-        content = self.content if isinstance(self.content, list) else []
-        texts = [part.text for part in content if part.type in _TEXTS and part.text]
+        texts = [part.text for part in self.parts if part.type in _TEXTS]
+        if isinstance(self.content, str):
+            texts = [self.content]
         called = [it.function for it in self.tool_calls or () if it.function]
         calls = [f"{it.name}({it.arguments or ''})" for it in called]
-        return [self.content, *calls] if isinstance(self.content, str) and self.content else texts + calls
+        return [*filter(None, texts), *calls]
 
     @property
     def files(self) -> list[FilePart]:
         """The files of the message."""
-        if not isinstance(self.content, list):
-            return []
-        return [part.file or FilePart() for part in self.content if part.type == "file"]
+        return [part.file or FilePart() for part in self.parts if part.type == "file"]
 
     @property
-    def others(self) -> set[str]:
-        """The types of the message's parts other than texts and files."""
-        parts = self.content if isinstance(self.content, list) else []
-        return {part.type for part in parts} - _TEXTS - {"file"}
+    def has_others(self) -> bool:
+        """Whether the message has parts other than texts and files."""
+        return any(part.type not in {*_TEXTS, "file"} for part in self.parts)
 
 
 _TEXTS = {"text", "input_text", "refusal"}
@@ -176,6 +179,21 @@ class ChatRequest(_Open):
     def most_tokens(self) -> int | None:
         """The longest reply that the client accepts, in tokens."""
         return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether a stream should end with the usage."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def beyond_text(self) -> dict[str, bool]:
+        """The parameters that can ask for more than one reply of plain text, and whether they do."""
+        return {
+            "n": (self.n or 1) > 1,
+            "logprobs": bool(self.logprobs),
+            "response_format": (self.response_format or {}).get("type", "text") != "text",
+            "messages": any(turn.has_others for turn in self.messages),
+        }
 
     @property
     def stops(self) -> list[str]:

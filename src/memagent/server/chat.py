@@ -86,7 +86,6 @@ class Chats:
                 return
             except ContextOverflowError as error:
                 overflow = error
-        wants_usage = bool(chat.stream_options and chat.stream_options.include_usage)
         async with _Reading(self, owner, chat, overflow) as reading:
             yield reply.chunk({"role": "assistant", "content": ""})
             async with aclosing(reading.conversations()) as conversations:
@@ -97,7 +96,7 @@ class Chats:
             if beside := reading.beside:
                 yield reply.chunk(beside)
             yield reply.chunk({}, reading.finish_reason)
-            if wants_usage:
+            if chat.wants_usage:
                 yield reply.usage(reading.usage, reading.thoughts)
             await reading.finish()
             yield DONE

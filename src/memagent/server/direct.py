@@ -49,7 +49,7 @@ class Direct:
             completion = await self._complete(chat)
             yield reply.chunk({"role": "assistant", "content": completion.text})
             yield reply.chunk({}, completion.finish_reason)
-            if chat.stream_options and chat.stream_options.include_usage:
+            if chat.wants_usage:
                 yield reply.usage(completion.usage)
             yield DONE
             return
@@ -65,13 +65,9 @@ class Direct:
 
     async def _complete(self, chat: ChatRequest) -> Completion:
         """The completion of an engine in this process, which supports text only."""
-        refused = {
-            "tools": chat.tools and chat.tool_choice != "none",
-            "response_format": (chat.response_format or {}).get("type", "text") != "text",
-            "n": (chat.n or 1) > 1,
-            "logprobs": chat.logprobs,
-            "messages": any(turn.others or turn.role not in _ROLES for turn in chat.messages),
-        }
+        refused = chat.beyond_text
+        refused["tools"] = bool(chat.tools) and chat.tool_choice != "none"
+        refused["messages"] |= any(turn.role not in _ROLES for turn in chat.messages)
         for name, is_refused in refused.items():
             if is_refused:
                 raise ApiError(

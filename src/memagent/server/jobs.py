@@ -87,13 +87,20 @@ class Jobs:
         running = self._running.get(job.id)
         return running.read.progress if running and running.read else None
 
+    def told(self, job: Job) -> dict[str, Any] | None:
+        """The progress of a read, as sent to clients; of one that has ended, the last. None without any."""
+        live = self.progress(job) if job.state in UNFINISHED else None
+        return told_progress(live) if live else job.outcome.get("progress")
+
     def workflow(self, job: Job) -> str | None:
         """The workflow of a read; None if the settings that it was started with are no longer valid."""
         try:
-            settings = ReadOptions(**job.request["options"]).over(self.settings)
-            return chosen_workflow(settings, self.engine.model.trained)[0]
+            return chosen_workflow(self._settings(job), self.engine.model.trained)[0]
         except (MemAgentError, ValidationError):
             return None
+
+    def _settings(self, job: Job) -> ReadSettings:
+        return ReadOptions(**job.request["options"]).over(self.settings)
 
     async def cancel(self, job: Job) -> None:
         """End a read, whether it is queued or running."""
@@ -214,13 +221,12 @@ class Jobs:
 
     async def _read(self, job: Job, journal: Path, resume: bool) -> dict[str, Any]:
         request = job.request
-        settings = ReadOptions(**request["options"]).over(self.settings)
         document = await asyncio.to_thread(self.store.document_of, job)
         read = Read(
             request["problem"],
             document,
             Counted(self.engine, self.metrics),
-            settings,
+            self._settings(job),
             trace=journal,
             resume=resume,
             memory=request["memory"],

@@ -68,8 +68,13 @@ def checked_origins(origins: Sequence[str], keys: Keys) -> tuple[str, ...]:
     return tuple(origins)
 
 
-def read_keys(path: Path) -> Keys:
-    """The keys in a file, one per line; lines that begin with # are ignored. Raises `SettingsError`."""
+def read_keys(path: Path | None) -> Keys:
+    """The keys in a file, one per line; lines that begin with # are ignored. None without a file.
+
+    Raises `SettingsError`.
+    """
+    if path is None:
+        return Keys()
     try:
         lines = path.read_text("utf-8-sig").splitlines()
     except (OSError, UnicodeError) as error:

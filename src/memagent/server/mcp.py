@@ -190,12 +190,12 @@ def _add_reads(tool: Callable[..., None], desk: Desk) -> None:
         job = await asyncio.to_thread(_begun, desk, question, paths, screen)
         desk.jobs.wake()
         desk.waiting[job.id] += 1  # whoever started it may ask for it at any time
-        return _told(desk, job)
+        return told_read(job, desk.jobs)
 
     @tool
     async def read_status(id: Id) -> ToldRead:
         """Tell how far a read is, and what it remembers."""
-        return _told(desk, await asyncio.to_thread(_found, desk, id))
+        return told_read(await asyncio.to_thread(_found, desk, id), desk.jobs)
 
     @tool
     async def read_result(id: Id) -> ToldAnswer:
@@ -206,7 +206,7 @@ def _add_reads(tool: Callable[..., None], desk: Desk) -> None:
     async def cancel_read(id: Id) -> ToldRead:
         """End a read; what it has read is kept, and start_read continues it."""
         await desk.jobs.cancel(await asyncio.to_thread(_found, desk, id))
-        return _told(desk, await asyncio.to_thread(_found, desk, id))
+        return told_read(await asyncio.to_thread(_found, desk, id), desk.jobs)
 
 
 def _add_notebooks(tool: Callable[..., None], desk: Desk) -> None:
@@ -341,7 +341,3 @@ async def _beat(now: Callable[[], Progress], ctx: Context, seconds: float) -> No
         place = f"chunk {progress.chunks}" + (f" of about {total}" if total else "")
         await ctx.report_progress(value, float(total) if total else None, place)
         await asyncio.sleep(seconds)
-
-
-def _told(desk: Desk, job: Job) -> ToldRead:
-    return told_read(job, desk.jobs.progress(job) if job.state in UNFINISHED else None)

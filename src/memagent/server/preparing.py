@@ -15,7 +15,7 @@ from memagent.documents.opening import Document, text_document
 from memagent.reading.workflows import chosen_workflow
 from memagent.server.bodies import ChatOptions, ChatRequest, FilePart
 from memagent.server.division import Division, divide, labelled
-from memagent.server.errors import ApiError, not_found, storing
+from memagent.server.errors import ApiError, storing
 from memagent.server.store import Store, joined, opened, shown_name
 from memagent.settings import DEFAULT_WINDOW_TOKENS, ReadSettings
 from memagent.types import Model
@@ -96,14 +96,7 @@ def _pieces(texts: list[str]) -> Iterator[str]:
 
 def _check_readable(chat: ChatRequest) -> None:
     """Raise `ApiError` for a chat that asks for what a read cannot provide."""
-    reply = (chat.response_format or {}).get("type", "text")
-    refused = {
-        "n": (chat.n or 1) > 1,
-        "logprobs": bool(chat.logprobs),
-        "response_format": reply != "text",
-        "tool_choice": chat.tool_choice not in (None, "none", "auto"),
-        "messages": any(turn.others for turn in chat.messages),
-    }
+    refused = {**chat.beyond_text, "tool_choice": chat.tool_choice not in (None, "none", "auto")}
     for name, is_refused in refused.items():
         if is_refused:
             what = "parts other than text and files" if name == "messages" else f"this {name}"
@@ -147,8 +140,6 @@ def _division(chat: ChatRequest, budget_tokens: int, model: Model) -> Division:
 def _file(file: FilePart, owner: str, store: Store, folder: Path) -> Document:
     if file.file_id is not None:
         stored = store.file(owner, file.file_id)
-        if stored is None:
-            raise not_found("file", file.file_id)
         return opened(store.path_of(stored), stored.name)
     if file.file_data is None:
         raise ApiError(400, "a file part needs a file_id or file_data", "no_file", "messages")

@@ -21,9 +21,9 @@ from memagent.reading.remembered import check_memory
 from memagent.reading.workflows import chosen_workflow
 from memagent.server.bodies import ReadRequest
 from memagent.server.errors import ApiError, not_found
-from memagent.server.jobs import Jobs, told_progress
+from memagent.server.jobs import Jobs
 from memagent.server.limits import Limits
-from memagent.server.store import UNFINISHED, Content, Job, Store
+from memagent.server.store import Content, Job, Store
 from memagent.server.stream import event, streamed
 from memagent.server.uploads import Id, Limit, Order, check_room, listed
 from memagent.settings import ReadSettings
@@ -196,8 +196,6 @@ def _add(store: Store, limits: Limits, owner: str, body: ReadRequest, jobs: Jobs
         documents.append(("document", body.document.encode("utf-8", "replace")))
     for name in body.files:
         file = store.file(owner, name)
-        if file is None:
-            raise not_found("file", name)
         documents.append((file.name, file))
     if not documents:
         raise ApiError(400, "there is nothing to read: give a document, or files", "no_document", "document")
@@ -242,10 +240,9 @@ def told_read(job: Job, jobs: Jobs, brief: bool = False) -> dict[str, Any]:
     }
     if brief:
         return told
-    live = jobs.progress(job) if job.state in UNFINISHED else None
     return told | {
         "workflow": jobs.workflow(job),
-        "progress": told_progress(live) if live else job.outcome.get("progress"),
+        "progress": jobs.told(job),
         "error": job.outcome.get("error"),
         "result": job.outcome.get("result"),
     }

@@ -23,7 +23,7 @@ from typing import IO, Any, Literal, Self
 from memagent.documents.files import look_at
 from memagent.documents.opening import Document
 from memagent.errors import DocumentError, SettingsError, reason
-from memagent.server.errors import storing
+from memagent.server.errors import not_found, storing
 from memagent.storage import lock, written_whole
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
@@ -176,10 +176,12 @@ class Store:
         )  # fmt: skip
         return StoredFile(**row)
 
-    def file(self, owner: str, id: str) -> StoredFile | None:
-        """The file with this id, if this owner has it."""
+    def file(self, owner: str, id: str) -> StoredFile:
+        """The file with this id. Raises `ApiError` if this owner has none."""
         rows = self._run("SELECT * FROM files WHERE id = ? AND owner = ?", id, owner)
-        return StoredFile(**rows[0]) if rows else None
+        if not rows:
+            raise not_found("file", id)
+        return StoredFile(**rows[0])
 
     def files(self, owner: str, limit: int, after: int | None, ascending: bool) -> list[StoredFile]:
         """The files of an owner, ordered by number, from the one following number `after`."""
@@ -189,12 +191,11 @@ class Store:
         """Where the bytes of a file are."""
         return self.folder / "files" / file.id / f"content{suffix_of(file.name)}"
 
-    def delete_file(self, owner: str, id: str) -> bool:
-        """Delete a file; return whether there was one."""
+    def delete_file(self, owner: str, id: str) -> None:
+        """Delete a file. Raises `ApiError` if this owner has none with this id."""
         if not self._run("DELETE FROM files WHERE id = ? AND owner = ? RETURNING id", id, owner):
-            return False
+            raise not_found("file", id)
         shutil.rmtree(self.folder / "files" / id, ignore_errors=True)
-        return True
 
     # Reads
 

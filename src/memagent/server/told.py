@@ -11,9 +11,8 @@ from pydantic import BaseModel
 
 from memagent.errors import SettingsError
 from memagent.notebooks import Version
-from memagent.reading.progress import Progress
 from memagent.reading.sources import Statement
-from memagent.server.jobs import told_progress
+from memagent.server.jobs import Jobs
 from memagent.server.store import Job, State
 
 
@@ -90,11 +89,10 @@ class ToldFromNotebook(BaseModel):
     statements: list[Statement]
 
 
-def told_read(job: Job, live: Progress | None) -> ToldRead:
-    """A read, with its progress if it is under way."""
-    progress = told_progress(live) if live else job.outcome.get("progress", {})
+def told_read(job: Job, jobs: Jobs) -> ToldRead:
+    """A read and its progress."""
     error = job.outcome.get("error", {}).get("message")
-    return ToldRead(id=job.id, state=job.state, error=error, **progress)
+    return ToldRead(id=job.id, state=job.state, error=error, **(jobs.told(job) or {}))
 
 
 def told_answer(job: Job) -> ToldAnswer:

@@ -11,7 +11,7 @@ from fastapi.responses import FileResponse
 from pydantic import StringConstraints
 
 from memagent.server.bodies import Text
-from memagent.server.errors import ApiError, not_found
+from memagent.server.errors import ApiError
 from memagent.server.limits import Limits
 from memagent.server.store import Store, StoredFile, shown_name
 
@@ -25,10 +25,7 @@ def files_router(store: Store, limits: Limits) -> APIRouter:
     router = APIRouter(prefix="/v1/files", tags=["files"])
 
     async def found(request: Request, id: str) -> StoredFile:
-        file = await asyncio.to_thread(store.file, request.state.owner, id)
-        if file is None:
-            raise not_found("file", id)
-        return file
+        return await asyncio.to_thread(store.file, request.state.owner, id)
 
     @router.post("")
     async def add_file(
@@ -67,8 +64,7 @@ def files_router(store: Store, limits: Limits) -> APIRouter:
     @router.delete("/{id}")
     async def delete_file(request: Request, id: Id) -> dict[str, Any]:
         """Delete a file; reads that use it continue."""
-        if not await asyncio.to_thread(store.delete_file, request.state.owner, id):
-            raise not_found("file", id)
+        await asyncio.to_thread(store.delete_file, request.state.owner, id)
         return {"id": id, "object": "file", "deleted": True}
 
     return router

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 
 from memagent.documents.files import NoTextError
 from memagent.errors import DocumentError
-from memagent.reading.forecast import forecast
+from memagent.reading.forecast import Bound, forecast
 from memagent.reading.many.files import look
 from memagent.reading.many.record import Record
 from memagent.reading.many.run import Survey, found_files, identities_of
@@ -48,7 +48,8 @@ async def forecast_each(survey: Survey, engine: Engine) -> Forecast:
     identities = await identities_of(survey, engine)
     record = await asyncio.to_thread(Record.peek, survey.folder)
     rows: Counter[str] = Counter()
-    sums = Forecast(files=len(files))
+    unreadable: list[str] = []
+    document_tokens, most = 0, Bound()
     for file in files:
         for problem in survey.problems:
             if file.refusal:
@@ -63,24 +64,19 @@ async def forecast_each(survey: Survey, engine: Engine) -> Forecast:
             except NoTextError:
                 rows["no_text"] += 1
             except DocumentError as error:
-                sums = replace(sums, unreadable=(*sums.unreadable, str(error)))
+                unreadable.append(str(error))
             else:
+                rows["to_read"] += 1
+                document_tokens += now.document_tokens
                 most_calls = max(most_calls, now.calls)
-                sums = replace(
-                    sums,
-                    to_read=sums.to_read + 1,
-                    document_tokens=sums.document_tokens + now.document_tokens,
-                    calls=sums.calls + now.calls,
-                    prompt_tokens=sums.prompt_tokens + now.prompt_tokens,
-                    completion_tokens=sums.completion_tokens + now.completion_tokens,
-                    cost=None if now.cost is None else (sums.cost or 0.0) + now.cost,
-                )
-    tokens = sums.prompt_tokens + sums.completion_tokens
+                most += Bound.of(now)
+    tokens = most.prompt_tokens + most.completion_tokens
     stops_a_read = f"`max_calls` {max_calls}" if max_calls and most_calls > max_calls else ""
-    return replace(
-        sums,
-        kept=rows["kept"],
-        no_text=rows["no_text"],
-        left_out=rows["left_out"],
-        exceeded=spending.exceeded(tokens, sums.cost or 0.0) or stops_a_read,
+    return Forecast(
+        files=len(files),
+        **rows,
+        unreadable=tuple(unreadable),
+        document_tokens=document_tokens,
+        **asdict(most),
+        exceeded=spending.exceeded(tokens, most.cost or 0.0) or stops_a_read,
     )
