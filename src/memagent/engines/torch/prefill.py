@@ -37,7 +37,7 @@ def read_prompts(
 
 
 def _pays(families: Families, prompts: Sequence[Sequence[int]]) -> bool:
-    """Whether to read beginnings in a pass of their own: every family has one, and together they save a lot."""
+    """Whether to read beginnings in a pass of their own: every family has one, and they save enough."""
     saved = sum(shared * (len(members) - 1) for shared, members in families)
     return saved >= _LEAST_SAVED * sum(map(len, prompts)) and all(shared for shared, _ in families)
 
