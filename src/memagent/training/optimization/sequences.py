@@ -8,7 +8,7 @@ sequences once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -125,7 +125,8 @@ def batches(sequences: Sequence[TrainingSequence], layout: Layout, budget_tokens
     Every sequence is in exactly one of them. The split is deterministic.
     """
     if layout == "padded":
-        return [_padded(rows) for rows in _by_length(sequences, budget_tokens)]
+        parts = _by_length(sequences, lambda part, _: _length(part[0]) * (len(part) + 1) <= budget_tokens)
+        return [_padded(part) for part in parts]
     trees = _shared_trees(sequences) if layout == "shared" else _even_trees(sequences)
     return [_packed(part) for part in _fill(trees, budget_tokens)]
 
@@ -143,10 +144,13 @@ def _content(sequence: TrainingSequence) -> _Content:
     return sequence.prompt_ids, sequence.completion_ids
 
 
-def _by_length(sequences: Sequence[TrainingSequence], budget_tokens: int) -> list[list[TrainingSequence]]:
+def _by_length(
+    sequences: Sequence[TrainingSequence], fits: Callable[[list[TrainingSequence], TrainingSequence], bool]
+) -> list[list[TrainingSequence]]:
+    """The sequences, longest first, in parts: one that does not fit the part before it begins another."""
     parts: list[list[TrainingSequence]] = []
     for sequence in sorted(sequences, key=_length, reverse=True):
-        if parts and _length(parts[-1][0]) * (len(parts[-1]) + 1) <= budget_tokens:
+        if parts and fits(parts[-1], sequence):
             parts[-1].append(sequence)
         else:
             parts.append([sequence])
@@ -165,12 +169,7 @@ def _shared_trees(sequences: Sequence[TrainingSequence]) -> list[Tree]:
 
 
 def _even_trees(sequences: Sequence[TrainingSequence]) -> list[Tree]:
-    parts: list[list[TrainingSequence]] = []
-    for sequence in sorted(sequences, key=_length, reverse=True):
-        if parts and _length(parts[-1][0]) <= _UNEVEN * _length(sequence):
-            parts[-1].append(sequence)
-        else:
-            parts.append([sequence])
+    parts = _by_length(sequences, lambda part, one: _length(part[0]) <= _UNEVEN * _length(one))
     return [Tree(0, tuple(part)) for part in parts]
 
 
