@@ -216,8 +216,7 @@ class Pass:
         """Split the text at the form feeds that end pages; note a PDF's pages without text in `skipped`."""
         page, empty, begun = 1, 0, False
         for text in texts:
-            first, *others = text.split("\f")
-            for turned, piece in enumerate((first, *others)):
+            for turned, piece in enumerate(text.split("\f")):
                 if turned:
                     page, empty, begun = page + 1, empty + (not begun), False
                 if piece:
