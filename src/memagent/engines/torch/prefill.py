@@ -56,7 +56,7 @@ def _read_by_family(
     )
     cache.reorder_cache(of_prompts)  # a prompt's beginning is its family's
     rests = [prompts[index][shared:] for shared, members in families for index in members]
-    input_ids, tail = _left_padded(rests, model.device)
+    input_ids, tail = left_padded(rests, model.device)
     mask = torch.cat([mask[of_prompts], tail], dim=1)
     logits, cache = forward(model, input_ids, mask, cache)
     return logits, mask, cache
@@ -72,7 +72,7 @@ def _read_from_the_start(
     attention never looks. It needs no mask then, and its kernels skip the half that no token sees.
     """
     if not _sees_all(model):
-        input_ids, mask = _left_padded(prompts, model.device)
+        input_ids, mask = left_padded(prompts, model.device)
         logits, cache = forward(model, input_ids, mask)
         return logits, mask, cache
     lengths = torch.tensor([len(prompt) for prompt in prompts], device=model.device)
@@ -113,7 +113,7 @@ def forward(
     return output.logits[:, -places:], output.past_key_values
 
 
-def _left_padded(ids: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def left_padded(ids: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """The ids `(sequences, tokens)`, padded on the left, and a mask that is 0 for padding."""
     width = max(map(len, ids))
     padded = [[0] * (width - len(row)) + list(row) for row in ids]

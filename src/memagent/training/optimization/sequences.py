@@ -14,6 +14,7 @@ from typing import Literal
 
 import torch
 
+from memagent.engines.torch.prefill import left_padded
 from memagent.engines.torch.prefixes import shared_beginnings
 from memagent.errors import TrainingError
 from memagent.training.optimization.objective import group_advantages
@@ -220,11 +221,8 @@ def _flat(sequences: Sequence[TrainingSequence]) -> dict[str, torch.Tensor]:
 
 def _padded(sequences: Sequence[TrainingSequence]) -> Batch:
     """One row per sequence, padded on the left so that all completions end where the logits are kept."""
-    width = max(map(_length, sequences))
     kept = max(len(sequence.completion_ids) for sequence in sequences) + 1
-    pads = [width - _length(sequence) for sequence in sequences]
-    ids = torch.tensor([[0] * pad + list(_ids(row)) for pad, row in zip(pads, sequences, strict=True)])
-    mask = torch.tensor([[0] * pad + [1] * (width - pad) for pad in pads])
+    ids, mask = left_padded([_ids(sequence) for sequence in sequences], torch.device("cpu"))
     select = [
         row * kept + kept - 1 - len(sequence.completion_ids) + index
         for row, sequence in enumerate(sequences)
