@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from threading import Event, Lock
 from typing import IO, Any, NamedTuple
@@ -149,10 +150,9 @@ class Pass:
                 self.skipped += (str(error),)
                 continue
             self.replaced[source.name] = 0
-            if first is not None:
-                yield self._counted(first)
-            for block in texts:
-                yield self._counted(block)
+            for block in chain([first] if first else [], texts):
+                self.replaced[source.name] += block.text.count("\ufffd")
+                yield block
         if failed and not self.replaced:
             raise failed[0]
 
@@ -170,10 +170,6 @@ class Pass:
     def close(self) -> None:
         """Stop, and end a conversion that is running. May be called from any thread."""
         self._stopped.set()
-
-    def _counted(self, block: Block) -> Block:
-        self.replaced[block.source.name] += block.text.count("\ufffd")
-        return block
 
     def _with_text(self, source: DocumentFile, blocks: Iterator[Block]) -> Iterator[Block]:
         """The blocks. Raises `NoTextError` if all of a file's are blank, mostly before yielding anything."""

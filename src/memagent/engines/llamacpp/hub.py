@@ -123,13 +123,10 @@ def cached_models() -> list[CachedModel]:
 
 def _snapshot(hub: Any, repo: str) -> Path | None:
     """The folder of the newest snapshot of a repository in the cache."""
-    folder = Path(hub.constants.HF_HUB_CACHE) / f"models--{repo.replace('/', '--')}"
     try:
-        commit = (folder / "refs" / "main").read_text("ascii").strip()
-    except (OSError, UnicodeError):
+        return Path(hub.snapshot_download(repo, local_files_only=True))
+    except (hub.errors.LocalEntryNotFoundError, hub.errors.HFValidationError):
         return None
-    snapshot = folder / "snapshots" / commit
-    return snapshot if snapshot.is_dir() else None
 
 
 def _whole_models(snapshot: Path) -> dict[str, Files]:
