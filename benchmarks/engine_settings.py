@@ -26,6 +26,7 @@ from memagent import EngineSettings, Read, ReadSettings, open_engine, text_docum
 from memagent.engines.adapters import READER
 from memagent.engines.llamacpp import embedded
 from memagent.engines.llamacpp import engine as llamacpp
+from memagent.engines.llamacpp.machine import available_cores
 from memagent.reading.workflows import chosen_workflow
 from memagent.tasks import TASKS, Recipe
 from memagent.types import Message
@@ -166,7 +167,7 @@ def server(change: Change | None = None) -> Iterator[Server]:
     xllamacpp = llamacpp.import_xllamacpp()
     path = embedded.merged_with(READER)
     assert path, "the cache cannot be written"
-    threads = llamacpp.available_cores()
+    threads = available_cores()
     params = llamacpp.parameters(xllamacpp, llamacpp.ServerStart(path, _WINDOW_TOKENS, 1, threads, "key"))
     if change:
         change(xllamacpp, params)

@@ -13,7 +13,8 @@ from memagent.cli.finding import warn_of_silent
 from memagent.cli.messages import say, say_json
 from memagent.engines.discovery import Search, look_around
 from memagent.engines.llamacpp.embedded import installed_model
-from memagent.engines.llamacpp.hub import CachedModel, cached_models, memory_bytes
+from memagent.engines.llamacpp.hub import CachedModel, cached_models
+from memagent.engines.llamacpp.machine import memory_bytes
 from memagent.settings import load_settings
 
 _GIB = 2**30

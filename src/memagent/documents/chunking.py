@@ -49,8 +49,8 @@ def split(document: Document | Pass, chunk_tokens: int, count_tokens: TokenCount
     blocks = document.blocks() if isinstance(document, Document) else document
     index = 0
     for pieces in _packed(_pieces(blocks, chunk_tokens, count_tokens), chunk_tokens):
-        for one in _joined_pieces(pieces, chunk_tokens, count_tokens):
-            yield Chunk(index, one.text, one.parts[0].start, one.parts[-1].end, one.tokens, one.parts)
+        for chunk in _chunks_of(pieces, chunk_tokens, count_tokens):
+            yield replace(chunk, index=index)
             index += 1
 
 
@@ -142,10 +142,11 @@ def _packed(pieces: Iterable[_Piece], chunk_tokens: int) -> Iterator[list[_Piece
         yield held
 
 
-def _joined_pieces(pieces: list[_Piece], chunk_tokens: int, count_tokens: TokenCounter) -> Iterator[_Piece]:
-    """Join the pieces into one, or into several if together they exceed the budget."""
+def _chunks_of(pieces: list[_Piece], chunk_tokens: int, count_tokens: TokenCounter) -> Iterator[Chunk]:
+    """Join the pieces into one chunk, or into several if together they exceed the budget."""
     if len(pieces) == 1:
-        yield pieces[0]
+        one = pieces[0]
+        yield Chunk(0, one.text, one.parts[0].start, one.parts[-1].end, one.tokens, one.parts)
         return
     parts = list(pieces[0].parts)
     for before, piece in pairwise(pieces):
@@ -156,11 +157,11 @@ def _joined_pieces(pieces: list[_Piece], chunk_tokens: int, count_tokens: TokenC
     text = "".join(piece.text for piece in pieces)
     chunk = _counted(0, text, tuple(parts), count_tokens)
     if chunk.tokens <= chunk_tokens:
-        yield _Piece(text, chunk.parts, chunk.tokens, last=True)
+        yield chunk
     else:
         middle = len(pieces) // 2
-        yield from _joined_pieces(pieces[:middle], chunk_tokens, count_tokens)
-        yield from _joined_pieces(pieces[middle:], chunk_tokens, count_tokens)
+        yield from _chunks_of(pieces[:middle], chunk_tokens, count_tokens)
+        yield from _chunks_of(pieces[middle:], chunk_tokens, count_tokens)
 
 
 def cut(

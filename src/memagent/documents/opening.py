@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from threading import Event, Lock
 from typing import IO, Any, NamedTuple
@@ -151,10 +152,9 @@ class Pass:
                 self.skipped += (str(error),)
                 continue
             self.replaced[source.name] = 0
-            if first is not None:
-                yield self._counted(first)
-            for block in texts:
-                yield self._counted(block)
+            for block in chain([first] if first else [], texts):
+                self.replaced[source.name] += block.text.count("\ufffd")
+                yield block
         if failed and not self.replaced:
             raise failed[0]
 
@@ -178,10 +178,6 @@ class Pass:
     def close(self) -> None:
         """Stop, and end a conversion that is running. May be called from any thread."""
         self._stopped.set()
-
-    def _counted(self, block: Block) -> Block:
-        self.replaced[block.source.name] += block.text.count("\ufffd")
-        return block
 
     def _with_text(self, source: DocumentFile, blocks: Iterator[Block]) -> Iterator[Block]:
         """The blocks. Raises `NoTextError` if all of a file's are blank, mostly before yielding anything."""
@@ -234,8 +230,7 @@ class Pass:
         """Split the text at the form feeds that end pages; note a PDF's pages without text in `skipped`."""
         page, empty, begun = 1, 0, False
         for text in texts:
-            first, *others = text.split("\f")
-            for turned, piece in enumerate((first, *others)):
+            for turned, piece in enumerate(text.split("\f")):
                 if turned:
                     page, empty, begun = page + 1, empty + (not begun), False
                 if piece:

@@ -95,9 +95,7 @@ class Endpoint:
 
     async def get(self, path: str, most_bytes: int, seconds: float) -> HttpReply:
         """Get `path`; limits and errors are those of `post`."""
-        return await self._send(
-            httpx2.Request("GET", self._at(path), headers=self._headers), most_bytes, seconds
-        )
+        return await self._send(self._request("GET", path), most_bytes, seconds)
 
     async def post(self, path: str, body: bytes, most_bytes: int, seconds: float) -> HttpReply:
         """Post JSON to a path below the address, and read at most `most_bytes` within `seconds`.
@@ -105,8 +103,7 @@ class Endpoint:
         Raises `TransientError` for a failed connection and for a reply that is too late or too long, and
         `UnreachableError` where a retry is pointless.
         """
-        request = httpx2.Request("POST", self._at(path), headers=self._posted, content=body)
-        return await self._send(request, most_bytes, seconds)
+        return await self._send(self._request("POST", path, body), most_bytes, seconds)
 
     @asynccontextmanager
     async def stream(self, path: str, body: bytes, seconds: float) -> AsyncIterator[Streamed]:
@@ -114,8 +111,7 @@ class Endpoint:
 
         Raises as `post` does; redirects are not followed.
         """
-        request = httpx2.Request("POST", self._at(path), headers=self._posted, content=body)
-        request.extensions["timeout"] = self._timeout
+        request = self._request("POST", path, body)
         async with self._bounded(seconds, "no reply within"):
             response = await self._client.send(request, stream=True)
         try:
@@ -144,6 +140,11 @@ class Endpoint:
         """Close the connections."""
         await self._client.aclose()
 
+    def _request(self, method: str, path: str, body: bytes | None = None) -> httpx2.Request:
+        headers = self._headers if body is None else self._posted
+        options = {"timeout": self._timeout}
+        return httpx2.Request(method, self._at(path), headers=headers, content=body, extensions=options)
+
     def _at(self, path: str) -> httpx2.URL:
         if path not in self._addresses:
             whole = posixpath.normpath(f"{self._base.path}/{path}").replace("//", "/")
@@ -151,7 +152,6 @@ class Endpoint:
         return self._addresses[path]
 
     async def _send(self, request: httpx2.Request, most_bytes: int, seconds: float) -> HttpReply:
-        request.extensions["timeout"] = self._timeout
         async with self._bounded(seconds, "no reply within"):
             for _ in range(_MOST_REDIRECTS):
                 response = await self._client.send(request, stream=True)

@@ -1,6 +1,6 @@
 """The engine for any OpenAI-compatible chat endpoint: vLLM, SGLang, Ollama, llama.cpp, hosted ones.
 
-Calls are retried until the reply is usable: `replies.py` judges that, `endpoint.py` does the HTTP.
+`retrying.py` tries a call until its reply is usable, `replies.py` judges that, `endpoint.py` does the HTTP.
 """
 
 from __future__ import annotations
@@ -8,25 +8,17 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import random
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_json
 
 from memagent.documents.tokens import estimate_tokens, load_tokenizer, tokenizer_name
 from memagent.engines import is_missing_path
 from memagent.engines.adapters import adapter_of
-from memagent.engines.endpoint import (
-    CONCURRENCY,
-    Connection,
-    Endpoint,
-    UnreachableError,
-    is_own,
-)
+from memagent.engines.endpoint import CONCURRENCY, Connection, Endpoint, UnreachableError, is_own
 from memagent.engines.forwarding import Forwarded, RefusedError, joined, one_piece
 from memagent.engines.limit import Again
 from memagent.engines.models import read_models, window_of
@@ -40,25 +32,19 @@ from memagent.engines.replies import (
     shown_texts,
     written_text,
 )
+from memagent.engines.retrying import Tries
 from memagent.errors import EngineError, SettingsError
 from memagent.settings import EngineSettings
 from memagent.types import ESTIMATE, Completion, Message, Model, Sampling, TokenCounter, Usage
 
-__all__ = ["CONCURRENCY", "Connection", "OpenAIEngine", "backoff_seconds", "connect", "open_endpoint"]
+__all__ = ["Connection", "OpenAIEngine", "connect", "open_endpoint"]
 
 _log = logging.getLogger("memagent")
-
-_FIRST_DELAY_SECONDS = 0.5
-_LONGEST_DELAY_SECONDS = 30.0
-_LONGEST_RETRY_AFTER_SECONDS = 300.0
-_BETWEEN_WARNINGS_SECONDS = 30.0
 
 # A token of a reply takes some 4 bytes, 12 if escaped; a thought may come with it, sent twice.
 _REPLY_BYTES, _BYTES_PER_TOKEN = 256 * 1024, 256
 _RECORDED_BYTES_PER_TOKEN = 1024
 _PAGE_BYTES, _PAGE_TRIES, _LIST_SECONDS = 16 * 2**20, 3, 10.0
-
-_T = TypeVar("_T")
 
 Prepare = Callable[[tuple[Message, ...]], Awaitable[None]]
 """Called with a prompt before it is sent."""
@@ -79,7 +65,7 @@ class OpenAIEngine:
         self._limit_name = "max_tokens"
         self._refused: set[str] = set()
         self._estimates = False
-        self._next_warning = 0.0
+        self._tries = Tries(self.endpoint.url)
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete the chat, retrying transient failures with growing, jittered pauses.
@@ -99,7 +85,7 @@ class OpenAIEngine:
             return await self._complete_once(messages, sampling)
 
         async with self._slots:
-            return await self._retried(once, self.connection.retries + 1, again)
+            return await self._tries.result(once, self.connection.retries + 1, again)
 
     @asynccontextmanager
     async def forward(self, body: Mapping[str, Any]) -> AsyncIterator[Forwarded]:
@@ -128,7 +114,7 @@ class OpenAIEngine:
         sent = await asyncio.to_thread(parse_json, reply, self.endpoint.url)
         if not isinstance(sent, dict) or sent.get("error"):
             raise self._forwarded_error(reply)
-        await check_read_whole(shown_texts(body["messages"]), read_usage(sent.get("usage")))
+        await check_read_whole(shown_texts(body["messages"]), read_usage(sent))
 
     def _forwarded_error(self, reply: HttpReply) -> EngineError | TransientError:
         refusal = read_refusal(reply)
@@ -149,7 +135,7 @@ class OpenAIEngine:
             reply = await self.endpoint.post(path, json.dumps(body).encode(), _PAGE_BYTES, most_seconds)
             return self._accepted(reply).body.decode("utf-8", "replace")
 
-        return await self._retried(once, _PAGE_TRIES)
+        return await self._tries.result(once, _PAGE_TRIES)
 
     async def served_models(self) -> dict[str, Mapping[str, Any]]:
         """The models that the endpoint lists, by name; empty if it has no such list.
@@ -162,7 +148,7 @@ class OpenAIEngine:
             reply = await self.endpoint.get("models", _PAGE_BYTES, most_seconds)
             return {} if reply.status == 404 else read_models(self._accepted(reply), self.endpoint.url)
 
-        return await self._retried(once, min(_PAGE_TRIES, self.connection.retries + 1))
+        return await self._tries.result(once, min(_PAGE_TRIES, self.connection.retries + 1))
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -193,7 +179,7 @@ class OpenAIEngine:
 
     async def _usage(self, texts: Sequence[str], sent: Mapping[str, Any]) -> Usage:
         """The usage that the endpoint reports, or else an estimate."""
-        usage = read_usage(sent.get("usage"))
+        usage = read_usage(sent)
         if usage.prompt_tokens:
             return usage
         if not self._estimates:
@@ -212,44 +198,12 @@ class OpenAIEngine:
     def _error(self, reply: HttpReply) -> EngineError | TransientError:
         return error_of(read_refusal(reply), self.endpoint.url, self.endpoint.has_key)
 
-    async def _retried(
-        self, once: Callable[[], Awaitable[_T]], tries: int, again: Again = lambda _usage: True
-    ) -> _T:
-        """The result of `once`, tried at most `tries` times, and while `again` allows it."""
-        attempt = 0
-        while True:
-            try:
-                return await once()
-            except TransientError as failure:
-                attempt += 1
-                if attempt >= tries or not again(failure.usage):
-                    times = f"{attempt} time{'s' if attempt > 1 else ''}"
-                    if failure.unreachable:
-                        raise UnreachableError(f"{failure} (tried {times})") from failure
-                    error = EngineError(f"{self.endpoint.url} failed {times}, last: {failure}")
-                    error.usage = failure.usage
-                    raise error from failure
-                await self._pause(failure, attempt, tries)
-
-    async def _pause(self, failure: TransientError, attempt: int, tries: int) -> None:
-        """Wait before the next try, and log it: as a warning unless there was one recently."""
-        seconds = backoff_seconds(attempt - 1, failure.retry_after_seconds)
-        loud = time.monotonic() >= self._next_warning
-        if loud:
-            self._next_warning = time.monotonic() + _BETWEEN_WARNINGS_SECONDS
-        _log.log(
-            logging.WARNING if loud else logging.INFO,
-            "a call failed: %s; trying again in %.1f s (try %d of %d, at %s)",
-            *(failure, seconds, attempt + 1, tries, self.endpoint.url),
-        )
-        await asyncio.sleep(seconds)
-
     def _most_bytes(self, content: bytes, sampling: Sampling) -> int:
         """The most bytes that a reply may have."""
-        if not self.connection.record:
-            return _REPLY_BYTES + _BYTES_PER_TOKEN * sampling.max_tokens
-        ids = 8 * len(content)  # those of the prompt, which has at most a token for each byte
-        return _REPLY_BYTES + (_BYTES_PER_TOKEN + _RECORDED_BYTES_PER_TOKEN) * sampling.max_tokens + ids
+        most = _REPLY_BYTES + _BYTES_PER_TOKEN * sampling.max_tokens
+        if self.connection.record:  # the ids of the prompt come too: at most one for each byte
+            most += _RECORDED_BYTES_PER_TOKEN * sampling.max_tokens + 8 * len(content)
+        return most
 
     def _body(self, messages: tuple[Message, ...], sampling: Sampling) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -322,10 +276,8 @@ async def connect(name: str | None, connection: Connection) -> OpenAIEngine:
 async def _model(name: str | None, engine: OpenAIEngine) -> Model:
     try:
         models = await engine.served_models()
-    except UnreachableError:
-        raise
-    except EngineError:
-        if name is None or is_missing_path(name):
+    except EngineError as error:
+        if isinstance(error, UnreachableError) or name is None or is_missing_path(name):
             raise
         return engine.model  # a key for completions may not be allowed to see the list
     whole = [known for known, entry in models.items() if not entry.get("parent")]  # vLLM lists adapters too
@@ -347,15 +299,3 @@ def _encoded(body: Mapping[str, Any]) -> bytes:
         return to_json(body)
     except PydanticSerializationError:
         return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
-
-
-def backoff_seconds(attempt: int, retry_after_seconds: float | None = None) -> float:
-    """How long to wait after failure number `attempt + 1`: what the server asked for, else doubling.
-
-    Part of it is random, so that callers who failed together do not retry together.
-    """
-    pause = min(_FIRST_DELAY_SECONDS * 2.0**attempt, _LONGEST_DELAY_SECONDS)
-    jitter = pause / 2 * random.random()
-    if retry_after_seconds is not None:
-        return min(retry_after_seconds, _LONGEST_RETRY_AFTER_SECONDS) + jitter
-    return pause / 2 + jitter

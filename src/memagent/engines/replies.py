@@ -41,7 +41,7 @@ def read_completion(reply: Any, sampling: Sampling, *, verbatim: bool = False) -
         choice = reply["choices"][0]
         message = choice["message"]
         text = _text(message.get("content"))
-        usage = read_usage(reply.get("usage"))
+        usage = read_usage(reply)
         reason = _finish_reason(choice, text, usage, sampling)
         if not verbatim:
             _refuse_empty(text, message, reason)
@@ -189,11 +189,12 @@ def _is_visible(text: str) -> bool:
     return any(character.isprintable() and not character.isspace() for character in text)
 
 
-def read_usage(sent: Any) -> Usage:
-    """The usage that a server reports; anything that is not a token count counts as 0.
+def read_usage(reply: Any) -> Usage:
+    """The usage that a server's reply reports; anything that is not a token count counts as 0.
 
     Cached tokens are among the prompt's, except as Anthropic counts, which some gateways pass on.
     """
+    sent = reply.get("usage") if isinstance(reply, dict) else None
     if not isinstance(sent, dict):
         return Usage()
     details = sent.get("prompt_tokens_details")

@@ -10,6 +10,7 @@ from memagent.prompts.ours import (
     OVERWRITE,
     REWRITE,
     SECTIONS,
+    UPDATE,
 )
 from memagent.prompts.templates import (
     ENOUGH,

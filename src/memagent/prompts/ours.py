@@ -20,6 +20,9 @@ the chunk gives, and copy names, numbers and quotations exactly."""
 
 SECTIONS = f"\n{sections(chunk='chunk', problem='problem', memory='memory')}\n"
 
+UPDATE = OPENING + REWRITE + "\n" + SECTIONS + f"{UNCHANGED}, or {MEMORY} and the new memory:\n"
+"""How a chunk is read into a memory by workflows whose replies are marked."""
+
 ANSWER = f"""\
 You have read a long document piece by piece. All that remains of it is your memory. Answer the problem \
 from the memory, in as few words as it needs. If the memory does not hold the answer, say so.

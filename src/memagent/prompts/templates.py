@@ -101,10 +101,11 @@ class Prompts:
 
     def __post_init__(self) -> None:
         for name, needed in _NEEDED.items():
-            if name in _OPTIONAL and not getattr(self, name):
+            template = getattr(self, name)
+            if name in _OPTIONAL and not template:
                 continue
-            found = _slots(getattr(self, name))
-            if unpaired := _unpaired(getattr(self, name)):
+            found = _slots(template)
+            if unpaired := _unpaired(template):
                 raise SettingsError(
                     f"the {name} template has {unpaired!r}: a doubled brace stands for one and needs its "
                     "counterpart; double both, as in {{word}}, or put a space between single ones"
@@ -116,7 +117,7 @@ class Prompts:
                     f"the {name} template has unknown {_braced(unknown)}: its slots are "
                     f"{_braced(needed | {_MARK})}; write {{{{word}}}} for a literal {{word}}"
                 )
-            if _braced({_MARK}) in _TAG.sub("", getattr(self, name)):
+            if _braced({_MARK}) in _TAG.sub("", template):
                 raise SettingsError(
                     f"the {name} template has {_braced({_MARK})} outside the name of a tag, where a document "
                     f"could forge it: write <name-{_braced({_MARK})}>"
@@ -161,28 +162,27 @@ class Prompts:
 
     def for_update(self, problem: str, chunk: str, memory: str) -> tuple[Message, ...]:
         """The conversation that reads a chunk."""
-        return self._fill(self.update, {"problem": problem, "chunk": chunk, "memory": memory})
+        return self._fill(self.update, problem=problem, chunk=chunk, memory=memory)
 
     def for_merge(self, problem: str, notes: str, memory: str) -> tuple[Message, ...]:
         """The conversation that merges notes into the memory."""
-        return self._fill(self.merge, {"problem": problem, "chunk": notes, "memory": memory})
+        return self._fill(self.merge, problem=problem, chunk=notes, memory=memory)
 
     def for_gap(self, problem: str, memory: str) -> tuple[Message, ...]:
         """The conversation that asks what the memory lacks."""
-        return self._fill(self.gap, {"problem": problem, "memory": memory})
+        return self._fill(self.gap, problem=problem, memory=memory)
 
     def for_again(self, problem: str, chunk: str, memory: str, question: str) -> tuple[Message, ...]:
         """The conversation that reads a chunk again, for a question."""
-        values = {"problem": problem, "chunk": chunk, "memory": memory, "question": question}
-        return self._fill(self.again, values)
+        return self._fill(self.again, problem=problem, chunk=chunk, memory=memory, question=question)
 
     def for_answer(self, problem: str, memory: str) -> tuple[Message, ...]:
         """The conversation that answers from the memory."""
-        return self._fill(self.answer, {"problem": problem, "memory": memory})
+        return self._fill(self.answer, problem=problem, memory=memory)
 
     def for_check(self, problem: str, memory: str, reply: str) -> tuple[Message, ...]:
         """The conversation that asks whether a reply is a memory, or says that nothing changes."""
-        return self._fill(self.check, {"problem": problem, "memory": memory, "reply": reply})
+        return self._fill(self.check, problem=problem, memory=memory, reply=reply)
 
     def neutralise(self, text: str) -> str:
         """`text` with nothing left that could pass for the prompt's own structure: see `guard`."""
@@ -207,7 +207,7 @@ class Prompts:
     def _marked(self, template: str) -> str:
         return template.replace(f"{{{_MARK}}}", self.mark)
 
-    def _fill(self, template: str, values: Mapping[str, str]) -> tuple[Message, ...]:
+    def _fill(self, template: str, **values: str) -> tuple[Message, ...]:
         safe = {name: self.neutralise(value) for name, value in values.items()}
         safe["memory"] = safe["memory"] or self.empty_memory
         safe[_MARK] = self.mark

@@ -67,11 +67,10 @@ class Budgets:
         least, most = 0.0, 1.0
         for _ in range(20):
             share = (least + most) / 2
-            least, most = (
-                (share, most)
-                if self._scaled(names, share).needed_tokens(memories) <= room
-                else (least, share)
-            )
+            if self._scaled(names, share).needed_tokens(memories) <= room:
+                least = share
+            else:
+                most = share
         return self._scaled(names, least)
 
     def _scaled(self, names: list[str], share: float) -> Budgets:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from memagent.documents.chunking import halve
 from memagent.documents.tokens import fewest_tokens, shorten
@@ -86,10 +87,10 @@ class Reading:
         self, chunk: Chunk, memory: str, read_reply: ReplyReader, ask: UpdatePrompt | None
     ) -> list[Conversation]:
         """The conversations over a chunk, or none if the chunk is too long for the model's window."""
-        messages = (ask or self._update_prompt)(chunk.shown, memory)
-        started = time.perf_counter()
+        prompt = ask or partial(self.prompts.for_update, self.problem)
+        messages = prompt(chunk.shown, memory)
         try:
-            completion = await self._complete(messages, self.budgets.memory_tokens)
+            completion, seconds = await self._complete(messages, self.budgets.memory_tokens)
         except ContextOverflowError as error:
             if chunk.tokens <= LEAST_CHUNK_TOKENS or len(chunk.text) == 1:
                 raise EngineError(
@@ -105,7 +106,7 @@ class Reading:
             memory=memory,
             span=(chunk.start, chunk.end),
             source=chunk.source,
-            seconds=time.perf_counter() - started,
+            seconds=seconds,
         )
         verdict = read_reply(completion.text, memory, self.prompts)
         if not isinstance(verdict, Verdict):
@@ -114,26 +115,22 @@ class Reading:
             return await self._asked(update, verdict)
         return [await self._after(update, verdict, completion)]
 
-    def _update_prompt(self, chunk: str, memory: str) -> tuple[Message, ...]:
-        return self.prompts.for_update(self.problem, chunk, memory)
-
     async def _asked(self, update: Conversation, verdict: Verdict) -> list[Conversation]:
         """The update, and the conversation that asks what its reply was, with the resulting memory.
 
         If that question does not fit the window, it is not asked, and memory and reply are both kept.
         """
         messages = self.prompts.for_check(self.problem, update.memory, verdict.text)
-        started = time.perf_counter()
         said = ""
         made = [update]
         try:
-            completion = await self._complete(messages, self.budgets.memory_tokens)
+            completion, seconds = await self._complete(messages, self.budgets.memory_tokens)
         except ContextOverflowError:
             pass
         else:
-            seconds, said = time.perf_counter() - started, completion.text
+            said = completion.text
             made.append(replace(update, messages=messages, completion=completion, seconds=seconds))
-        settled = await asyncio.to_thread(settle, verdict, said, update.memory, self._fits_memory)
+        settled = await asyncio.to_thread(settle, verdict, said, update.memory, self.fits_memory)
         made[-1] = await self._after(made[-1], settled, update.completion)
         return made
 
@@ -145,7 +142,8 @@ class Reading:
             return update
         return await self.with_memory(update, after)
 
-    def _fits_memory(self, text: str) -> bool:
+    def fits_memory(self, text: str) -> bool:
+        """Whether a text is within the memory's budget. May block: it counts tokens."""
         return self.model.count_tokens(text) <= self.budgets.memory_tokens
 
     def _is_within_budget(self, memory: str, written: Completion) -> bool:
@@ -165,9 +163,7 @@ class Reading:
 
     async def aside(self, messages: tuple[Message, ...], memory: str, max_tokens: int) -> Conversation:
         """A conversation that reads no chunk and leaves the memory as it is. Raises `EngineError`."""
-        started = time.perf_counter()
-        completion = await self._complete(messages, max_tokens)
-        seconds = time.perf_counter() - started
+        completion, seconds = await self._complete(messages, max_tokens)
         return Conversation("update", None, messages, completion, memory, seconds=seconds)
 
     async def answer(self, shown: str, memory: str = "") -> Conversation:
@@ -176,23 +172,18 @@ class Reading:
         `memory` is recorded as the memory. Raises `EngineError`, or `EmptyAnswerError` for an empty answer.
         """
         messages = self.prompts.for_answer(self.problem, shown)
-        started = time.perf_counter()
-        completion = await self._complete(messages, self.budgets.answer_tokens)
+        completion, seconds = await self._complete(messages, self.budgets.answer_tokens)
         if not without_thought(completion.text):
             raise EmptyAnswerError(
                 f"the model returned an empty answer (finish reason {completion.finish_reason!r}): "
                 "raise `answer_tokens` if it was still thinking, or try another `model`"
             )
-        return Conversation(
-            kind="answer",
-            chunk_index=None,
-            messages=messages,
-            completion=completion,
-            memory=memory,
-            seconds=time.perf_counter() - started,
-        )
+        return Conversation("answer", None, messages, completion, memory, seconds=seconds)
 
-    async def _complete(self, messages: tuple[Message, ...], max_tokens: int) -> Completion:
+    async def _complete(self, messages: tuple[Message, ...], max_tokens: int) -> tuple[Completion, float]:
+        """The engine's completion, and how many seconds it took."""
         settings = self.settings
         sampling = Sampling(max_tokens, settings.temperature, settings.top_p, settings.seed)
-        return await self.engine.complete(messages, sampling)
+        started = time.perf_counter()
+        completion = await self.engine.complete(messages, sampling)
+        return completion, time.perf_counter() - started

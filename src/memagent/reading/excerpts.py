@@ -30,10 +30,8 @@ _NUMBERS = re.compile(r"(?:[\s,;&\[\]]|and\b|E?\d++)++[.`*]*", re.IGNORECASE)
 _QUOTED = re.compile(r"[\"“„«](.+)[\"”“»]", re.DOTALL)
 _OPEN, _CLOSED = re.compile(r"\s*[\"“„«]"), re.compile(r"[\"”“»][.`*\s]*\Z")
 _SHOWN = re.compile(r"\A\W*E\d+[.:)\]\s]*")
-_BEFORE, _BEHIND = (
-    re.compile(r"(?:\b(?:the|an?)\s+)?[\"“„«'‘(\[]*\Z", re.IGNORECASE),
-    re.compile(r"[.!?…;。！？]*[\"”»'’)\]」』]*"),
-)
+_BEFORE = re.compile(r"(?:\b(?:the|an?)\s+)?[\"“„«'‘(\[]*\Z", re.IGNORECASE)
+_BEHIND = re.compile(r"[.!?…;。！？]*[\"”»'’)\]」』]*")
 
 _MOST_TRIES = 64  # to find where a passage of several lines ends
 
@@ -133,9 +131,8 @@ def _rounded(chunk: Chunk, start: int, end: int) -> tuple[int, int]:
     first, last = start - chunk.start, end - chunk.start
     before = _BEFORE.search(chunk.text, max(first - 8, low), first)
     behind = _BEHIND.match(chunk.text, last, high)
-    return chunk.start + (before.start() if before else first), chunk.start + (
-        behind.end() if behind else last
-    )
+    start, end = before.start() if before else first, behind.end() if behind else last
+    return chunk.start + start, chunk.start + end
 
 
 def _commands(lines: Sequence[str], chunk: Chunk) -> list[tuple[str, str]]:

@@ -46,12 +46,9 @@ class Passes:
         self._readable: list[Chunk] = []  # outlines, from the first chunk with text on
         self._behind: set[int] = set()  # handed out, or passed over
 
-    async def first(self) -> AsyncGenerator[Chunk, None]:
+    def first(self) -> AsyncGenerator[Chunk, None]:
         """The chunks, as they are cut. Raises `DocumentError` if none of them has text."""
-        async with aclosing(self._cut()) as chunks:
-            async for chunk in chunks:
-                self._hand(chunk)
-                yield chunk
+        return self._handed(self._cut())
 
     async def screened(self, screen: Screen, memory: Callable[[], str]) -> AsyncGenerator[Chunk, None]:
         """The chunks related to the problem, or to the memory as it is when the next chunk is asked for.
@@ -85,12 +82,9 @@ class Passes:
             async for chunk in chunks:
                 yield chunk
 
-    async def only(self, places: Sequence[int]) -> AsyncGenerator[Chunk, None]:
+    def only(self, places: Sequence[int]) -> AsyncGenerator[Chunk, None]:
         """The chunks at these places, which are in order and below `count`, as part of a pass."""
-        async with aclosing(self._at(places)) as chunks:
-            async for chunk in chunks:
-                self._hand(chunk)
-                yield chunk
+        return self._handed(self._at(places))
 
     async def looked_through(self) -> AsyncGenerator[Chunk, None]:
         """All chunks, for a look without a model: no callback is called."""
@@ -113,6 +107,13 @@ class Passes:
                 yield chunk
         finally:
             found.close()
+
+    async def _handed(self, chunks: AsyncGenerator[Chunk, None]) -> AsyncGenerator[Chunk, None]:
+        """The chunks, each noted as it is handed out."""
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                self._hand(chunk)
+                yield chunk
 
     def _hand(self, chunk: Chunk) -> None:
         self._taken(chunk, chunk.index in self._behind)

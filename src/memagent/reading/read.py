@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,6 @@ class Read:
         self._resume, self._memory, self._asks, self._answers = resume, memory, asks, answers
         self._journal: Journal | None = None
         self._chain = Chain(engine)
-        self._budgets: Budgets | None = None
         self._meter = Meter(self.settings, Progress(memory=memory, statements=tuple(statements)))
         ahead = self._workflow.looks_ahead and most_at_once(self.settings, engine.model) > 1
         self._place = Place(self._meter, document, ahead)
@@ -147,15 +147,13 @@ class Read:
         """The memory as it is now."""
         return self.progress.memory
 
-    @property
+    @cached_property
     def budgets(self) -> Budgets:
         """The budgets in force, fitted to the model's window. May block: it counts tokens.
 
         Raises `SettingsError` for budgets that do not fit.
         """
-        if self._budgets is None:
-            self._budgets = self._workflow.budgets(self.settings, self.engine.model)
-        return self._budgets
+        return self._workflow.budgets(self.settings, self.engine.model)
 
     @property
     def trace(self) -> Path | None:

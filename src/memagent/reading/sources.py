@@ -167,10 +167,7 @@ def source_at(chunk: Chunk, start: int, end: int, *, sentence: bool = False) -> 
     The span lies within one file. Of several pages, the one where it begins is given.
     """
     if sentence:
-        low, high = file_span(chunk, start)
-        place = (start - chunk.start, end - chunk.start)
-        place = _with_sentence(chunk.text, place, low - chunk.start, high - chunk.start)
-        start, end = chunk.start + place[0], chunk.start + place[1]
+        start, end = _with_sentence(chunk, start, end)
     part = _part_at(chunk, start)
     excerpt = chunk.text[start - chunk.start : end - chunk.start]
     return Source(part.source, part.page, start - part.offset, end - part.offset, excerpt)
@@ -187,9 +184,10 @@ def _part_at(chunk: Chunk, start: int) -> Part:
     return next(part for part in chunk.parts if start < part.end)
 
 
-def _with_sentence(text: str, place: tuple[int, int], low: int, high: int) -> tuple[int, int]:
-    """A place extended to the sentence around it, between `low` and `high`, as far as that is shown."""
-    start, end = place
+def _with_sentence(chunk: Chunk, start: int, end: int) -> tuple[int, int]:
+    """A span extended in its file to the sentence around it, as far as that is shown."""
+    text, (low, high) = chunk.text, (place - chunk.start for place in file_span(chunk, start))
+    start, end = start - chunk.start, end - chunk.start
     first, last = max(start - _CONTEXT, low), min(end + _CONTEXT, high)
     before, after = text[first:start], text[end:last]
     if borders := [match.end() for match in _TEXT_END.finditer(before)]:
@@ -201,7 +199,7 @@ def _with_sentence(text: str, place: tuple[int, int], low: int, high: int) -> tu
     elif last < high:
         after = after[: max(after.rfind(" "), 0)]
     before, after = before.lstrip(), after.rstrip()
-    return start - len(before), end + len(after)
+    return chunk.start + start - len(before), chunk.start + end + len(after)
 
 
 def located(statements: Iterable[Statement], chunks: Iterable[Chunk]) -> tuple[Statement, ...]:

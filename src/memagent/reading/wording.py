@@ -114,12 +114,6 @@ def is_telling(statement: str) -> bool:
     )
 
 
-@lru_cache(maxsize=32)
-def _words_of_text(text: str) -> _Words:
-    """The words of a text, cached because several statements are looked for in it."""
-    return _words_of(text)
-
-
 def _words_of(text: str) -> _Words:
     made, end, before, last = _Words(), 0, "", ""
     for found in _TOKEN.finditer(text):
@@ -133,6 +127,9 @@ def _words_of(text: str) -> _Words:
             made.add(found, before)
             before = ""
     return made
+
+
+_words_of_text = lru_cache(maxsize=32)(_words_of)  # several statements are looked for in a text
 
 
 def _between(text: str, start: int, end: int, last: str) -> str:

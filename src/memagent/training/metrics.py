@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from memagent.errors import SettingsError
+from memagent.errors import SettingsError, reason
 from memagent.storage import Log, read_log, write_whole
 from memagent.training.trackers import Trackers
 
@@ -79,7 +79,7 @@ def open_metrics(folder: Path, settings_record: Mapping[str, Any], offset: int |
         write_whole(folder / SETTINGS_FILE, json.dumps(settings_record, indent=2) + "\n")
     except OSError as error:
         log.close()
-        raise SettingsError(f"{folder} cannot be written: {error.strerror or error}") from error
+        raise SettingsError(f"{folder} cannot be written: {reason(error)}") from error
     except BaseException:
         log.close()
         raise

@@ -20,16 +20,7 @@ from memagent.errors import DocumentError, EmptyAnswerError, ProblemTooLongError
 from memagent.reading.read import Read
 from memagent.settings import ReadSettings
 from memagent.training.rewards import Reward, overlong_penalty
-from memagent.types import (
-    Completion,
-    Conversation,
-    Engine,
-    Example,
-    Group,
-    Message,
-    Sampling,
-    Trajectory,
-)
+from memagent.types import Completion, Conversation, Engine, Example, Group, Message, Sampling, Trajectory
 
 _log = logging.getLogger(__name__)
 
@@ -56,25 +47,24 @@ class Rollout:
         A seed determines the randomness of its example's group. Raises `EngineError` if the engine
         fails for good.
         """
-        pairs = [(example, f"{seed}/{number}") for example, seed in zip(examples, seeds, strict=True)
-                 for number in range(self.attempts)]  # fmt: skip
+        numbers = range(self.attempts)
         try:
             async with asyncio.TaskGroup() as tasks:
-                running = [tasks.create_task(self.attempt_if_readable(*pair)) for pair in pairs]
+                running = [
+                    [tasks.create_task(self.attempt_if_readable(example, f"{seed}/{it}")) for it in numbers]
+                    for example, seed in zip(examples, seeds, strict=True)
+                ]
         except ExceptionGroup as failures:  # the first one is enough
             raise failures.exceptions[0] from None
-        size = self.attempts
-        made = [[it for task in running[start : start + size] if (it := task.result())]
-                for start in range(0, len(running), size)]  # fmt: skip
-        return [Group(example, tuple(them)) if them else None
-                for example, them in zip(examples, made, strict=True)]  # fmt: skip
+        made = [tuple(it for task in own if (it := task.result())) for own in running]
+        return [Group(example, own) if own else None for example, own in zip(examples, made, strict=True)]
 
     async def attempt_if_readable(self, example: Example, seed: str | None = None) -> Trajectory | None:
         """Like `attempt`, but None and a warning if the problem is too long or the document has no text."""
         try:
             return await self.attempt(example, seed)
         except (ProblemTooLongError, DocumentError) as error:
-            if _is_first(seed):
+            if seed is None or seed.endswith("/0"):  # of an example's attempts, only the first warns
                 _log.warning("%s is skipped: %s", example.id, error)
             return None
 
@@ -121,11 +111,6 @@ class Rollout:
             ),
             default=0.0,
         )
-
-
-def _is_first(seed: str | None) -> bool:
-    """Whether a seed is that of an example's first attempt, the only one that warns."""
-    return seed is None or seed.endswith("/0")
 
 
 class _Recorder:

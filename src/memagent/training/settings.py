@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from memagent.engines.adapters import file_digest
 from memagent.errors import SettingsError, reason
 from memagent.settings import (
+    Count,
     Dtype,
     EngineSettings,
     Names,
@@ -27,7 +28,6 @@ from memagent.settings import (
 
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Layout = Literal["shared", "packed", "padded"]

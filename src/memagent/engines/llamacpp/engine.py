@@ -23,6 +23,7 @@ from memagent.engines.forwarding import Forwarded, RefusedError
 from memagent.engines.gguf_header import trained_window
 from memagent.engines.llamacpp import embedded, hub
 from memagent.engines.llamacpp.loopback import Loopback
+from memagent.engines.llamacpp.machine import available_cores
 from memagent.engines.openai import Connection, OpenAIEngine
 from memagent.engines.refusals import Refusal
 from memagent.errors import EngineError, SettingsError, reason
@@ -234,24 +235,6 @@ def _reason(start: ServerStart) -> str:
         f"{start.path}: its architecture may be newer than xllamacpp (update it), or it may need more "
         "memory than there is (lower `window_tokens` or `concurrency`, or use a smaller model)"
     )
-
-
-def available_cores() -> int:
-    """The number of physical cores that this process may use, by its affinity and its container's quota."""
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    cores = {
-        _text(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list", str(cpu)) for cpu in allowed
-    }
-    quota, _, period = _text("/sys/fs/cgroup/cpu.max", "max").partition(" ")
-    share = int(quota) // int(period) if quota.isdigit() and period.isdigit() else len(cores)
-    return max(1, min(len(cores), share))
-
-
-def _text(path: str, default: str) -> str:
-    try:
-        return Path(path).read_text("ascii").strip()
-    except OSError:
-        return default
 
 
 def _files(model: str | None, adapter: Path | None) -> tuple[Path, Path | None]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -124,13 +123,10 @@ def cached_models() -> list[CachedModel]:
 
 def _snapshot(hub: Any, repo: str) -> Path | None:
     """The folder of the newest snapshot of a repository in the cache."""
-    folder = Path(hub.constants.HF_HUB_CACHE) / f"models--{repo.replace('/', '--')}"
     try:
-        commit = (folder / "refs" / "main").read_text("ascii").strip()
-    except (OSError, UnicodeError):
+        return Path(hub.snapshot_download(repo, local_files_only=True))
+    except (hub.errors.LocalEntryNotFoundError, hub.errors.HFValidationError):
         return None
-    snapshot = folder / "snapshots" / commit
-    return snapshot if snapshot.is_dir() else None
 
 
 def _whole_models(snapshot: Path) -> dict[str, Files]:
@@ -206,16 +202,3 @@ def _hub() -> Any:
         return importlib.import_module("huggingface_hub")
     except ImportError as error:
         raise SettingsError(f"the model hf:... needs a package: {extra_hint('hub')}") from error
-
-
-def memory_bytes() -> int | None:
-    """The memory of this machine or of this process's container, in bytes; None if unknown."""
-    try:
-        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text("ascii").strip()
-    except OSError:
-        return total
-    return min(total, int(limit)) if limit.isdigit() else total

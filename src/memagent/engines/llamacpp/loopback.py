@@ -47,8 +47,8 @@ class Loopback:
         prompt = self._post("/apply-template", {"messages": [asdict(message) for message in messages]})
         ids = self._tokens({"content": prompt["prompt"], "add_special": True, "parse_special": True})
         known, last = self._last is not None, self._last or []
-        same = next((n for n, (old, new) in enumerate(zip(last, ids)) if old != new), None)  # noqa: B905
-        common = min(len(last), len(ids)) if same is None else same
+        shorter = min(len(last), len(ids))
+        common = next((place for place in range(shorter) if last[place] != ids[place]), shorter)
         kept = min(common, len(ids) - 1) // batch_tokens * batch_tokens
         self._last = ids
         another = int(ids[kept] == 0)  # differs from the prompt, which ends the shared beginning here

@@ -36,17 +36,13 @@ def has_room(cache: Cache) -> bool:
 
 def take_back(cache: Cache, tokens: int) -> None:
     """Drop the last `tokens` tokens of each row. Raises `TypeError` for layers without room."""
-    for layer in cache.layers:
-        if not isinstance(layer, _RoomyLayer):
-            raise TypeError(f"{type(layer).__name__} cannot take tokens back")
+    for layer in _roomy(cache):
         layer.take_back(tokens)
 
 
 def put_behind(cache: Cache, tokens: int) -> None:
     """Append `tokens` padding tokens to each row, for a mask to hide. Raises `TypeError` without room."""
-    for layer in cache.layers:
-        if not isinstance(layer, _RoomyLayer):
-            raise TypeError(f"{type(layer).__name__} takes no padding")
+    for layer in _roomy(cache):
         layer.keys, layer.values = (pad(part, (0, 0, 0, tokens)) for part in (layer.keys, layer.values))
 
 
@@ -56,14 +52,20 @@ def join(cache: Cache, filled: int, other: Cache, others_filled: int, tokens: in
     The last `filled` tokens of `cache` and `others_filled` of `other` are kept. Raises `TypeError` for layers
     without room.
     """
-    for place, (layer, added) in enumerate(zip(cache.layers, other.layers, strict=True)):
-        if not (isinstance(layer, _RoomyLayer) and isinstance(added, _RoomyLayer)):
-            raise TypeError(f"{type(layer).__name__} cannot take in more rows")
+    for place, (layer, added) in enumerate(zip(_roomy(cache), _roomy(other), strict=True)):
         keys, values = (
             _with_room([one[:, :, -filled:], two[:, :, -others_filled:]], tokens)
             for one, two in ((layer.keys, added.keys), (layer.values, added.values))
         )
         cache.layers[place] = _RoomyLayer(keys, values, max(filled, others_filled))
+
+
+def _roomy(cache: Cache) -> list[_RoomyLayer]:
+    """The layers. Raises `TypeError` unless all have room."""
+    layers = [layer for layer in cache.layers if isinstance(layer, _RoomyLayer)]
+    if len(layers) < len(cache.layers):
+        raise TypeError("the cache has layers without room, which keep all their tokens and rows")
+    return layers
 
 
 class _RoomyLayer(DynamicLayer):  # type: ignore[misc, no-untyped-call, unused-ignore]

@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from memagent.engines.torch.cache import make_room
-from memagent.engines.torch.prefixes import shared_beginnings
+from memagent.engines.torch.prefixes import Families, shared_beginnings
 
 _LEAST_SAVED = 0.25  # as a share of all prompt tokens; below this saving, a separate pass does not pay
 
@@ -23,43 +23,43 @@ def read_prompts(
     in the cache that are its own `(sequences, tokens)`; and the cache, with room for `steps` more tokens.
     """
     wanted = [tuple(ids) for ids in prompt_ids]
-    prompts, mask, cache = _read_beginnings(model, list(dict.fromkeys(wanted)))
-    if cache is None:
-        logits, mask, cache = _read_from_the_start(model, prompts)
+    prompts = list(dict.fromkeys(wanted))
+    families = shared_beginnings(prompts)
+    if _pays(families, prompts):
+        logits, mask, cache = _read_by_family(model, prompts, families)
+        prompts = [prompts[index] for _, members in families for index in members]
     else:
-        counts = mask.sum(1).tolist()
-        rest = [prompt[int(count) :] for prompt, count in zip(prompts, counts, strict=True)]
-        input_ids, tail = _left_padded(rest, model.device)
-        mask = torch.cat([mask, tail], dim=1)
-        logits, cache = forward(model, input_ids, mask, cache)
+        logits, mask, cache = _read_from_the_start(model, prompts)
     places = {prompt: place for place, prompt in enumerate(prompts)}
     of_wanted = torch.tensor([places[prompt] for prompt in wanted], device=model.device)
     make_room(cache, of_wanted, steps)
     return logits[of_wanted], mask[of_wanted], cache
 
 
-def _read_beginnings(
-    model: PreTrainedModel, prompts: list[tuple[int, ...]]
-) -> tuple[list[tuple[int, ...]], torch.Tensor, Any]:
-    """Read each beginning that several prompts share, once.
-
-    Returns the prompts, family after family; a mask of the places in the cache that are a prompt's own
-    `(prompts, tokens)`, whose sum is how many of its tokens were read; and the cache, with an entry for each
-    prompt. If that would save less than a quarter of the tokens, or a family shares none, nothing is read,
-    and the cache is None.
-    """
-    families = shared_beginnings(prompts)
+def _pays(families: Families, prompts: Sequence[Sequence[int]]) -> bool:
+    """Whether to read beginnings in a pass of their own: every family has one, and they save enough."""
     saved = sum(shared * (len(members) - 1) for shared, members in families)
-    few = saved < _LEAST_SAVED * sum(map(len, prompts))
-    if few or not all(shared for shared, _ in families):
-        return prompts, torch.ones(len(prompts), 0, dtype=torch.long, device=model.device), None
+    return saved >= _LEAST_SAVED * sum(map(len, prompts)) and all(shared for shared, _ in families)
+
+
+def _read_by_family(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], families: Families
+) -> tuple[torch.Tensor, torch.Tensor, Any]:
+    """Read each family's beginning once, then what follows it in each prompt.
+
+    Returns what `_read_from_the_start` does, with the prompts family after family.
+    """
     beginnings = [prompts[members[0]][:shared] for shared, members in families]
     _, mask, cache = _read_from_the_start(model, beginnings)
     of_prompts = torch.tensor(
         [number for number, (_, members) in enumerate(families) for _ in members], device=model.device
     )
     cache.reorder_cache(of_prompts)  # a prompt's beginning is its family's
-    return [prompts[index] for _, members in families for index in members], mask[of_prompts], cache
+    rests = [prompts[index][shared:] for shared, members in families for index in members]
+    input_ids, tail = left_padded(rests, model.device)
+    mask = torch.cat([mask[of_prompts], tail], dim=1)
+    logits, cache = forward(model, input_ids, mask, cache)
+    return logits, mask, cache
 
 
 def _read_from_the_start(
@@ -72,7 +72,7 @@ def _read_from_the_start(
     attention never looks. It needs no mask then, and its kernels skip the half that no token sees.
     """
     if not _sees_all(model):
-        input_ids, mask = _left_padded(prompts, model.device)
+        input_ids, mask = left_padded(prompts, model.device)
         logits, cache = forward(model, input_ids, mask)
         return logits, mask, cache
     lengths = torch.tensor([len(prompt) for prompt in prompts], device=model.device)
@@ -113,7 +113,7 @@ def forward(
     return output.logits[:, -places:], output.past_key_values
 
 
-def _left_padded(ids: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def left_padded(ids: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """The ids `(sequences, tokens)`, padded on the left, and a mask that is 0 for padding."""
     width = max(map(len, ids))
     padded = [[0] * (width - len(row)) + list(row) for row in ids]

@@ -7,6 +7,9 @@ from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
+Families = list[tuple[int, list[int]]]
+"""The length of each family's common prefix, and the indices of its members."""
+
 
 def common_length(left: Sequence[int], right: Sequence[int]) -> int:
     """The length of the sequences' common prefix."""
@@ -20,8 +23,8 @@ def common_length(left: Sequence[int], right: Sequence[int]) -> int:
     return low
 
 
-def shared_beginnings(prompts: Sequence[Sequence[int]]) -> list[tuple[int, list[int]]]:
-    """Group prompts into families: the length of each family's common prefix, and its members' indices.
+def shared_beginnings(prompts: Sequence[Sequence[int]]) -> Families:
+    """Group prompts into families by their common prefixes.
 
     The grouping is the one that leaves the fewest tokens to compute if each family's prefix is computed once.
     If every prompt opens with the same words, the prompts that share a chunk are a family, rather than all of
@@ -59,7 +62,7 @@ class _Parts(NamedTuple):
 
     saved: int
     left: list[int]
-    families: list[tuple[int, list[int]]]
+    families: Families
 
 
 def _joined(parts: Sequence[_Parts]) -> _Parts:

@@ -18,7 +18,7 @@ from memagent.prompts import SECTIONS, UNCHANGED, Prompts, sections
 from memagent.reading.conversations import Reading
 from memagent.reading.excerpts import ADD, DROP, PROMOTE, Excerpt, edited, excerpts_of, fitted, memory_of
 from memagent.reading.replies import Verdict, without_thought
-from memagent.reading.sources import Statement, statements_of
+from memagent.reading.sources import Source, Statement, statements_of
 from memagent.reading.turns import in_turn
 from memagent.reading.wording import says
 from memagent.types import Chunk, Conversation
@@ -66,9 +66,6 @@ async def evidence(
     """
     excerpts_of(memory)
 
-    def fits(text: str) -> bool:
-        return reading.model.count_tokens(text) <= reading.budgets.memory_tokens
-
     def read(chunk: Chunk, memory: str) -> AsyncIterator[Conversation]:
         async def read_reply(reply: str, memory: str, prompts: Prompts) -> Verdict:
             text = prompts.restore(without_thought(reply))
@@ -76,7 +73,7 @@ async def evidence(
 
         def verdict(reply: str, memory: str) -> Verdict:
             excerpts, refused = edited(excerpts_of(memory), reply, chunk)
-            return Verdict("replace", memory_of(fitted(excerpts, fits)), refused=refused)
+            return Verdict("replace", memory_of(fitted(excerpts, reading.fits_memory)), refused=refused)
 
         return reading.update(chunk, memory, read_reply)
 
@@ -111,27 +108,24 @@ class Citations:
         """The statements of an answer, each with an excerpt that says it; those it names are tried first."""
         told = dict[str, Statement]()
         for text in statements_of(_MISPLACED.sub(r"\2\1", answer)):
-            named = [place for mark in _MARKS.findall(text) for place in self._places(mark) or ()]
             said = self._without_marks(text)
-            places = dict.fromkeys([*named, *range(len(self._excerpts))])
-            sources = (self._excerpts[place].source for place in places)
+            sources = (*self._named(text), *(it.source for it in self._excerpts))
             source = next((it for it in sources if says(it.excerpt, said)), None)
             if said:
                 told.setdefault(said, Statement(said, source))
-        return tuple(told.values()) or self._named(answer)
+        return tuple(told.values()) or tuple(Statement(it.excerpt, it) for it in self._named(answer))
 
     def bare(self, answer: str) -> str:
         """The answer without the numbers of excerpts; the excerpts themselves if it is nothing else."""
         bare = self._without_marks(answer)
         if re.search(r"\w", bare):
             return bare
-        return "\n".join(it.text for it in self._named(answer)) or answer
+        return "\n".join(it.excerpt for it in self._named(answer)) or answer
 
-    def _named(self, answer: str) -> tuple[Statement, ...]:
-        """The excerpts that an answer names, as statements."""
-        places = [place for mark in _MARKS.findall(answer) for place in self._places(mark) or ()]
-        sources = (self._excerpts[place].source for place in dict.fromkeys(places))
-        return tuple(Statement(it.excerpt, it) for it in sources)
+    def _named(self, text: str) -> list[Source]:
+        """The sources that the marks in a text name, each once."""
+        places = [place for mark in _MARKS.findall(text) for place in self._places(mark) or ()]
+        return [self._excerpts[place].source for place in dict.fromkeys(places)]
 
     def _without_marks(self, text: str) -> str:
         return _MARKS.sub(lambda it: it.group() if self._places(it.group()) is None else "", text).strip()

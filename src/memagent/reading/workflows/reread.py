@@ -13,7 +13,18 @@ from contextlib import aclosing
 from functools import partial
 
 from memagent.documents.tokens import shorten
-from memagent.prompts import ANSWER, ENOUGH, MEMORY, OPENING, REWRITE, SECTIONS, UNCHANGED, Prompts, sections
+from memagent.prompts import (
+    ANSWER,
+    ENOUGH,
+    MEMORY,
+    OPENING,
+    REWRITE,
+    SECTIONS,
+    UNCHANGED,
+    UPDATE,
+    Prompts,
+    sections,
+)
 from memagent.reading.conversations import Reading
 from memagent.reading.ranking import best_places
 from memagent.reading.replies import read_gap, read_gated
@@ -21,7 +32,7 @@ from memagent.reading.turns import in_turn
 from memagent.types import Chunk, Conversation, Message
 
 PROMPTS = Prompts(
-    update=OPENING + REWRITE + "\n" + SECTIONS + f"{UNCHANGED}, or {MEMORY} and the new memory:\n",
+    update=UPDATE,
     gap=f"""\
 You have read a long document piece by piece. All that remains of it is your memory. You may look up one \
 thing in the document before you answer the problem.

@@ -11,14 +11,14 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from memagent.concurrency import interleaved
-from memagent.prompts import ANSWER, MEMORY, MERGE, OPENING, REWRITE, SECTIONS, UNCHANGED, Prompts
+from memagent.prompts import ANSWER, MERGE, UPDATE, Prompts
 from memagent.reading.conversations import Reading
 from memagent.reading.replies import read_gated
 from memagent.reading.workflows.merging import BETWEEN, merge_all
 from memagent.types import Chunk, Conversation
 
 PROMPTS = Prompts(
-    update=OPENING + REWRITE + "\n" + SECTIONS + f"{UNCHANGED}, or {MEMORY} and the new memory:\n",
+    update=UPDATE,
     merge=MERGE,
     answer=ANSWER,
     workflow="tree",

@@ -134,9 +134,8 @@ async def _answer_within(reading: Reading, text: Callable[[int], str]) -> Conver
 
 async def _room_tokens(reading: Reading) -> int:
     """How many tokens a prompt leaves for the document."""
-    taken = await reading.count_tokens(reading.prompts.bare_text) + await reading.count_tokens(
-        reading.problem
-    )
+    own, problem = reading.prompts.bare_text, reading.problem
+    taken = await reading.count_tokens(own) + await reading.count_tokens(problem)
     room = reading.window_tokens - taken - reading.budgets.answer_tokens - _SLACK_TOKENS
     if room <= _SLACK_TOKENS:
         raise SettingsError(

@@ -21,18 +21,9 @@ from memagent.prompts import MEMORY, UNCHANGED, Prompts
 from memagent.reading.workflows import chosen_workflow
 from memagent.settings import ReadSettings
 from memagent.training.imitation.solutions import SENTENCE_ENDS, solution_of
-from memagent.training.rewards import Reward, exact_reward
+from memagent.training.rewards import exact_reward
 from memagent.training.rollout import Rollout
-from memagent.types import (
-    Completion,
-    Engine,
-    Example,
-    Message,
-    Model,
-    Sampling,
-    Trajectory,
-    Usage,
-)
+from memagent.types import Completion, Engine, Example, Message, Model, Sampling, Trajectory, Usage
 
 _log = logging.getLogger(__name__)
 
@@ -156,7 +147,6 @@ async def solve(
     examples: Iterable[Example],
     settings: ReadSettings,
     model: Model,
-    reward: Reward = exact_reward,
     least_reward: float = 1.0,
     mistakes: float = 0.0,
     player: MakePlayer | None = None,
@@ -176,7 +166,7 @@ async def solve(
     for example in examples:
         make = player or partial(Oracle, mistakes=mistakes)
         oracle = make(example, prompts, model)
-        rollout = Rollout(engine=oracle, settings=settings, reward=reward)
+        rollout = Rollout(engine=oracle, settings=settings, reward=exact_reward)
         trajectory = await rollout.attempt_if_readable(example)
         if trajectory is None:
             continue

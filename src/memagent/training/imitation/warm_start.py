@@ -21,7 +21,7 @@ from memagent.training.optimization.learner import learning_rate
 from memagent.training.rewards import load_function
 from memagent.training.run import RunState
 from memagent.training.settings import StageSettings, TrainingSettings, WarmStartSettings
-from memagent.types import Conversation, Example, Model, TrainingSequence, Trajectory
+from memagent.types import Conversation, Model, TrainingSequence, Trajectory
 
 _COUNTERS = {"copying": "copying_steps", "warm_start": "warm_steps"}
 
@@ -137,10 +137,5 @@ async def _trajectories(settings: TrainingSettings, data: Data, model: Model) ->
                 found.append(trajectory)
                 await asyncio.sleep(0)  # an interrupt takes effect between examples
         return found
-    return [await _written(write, example) for example in examples]
-
-
-async def _written(write: Any, example: Example) -> Trajectory:
-    trajectory = write(example)
-    result: Trajectory = await trajectory if inspect.isawaitable(trajectory) else trajectory
-    return result
+    written = (write(example) for example in examples)
+    return [await it if inspect.isawaitable(it) else it for it in written]

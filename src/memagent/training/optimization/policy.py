@@ -156,24 +156,19 @@ def load_policy(settings: PolicySettings, temperature: float, seed: int, device:
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     dtype = chosen_dtype(settings.dtype, device)
     torch.manual_seed(seed)
-    model, tokenizer = _load(settings, frozen_dtype=dtype)
+    has_lora = bool(settings.adapter or settings.lora_rank)
+    name = settings.model or str(default_model())
+    model, tokenizer = load_model(name, dtype if has_lora else torch.float32, settings.random_weights)
+    if settings.prepare:
+        with torch.no_grad():
+            load_function(settings.prepare)(model)
     model = model.to(device)
     if settings.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.enable_input_require_grads()
-    if settings.adapter or settings.lora_rank:
+    if has_lora:
         model = _with_lora(model, settings)
     return Policy(model.eval(), tokenizer, temperature=temperature, autocast=dtype == torch.bfloat16)
-
-
-def _load(settings: PolicySettings, frozen_dtype: torch.dtype) -> tuple[Any, Any]:
-    name = settings.model or str(default_model())
-    dtype = frozen_dtype if settings.adapter or settings.lora_rank else torch.float32
-    model, tokenizer = load_model(name, dtype, settings.random_weights)
-    if settings.prepare:
-        with torch.no_grad():
-            load_function(settings.prepare)(model)
-    return model, tokenizer
 
 
 def _with_lora(model: Any, settings: PolicySettings) -> Any:

@@ -8,12 +8,13 @@ sequences once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
+from memagent.engines.torch.prefill import left_padded
 from memagent.engines.torch.prefixes import shared_beginnings
 from memagent.errors import TrainingError
 from memagent.training.optimization.objective import group_advantages
@@ -125,7 +126,8 @@ def batches(sequences: Sequence[TrainingSequence], layout: Layout, budget_tokens
     Every sequence is in exactly one of them. The split is deterministic.
     """
     if layout == "padded":
-        return [_padded(rows) for rows in _by_length(sequences, budget_tokens)]
+        parts = _by_length(sequences, lambda part, _: _length(part[0]) * (len(part) + 1) <= budget_tokens)
+        return [_padded(part) for part in parts]
     trees = _shared_trees(sequences) if layout == "shared" else _even_trees(sequences)
     return [_packed(part) for part in _fill(trees, budget_tokens)]
 
@@ -143,10 +145,13 @@ def _content(sequence: TrainingSequence) -> _Content:
     return sequence.prompt_ids, sequence.completion_ids
 
 
-def _by_length(sequences: Sequence[TrainingSequence], budget_tokens: int) -> list[list[TrainingSequence]]:
+def _by_length(
+    sequences: Sequence[TrainingSequence], fits: Callable[[list[TrainingSequence], TrainingSequence], bool]
+) -> list[list[TrainingSequence]]:
+    """The sequences, longest first, in parts: one that does not fit the part before it begins another."""
     parts: list[list[TrainingSequence]] = []
     for sequence in sorted(sequences, key=_length, reverse=True):
-        if parts and _length(parts[-1][0]) * (len(parts[-1]) + 1) <= budget_tokens:
+        if parts and fits(parts[-1], sequence):
             parts[-1].append(sequence)
         else:
             parts.append([sequence])
@@ -165,12 +170,7 @@ def _shared_trees(sequences: Sequence[TrainingSequence]) -> list[Tree]:
 
 
 def _even_trees(sequences: Sequence[TrainingSequence]) -> list[Tree]:
-    parts: list[list[TrainingSequence]] = []
-    for sequence in sorted(sequences, key=_length, reverse=True):
-        if parts and _length(parts[-1][0]) <= _UNEVEN * _length(sequence):
-            parts[-1].append(sequence)
-        else:
-            parts.append([sequence])
+    parts = _by_length(sequences, lambda part, one: _length(part[0]) <= _UNEVEN * _length(one))
     return [Tree(0, tuple(part)) for part in parts]
 
 
@@ -221,11 +221,8 @@ def _flat(sequences: Sequence[TrainingSequence]) -> dict[str, torch.Tensor]:
 
 def _padded(sequences: Sequence[TrainingSequence]) -> Batch:
     """One row per sequence, padded on the left so that all completions end where the logits are kept."""
-    width = max(map(_length, sequences))
     kept = max(len(sequence.completion_ids) for sequence in sequences) + 1
-    pads = [width - _length(sequence) for sequence in sequences]
-    ids = torch.tensor([[0] * pad + list(_ids(row)) for pad, row in zip(pads, sequences, strict=True)])
-    mask = torch.tensor([[0] * pad + [1] * (width - pad) for pad in pads])
+    ids, mask = left_padded([_ids(sequence) for sequence in sequences], torch.device("cpu"))
     select = [
         row * kept + kept - 1 - len(sequence.completion_ids) + index
         for row, sequence in enumerate(sequences)

@@ -50,7 +50,6 @@ class MemoryAgentLoop(AgentLoopBase):  # type: ignore[misc]
             engine=engine,
             settings=settings.read,
             reward=score,
-            attempts=1,
             overlong_tokens=settings.overlong_tokens,
         )
         example = read_example(row["example"])
