@@ -237,10 +237,11 @@ class OpenAIEngine:
         loud = time.monotonic() >= self._next_warning
         if loud:
             self._next_warning = time.monotonic() + _BETWEEN_WARNINGS_SECONDS
+        where = "" if self.endpoint.url in str(failure) else f", at {self.endpoint.url}"
         _log.log(
             logging.WARNING if loud else logging.INFO,
-            "a call failed: %s; trying again in %.1f s (try %d of %d, at %s)",
-            *(failure, seconds, attempt + 1, tries, self.endpoint.url),
+            "a call failed: %s; trying again in %.1f s (try %d of %d%s)",
+            *(failure, seconds, attempt + 1, tries, where),
         )
         await asyncio.sleep(seconds)
 
