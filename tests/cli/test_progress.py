@@ -112,3 +112,22 @@ def test_the_memory_stands_above_the_answer_once(serve: Callable[..., Server], t
     story.write_text(facts_document(chunks=3), "utf-8")
     code, shown = on_terminal("ask", "Which?", str(story), "--base-url", serve().base_url)
     assert code == 0 and "memory" not in shown.rpartition("; SEAL")[2]
+
+
+def test_a_line_shows_what_a_long_memory_has_gained() -> None:
+    first = "MEMORY\n" + "The hat was lost at the corner of Goodge Street. " * 6
+    replies = [first, first + "The goose was white.", *["UNCHANGED"] * 9]
+    console = Console(file=io.StringIO(), width=300)
+    document = text_document("Some words of a story. " * 100)
+    read = Read("Which?", document, ScriptedEngine(replies), ReadSettings(chunk_tokens=100))
+    display = ReadDisplay(console, False, ["Which?"])
+    display.begin(1, read)
+
+    async def step() -> None:
+        async for conversation in read:
+            display.show(1, conversation)
+
+    asyncio.run(step())
+    told = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert "memory: The hat was lost" in told[0] and told[1].endswith("memory: …The goose was white.")
+    assert re.search(r"^answered in \S+ s, \d+ s in all; ", told[-1])

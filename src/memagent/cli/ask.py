@@ -22,7 +22,7 @@ from memagent.cli.finding import with_found_model
 from memagent.cli.flags import PATH, Command, complete_files, quiet_and_verbose, with_settings
 from memagent.cli.memories import citations
 from memagent.cli.messages import exit_code, print_error, say, say_json, warn
-from memagent.cli.progress import ReadDisplay
+from memagent.cli.progress import WAITING, ReadDisplay
 from memagent.concurrency import side_by_side
 from memagent.documents.opening import Document, Pass, open_document
 from memagent.engines import choose, open_engine
@@ -35,12 +35,6 @@ from memagent.settings import Settings, user_cache_path
 from memagent.types import Engine
 
 _MOST_QUESTION_BYTES = 16 * 2**20
-_WAITING = {
-    "openai": "reaching the endpoint",
-    "llamacpp": "loading the model",
-    "transformers": "loading the model",
-}
-
 
 _MOST_TOGETHER = 32
 """Questions that are read together: each holds a chunk of the document."""
@@ -202,7 +196,7 @@ async def _answer_all(asked: Asked, display: ReadDisplay, as_json: bool, console
     """Print each answer as it comes; if one question fails, the others continue."""
     code = 0
     traces = await asyncio.to_thread(_traces, asked)
-    display.waiting(_WAITING[choose(asked.settings.engine).engine])
+    display.waiting(WAITING[choose(asked.settings.engine).engine])
     async with open_engine(asked.settings.engine) as engine:
         display.waiting("")
         limited, separator = asked.spending.limited(engine), ""

@@ -143,6 +143,8 @@ def _kind(annotation: Any) -> Any:
 
 
 def _shown(default: Any) -> str:
+    if default is True:
+        return "on"
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 

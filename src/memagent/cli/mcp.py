@@ -16,7 +16,8 @@ from rich.console import Console
 from memagent.cli.finding import with_found_model
 from memagent.cli.flags import PATH, Command, listening, quiet_and_verbose, with_settings
 from memagent.cli.messages import tell
-from memagent.engines import open_engine
+from memagent.cli.progress import WAITING
+from memagent.engines import choose, open_engine
 from memagent.errors import SettingsError, extra_hint
 from memagent.settings import Settings, user_cache_path
 
@@ -66,6 +67,9 @@ def command(
         listener = closing_all.enter_context(closing(listen(host, port, known))) if http else None
 
         async def served() -> None:
+            kind = choose(settings.engine).engine
+            if kind != "openai" and not quiet:
+                tell(console, WAITING[kind])
             async with open_engine(settings.engine) as engine:
                 if listener and not quiet:
                     tell(console, f"{engine.model.name} at {url_of(listener)}/mcp (Ctrl-C stops it)")

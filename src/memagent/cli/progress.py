@@ -21,6 +21,13 @@ from memagent.reading.progress import Progress
 from memagent.reading.read import Read
 from memagent.types import Conversation
 
+WAITING = {
+    "openai": "reaching the endpoint",
+    "llamacpp": "loading the model",
+    "transformers": "loading the model",
+}
+"""What is waited for while an engine opens, which may take a minute."""
+
 _PREVIEW_CHARACTERS = 200
 _PANEL_CHARACTERS = 1200
 _MOST_BARS = 8
@@ -148,13 +155,14 @@ def _line(progress: Progress, conversation: Conversation, before: str) -> str:
     """The log line for a conversation."""
     seconds = f"{conversation.seconds:.1f} s"
     if conversation.kind == "answer":
-        return f"answered in {seconds}; {_cost(progress)}"
+        told = f"answered in {seconds}, {clock(progress.seconds)} in all; {_cost(progress)}"
+        kept = f"; {progress.recalled} of {progress.calls} calls from the journal"
+        return told + kept if progress.recalled else told
     if conversation.unused:
         return f"{_place(progress)}: {seconds}, asked ahead, not used"
     if conversation.memory == before:
         return f"{_place(progress)}: {seconds}, memory unchanged"
-    preview = _cut(conversation.memory, _PREVIEW_CHARACTERS)
-    return f"{_place(progress)}: {seconds}, memory: {preview}"
+    return f"{_place(progress)}: {seconds}, memory: {_preview(conversation.memory, before)}"
 
 
 def _place(progress: Progress) -> str:
@@ -170,6 +178,17 @@ def _cost(progress: Progress) -> str:
     price = "" if progress.cost is None else f", cost {progress.cost:.4g}"
     estimated = " (estimated)" if progress.estimated else ""
     return f"{progress.prompt_tokens:,} tokens in, {progress.completion_tokens:,} out{price}{estimated}"
+
+
+def _preview(memory: str, before: str) -> str:
+    """The beginning of a memory, or of its new part if that would otherwise not be in sight."""
+    old, new = " ".join(before.split()), " ".join(memory.split())
+    pairs = zip(old, new, strict=False)
+    same = next((place for place, (was, now) in enumerate(pairs) if was != now), min(len(old), len(new)))
+    if len(new) <= _PREVIEW_CHARACTERS or same < _PREVIEW_CHARACTERS // 2 or same == len(new):
+        return _cut(new, _PREVIEW_CHARACTERS)
+    word = new.rfind(" ", 0, same + 1) + 1
+    return "…" + _cut(new[word:], _PREVIEW_CHARACTERS - 1)
 
 
 def _cut(text: str, characters: int) -> str:

@@ -13,7 +13,8 @@ from rich.console import Console
 from memagent.cli.finding import with_found_model
 from memagent.cli.flags import PATH, Command, listening, quiet_and_verbose, with_settings
 from memagent.cli.messages import tell
-from memagent.engines import open_engine
+from memagent.cli.progress import WAITING
+from memagent.engines import choose, open_engine
 from memagent.errors import SettingsError, extra_hint
 from memagent.settings import Settings, user_cache_path
 
@@ -76,10 +77,15 @@ def command(
     with closing(listen(host, port, known)) as listener, Store(folder) as store:
 
         async def served() -> None:
+            kind = choose(settings.engine).engine
+            if kind != "openai" and not quiet:
+                tell(console, WAITING[kind])
             async with open_engine(settings.engine) as engine:
                 app = await asyncio.to_thread(create_app, engine, settings.read, store, known, limits)
                 if not quiet:
-                    tell(console, f"serving {engine.model.name} at {url_of(listener)}/v1 (Ctrl-C stops it)")
+                    url = url_of(listener)
+                    told = f"serving {engine.model.name} at {url}/v1, its page at {url}/ (Ctrl-C stops it)"
+                    tell(console, told)
                 await server_of(app, limits).serve(sockets=[listener])
 
         asyncio.run(served())

@@ -62,10 +62,11 @@ class Tries:
         loud = time.monotonic() >= self._next_warning
         if loud:
             self._next_warning = time.monotonic() + _BETWEEN_WARNINGS_SECONDS
+        where = "" if self._url in str(failure) else f", at {self._url}"
         _log.log(
             logging.WARNING if loud else logging.INFO,
-            "a call failed: %s; trying again in %.1f s (try %d of %d, at %s)",
-            *(failure, seconds, attempt + 1, tries, self._url),
+            "a call failed: %s; trying again in %.1f s (try %d of %d%s)",
+            *(failure, seconds, attempt + 1, tries, where),
         )
         await asyncio.sleep(seconds)
 
