@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from memagent.documents import markup
 from memagent.documents.markup import markdown_of
 
 
@@ -97,6 +99,24 @@ def test_no_depth_or_length_is_too_much(html: str) -> None:
     started = time.process_time()
     assert "the end" in markdown(html)
     assert time.process_time() - started < 10  # a tenth of a second, where nothing is done twice
+
+
+@pytest.mark.parametrize(("opened", "closed"), [("<img alt='", "'>"), ("<!--", "-->"), ("<", ">")])
+def test_a_tag_without_end_is_an_error_before_it_fills_the_memory(
+    monkeypatch: pytest.MonkeyPatch, opened: str, closed: str
+) -> None:
+    monkeypatch.setattr(markup, "_LONGEST_TAG", 1000)
+
+    def blocks(of_tag: int) -> Iterator[str]:
+        yield "<p>one</p>"
+        for _ in range(3):  # each counts for itself
+            yield from (opened, *["x" * 100] * of_tag, closed)
+        yield from ["some words " * 50] * 3
+        yield "<p>the end</p>"
+
+    assert "the end" in "".join(markdown_of(blocks(8)))
+    with pytest.raises(markup.MarkupError, match="a tag or comment of over"):
+        list(markdown_of(blocks(12)))
 
 
 pieces = st.sampled_from([

@@ -28,17 +28,25 @@ _LISTS = ("ul", "ol", "menu")
 _SPACES = re.compile(r"[ \t\n\r\f]+")
 _LONGEST_CELL = 1000  # characters; a table with longer ones lays out a page rather than data
 _LONGEST_LINK = 1000
+_LONGEST_TAG = 2**26  # characters, which the parser holds; pictures inside pages are tags of many MiB
 _DEEPEST = 10  # levels of lists and quotations that are shown by indentation
 
 
+class MarkupError(ValueError):
+    """A page that cannot be read; the message says what it has."""
+
+
 def markdown_of(blocks: Iterable[str]) -> Iterator[str]:
-    """The text of a page given in blocks. Raises `lxml.etree.LxmlError` if nothing can be read."""
+    """The text of a page given in blocks. Raises `MarkupError` for a tag that would take too much memory."""
     writer = _Writer()
     parser = etree.HTMLParser(target=writer, encoding="utf-8", huge_tree=True)
-    given = False
+    given, held = False, 0
     for block in blocks:
         given = given or bool(block.strip())
         parser.feed(block.encode("utf-8", "replace"))
+        held = 0 if writer.told else held + len(block)
+        if held > _LONGEST_TAG:
+            raise MarkupError(f"has a tag or comment of over {_LONGEST_TAG // 2**20} Mi characters")
         if text := writer.taken():
             yield text
     if given:  # the parser rejects a blank page
@@ -58,6 +66,7 @@ class _Writer:
     """A parser target that writes the tags and the text of a page as Markdown."""
 
     def __init__(self) -> None:
+        self.told = False  # whether the parser has called since the last `taken`
         self._out: list[str] = []
         self._begun = False
         self._cell: list[str] | None = None  # the text of an open cell
@@ -75,11 +84,13 @@ class _Writer:
         """What was written since the last call."""
         text = "".join(self._out)
         self._out.clear()
+        self.told = False
         return text
 
     # Called by the parser
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
+        self.told = True
         self._dropped += tag in _DROPPED
         self._quotes += tag == "blockquote"
         if tag in ("td", "th"):
@@ -108,6 +119,7 @@ class _Writer:
             self._break(2)
 
     def end(self, tag: str) -> None:
+        self.told = True
         if tag in ("td", "th"):
             self._close_cell()
         elif tag == "tr":
@@ -132,6 +144,7 @@ class _Writer:
         self._break(_BREAKS.get(tag, 0))
 
     def data(self, text: str) -> None:
+        self.told = True
         if self._dropped:
             return
         if self._preformatted:
@@ -141,6 +154,9 @@ class _Writer:
         if words := _SPACES.sub(" ", text).strip(" "):
             self._write(words)
             self._space = _SPACES.match(text[-1]) is not None
+
+    def comment(self, text: str) -> None:
+        self.told = True
 
     def close(self) -> None:
         if self._tables:

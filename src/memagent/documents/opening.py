@@ -32,7 +32,7 @@ from memagent.documents.files import (
     take_print,
     unpacked,
 )
-from memagent.documents.markup import markdown_of
+from memagent.documents.markup import MarkupError, markdown_of
 from memagent.documents.paths import find_files, shown
 from memagent.errors import DocumentError, reason
 
@@ -206,7 +206,7 @@ class Pass:
         if source.format == "jsonl":
             texts = row_texts(texts)
         elif source.format == "html" or source.format in HTML:
-            texts = map(sendable, markdown_of(texts))
+            texts = _page_text(source, texts)
         for text in texts:
             yield Block(source, text, None)
 
@@ -240,6 +240,14 @@ class Pass:
             self.skipped += (
                 f"{source.name}: {empty} of {page - 1} pages have no text (scanned? run OCR first)",
             )
+
+
+def _page_text(source: DocumentFile, texts: Iterable[str]) -> Iterator[str]:
+    """The text of a page of HTML. Raises `UnusableError`."""
+    try:
+        yield from map(sendable, markdown_of(texts))
+    except MarkupError as error:
+        raise UnusableError(f"{source.name} {error}") from error
 
 
 def open_document(*paths: str | os.PathLike[str], follow_links: bool = False) -> Document:

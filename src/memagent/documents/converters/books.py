@@ -24,6 +24,7 @@ def epub(file: IO[bytes]) -> Iterator[str]:
         hrefs = {item.get("id"): item.get("href") for item in book.iter("{*}item")}
         for item in book.iter("{*}itemref"):
             href = unquote(hrefs.get(item.get("idref"), "").partition("#")[0])
-            chapter = parsed(posixpath.normpath(posixpath.join(posixpath.dirname(package), href)))
-            # Written as HTML, in which `<title/>` would count as an opening tag.
-            yield etree.tostring(chapter, method="html", encoding="unicode") + "\n"
+            name = posixpath.normpath(posixpath.join(posixpath.dirname(package), href))
+            if archive.read(name).strip():
+                # Written as HTML, in which `<title/>` would count as an opening tag.
+                yield etree.tostring(parsed(name), method="html", encoding="unicode") + "\n"
