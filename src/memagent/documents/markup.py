@@ -155,7 +155,7 @@ class _Writer:
             self._write(words)
             self._space = _SPACES.match(text[-1]) is not None
 
-    def comment(self, text: str) -> None:
+    def comment(self, _text: str) -> None:
         self.told = True
 
     def close(self) -> None:
