@@ -173,15 +173,15 @@ class OpenAIEngine:
             await check_read_whole(texts, completion.usage)
         except (TransientError, EngineError) as error:
             if isinstance(sent, dict) and sent.get("choices"):
-                error.usage = await self._usage(texts, sent)
+                error.usage = await self._usage(texts, sent, read_usage(sent))
             raise
-        return replace(completion, usage=await self._usage(texts, sent))
+        usage = await self._usage(texts, sent, completion.usage)
+        return replace(completion, usage=usage) if usage.estimated else completion
 
-    async def _usage(self, texts: Sequence[str], sent: Mapping[str, Any]) -> Usage:
-        """The usage that the endpoint reports, or else an estimate."""
-        usage = read_usage(sent)
-        if usage.prompt_tokens:
-            return usage
+    async def _usage(self, texts: Sequence[str], sent: Mapping[str, Any], told: Usage) -> Usage:
+        """The usage that the endpoint told, or else an estimate."""
+        if told.prompt_tokens:
+            return told
         if not self._estimates:
             self._estimates = True
             _log.warning("%s reports no token usage: tokens and costs are estimates", self.endpoint.url)
