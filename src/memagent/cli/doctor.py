@@ -34,9 +34,11 @@ _PACKAGES = {
     "[eval]": ("bm25s", "wonderwords"),
     "[hub]": ("huggingface_hub",),
     "[serve]": ("fastapi", "prometheus-client", "python-multipart", "uvicorn"),
+    "[mcp]": ("mcp",),
     "[train]": ("torch", "transformers", "accelerate", "peft"),
     "[report]": ("matplotlib",),
     "[ray]": ("ray",),
+    "[verl]": ("verl",),
 }
 
 
