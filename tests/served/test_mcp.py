@@ -513,6 +513,8 @@ def test_an_interrupt_ends_it_while_it_waits_for_input(home: Path, serve: Callab
         ([], "name the folders that hold them with --folder"),
         (["--folder", "missing"], "--folder names missing, which is not a folder"),
         (["--folder", ".", "--http", "--host", "0.0.0.0"], "name a file with API keys with --keys"),
+        (["--folder", ".", "--port", "8322"], "--port is for --http: add it, or drop --port"),
+        (["--folder", ".", "--keys", "keys.txt"], "--keys is for --http: add it, or drop --keys"),
     ],
 )
 def test_what_it_cannot_start_with(

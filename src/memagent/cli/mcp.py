@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 
 from memagent.cli.finding import with_found_model
@@ -60,6 +61,10 @@ def command(
     from memagent.server.listening import listen, url_of
     from memagent.server.mcp import Places, serve
 
+    source = click.get_current_context().get_parameter_source
+    given = [name for name in ("host", "port", "keys") if source(name) is not ParameterSource.DEFAULT]
+    if given and not http:
+        raise SettingsError(f"--{given[0]} is for --http: add it, or drop --{given[0]}")
     settings = with_found_model(settings, console, quiet)
     places = Places(opened_folders(folders), _free_folders(data), notebooks)
     known = read_keys(keys)
