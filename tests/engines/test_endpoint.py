@@ -195,7 +195,8 @@ def test_one_warning_says_what_is_waited_for(serve: Serve, caplog: pytest.LogCap
     ask(server.base_url, retries=6)
     levels = [record.levelname for record in caplog.records if record.name == "memagent"]
     assert levels == ["WARNING", "INFO", "INFO"]
-    assert "HTTP 503: out of order; trying again in" in caplog.text and "try 2 of 7" in caplog.text
+    assert "trying again in" in caplog.text and "(try 2 of 7, at" in caplog.text
+    assert caplog.messages[0].endswith("HTTP 503: out of order")
 
 
 # Addresses and the environment

@@ -9,7 +9,6 @@ import sys
 from typing import Any
 
 from rich.console import Console
-from rich.logging import RichHandler
 
 from memagent.errors import DocumentError, EngineError, MemAgentError, SettingsError
 from memagent.settings import OWNERS
@@ -94,10 +93,26 @@ class _HarmlessFormatter(logging.Formatter):
         return harmless(with_flags(super().format(record)))
 
 
+class _ConsoleHandler(logging.Handler):
+    """Prints log records to a console, above a bar that is moving, and as one line each."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        style = "yellow" if record.levelno >= logging.WARNING else None
+        line = self.format(record)
+        try:
+            self._console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+        except (OSError, ValueError):  # stderr is full or closed: a log line is no reason to stop
+            self.handleError(record)
+
+
 def log_to(console: Console, verbose: bool) -> None:
     """Log warnings to stderr; with `verbose`, also retries and the like."""
-    handler = RichHandler(console=console, show_time=False, show_path=False, markup=False, highlighter=None)
-    handler.setFormatter(_HarmlessFormatter("%(message)s"))
+    handler = _ConsoleHandler(console)
+    handler.setFormatter(_HarmlessFormatter("%(levelname)-8s %(message)s"))
     log = logging.getLogger("memagent")
     log.handlers = [handler]
     log.setLevel(logging.INFO if verbose else logging.WARNING)

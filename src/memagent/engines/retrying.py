@@ -65,8 +65,8 @@ class Tries:
         where = "" if self._url in str(failure) else f", at {self._url}"
         _log.log(
             logging.WARNING if loud else logging.INFO,
-            "a call failed: %s; trying again in %.1f s (try %d of %d%s)",
-            *(failure, seconds, attempt + 1, tries, where),
+            "a call failed, trying again in %.1f s (try %d of %d%s): %s",
+            *(seconds, attempt + 1, tries, where, failure),
         )
         await asyncio.sleep(seconds)
 
