@@ -157,7 +157,7 @@ def test_so_many_examples_lack_the_answer_and_the_others_stay_as_they_are() -> N
 
 @pytest.mark.parametrize("absent", [-0.1, 1.1])
 def test_a_share_lies_between_nothing_and_all(absent: float) -> None:
-    with pytest.raises(SettingsError, match=f"absent is {absent}"):
+    with pytest.raises(SettingsError, match=f"`absent` is {absent}"):
         Recipe(length_tokens=10, absent=absent)
 
 

@@ -211,8 +211,8 @@ def test_a_needle_stands_between_sentences(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("recipe", "said"),
     [
-        ({"length_tokens": 0}, "length_tokens is 0"),
-        ({"documents": -1}, "documents is -1"),
+        ({"length_tokens": 0}, "`length_tokens` is 0"),
+        ({"documents": -1}, "`documents` is -1"),
         ({"length_tokens": 9, "documents": 9}, "not both"),
         ({"positions": "sorted"}, "'sorted'"),
     ],

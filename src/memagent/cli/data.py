@@ -83,8 +83,10 @@ def make(
     **sizes: Any,
 ) -> int:
     """Write examples of a TASK (see `memagent data list`) to a file."""
-    if (count is not None and count < 1) or start < 0:
-        raise SettingsError(f"--count {count} --start {start}: at least 1, and at least 0")
+    if count is not None and count < 1:
+        raise SettingsError(f"--count is {count}: it must be at least 1")
+    if start < 0:
+        raise SettingsError(f"--start is {start}: it must be at least 0")
     if not tokenizer:
         warn(console, "without --tokenizer tokens are estimated: documents may be shorter than asked for")
     recipe = Recipe(
@@ -116,7 +118,7 @@ def name_samples(sources: Iterable[Corpus], console: Console) -> None:
     """Warn of texts that are only the small sample, whose scores are not comparable."""
     for name in (it.name for it in sources if it.origin == "sample"):
         told = "using the small sample that comes with memagent, not the full set"
-        warn(console, f"{name}: {told}; {HOMES[name]}")
+        warn(console, f"{name}: {told} ({HOMES[name]})")
 
 
 @command.command(name="fetch")
@@ -143,7 +145,7 @@ def _origin(corpus: str | None) -> str:
     try:
         source = Corpora().find(corpus)
     except SettingsError:
-        return f"{corpus}: missing; {HOMES[corpus]}"
+        return f"{corpus}: missing ({HOMES[corpus]})"
     return f"{corpus}: {'the sample' if source.origin == 'sample' else source.path}"
 
 

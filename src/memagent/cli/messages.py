@@ -28,7 +28,10 @@ FLAGS = {
         "keys", "max_cost", "max_tokens", "out", "port", "questions", "ray", "resume", "to", "trace",
         "verbose", "essays", "squad", "hotpot", "2wiki", "musique", "longbench",
     )
-} | {"folders": "--folder", "lengths": "--length", "tasks": "--task", "workflows": "--workflow"}  # fmt: skip
+} | {
+    "folders": "--folder", "length_tokens": "--length", "lengths": "--length", "tasks": "--task",
+    "workflows": "--workflow",
+}  # fmt: skip
 """The flag of each setting, and of each argument that the library's messages name."""
 
 _NAME = re.compile(rf"`({'|'.join(FLAGS)})`")

@@ -95,7 +95,7 @@ class Corpora:
                 if path.exists():
                     return Corpus(name, path, "fetched" if origin == "fetched" else "sample")
         raise SettingsError(
-            f"no {name} here: {HOMES[name]}; then name it with `{name}`, or put it at "
+            f"{name} is missing ({HOMES[name]}): name its file with `{name}`, or put it at "
             f"{fetched_path() / name}.json (or .jsonl, .jsonl.gz)"
         )
 

@@ -51,13 +51,13 @@ class Recipe:
     def __post_init__(self) -> None:
         for name in ("length_tokens", "documents"):
             if (value := getattr(self, name)) is not None and value < 1:
-                raise SettingsError(f"{name} is {value}: it must be above 0")
+                raise SettingsError(f"`{name}` is {value}: it must be above 0")
         if self.length_tokens is not None and self.documents is not None:
-            raise SettingsError("give the length in tokens or in documents, not both")
+            raise SettingsError("give `length_tokens` or `documents`, not both")
         if self.positions not in ("seeded", "ruler"):
             raise SettingsError(f"positions is {self.positions!r}: use seeded or ruler")
         if not 0 <= self.absent <= 1:
-            raise SettingsError(f"absent is {self.absent}: it is a share, from 0 to 1")
+            raise SettingsError(f"`absent` is {self.absent}: it is a share, from 0 to 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Draft:
         """The most tokens that the document may have. Raises `SettingsError` if none are left."""
         length = self.recipe.length_tokens
         if length is None:
-            raise SettingsError(f"{self.task} needs a length in tokens")
+            raise SettingsError(f"{self.task} needs a length in tokens: give `length_tokens`")
         left = length - self.recipe.count_tokens(problem) - self.answer_tokens
         if left < 1:
             raise self.too_short()
