@@ -49,7 +49,7 @@ def test_the_scores_go_to_stdout_and_the_progress_to_stderr(
 ) -> None:
     assert main(command) == 0
     out, err = capsys.readouterr()
-    assert out.startswith("**full**, examples a cell: 4\n\n| task |")
+    assert out.startswith("**full**, examples per cell: 4\n\n| task |")
     assert out.count("| hats | 100.0 [51, 100] |") == 2
     assert "| workflow | size | document | calls | critical path |" in out
     assert "hats, as it is, full: 100.0, 4 attempts" in err and "gated: 100.0, 4 attempts" in err

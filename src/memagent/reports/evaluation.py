@@ -189,7 +189,7 @@ def score_tables(evidence: Evidence) -> str:
         counts = {summary.examples for (name, _, _), summary in cells.items() if name == series}
         count = f"{min(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
         tables.append(
-            f"**{cell(series)}**, examples a cell: {count}\n\n" + table(["task", *map(str, sizes)], rows)
+            f"**{cell(series)}**, examples per cell: {count}\n\n" + table(["task", *map(str, sizes)], rows)
         )
     return "\n".join(tables)
 
