@@ -133,7 +133,9 @@ def add(
 
 
 def _document(paths: Sequence[str], text: str | None, follow_links: bool) -> Document:
-    if (text is None) == (not paths):
+    if text is not None and paths:
+        raise SettingsError("what should be read, the --text or the files? give one of the two")
+    if text is None and not paths:
         raise SettingsError("what should be read? name files or folders, - for standard input, or --text")
     if text is None:
         return open_document(*paths, follow_links=follow_links)

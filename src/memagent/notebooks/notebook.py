@@ -117,8 +117,10 @@ class Notebook:
         """
         found, entry = await asyncio.to_thread(lambda: (self.version(version), self.entry))
         if not found.memory.strip():
-            why = "nothing was read yet" if not found.number else "nothing that was read was worth keeping"
-            raise SettingsError(f"the notebook {entry.name!r} is empty, {why}: add to it, then ask")
+            why = (
+                "nothing has been read yet" if not found.number else "nothing that was read was worth keeping"
+            )
+            raise SettingsError(f"the notebook {entry.name!r} is empty, because {why}: add to it, then ask")
         remembered = await answer_from(
             found.memory, question, engine, settings, found.memory_tokens, found.statements
         )
