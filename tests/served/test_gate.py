@@ -62,7 +62,9 @@ def test_a_server_without_keys_is_for_its_own_machine(serving: Any) -> None:
         assert client.get("/v1/models", headers={"Origin": f"http://{own}"}).status_code == 200
         # What a web page may send without asking is not taken as JSON.
         plain = {"Content-Type": "text/plain"}
-        assert client.post(URL, content=json.dumps(CHAT), headers=plain).status_code == 400
+        reply = client.post(URL, content=json.dumps(CHAT), headers=plain)
+        assert reply.status_code == 400
+        assert "the header Content-Type: application/json" in reply.json()["error"]["message"]
     with pytest.raises(SettingsError, match=r"`host` 0\.0\.0\.0 can be reached .* with `keys`"):
         listen("0.0.0.0", 0, Keys())
     with listen("0.0.0.0", 0, Keys((b"x",))) as listener:

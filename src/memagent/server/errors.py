@@ -116,6 +116,8 @@ def _of_http(error: Exception) -> ApiError:
 
 
 def _message(error: Mapping[str, Any]) -> str:
+    if error["type"] == "model_attributes_type":
+        return "must be a JSON object, with the header Content-Type: application/json"
     if error["type"] != "extra_forbidden":
         return str(error["msg"])
     known = {*ChatOptions.model_fields, *ReadRequest.model_fields}

@@ -304,7 +304,7 @@ def _check_ours(folder: Path) -> None:
     has_others = any(it.name not in usual for it in folder.iterdir())
     if has_others and not (folder / "server.sqlite").exists():
         raise SettingsError(
-            f"{folder} has files in it that are not a server's: name a new or an empty folder with `data`"
+            f"{folder} holds files that are not a server's: name a new or empty folder with `data`"
         )
 
 
