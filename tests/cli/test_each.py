@@ -111,7 +111,7 @@ def test_a_dry_run_tells_the_cost_and_leaves_nothing(
         (["ask", "What?", "docs", "--out", "table.csv"], 2, "--out is for --each"),
         (["ask", "--each", "What?", "gone", "--out", "table.csv"], 4, "gone"),
         (["ask", "--each", "What?", "-", "--out", "table.csv"], 4, "standard input is one document"),
-        (["ask", "--each", "What?", "docs", "--out", "table.csv", "--max-cost", "nan"], 2, "max_cost is nan"),
+        (["ask", "--each", "What?", "docs", "--out", "table.csv", "--max-cost", "nan"], 2, "-cost is nan"),
     ],
 )
 def test_what_is_wrong_is_said(

@@ -388,7 +388,7 @@ def test_what_cannot_be_a_run_is_refused_before_anything_is_touched(folder: Path
         ({"problems": ("Who?", "Who?")}, "each only once"),
         ({"problems": (" ",)}, "the problem is empty"),
         ({"problems": ("what? " * 2000,)}, "`problem_tokens`"),
-        ({"max_tokens": 0}, "max_tokens is 0"),
+        ({"max_tokens": 0}, "`max_tokens` is 0"),
         ({"settings": replace(READ, read=READ.read.changed(workflow="magic"))}, "no workflow 'magic'"),
     ):
         with pytest.raises(SettingsError, match=words):

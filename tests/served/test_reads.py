@@ -136,7 +136,7 @@ def test_a_read_that_screens_says_what_it_passed_over(serving: Any, facts: Any) 
     assert result["calls"] == len(engine.prompts) == result["chunks"] - result["passed_over"] + 1
     progress = [data for name, data, _ in seen if name == "progress"]
     assert progress[-1]["passed_over"] == result["passed_over"]
-    assert "screen is for workflows that read chunk by chunk" in error["message"]
+    assert "`screen` is for workflows that read chunk by chunk" in error["message"]
 
 
 def test_events_go_on_behind_the_last_that_was_seen(serving: Any) -> None:
@@ -460,7 +460,7 @@ def test_a_folder_with_files_of_others_is_refused_and_left_alone(tmp_path: Path)
     letter = tmp_path / "files" / "letters" / "letter.txt"
     letter.parent.mkdir(parents=True)
     letter.write_text("Dear Sir")
-    with pytest.raises(SettingsError, match="not a server's: name a new or an empty folder with `data`"):
+    with pytest.raises(SettingsError, match="not a server's: name a new or empty folder with `data`"):
         Store(tmp_path)
     assert sorted(tmp_path.rglob("*")) == [tmp_path / "files", letter.parent, letter]
 

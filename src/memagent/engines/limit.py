@@ -52,10 +52,10 @@ class Spending:
     def __post_init__(self) -> None:
         for name, value in (("max_tokens", self.max_tokens), ("max_cost", self.max_cost)):
             if value is not None and not value > 0:
-                raise SettingsError(f"{name} is {value}: it must be above 0")
+                raise SettingsError(f"`{name}` is {value}: it must be above 0")
         if self.max_cost is not None and self.prices.cost(Usage()) is None:
             raise SettingsError(
-                f"max_cost is {self.max_cost:g}, but nothing has a price: "
+                f"`max_cost` is {self.max_cost:g}, but nothing has a price: "
                 "set `prompt_price` and `completion_price`"
             )
 

@@ -118,7 +118,7 @@ def chosen_workflow(settings: ReadSettings, trained: Trained) -> tuple[str, Work
     if settings.screen and not workflow.screens:
         known = ", ".join(name for name, it in WORKFLOWS.items() if it.screens)
         raise SettingsError(
-            f"screen is for workflows that read chunk by chunk ({known}), not for {name}: leave out one"
+            f"`screen` is for workflows that read chunk by chunk ({known}), not for {name}: drop one"
         )
     prompts = workflow.prompts
     if settings.templates and workflow.templates:
