@@ -310,6 +310,9 @@ def test_questions_of_a_file_are_asked_one_a_line(
     (tmp_path / "questions.txt").write_text(" \n")
     assert main(arguments) == 2
     assert "questions.txt: the file has no question" in capsys.readouterr().err
+    (tmp_path / "questions.txt").write_bytes(b"\xff\xfe\x00")
+    assert main(arguments) == 2
+    assert "questions.txt is not text in UTF-8" in capsys.readouterr().err
 
 
 def test_a_file_of_questions_may_have_no_end(story: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -370,6 +373,11 @@ def test_several_questions_resume_with_those_that_were_begun(
             ["{story}", "Who is it?"],
             "there is no file 'Who is it?', but '{story}' is one: the question comes first",
         ),
+        (["Who", "has", "it", "{story}"], "there is no file 'has': if it belongs to the question"),
+        (["Who", "has", "it", "{story}"], 'memagent ask "Who has it" {story}'),
+        (["what?", "{story}", "--out", "a.csv"], "--out is for --each: add it, or drop --out"),
+        (["what?", "{story}", "--max-cost", "1"], "--max-cost is 1, but nothing has a price"),
+        (["what?", "{story}", "--workflow", "full", "--screen"], "--screen is for workflows that read chunk"),
         (["{story}"], "what is the question?"),
         (["what?", "{story}", "--resume", "--trace", "none.jsonl"], "there is no journal none.jsonl"),
         (["what?", "{story}", "--temperature", "5"], "temperature is 5.0: it must be at most 2"),

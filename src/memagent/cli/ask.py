@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ def command(
             **each,
         )
     if needless := [name for name in ("out", "verify", "ray") if each[name]]:
-        raise SettingsError(f"--{needless[0]} is for --each: add it, or leave --{needless[0]} out")
+        raise SettingsError(f"--{needless[0]} is for --each: add it, or drop --{needless[0]}")
     spending = Spending(settings.read, each["max_tokens"], each["max_cost"])
     if trace:
         _check_place(trace, paths)
@@ -151,7 +152,9 @@ def _lines(file: Path | None) -> list[str]:
         with file.open("rb") as opened:  # reading a device may never end
             content = opened.read(_MOST_QUESTION_BYTES + 1)
         lines = content.decode("utf-8-sig").splitlines()
-    except (OSError, UnicodeError) as error:
+    except UnicodeError as error:
+        raise SettingsError(f"--questions {file} is not text in UTF-8") from error
+    except OSError as error:
         raise SettingsError(f"--questions {file} cannot be read: {reason(error)}") from error
     if len(content) > _MOST_QUESTION_BYTES:
         most = _MOST_QUESTION_BYTES // 2**20
@@ -174,6 +177,13 @@ def _questions_and_paths(questions: list[str], words: Sequence[str]) -> tuple[li
             raise SettingsError(
                 f"there is no file {paths[0]!r}, but {questions[0]!r} is one: the question comes first, "
                 f'memagent ask "{paths[0]}" {questions[0]}'
+            )
+        files = [*dropwhile(lambda word: not _is_there(word), paths)]
+        if files and files != paths and paths[0].isalnum() and len(questions[0].split()) == 1:
+            question = " ".join([*questions, *paths[: -len(files)]])
+            raise SettingsError(
+                f"there is no file {paths[0]!r}: if it belongs to the question, put the question in quotes, "
+                f'memagent ask "{question}" {" ".join(files)}'
             )
     if not paths and sys.stdin and not sys.stdin.isatty():  # a closed stdin is None
         paths = ["-"]
