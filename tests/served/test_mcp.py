@@ -128,7 +128,10 @@ def test_asking_reports_progress_and_tells_sources(home: Path) -> None:
             return told.replace("; ", "\n")
 
         async with client_of(home, ScriptedEngine(reply, window_tokens=2000)) as client:
-            assert {it.name for it in (await client.list_tools()).tools} == TOOLS
+            tools = (await client.list_tools()).tools
+            assert {it.name for it in tools} == TOOLS
+            described = [it.description or "" for it in tools]
+            assert not [it for it in described if it != it.strip() or "\n  " in it]
             found = await client.call_tool(
                 "ask", {"question": "Which facts?", "paths": ["facts.txt"]}, progress_callback=hear
             )
@@ -430,7 +433,7 @@ def test_what_cannot_be_done_is_told_in_words(home: Path, facts: Callable[..., S
                 ("ask", {"question": "long " * 100, "paths": ["short.txt"]}, "its budget is 60"),
                 ("read_status", {"id": "read-1"}, "there is no read 'read-1'"),
                 ("notes_ask", {"name": "x", "question": "Which?"}, "there is no notebook 'x'"),
-                ("notes_add", {"name": "x"}, "give paths, or a text"),
+                ("notes_add", {"name": "x"}, "give either paths or a text"),
                 ("notes_new", {"name": "../x", "about": "y"}, "is not a valid notebook name"),
             ):
                 text = await refusal(client, tool, **arguments)

@@ -21,7 +21,7 @@ class Folders:
     def open(self, paths: Sequence[str]) -> Document:
         """Files and folders as one document. Raises `DocumentError` for what is not in the folders."""
         if not paths:
-            raise DocumentError(f"what is to be read? name files or folders in {self}")
+            raise DocumentError(f"what should be read? name files or folders in {self}")
         return open_document(*dict.fromkeys(map(self._real, paths)))
 
     def _real(self, path: str) -> Path:

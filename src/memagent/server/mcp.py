@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial, wraps
+from inspect import getdoc
 from pathlib import Path
 from threading import Lock
 from typing import Annotated, Any
@@ -63,7 +64,7 @@ Paths = Annotated[list[str], Field(description="files or folders, absolute or wi
 Screen = Annotated[
     bool | None,
     Field(
-        description="true passes over parts that share no telling word with the question, which is faster: "
+        description="true skips parts that share no distinctive word with the question, which is faster: "
         "for questions that name what they look for, never for questions about the whole"
     ),
 ]
@@ -136,10 +137,10 @@ def create_mcp(desk: Desk) -> MCPServer[Any]:
         version=__version__,
         log_level="WARNING",
         instructions=(
-            "Reads documents of any length with a model of its own, chunk by chunk, and answers with the "
-            f"places in them that say so. Open folders: {desk.folders}. For more than a few pages call "
-            "start_read, then read_status until it is done, then read_result. Notebooks are memories that "
-            "live on."
+            "Reads documents of any length with a model of its own, chunk by chunk, and names the place "
+            f"behind each statement of its answer. Open folders: {desk.folders}. For more than a few pages "
+            "call start_read, then read_status until it is done, then read_result. Notebooks are memories "
+            "that live on."
         ),
     )
     tool = partial(_tool, server)
@@ -158,15 +159,15 @@ def _tool(server: MCPServer[Any], function: Callable[..., Awaitable[Any]]) -> No
         except (MemAgentError, ApiError) as error:
             raise ToolError(error.message if isinstance(error, ApiError) else str(error)) from error
 
-    server.add_tool(tool)
+    server.add_tool(tool, description=getdoc(function))  # as one reads it: without the indentation
 
 
 def _add_reads(tool: Callable[..., None], desk: Desk) -> None:
     @tool
     async def ask(question: Question, paths: Paths, ctx: Context, screen: Screen = None) -> ToldAnswer:
-        """Read files for a question, and wait for the answer. For long ones use start_read instead.
+        """Read files to answer a question, and wait for the answer. For more than a few pages use start_read.
 
-        If it is cut off, ask the same again: what was read by then is not read again.
+        If the call is cut off, ask the same question again: it continues where it stopped.
         """
         job = await asyncio.to_thread(_begun, desk, question, paths, screen)
         desk.jobs.wake()
@@ -183,9 +184,9 @@ def _add_reads(tool: Callable[..., None], desk: Desk) -> None:
 
     @tool
     async def start_read(question: Question, paths: Paths, screen: Screen = None) -> ToldRead:
-        """Start to read files for a question, and return at once: read_status tells how far it is.
+        """Start reading files to answer a question, and return at once; read_status tells how far it has got.
 
-        The same question on the same files continues what was read before, or gives its result.
+        Asking the same question about the same files continues the earlier read, or returns its result.
         """
         job = await asyncio.to_thread(_begun, desk, question, paths, screen)
         desk.jobs.wake()
@@ -194,17 +195,17 @@ def _add_reads(tool: Callable[..., None], desk: Desk) -> None:
 
     @tool
     async def read_status(id: Id) -> ToldRead:
-        """Tell how far a read is, and what it remembers."""
+        """Tell how far a read has got, with its memory so far."""
         return told_read(await asyncio.to_thread(_found, desk, id), desk.jobs)
 
     @tool
     async def read_result(id: Id) -> ToldAnswer:
-        """The answer of a read that is done, with its sources."""
+        """Return the answer of a read that is done, with its sources."""
         return told_answer(await asyncio.to_thread(_found, desk, id))
 
     @tool
     async def cancel_read(id: Id) -> ToldRead:
-        """End a read; what it has read is kept, and start_read continues it."""
+        """Stop a read; what it has read is kept, and start_read continues it."""
         await desk.jobs.cancel(await asyncio.to_thread(_found, desk, id))
         return told_read(await asyncio.to_thread(_found, desk, id), desk.jobs)
 
@@ -215,15 +216,15 @@ def _add_notebooks(tool: Callable[..., None], desk: Desk) -> None:
 
     @tool
     async def notes_list() -> list[ToldNotebook]:
-        """The notebooks: memories that live on between documents."""
+        """List the notebooks: memories that live on between documents."""
         entries = await asyncio.to_thread(desk.notebooks.entries)
         return [ToldNotebook(name=it.name, about=it.about, version=it.current) for it in entries]
 
     @tool
     async def notes_new(
-        name: Name, about: Annotated[str, Field(description="what it is to keep of what it reads")]
+        name: Name, about: Annotated[str, Field(description="what it should keep of what it reads")]
     ) -> ToldNotebook:
-        """Make a notebook."""
+        """Create a notebook."""
         entry = await asyncio.to_thread(desk.notebooks.add, name, about)
         return ToldNotebook(name=entry.name, about=entry.about, version=0)
 
@@ -234,9 +235,9 @@ def _add_notebooks(tool: Callable[..., None], desk: Desk) -> None:
         paths: Paths | None = None,
         text: Annotated[str | None, Field(description="a note, instead of paths")] = None,
     ) -> ToldAddition:
-        """Read what is new of files, or a note, into a notebook. If it is cut off, add the same again."""
+        """Read a note, or what is new in files, into a notebook. If the call is cut off, repeat it."""
         if (paths is None) == (text is None):
-            raise SettingsError("what is to be read? give paths, or a text")
+            raise SettingsError("what should be read? give either paths or a text")
         if text is not None:
             document = note_document(text)
         else:
@@ -253,7 +254,7 @@ def _add_notebooks(tool: Callable[..., None], desk: Desk) -> None:
 
     @tool
     async def notes_log(name: Name) -> list[ToldVersion]:
-        """The versions of a notebook, with their memories, the last one last."""
+        """List the versions of a notebook with their memories, the newest last."""
         return [told_version(it) for it in await asyncio.to_thread(lambda: notebook(name).lineage())]
 
 
