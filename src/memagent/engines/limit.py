@@ -108,7 +108,7 @@ class SpendingLimit:
                 if not self._in_flight:
                     raise SpendingLimitError(
                         f"{over} leaves no room for a call of up to {most.prompt_tokens:,} + "
-                        f"{most.completion_tokens:,} tokens: {self._tokens:,} tokens are spent"
+                        f"{most.completion_tokens:,} tokens: {self._tokens:,} tokens have been spent"
                     )
                 await self._ended.wait()
             self._in_flight += 1
