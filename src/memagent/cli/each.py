@@ -32,7 +32,8 @@ each_flags = together(
     click.option("--ray", metavar="ADDRESS", help="with --each: the Ray cluster to run on"),
     click.option("--max-tokens", type=int, metavar="N", help="stop before using more than N tokens, in and "
                  "out"),
-    click.option("--max-cost", type=float, metavar="X", help="stop before it costs more, at your prices"),
+    click.option("--max-cost", type=float, metavar="X", help="stop before spending more than X, at your "
+                 "prices"),
 )  # fmt: skip
 """Adds to `ask` the flags of --each, and those that limit the cost of a run."""
 
