@@ -149,7 +149,7 @@ def test_templates_longer_than_the_window_are_named() -> None:
     prompts = Prompts("word " * 900 + "{problem} {chunk} {memory}", "{problem} {memory}")
     for window in (500, 1000):
         model = ScriptedEngine(["x"], window_tokens=window).model
-        with pytest.raises(SettingsError, match=f"the templates alone take 901 tokens.* of {window}"):
+        with pytest.raises(SettingsError, match=f"the templates alone take 901 tokens.* is only {window}"):
             fitted_budgets(ReadSettings(memory_tokens=100), model, prompts)
     with pytest.raises(SettingsError, match=r"the budgets need .*`heads`"):
         fitted_budgets(ReadSettings(), ScriptedEngine(["x"], window_tokens=1100).model, prompts, memories=9)

@@ -104,8 +104,8 @@ def fitted_budgets(settings: ReadSettings, model: Model, prompts: Prompts, memor
     own = model.count_tokens(prompts.bare_text)
     if own + _CHAT_TOKENS + _LEAST.needed_tokens() > model.window_tokens:
         raise SettingsError(
-            f"the templates alone take {own} tokens of the model's window of {model.window_tokens}, which "
-            "leaves too few for a chunk and a memory: shorten them, or use a model with a larger window"
+            f"the templates alone take {own} tokens and the model's window is only {model.window_tokens}, so "
+            "no budgets fit: shorten the templates, or use a model with a larger window"
         )
     fixed = own + heading_tokens(memories)
     return budgets.fit(model.window_tokens, fixed, frozenset(given), memories)
