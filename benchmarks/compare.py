@@ -37,6 +37,7 @@ _TASKS = ("niah_single_1", "niah_multikey_1")  # of RULER, for the embedded mode
 _READS = 16  # at once, for the utilisation
 _FEW = 3  # readers that two cores serve side by side without a wait
 _LOOKAHEAD = 8
+_MORE_THAN_FIT = 1000  # passages: `rag` shows as many as its window holds
 _SIZES = {SIMULATED: ("documents", "chunks", "scaling")}
 _EMBEDDED_SIZES = ("documents", "tokens", "trouble")
 
@@ -44,16 +45,22 @@ Keep = Callable[[Result], None]
 
 
 def contestants_of(names: Sequence[str], setting: str) -> list[Contestant]:
-    """Peers and our workflows, also asking ahead where they can: all of them, or those named."""
+    """Peers and our workflows, some of them with other settings too: all of them, or those named."""
 
     def ours(name: str, suffix: str = "", **values: Any) -> Contestant:
         settings = {"workflow": name, "model": setting, **values}
         return Contestant(f"memagent {name}{suffix}", "ours", json.dumps(settings))
 
-    in_turn = [ours(it) for it in WORKFLOWS if setting != SIMULATED or it not in FOR_SHORT_DOCUMENTS]
-    looking = [name for name, it in WORKFLOWS.items() if it.looks_ahead and setting == SIMULATED]
-    ahead = [ours(name, " ahead", lookahead=_LOOKAHEAD) for name in looking]
-    everyone = [*PEERS, *in_turn, *ahead]
+    everyone = [
+        *PEERS,
+        *(ours(it) for it in WORKFLOWS if setting != SIMULATED or it not in FOR_SHORT_DOCUMENTS),
+    ]
+    if setting == SIMULATED:
+        looking = [name for name, it in WORKFLOWS.items() if it.looks_ahead]
+        everyone += [ours(name, " ahead", lookahead=_LOOKAHEAD) for name in looking]
+        everyone += [ours("rag", " filled", passages=_MORE_THAN_FIT)]
+    else:
+        everyone += [ours("gated", " screened", screen=True)]
     return [it for it in everyone if not names or it.name.removeprefix("memagent ") in names]
 
 

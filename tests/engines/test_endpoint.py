@@ -433,3 +433,13 @@ def test_a_mistyped_path_is_sent_nowhere(model: str) -> None:
 def test_a_hosted_model_without_a_key_says_what_it_needs() -> None:
     with pytest.raises(SettingsError, match=r"OPENAI_API_KEY.*`base_url`"):
         choose(EngineSettings(model="gpt-4o"))
+
+
+def test_a_local_engine_asks_no_endpoint() -> None:
+    def engine(flags: dict[str, str], **environment: str) -> str:
+        return choose(load_settings(flags, environment=environment).engine).engine
+
+    local = {"engine": "llamacpp"}
+    assert engine(local, OPENAI_BASE_URL="http://proxy/v1") == "llamacpp"
+    with pytest.raises(SettingsError, match="drop one"):
+        engine(local | {"base_url": "http://localhost:8000/v1"})

@@ -28,9 +28,14 @@ class Choice:
 
 
 def choose(settings: EngineSettings) -> Choice:
-    """Choose the engine. Raises `SettingsError` if no engine can use the model."""
+    """Choose the engine. Raises `SettingsError` if no engine can use the model, or settings contradict."""
     model = settings.model
     if settings.engine != "auto":
+        if settings.base_url and settings.engine != "openai":
+            raise SettingsError(
+                f"`base_url` is for an endpoint, but `engine` is {settings.engine}, which needs none: "
+                "drop one"
+            )
         return Choice(settings.engine, f"`engine` is {settings.engine}")
     if settings.base_url:
         return Choice("openai", f"the endpoint {without_secrets(settings.base_url)} is set")
