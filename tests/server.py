@@ -333,7 +333,10 @@ def _connection_for(server: Server) -> type[BaseHTTPRequestHandler]:
 
         def do_POST(self) -> None:
             length = int(self.headers.get("Content-Length", 0))
-            self._answer(json.loads(self.rfile.read(length)))
+            body = self.rfile.read(length)
+            if len(body) < length:
+                raise ConnectionResetError  # the client was killed while it sent
+            self._answer(json.loads(body))
 
         def _answer(self, body: dict[str, Any]) -> None:
             headers = {name.lower(): value for name, value in self.headers.items()}
