@@ -155,7 +155,7 @@ class ReadSettings(StrictModel):
     shards: Positive | None = Field(
         default=None, description="how many parts tree reads side by side (the engine's concurrency)"
     )
-    passages: Positive = Field(default=16, description="how many passages rag shows the model")
+    passages: Positive = Field(default=16, description="how many passages rag shows the model, if they fit")
     passage_tokens: Positive = Field(default=256, description="the size of a passage")
     cite: bool = Field(default=False, description="say where the document supports each statement")
     prompt_price: Price | None = Field(default=None, description="price per million prompt tokens")
