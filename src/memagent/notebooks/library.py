@@ -111,7 +111,7 @@ class Notebooks:
     def _connected(self) -> Iterator[sqlite3.Connection]:
         """A new connection for each use, so that any thread or process may have one."""
         try:
-            with closing(sqlite3.connect(self._file, _BUSY_SECONDS, isolation_level=None)) as db:
+            with closing(sqlite3.connect(self._file, timeout=_BUSY_SECONDS, isolation_level=None)) as db:
                 db.row_factory = sqlite3.Row
                 db.execute("PRAGMA synchronous=FULL")
                 yield db
