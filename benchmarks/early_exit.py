@@ -72,8 +72,9 @@ async def read_through(task: str, example: Example, engine: Engine, settings: Re
     async for it in read:
         if it.chunk_index is not None and it.span is not None:
             before = steps.get(it.chunk_index, Step(0, changed=False, enough=False))
-            changed, enough = it.memory != memory, it.enough
-            steps[it.chunk_index] = Step(it.span[1], before.changed or changed, before.enough or enough)
+            changed = it.memory != memory
+            enough = it.enough or (before.enough and not changed)
+            steps[it.chunk_index] = Step(it.span[1], before.changed or changed, enough)
             memory = it.memory
     ends = [at + len(passage) for passage in example.evidence if (at := example.document.find(passage)) >= 0]
     return Path(task, tuple(steps[index] for index in sorted(steps)), max(ends))

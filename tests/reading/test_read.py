@@ -302,6 +302,24 @@ def test_a_memory_that_changes_is_no_longer_known_to_be_enough() -> None:
     assert patient(["the fact\nENOUGH", "UNCHANGED", "another"], 2) == (whole, False)
 
 
+def test_enough_said_of_half_a_chunk_is_not_said_of_what_the_other_half_makes() -> None:
+    said = iter(["the fact\nENOUGH", "the fact, another"])
+    refused: list[str] = []
+
+    def reply(messages: Any) -> str:
+        if not (chunk := chunk_of(messages[-1]["content"])):
+            return "done"
+        if not refused:
+            refused.append(chunk)
+            raise ContextOverflowError("this page is too dense")
+        return next(said, "UNCHANGED")
+
+    settings = SETTINGS.changed(early_exit=True, exit_patience=1, chunk_tokens=200)
+    result, conversations = run(FactsEngine(reply), facts_document(60), settings)
+    assert [it.chunk_index for it in conversations[:3]] == [0, 0, 1], "the first chunk was halved"
+    assert result.stopped_early is False
+
+
 def test_enough_at_the_last_chunk_is_not_early() -> None:
     result, _ = run(knows_enough_at(1), "One fact.", SETTINGS.changed(early_exit=True))
     assert (result.stopped_early, result.chunks) == (False, 1)

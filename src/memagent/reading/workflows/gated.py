@@ -30,7 +30,8 @@ async def gated(
             for update in updates:
                 memory = update.memory
                 yield update
-            confirmed = confirmations(confirmed, memory != before, any(it.enough for it in updates))
+            enough = any(it.enough and it.memory == memory for it in updates)  # not of half a chunk alone
+            confirmed = confirmations(confirmed, memory != before, enough)
             if settings.early_exit and confirmed is not None and confirmed >= settings.exit_patience:
                 break
     if reading.answers:
