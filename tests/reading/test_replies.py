@@ -136,7 +136,7 @@ UNCHANGED = [
 @pytest.mark.parametrize(
     "reply",
     [f"```{name}\nMEMORY\nThe code is 7.\n```" for name in ("", "text")]
-    + ["MEMORY\n```\nThe code is 7.\n```"],
+    + ["MEMORY\n```\nThe code is 7.\n```", "```\nMEMORY\nThe code is 7.\n```\nENOUGH"],
 )
 def test_a_code_fence_is_no_part_of_the_memory(reply: str) -> None:
     assert read_gated(reply, "", GATED).text == "The code is 7."

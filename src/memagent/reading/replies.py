@@ -123,7 +123,10 @@ def _both(memory: str, text: str, fits: Callable[[str], bool]) -> str:
 
 def _by_markers(text: str, prompts: Prompts) -> Verdict:
     """The verdict by the markers alone, each on a line of its own: UNCHANGED or MEMORY first, ENOUGH last."""
-    text, enough = _without_enough(text) if ENOUGH in prompts.update else (text, False)
+    enough = False
+    if ENOUGH in prompts.update:
+        text, enough = _without_enough(text)
+        text = _unwrapped(text, prompts.tags)  # ENOUGH may stand behind a code fence
     marked = prompts.replies == "marked"
     found = _MARKED.match(text) if marked else None
     body = _unwrapped(text[found.end() :] if found else text, prompts.tags)
