@@ -421,6 +421,7 @@ def test_every_control_is_reached_by_tab_and_keys_leave_fields_alone(
     page = viewed(record())
     page.keyboard.press("n")
     page.keyboard.press("n")
+    expect(page.locator("#memory del")).to_have_count(1)
     seen = set()
     for _ in range(20):
         page.keyboard.press("Tab")
@@ -429,6 +430,7 @@ def test_every_control_is_reached_by_tab_and_keys_leave_fields_alone(
     before = page.locator("#step").text_content()
     page.locator("#text").focus()
     page.keyboard.press("End")  # scrolls the text, and stays at the step
+    page.evaluate("() => new Promise(requestAnimationFrame)")  # in which a move would be drawn
     assert page.locator("#step").text_content() == before
 
 

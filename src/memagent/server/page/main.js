@@ -46,6 +46,7 @@ async function openJournal(blob, name, text, checked = true) {
   asking?.forget();
   screen.open(trace, text, UNFINISHED);
   if (asking) element("again").hidden = false;
+  await new Promise(requestAnimationFrame); // the screen draws in this frame, and asked for it first
   const seconds = (performance.now() - started) / 1000;
   say(`${name}: ${counted(trace.steps.length, "step")}, opened in ${shown(seconds, 2)} s`);
 }
