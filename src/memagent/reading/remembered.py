@@ -16,7 +16,7 @@ from memagent.reading.replies import without_thought
 from memagent.reading.sources import Provenance, Statement
 from memagent.reading.workflows import chosen_workflow
 from memagent.settings import ReadSettings
-from memagent.types import Engine
+from memagent.types import Engine, Model, TokenCounter
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,7 @@ async def answer_from(
     reading = Reading(problem, engine, prompts, budgets, nothing, settings)
     await reading.check_problem()
     if budgets.memory_tokens < memory_tokens:
-        most = await asyncio.to_thread(workflow.most_memory_tokens, settings, model)
-        check_memory(await reading.count_tokens(memory), most)
+        await asyncio.to_thread(check_memory, memory, settings, model)
     conversation = await reading.answer(memory, memory)
     meter = Meter(settings)
     meter.conversation(conversation, 0, conversation.seconds)
@@ -92,10 +91,17 @@ async def answer_from(
     )
 
 
-def check_memory(tokens: int, budget_tokens: int) -> None:
-    """Raise `SettingsError` if a memory exceeds its budget."""
-    if tokens > budget_tokens:
+def check_memory(
+    memory: str, settings: ReadSettings, model: Model, count_tokens: TokenCounter | None = None
+) -> None:
+    """Raise `SettingsError` if a memory is too long for a read to start or answer from. Blocks.
+
+    `count_tokens` counts in the model's place.
+    """
+    _, workflow = chosen_workflow(settings, model.trained)
+    tokens = (count_tokens or model.count_tokens)(memory)
+    if tokens > (most := workflow.most_memory_tokens(settings, model)):
         raise SettingsError(
-            f"the memory has {tokens} tokens, but its budget is {budget_tokens}: raise `memory_tokens`, "
+            f"the memory has {tokens} tokens, but its budget is {most}: raise `memory_tokens`, "
             "or use a model with a larger window"
         )
