@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from itertools import accumulate
 
 from memagent.documents.chunking import cut
-from memagent.documents.tokens import fewest_tokens
+from memagent.documents.tokens import MOST_CHARACTERS_PER_TOKEN, fewest_tokens, is_within
 from memagent.errors import ContextOverflowError, SettingsError, extra_hint
 from memagent.prompts import CLOSING, NO_UPDATE, Prompts, sections
 from memagent.reading.conversations import Reading
@@ -30,7 +30,6 @@ Heads = Sequence[tuple[int, str]]
 """The offsets in a text at which file names stand, each with the line that has the name."""
 
 _SLACK_TOKENS = 96  # for the chat template, and for tokens that differ where texts are joined
-_MOST_CHARACTERS_PER_TOKEN = 16
 _SHRINK = 0.8
 _TRIES = 10
 
@@ -106,10 +105,10 @@ def head_and_tail(text: str, room_tokens: int, count_tokens: TokenCounter, heads
 
     The end is preceded by the name of its file, if that is among the `heads`.
     """
-    if len(text) <= room_tokens * _MOST_CHARACTERS_PER_TOKEN and count_tokens(text) <= room_tokens:
+    if is_within(text, room_tokens, count_tokens):
         return text
     half = (room_tokens - count_tokens(LEFT_OUT)) // 2
-    longest = range(1, min(len(text), half * _MOST_CHARACTERS_PER_TOKEN) + 1)
+    longest = range(1, min(len(text), half * MOST_CHARACTERS_PER_TOKEN) + 1)
     head = bisect_right(longest, half, key=lambda length: count_tokens(text[:length]))
     tail = bisect_right(longest, half, key=lambda length: count_tokens(text[-length:]))
     start = len(text) - tail
