@@ -25,13 +25,13 @@ class Progress:
 
     `chunks` and `document_tokens` count the chunks whose turn has come; `fraction` is about how much of the
     document they are, from 0 to 1, or None if unknown; `passed_over` counts those of them that the model was
-    not shown (`screen`). `calls` counts conversations, `recalled` those of them that came from a
-    resumed journal, `unused` those made ahead in vain (`lookahead`), `cut` replies that ended at their token
-    budget, `refused` passages of replies that the document does not hold. `critical_path` is the longest
-    chain of calls, each of which began after the one before had ended. Token counts are the engine's, but
-    with `estimated` it did not report all of them. `cost` is None without prices. `seconds` is the time since
-    this process began the read. `statements` are those of the memory with their sources, if the settings ask
-    for them.
+    not shown (`screen`). `calls` counts conversations, `recalled` those of them that came from a resumed
+    journal, `unused` those made ahead in vain (`lookahead`) or on record without a use, `cut` replies that
+    ended at their token budget, `refused` passages of replies that the document does not hold.
+    `critical_path` is the longest chain of calls, each of which began after the one before had ended. Token
+    counts are the engine's, but with `estimated` it did not report all of them. `cost` is None without
+    prices. `seconds` is the time since this process began the read. `statements` are those of the memory with
+    their sources, if the settings ask for them.
 
     Some workflows read chunks again: `passes` counts the passes over the document, and in the latest one,
     `reread` of `to_reread` chunks have had their turn. `seconds_left` then refers to that pass.
@@ -173,8 +173,8 @@ class Meter:
         return seconds / share * (1 - fraction) if share > 0 else None
 
 
-class Place:
-    """How far a read is in its document: counts the chunks as their turn comes.
+class ChunkCounter:
+    """Counts the chunks of a read as their turn comes.
 
     With `ahead`, chunks may be handed out before their turn, and each is counted by `turn` alone.
     """
