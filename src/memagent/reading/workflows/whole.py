@@ -26,7 +26,7 @@ PROMPTS = Prompts(
 LEFT_OUT = "\n\n[…]\n\n"
 """Marks where a part of the document was left out."""
 
-Heads = Sequence[tuple[int, str]]
+FileHeads = Sequence[tuple[int, str]]
 """The offsets in a text at which file names stand, each with the line that has the name."""
 
 _SLACK_TOKENS = 96  # for the chat template, and for tokens that differ where texts are joined
@@ -100,7 +100,7 @@ def best_passages(problem: str, passages: Sequence[str], count: int) -> list[int
     return sorted(numbers, key=lambda number: (-scores[number], number))[:count]
 
 
-def head_and_tail(text: str, room_tokens: int, count_tokens: TokenCounter, heads: Heads = ()) -> str:
+def head_and_tail(text: str, room_tokens: int, count_tokens: TokenCounter, heads: FileHeads = ()) -> str:
     """`text` if it has at most `room_tokens`, else its beginning and its end, about half of that each.
 
     The end is preceded by the name of its file, if that is among the `heads`.
@@ -115,7 +115,7 @@ def head_and_tail(text: str, room_tokens: int, count_tokens: TokenCounter, heads
     return text[:head] + LEFT_OUT + _head_above(heads, start) + text[start:]
 
 
-async def _joined(chunks: AsyncIterator[Chunk], memory: str) -> tuple[str, Heads]:
+async def _joined(chunks: AsyncIterator[Chunk], memory: str) -> tuple[str, FileHeads]:
     """The document, after the memory to start from, and where in it the names of files stand."""
     texts = [f"{memory}\n\n" if memory else ""]
     heads: list[tuple[int, str]] = []
@@ -134,7 +134,7 @@ async def _joined(chunks: AsyncIterator[Chunk], memory: str) -> tuple[str, Heads
     return "".join(texts), heads
 
 
-def _head_above(heads: Heads, place: int) -> str:
+def _head_above(heads: FileHeads, place: int) -> str:
     """The line with the name of the file that a place is in, unless it stands right there."""
     above = bisect_right(heads, place, key=lambda head: head[0])
     return heads[above - 1][1] if above and heads[above - 1][0] != place else ""
