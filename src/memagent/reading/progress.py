@@ -116,8 +116,8 @@ class Meter:
     def conversation(
         self,
         conversation: Conversation,
-        recalled: int,
-        seconds: float,
+        recalled: int = 0,
+        seconds: float = 0.0,
         statements: tuple[Statement, ...] = (),
         critical_path: int = 0,
     ) -> None:

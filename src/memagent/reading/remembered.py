@@ -11,7 +11,6 @@ from memagent.documents.opening import text_document
 from memagent.errors import SettingsError
 from memagent.reading.conversations import Reading
 from memagent.reading.passes import Passes
-from memagent.reading.progress import Meter, counted
 from memagent.reading.replies import without_thought
 from memagent.reading.sources import Provenance, Statement
 from memagent.reading.workflows import chosen_workflow
@@ -73,8 +72,7 @@ async def answer_from(
     if budgets.memory_tokens < memory_tokens:
         await asyncio.to_thread(check_memory, memory, settings, model)
     conversation = await reading.answer(memory, memory)
-    meter = Meter(settings)
-    meter.conversation(conversation, 0, conversation.seconds)
+    usage = conversation.completion.usage
     answer = prompts.restore(without_thought(conversation.completion.text))
     cited: tuple[Statement, ...] = ()
     if workflow.provenance or settings.cite:
@@ -85,7 +83,10 @@ async def answer_from(
     return Remembered(
         answer=answer,
         model=model.name,
-        **counted(meter.progress, Remembered),
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.cached_tokens,
+        completion_tokens=usage.completion_tokens,
+        cost=settings.cost(usage),
         seconds=round(conversation.seconds, 3),
         statements=cited,
     )
