@@ -201,15 +201,15 @@ class Endpoint:
             seconds = self.connection.connect_seconds
             return TransientError(f"could not connect to {self.url} within {seconds:g} s", unreachable=True)
         if not isinstance(error, httpx2.ConnectError):
-            return TransientError(f"the connection broke ({brief(_named(error))})")
+            return TransientError(f"the connection broke ({_named(error)})")
         if tls := next((it for it in causes if isinstance(it, ssl.SSLError)), None):
             if isinstance(tls, ssl.SSLEOFError | ssl.SSLZeroReturnError):
-                return TransientError(f"the connection broke ({brief(_named(tls))})")
+                return TransientError(f"the connection broke ({_named(tls)})")
             return UnreachableError(_about_tls(self.url, tls))
         if any(isinstance(it, ConnectionRefusedError) for it in causes):
             why = f"nothing listens at {self.url}: is the server running?"
         else:
-            why = f"{self.url} cannot be reached ({brief(_named(causes[-1]))}): check `base_url`"
+            why = f"{self.url} cannot be reached ({_named(causes[-1])}): check `base_url`"
         return TransientError(why, unreachable=True)
 
 
@@ -298,4 +298,4 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _named(error: BaseException) -> str:
-    return str(error) or type(error).__name__
+    return brief(str(error) or type(error).__name__)
