@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from memagent.cli.messages import say, say_json
+from memagent.cli.messages import say, say_json, spent
 from memagent.documents.opening import Document, Pass
 from memagent.engines import open_engine
 from memagent.evaluation.forecast import forecast_evaluation
@@ -126,9 +126,8 @@ def _at_most(
 
 
 def _told(bound: Bound) -> str:
-    price = "" if bound.cost is None else f", cost {bound.cost:.4g}"
     calls = "1 call" if bound.calls == 1 else f"{bound.calls:,} calls"
-    return f"{calls}, {bound.prompt_tokens:,} tokens in, {bound.completion_tokens:,} out{price}"
+    return f"{calls}, {spent(bound.prompt_tokens, bound.completion_tokens, bound.cost)}"
 
 
 def _chunks(count: int) -> str:

@@ -69,6 +69,12 @@ def say_json(value: Any) -> None:
     say(_COMMANDS.sub(lambda found: f"\\u{ord(found.group()):04x}", line))
 
 
+def spent(prompt_tokens: int, completion_tokens: int, cost: float | None) -> str:
+    """What calls took: "1,200 tokens in, 80 out, cost 0.003", the cost only with prices."""
+    price = "" if cost is None else f", cost {cost:.4g}"
+    return f"{prompt_tokens:,} tokens in, {completion_tokens:,} out{price}"
+
+
 def print_error(console: Console, error: Exception | str) -> None:
     """Print an error to stderr."""
     tell(console, f"error: {error}", "bold red")
