@@ -74,7 +74,7 @@ class Spending:
 
 @runtime_checkable
 class Retries(Protocol):
-    """An engine that tries again where a reply was paid for but is of no use."""
+    """An engine that tries again if a reply was paid for but cannot be used."""
 
     async def complete_while(
         self, messages: tuple[Message, ...], sampling: Sampling, again: Again
@@ -88,7 +88,7 @@ class SpendingLimit:
     A call that does not fit waits for those in flight, which may use less than was set aside for them; if
     none are in flight, it raises `SpendingLimitError`. Prompts are counted by the engine's model, so the
     limit is as exact as its count. If an endpoint reports no usage, all that was set aside counts as spent.
-    A reply that is of no use counts as well; there is another try only if that fits too.
+    A reply that cannot be used counts as well; there is another try only if that fits too.
     """
 
     def __init__(self, engine: Engine, limits: Spending) -> None:

@@ -27,7 +27,7 @@ _CUT = frozenset({
 _MOST_CHARACTERS_PER_TOKEN = 64
 _ALWAYS_ALLOWED_CHARACTERS = 4096
 _MOST_TOKENS = 2**31
-# A server has dropped part of a prompt if it read less than this share of its fewest tokens, less so many.
+# A server has dropped part of a prompt if it read less than this share of its fewest tokens, minus this many.
 _LEAST_SHARE_READ, _LEAST_DROPPED_TOKENS = 0.9, 64
 
 

@@ -144,7 +144,7 @@ class Meter:
         )
 
     def left_over(self, usage: Usage) -> None:
-        """A reply on record was of no more use; it was paid for."""
+        """A reply on record was not needed again; it was paid for."""
         now = self._paid(usage)
         self.progress = replace(now, recalled=now.recalled + 1, unused=now.unused + 1)
 

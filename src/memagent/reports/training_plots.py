@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_SHORT = 50  # up to so many steps, a curve is not smoothed
+_SHORT = 50  # steps: a curve with no more is not smoothed
 _PARTS = 25  # of a longer run; its line is the moving mean over one of them
-_FEW = 20  # up to so many points, each has a marker
+_FEW = 20  # points: on a line with no more, each has a marker
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ _PANELS: Mapping[str, tuple[_Panel, ...]] = {
 
 
 def pictures(runs: Sequence[TrainingRun]) -> dict[str, Callable[[], Figure | None]]:
-    """Functions that draw the pictures, by name; one returns None if nothing of it was measured."""
+    """Functions that draw the pictures, by name; one returns None if nothing that it shows was measured."""
     return {
         "reward": partial(_reward, runs),
         "held-out score": partial(_scores, runs),
