@@ -30,7 +30,7 @@ from memagent.reading.passes import Passes
 from memagent.reading.progress import ChunkCounter, Meter, Progress, counted
 from memagent.reading.replies import without_thought
 from memagent.reading.screening import RULE, Screen
-from memagent.reading.sources import Provenance, Sources, Statement, located
+from memagent.reading.sources import Sources, Statement, located
 from memagent.reading.turns import most_at_once
 from memagent.reading.workflows import WORKFLOWS, chosen_workflow
 from memagent.settings import ReadSettings
@@ -118,9 +118,7 @@ class Read:
         self.answer = ""
         self.statements: tuple[Statement, ...] = ()
         self.stopped_early = False
-        self._provenance = self._workflow.provenance() if self._workflow.provenance else None
-        if self.settings.cite and self._provenance is None:
-            self._provenance = Provenance(statements)
+        self._provenance = self._workflow.sources(self.settings, statements)
         self._traces = [trace] if isinstance(trace, Path) else list(trace or ())
         self._resume, self._memory, self._asks, self._answers = resume, memory, asks, answers
         self._journal: Journal | None = None

@@ -12,7 +12,7 @@ from memagent.errors import SettingsError
 from memagent.reading.conversations import Reading
 from memagent.reading.passes import Passes
 from memagent.reading.replies import without_thought
-from memagent.reading.sources import Provenance, Statement
+from memagent.reading.sources import Statement
 from memagent.reading.workflows import chosen_workflow
 from memagent.settings import ReadSettings
 from memagent.types import Engine, Model, TokenCounter
@@ -75,8 +75,7 @@ async def answer_from(
     usage = conversation.completion.usage
     answer = prompts.restore(without_thought(conversation.completion.text))
     cited: tuple[Statement, ...] = ()
-    if workflow.provenance or settings.cite:
-        provenance = workflow.provenance() if workflow.provenance else Provenance(statements)
+    if provenance := workflow.sources(settings, statements):
         await asyncio.to_thread(provenance.update, conversation)
         cited = await asyncio.to_thread(provenance.answer, answer)
         answer = provenance.bare(answer)
