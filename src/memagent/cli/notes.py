@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import functools
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from rich.console import Console
 
 from memagent.cli.finding import with_found_model
-from memagent.cli.flags import PATH, Command, complete_files, quiet_and_verbose, with_settings
+from memagent.cli.flags import PATH, Command, Function, complete_files, quiet_and_verbose, with_settings
 from memagent.cli.memories import citations, say_changes, say_styled
 from memagent.cli.messages import say, say_json, spent, tell, warn
 from memagent.cli.progress import ReadDisplay
@@ -25,8 +25,6 @@ from memagent.engines import open_engine
 from memagent.errors import EngineError, SettingsError
 from memagent.notebooks import Addition, Notebook, Notebooks, Version, note_document
 from memagent.settings import Settings
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 _NOT_FOR_NOTES = ("early_exit", "exit_patience", "screen", "passages", "passage_tokens")
 _MOST_NAMED = 3
