@@ -15,7 +15,7 @@ from memagent.evaluation.forecast import forecast_evaluation
 from memagent.evaluation.run import Evaluation
 from memagent.reading.forecast import Bound, forecast
 from memagent.reading.workflows import chosen_workflow
-from memagent.reports.markdown import table
+from memagent.reports.folder import table
 from memagent.settings import ReadSettings, Settings
 from memagent.types import ESTIMATE
 

@@ -17,8 +17,7 @@ from memagent.evaluation import statistics
 from memagent.evaluation.rows import EvaluationRow, read_header, read_rows
 from memagent.evaluation.statistics import Estimate, Scored, Summary
 from memagent.reports import evaluation_plots as plots
-from memagent.reports.folder import Pictures, as_page, as_text, picture, write_folder
-from memagent.reports.markdown import cell, table
+from memagent.reports.folder import Pictures, as_page, as_text, cell, picture, table, write_folder
 
 _INTERVALS = """\
 Scores are in percent, with the 95% interval of the mean in brackets. With 128 questions it is about \

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from memagent.evaluation.flops import Shape
 from memagent.evaluation.statistics import Size, growth
 from memagent.reports import drawing
-from memagent.reports.folder import Pictures, as_page, as_text, picture, write_folder
-from memagent.reports.markdown import cell, table
+from memagent.reports.folder import Pictures, as_page, as_text, cell, picture, table, write_folder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
