@@ -20,6 +20,7 @@ import httpx2
 
 from memagent.engines.refusals import HttpReply, TransientError, brief
 from memagent.errors import EngineError, SettingsError, reason, without_secrets
+from memagent.settings import EngineSettings
 
 DEFAULT_URL = "https://api.openai.com/v1"
 CONCURRENCY = 16
@@ -27,6 +28,7 @@ CONCURRENCY = 16
 
 _MOST_REDIRECTS = 3
 _MOST_PORT = 65_535
+_USUAL = EngineSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +44,9 @@ class Connection:
     base_url: str | None = None
     api_key: str | None = None
     concurrency: int = CONCURRENCY
-    timeout_seconds: float = 600.0
-    connect_seconds: float = 10.0
-    retries: int = 6
+    timeout_seconds: float = _USUAL.timeout_seconds
+    connect_seconds: float = _USUAL.connect_seconds
+    retries: int = _USUAL.retries
     extra: Mapping[str, Any] | None = None
     record: bool = False
     verbatim: bool = False
