@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
-from memagent.cli.data import corpus_flags, name_samples
+from memagent.cli.data import corpus_flags, name_samples, positions_flag
 from memagent.cli.dry_run import dry_run_evaluation
 from memagent.cli.flags import PATH, Command, complete_files, quiet_and_verbose, with_settings
 from memagent.cli.messages import say, tell, warn
@@ -49,8 +49,7 @@ from memagent.tasks.scoring import SCORERS
               help="how many times each example is read (1)")  # fmt: skip
 @click.option("--scorer", type=click.Choice(list(SCORERS)), metavar="NAME",
               help=f"a scorer instead of the task's own: {', '.join(SCORERS)}")  # fmt: skip
-@click.option("--positions", type=click.Choice(["seeded", "ruler"]), default="seeded",
-              help="a separate order for each example (seeded), or RULER's one order for all")  # fmt: skip
+@positions_flag
 @corpus_flags
 @click.option("--out", type=PATH, required=True, metavar="DIR", help="the folder for the rows")
 @click.option("--resume", is_flag=True, help="run only what is missing in DIR")
