@@ -144,7 +144,7 @@ class _Cells:
         for cell, workflow in totals:
             self.cells[cell, workflow] = self.bars.add_task("", total=totals[cell, workflow], visible=False)
         if done and not self.bars.console.is_terminal:
-            self._say(f"{done.total():,} of {totals.total():,} attempts are already done")
+            tell(self.bars.console, f"{done.total():,} of {totals.total():,} attempts are already done")
 
     def add(self, row: EvaluationRow) -> None:
         place = row.cell, row.workflow
@@ -159,13 +159,10 @@ class _Cells:
             self.cells[place], completed=self.done[place], description=told, visible=not finished
         )
         if finished:
-            self._say(f"{told}, {self.done[place]:,} attempts")
+            tell(self.bars.console, f"{told}, {self.done[place]:,} attempts")
 
     def _score(self, place: tuple[Cell, str]) -> str:
         """The mean score of this run's attempts."""
         scores = self.scores[place]
         failed = f", {self.failed[place]} failed" if self.failed[place] else ""
         return f"{100 * sum(scores) / len(scores):.1f}{failed}"
-
-    def _say(self, line: str) -> None:
-        tell(self.bars.console, line)

@@ -109,7 +109,7 @@ class Plan:
     def totals(self) -> Counter[tuple[Cell, str]]:
         """The number of attempts by cell and workflow. Raises `SettingsError` if a set has too few."""
         examples = Counter({cell: self._count(cell) for cell in self.cells})
-        examples.update(cell for cell, _, _ in self._from_file(len))
+        examples.update(cell for cell, _, _ in self._from_file(len))  # the lengths do not matter here
         return Counter(
             {
                 (cell, workflow): count * self.samples
