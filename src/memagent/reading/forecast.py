@@ -65,7 +65,7 @@ class _CountingEngine:
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         texts = [message.content for message in messages]
-        prompt = await asyncio.to_thread(lambda: sum(map(self.model.count_tokens, texts)))
+        prompt = await asyncio.to_thread(self.model.count_prompt, messages)
         lines, first = divmod(self._calls, len(self._letters))
         self._calls += 1
         letters = self._letters[first:] + self._letters[:first]

@@ -126,7 +126,7 @@ class Meter:
         if recalled > now.recalled:
             self._fraction_recalled, self._reread_recalled = now.fraction or 0.0, now.reread
         else:
-            self._fresh_tokens += usage.prompt_tokens + usage.completion_tokens
+            self._fresh_tokens += usage.tokens
         done = conversation.kind == "answer"
         self.progress = replace(
             now,
