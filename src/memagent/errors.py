@@ -55,7 +55,7 @@ class TrainingError(MemAgentError):
 class EngineError(MemAgentError):
     """The model could not be reached, or failed after its retries.
 
-    `usage` is that of the last reply, if it was paid for and is of no use.
+    `usage` is that of the last reply, if it was paid for but could not be used.
     """
 
     usage: Usage | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -192,6 +193,12 @@ def read_json(path: Path) -> Any:
         raise SettingsError(f"{path} cannot be read: {reason(failure)}") from failure
     except (ValueError, RecursionError) as failure:
         raise SettingsError(f"{path} is not JSON: {failure}") from failure
+
+
+def file_digest(path: Path) -> bytes:
+    """A file's SHA-256. Raises `OSError`."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
 
 
 @contextmanager

@@ -92,6 +92,11 @@ class Usage:
     cached_tokens: int = 0
     estimated: bool = False
 
+    @property
+    def tokens(self) -> int:
+        """Prompt and completion together."""
+        return self.prompt_tokens + self.completion_tokens
+
 
 @dataclass(frozen=True, slots=True)
 class Completion:
@@ -224,6 +229,10 @@ class Model:
     calls: int = 1
     trained: Trained = field(default_factory=Trained)
     reads_turn_tokens: bool = True
+
+    def count_prompt(self, messages: tuple[Message, ...]) -> int:
+        """The tokens of a prompt, without those of the chat template. May block."""
+        return sum(self.count_tokens(message.content) for message in messages)
 
 
 class Engine(Protocol):

@@ -23,7 +23,7 @@ from test_opening import docx, office, passed, pdf, read, text_of, zipped
 from memagent import DocumentError, open_document
 from memagent.documents import converters
 from memagent.documents.chunking import split
-from memagent.documents.conversion import Limits, cache_folder, convert
+from memagent.documents.conversion import ConversionLimits, cache_folder, convert
 from memagent.documents.files import look_at
 
 WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
@@ -418,7 +418,7 @@ def test_a_slide_gives_charts_of_all_kinds() -> None:
 # Limits
 
 
-def refused(path: Path, place: Path, limits: Limits) -> str:
+def refused(path: Path, place: Path, limits: ConversionLimits) -> str:
     with pytest.raises(DocumentError, match="cannot be converted") as error:
         convert(look_at(path, path.name, named=True), place, threading.Event(), limits)
     assert not place.exists()
@@ -438,7 +438,7 @@ def test_a_bomb_ends_at_the_limit_of_memory(tmp_path: Path) -> None:
         for name, content in parts.items():
             archive.writestr(name, content)
     assert path.stat().st_size < 400_000
-    limits = Limits(memory_mib=256)
+    limits = ConversionLimits(memory_mib=256)
     assert refused(path, tmp_path / "out", limits) == "it takes more than 256 MiB of memory"
 
 
@@ -449,9 +449,10 @@ def test_a_bomb_ends_at_the_limit_of_time_or_text(tmp_path: Path) -> None:
     path.write_bytes(sheet(row * 50_000))
     assert path.stat().st_size < 400_000
     started = time.monotonic()
-    assert refused(path, tmp_path / "out", Limits(seconds=1)) == "it takes longer than 1 s"
+    assert refused(path, tmp_path / "out", ConversionLimits(seconds=1)) == "it takes longer than 1 s"
     assert time.monotonic() - started < 10
-    assert refused(path, tmp_path / "out", Limits(output_mib=1)) == "it produces more than 1 MiB of text"
+    limits = ConversionLimits(output_mib=1)
+    assert refused(path, tmp_path / "out", limits) == "it produces more than 1 MiB of text"
 
 
 @pytest.mark.parametrize(

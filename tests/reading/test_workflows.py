@@ -34,9 +34,8 @@ from memagent.documents.tokens import estimate_tokens
 from memagent.engines.scripted import count_words
 from memagent.prompts import mark_of
 from memagent.reading.forecast import forecast
-from memagent.reading.retrieval import best_passages
 from memagent.reading.workflows import WORKFLOWS, chosen_workflow
-from memagent.reading.workflows.whole import LEFT_OUT, head_and_tail
+from memagent.reading.workflows.whole import LEFT_OUT, best_passages, head_and_tail
 from memagent.types import ESTIMATE, Model, Trained
 
 SETTINGS = ReadSettings(chunk_tokens=120, memory_tokens=60, answer_tokens=60, passages=3, passage_tokens=40)

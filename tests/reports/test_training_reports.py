@@ -222,7 +222,8 @@ def test_without_matplotlib_the_report_says_so(tmp_path: Path, monkeypatch: pyte
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"settings\.json cannot be read"):
         write_report([tmp_path / "nothing"], tmp_path / "out")
-    open_metrics(tmp_path / "empty", {}).close()
+    with open_metrics(tmp_path / "empty", {}):
+        pass
     with pytest.raises(SettingsError, match="no step yet in empty"):
         write_report([tmp_path / "empty"], tmp_path / "out")
     (tmp_path / "empty" / "settings.json").write_text("[1]")

@@ -14,7 +14,7 @@ from tiny import gradients, group, policy
 from memagent.training.optimization.learner import Learner
 from memagent.training.optimization.objective import token_losses
 from memagent.training.ranks import Ranks
-from memagent.training.settings import OptimizerSettings
+from memagent.training.settings import LossSettings, OptimizerSettings
 from memagent.types import TrainingSequence
 
 SEQUENCES = [it for seed in range(3) for it in group(seed)]
@@ -25,7 +25,9 @@ def gradient(ranks: Ranks, sequences: list[TrainingSequence]) -> torch.Tensor:
     learner = Learner(policy(), OptimizerSettings(batch_tokens=60), ranks)
     learner.gradient(
         sequences,
-        lambda batch, values, _: token_losses(values.logprobs, batch.old_logprobs, batch.advantages),
+        lambda batch, values, _: token_losses(
+            values.logprobs, batch.old_logprobs, batch.advantages, LossSettings()
+        ),
     )
     return gradients(learner.policy)
 

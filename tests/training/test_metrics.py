@@ -110,27 +110,32 @@ def test_a_folder_without_metrics_is_an_error(tmp_path: Path) -> None:
 
 def test_a_run_is_not_written_over(tmp_path: Path) -> None:
     write(tmp_path, range(1, 2))
-    with pytest.raises(SettingsError, match="holds a training run: use `resume`"):
-        open_metrics(tmp_path, SETTINGS)
+    refused = pytest.raises(SettingsError, match="holds a training run: use `resume`")
+    with refused, open_metrics(tmp_path, SETTINGS):
+        pass
     assert len(read_metrics(tmp_path)) == 1
 
 
 def test_a_file_shorter_than_its_checkpoint_says_is_refused(tmp_path: Path) -> None:
     end = write(tmp_path, range(1, 2))
-    with pytest.raises(SettingsError, match=f"has {end} bytes, {end + 1} when"):
-        open_metrics(tmp_path, SETTINGS, end + 1)
+    told = f"has {end} bytes, {end + 1} when"
+    with pytest.raises(SettingsError, match=told), open_metrics(tmp_path, SETTINGS, end + 1):
+        pass
     assert (tmp_path / "metrics.jsonl").stat().st_size == end
 
 
 def test_two_processes_do_not_write_to_one_run(tmp_path: Path) -> None:
-    with open_metrics(tmp_path, SETTINGS), pytest.raises(SettingsError, match="in use by another process"):
-        open_metrics(tmp_path, SETTINGS, 0)
+    with open_metrics(tmp_path, SETTINGS):
+        used = pytest.raises(SettingsError, match="in use by another process")
+        with used, open_metrics(tmp_path, SETTINGS, 0):
+            pass
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(SettingsError, match="cannot be written"):
-        open_metrics(tmp_path / "file" / "run", SETTINGS)
+    refused = pytest.raises(SettingsError, match="cannot be written")
+    with refused, open_metrics(tmp_path / "file" / "run", SETTINGS):
+        pass
 
 
 def test_without_the_packages_nothing_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -14,6 +14,7 @@ from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 from verl.utils.config import omega_conf_to_dataclass
 
 from memagent.training.optimization.objective import group_advantages, token_losses
+from memagent.training.settings import LossSettings
 
 GROUPS, ATTEMPTS, TOKENS = 3, 4, 11
 
@@ -67,10 +68,8 @@ def test_loss_and_its_gradient_over_micro_batches(batch: dict[str, Any], compose
             policy[mask],
             batch["old"][mask],
             advantages[mask],
-            clip_low=0.2,
-            clip_high=0.28,
-            reference_logprobs=batch["reference"][mask],
-            kl_weight=1e-3,
+            LossSettings(clip_low=0.2, clip_high=0.28, kl_weight=1e-3),
+            batch["reference"][mask],
         ).sum()
         / mask.sum()
     )

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, get_args
 
 import click
 from rich.console import Console
 from rich.progress import track
 
-from memagent.cli.flags import PATH, Command, complete_files, with_settings
+from memagent.cli.flags import PATH, Command, Function, complete_files, with_settings
 from memagent.cli.messages import say, tell, warn
 from memagent.documents.tokens import estimate_tokens, load_tokenizer
 from memagent.engines import open_engine
@@ -23,12 +23,18 @@ from memagent.tasks import TASKS, Corpora, Recipe, examples, task_named, write_e
 from memagent.tasks.closed_book import ClosedBook, write_unknown
 from memagent.tasks.corpora import HOMES, Corpus
 from memagent.tasks.fetch import RULER_WHEEL, fetch
+from memagent.tasks.recipe import Positions
 from memagent.tasks.scoring import SCORERS
 from memagent.types import Example, Sampling
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
 _USUAL_COUNT = 100
+
+positions_flag = click.option(
+    "--positions",
+    type=click.Choice(list(get_args(Positions))),
+    default="seeded",
+    help="a separate order for each example (seeded), or RULER's one order for all",
+)
 
 
 def corpus_flags(function: Function) -> Function:
@@ -63,8 +69,7 @@ def _complete_task(_context: object, _parameter: object, incomplete: str) -> lis
 @click.option("--count", type=int, metavar="N", help="how many examples (100, or all of a smaller set)")
 @click.option("--start", type=int, default=0, metavar="N", help="number of the first example (0)")
 @click.option("--seed", type=int, default=0, metavar="N", help="the seed (0)")
-@click.option("--positions", type=click.Choice(["seeded", "ruler"]), default="seeded",
-              help="a separate order for each example (seeded), or RULER's one order for all")  # fmt: skip
+@positions_flag
 @click.option("--absent", type=float, default=0.0, metavar="SHARE",
               help="share of examples whose document lacks the answer, 0 to 1 (0)")  # fmt: skip
 @click.option("--tokenizer", metavar="FILE", shell_complete=complete_files,

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from memagent.cli.messages import say, say_json
+from memagent.cli.messages import say, say_json, spent
 from memagent.documents.opening import Document, Pass
 from memagent.engines import open_engine
 from memagent.evaluation.forecast import forecast_evaluation
 from memagent.evaluation.run import Evaluation
 from memagent.reading.forecast import Bound, forecast
 from memagent.reading.workflows import chosen_workflow
-from memagent.reports.markdown import table
+from memagent.reports.folder import table
 from memagent.settings import ReadSettings, Settings
 from memagent.types import ESTIMATE
 
@@ -126,9 +126,8 @@ def _at_most(
 
 
 def _told(bound: Bound) -> str:
-    price = "" if bound.cost is None else f", cost {bound.cost:.4g}"
     calls = "1 call" if bound.calls == 1 else f"{bound.calls:,} calls"
-    return f"{calls}, {bound.prompt_tokens:,} tokens in, {bound.completion_tokens:,} out{price}"
+    return f"{calls}, {spent(bound.prompt_tokens, bound.completion_tokens, bound.cost)}"
 
 
 def _chunks(count: int) -> str:

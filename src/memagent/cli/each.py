@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from memagent.cli.flags import PATH, together
-from memagent.cli.messages import EXIT_CODES, say, say_json, tell, warn, with_flags
+from memagent.cli.messages import EXIT_CODES, say, say_json, spent, tell, warn, with_flags
 from memagent.cli.progress import counting_bars
 from memagent.engines import open_engine
 from memagent.errors import EngineError, SettingsError
@@ -132,7 +132,6 @@ async def _forecast(survey: Survey, as_json: bool, console: Console) -> None:
 
 
 def _lines(found: Forecast, model: Model) -> list[str]:
-    cost = "" if found.cost is None else f", cost {found.cost:.4g}"
     others = {"kept from an earlier run": found.kept, "without text": found.no_text,
               "left out": found.left_out, "that cannot be read": len(found.unreadable)}  # fmt: skip
     told = "".join(f", {count:,} {name}" for name, count in others.items() if count)
@@ -140,7 +139,7 @@ def _lines(found: Forecast, model: Model) -> list[str]:
         f"{found.files:,} files: {found.to_read:,} answers to find{told}",
         f"model: {model.name}",
         f"to read: {found.document_tokens:,} tokens of text; at most {found.calls:,} calls, "
-        f"{found.prompt_tokens:,} tokens in, {found.completion_tokens:,} out{cost}",
+        + spent(found.prompt_tokens, found.completion_tokens, found.cost),
     ]
     if model.tokenizer == ESTIMATE:
         lines.append("token counts are estimates: --tokenizer names the model's own")

@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
-from memagent.cli.data import corpus_flags, name_samples
+from memagent.cli.data import corpus_flags, name_samples, positions_flag
 from memagent.cli.dry_run import dry_run_evaluation
 from memagent.cli.flags import PATH, Command, complete_files, quiet_and_verbose, with_settings
 from memagent.cli.messages import say, tell, warn
@@ -49,8 +49,7 @@ from memagent.tasks.scoring import SCORERS
               help="how many times each example is read (1)")  # fmt: skip
 @click.option("--scorer", type=click.Choice(list(SCORERS)), metavar="NAME",
               help=f"a scorer instead of the task's own: {', '.join(SCORERS)}")  # fmt: skip
-@click.option("--positions", type=click.Choice(["seeded", "ruler"]), default="seeded",
-              help="a separate order for each example (seeded), or RULER's one order for all")  # fmt: skip
+@positions_flag
 @corpus_flags
 @click.option("--out", type=PATH, required=True, metavar="DIR", help="the folder for the rows")
 @click.option("--resume", is_flag=True, help="run only what is missing in DIR")
@@ -145,7 +144,7 @@ class _Cells:
         for cell, workflow in totals:
             self.cells[cell, workflow] = self.bars.add_task("", total=totals[cell, workflow], visible=False)
         if done and not self.bars.console.is_terminal:
-            self._say(f"{done.total():,} of {totals.total():,} attempts are already done")
+            tell(self.bars.console, f"{done.total():,} of {totals.total():,} attempts are already done")
 
     def add(self, row: EvaluationRow) -> None:
         place = row.cell, row.workflow
@@ -160,13 +159,10 @@ class _Cells:
             self.cells[place], completed=self.done[place], description=told, visible=not finished
         )
         if finished:
-            self._say(f"{told}, {self.done[place]:,} attempts")
+            tell(self.bars.console, f"{told}, {self.done[place]:,} attempts")
 
     def _score(self, place: tuple[Cell, str]) -> str:
         """The mean score of this run's attempts."""
         scores = self.scores[place]
         failed = f", {self.failed[place]} failed" if self.failed[place] else ""
         return f"{100 * sum(scores) / len(scores):.1f}{failed}"
-
-    def _say(self, line: str) -> None:
-        tell(self.bars.console, line)

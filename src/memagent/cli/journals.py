@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +61,6 @@ class DocumentText:
         ]
 
 
-def as_found(document: Document) -> Document:
-    """The document without `named` files, so that those without text are left out, as when it was read."""
-    return Document(tuple(replace(source, named=False) for source in document.sources), document.skipped)
-
-
 def newest_journal(console: Console) -> Path:
     """The newest journal in the cache, which is named on stderr. Raises `JournalError` if there is none."""
     folder = user_cache_path() / "journals"
@@ -81,7 +75,7 @@ def document_text(header: Mapping[str, Any], console: Console) -> DocumentText |
     """The text of a journal's document; if it is missing or has changed, None and a warning."""
     recorded = header["document"]
     try:
-        document = as_found(open_document(*recorded["sources"]))
+        document = open_document(*recorded["sources"]).unnamed()  # as when it was read
         if document.fingerprint == recorded["sha256"]:
             return DocumentText(document)
         warn(console, "the document has changed since: only the places of the chunks are shown")

@@ -69,6 +69,12 @@ def say_json(value: Any) -> None:
     say(_COMMANDS.sub(lambda found: f"\\u{ord(found.group()):04x}", line))
 
 
+def spent(prompt_tokens: int, completion_tokens: int, cost: float | None) -> str:
+    """What calls took: "1,200 tokens in, 80 out, cost 0.003", the cost only with prices."""
+    price = "" if cost is None else f", cost {cost:.4g}"
+    return f"{prompt_tokens:,} tokens in, {completion_tokens:,} out{price}"
+
+
 def print_error(console: Console, error: Exception | str) -> None:
     """Print an error to stderr."""
     tell(console, f"error: {error}", "bold red")
@@ -89,13 +95,6 @@ def tell(console: Console, text: str, style: str | None = None) -> None:
     console.print(harmless(with_flags(text)), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
-class _HarmlessFormatter(logging.Formatter):
-    """Escapes control characters: log records may quote a model."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return harmless(with_flags(super().format(record)))
-
-
 class _ConsoleHandler(logging.Handler):
     """Prints log records to a console, above a bar that is moving, and as one line each."""
 
@@ -107,7 +106,7 @@ class _ConsoleHandler(logging.Handler):
         style = "yellow" if record.levelno >= logging.WARNING else None
         line = self.format(record)
         try:
-            self._console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+            tell(self._console, line, style)
         except (OSError, ValueError):  # stderr is full or closed: a log line is no reason to stop
             self.handleError(record)
 
@@ -115,7 +114,7 @@ class _ConsoleHandler(logging.Handler):
 def log_to(console: Console, verbose: bool) -> None:
     """Log warnings to stderr; with `verbose`, also retries and the like."""
     handler = _ConsoleHandler(console)
-    handler.setFormatter(_HarmlessFormatter("%(levelname)-8s %(message)s"))
+    handler.setFormatter(logging.Formatter("%(levelname)-8s %(message)s"))
     log = logging.getLogger("memagent")
     log.handlers = [handler]
     log.setLevel(logging.INFO if verbose else logging.WARNING)

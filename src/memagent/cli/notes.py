@@ -5,28 +5,26 @@ from __future__ import annotations
 import asyncio
 import functools
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from rich.console import Console
 
 from memagent.cli.finding import with_found_model
-from memagent.cli.flags import PATH, Command, complete_files, quiet_and_verbose, with_settings
+from memagent.cli.flags import PATH, Command, Function, complete_files, quiet_and_verbose, with_settings
 from memagent.cli.memories import citations, say_changes, say_styled
-from memagent.cli.messages import say, say_json, tell, warn
+from memagent.cli.messages import say, say_json, spent, tell, warn
 from memagent.cli.progress import ReadDisplay
 from memagent.documents.opening import Document, open_document
 from memagent.engines import open_engine
 from memagent.errors import EngineError, SettingsError
 from memagent.notebooks import Addition, Notebook, Notebooks, Version, note_document
 from memagent.settings import Settings
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 _NOT_FOR_NOTES = ("early_exit", "exit_patience", "screen", "passages", "passage_tokens")
 _MOST_NAMED = 3
@@ -197,9 +195,8 @@ def ask(
         unsupported = "the memory names no source for it"
         say("\n".join([told.answer, *citations(told.statements, unsupported)]))
         if not quiet:
-            cost = "" if told.cost is None else f", cost {told.cost:.4g}"
-            tokens = f"{told.prompt_tokens:,} tokens in, {told.completion_tokens:,} out{cost}"
-            tell(console, f"from version {found.version}; {tokens}")
+            cost = spent(told.prompt_tokens, told.completion_tokens, told.cost)
+            tell(console, f"from version {found.version}; {cost}")
         return 0
 
     return asyncio.run(asked())
@@ -299,12 +296,11 @@ def delete(name: str, yes: bool, notebooks: Notebooks) -> int:
 def _told(version: Version) -> str:
     """A version on one line."""
     when = datetime.fromtimestamp(version.created, UTC).astimezone()
-    cost = "" if version.cost is None else f", cost {version.cost:.4g}"
     files = len(version.portions)
     return (
         f"{version.number}, {when:%Y-%m-%d %H:%M}, from {version.parent}: "
         f"{files} {'file' if files == 1 else 'files'}, {version.document_tokens:,} tokens; {version.model}, "
-        f"{version.prompt_tokens:,} tokens in, {version.completion_tokens:,} out{cost}"
+        f"{spent(version.prompt_tokens, version.completion_tokens, version.cost)}"
     )
 
 

@@ -16,7 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from memagent.cli.messages import harmless, tell
+from memagent.cli.messages import harmless, spent, tell
 from memagent.reading.progress import Progress
 from memagent.reading.read import Read
 from memagent.types import Conversation
@@ -26,7 +26,7 @@ WAITING = {
     "llamacpp": "loading the model",
     "transformers": "loading the model",
 }
-"""What is waited for while an engine opens, which may take a minute."""
+"""What to say while an engine opens, which may take a minute."""
 
 _PREVIEW_CHARACTERS = 200
 _PANEL_CHARACTERS = 1200
@@ -175,9 +175,8 @@ def _place(progress: Progress) -> str:
 
 
 def _cost(progress: Progress) -> str:
-    price = "" if progress.cost is None else f", cost {progress.cost:.4g}"
-    estimated = " (estimated)" if progress.estimated else ""
-    return f"{progress.prompt_tokens:,} tokens in, {progress.completion_tokens:,} out{price}{estimated}"
+    told = spent(progress.prompt_tokens, progress.completion_tokens, progress.cost)
+    return f"{told} (estimated)" if progress.estimated else told
 
 
 def _preview(memory: str, before: str) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -16,22 +18,26 @@ from memagent.cli.messages import tell
 from memagent.cli.progress import WAITING
 from memagent.engines import choose, open_engine
 from memagent.errors import SettingsError, extra_hint
+from memagent.server.limits import Limits, checked_origins, read_keys
 from memagent.settings import Settings, user_cache_path
 
 _MIB = 2**20
+_USUAL = Limits()
+
+
+def _limit(flag: str, usual: int, help: str) -> Callable[[Any], Any]:
+    return click.option(
+        flag, type=click.IntRange(1), default=usual, show_default=True, metavar="N", help=help
+    )
 
 
 @click.command(cls=Command, short_help="Serve OpenAI's API over long documents.")
 @listening(8321)
 @click.option("--data", type=PATH, metavar="FOLDER", help="where files and reads are kept (in the cache)")
-@click.option("--body-mib", type=click.IntRange(1), default=16, show_default=True, metavar="N",
-              help="the largest request, in MiB")  # fmt: skip
-@click.option("--upload-mib", type=click.IntRange(1), default=512, show_default=True, metavar="N",
-              help="the largest file, in MiB")  # fmt: skip
-@click.option("--stored-mib", type=click.IntRange(1), default=16_384, show_default=True, metavar="N",
-              help="the most disk space per key, in MiB")  # fmt: skip
-@click.option("--requests", type=click.IntRange(1), default=1000, show_default=True, metavar="N",
-              help="the most requests in flight per key")  # fmt: skip
+@_limit("--body-mib", _USUAL.body_bytes // _MIB, "the largest request, in MiB")
+@_limit("--upload-mib", _USUAL.upload_bytes // _MIB, "the largest file, in MiB")
+@_limit("--stored-mib", _USUAL.stored_bytes // _MIB, "the most disk space per key, in MiB")
+@_limit("--requests", _USUAL.requests, "the most requests in flight per key")
 @click.option("--allow-origin", "origins", multiple=True, metavar="ORIGIN",
               help="let web pages from this origin, such as http://localhost:3000, use the server; may be "
               "repeated")  # fmt: skip
@@ -60,7 +66,6 @@ def command(
         if find_spec(package) is None:
             raise SettingsError(f"serving needs {package}: {extra_hint('serve')}")
     from memagent.server.app import create_app
-    from memagent.server.limits import Limits, checked_origins, read_keys
     from memagent.server.listening import listen, server_of, url_of
     from memagent.server.store import Store
 

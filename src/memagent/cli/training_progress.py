@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 from rich.text import Text
 
+from memagent.cli.messages import tell
 from memagent.reports.measures import measure
 
 _SPARKS = "▁▂▃▄▅▆▇█"
@@ -97,7 +98,7 @@ class TrainingWatch:
 
     def _say(self, line: str) -> None:
         if not self._quiet:
-            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+            tell(self._console, line)
 
     def _refresh(self) -> None:
         if self._live is not None:

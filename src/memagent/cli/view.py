@@ -21,6 +21,7 @@ from memagent.cli.messages import say, warn
 from memagent.documents.chunking import split
 from memagent.documents.tokens import estimate_tokens
 from memagent.errors import DocumentError, JournalError, SettingsError
+from memagent.evaluation.retention import NOTES_APART
 from memagent.reading.journal import read_journal
 from memagent.reading.sources import Provenance, Sources, Statement, located, statements_of
 from memagent.reading.workflows import WORKFLOWS
@@ -137,7 +138,7 @@ def _statements(path: Path, text: DocumentText, answer: str) -> tuple[Statement,
     if workflow and workflow.provenance:
         return _told_by_memory(path, workflow.provenance(), answer)
     provenance = Provenance()
-    if header["workflow"] != "map_reduce":  # its notes are not a memory
+    if header["workflow"] not in NOTES_APART:
         for line, brought in _bringing(path):
             start, end = line["span"]
             provenance.chunk(text.at(start, end, line["chunk_index"]))

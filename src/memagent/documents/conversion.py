@@ -48,7 +48,7 @@ _HEAD_BYTES = 32  # the SHA-256 of the text, which precedes it
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ConversionLimits:
     """The limits of one conversion."""
 
     memory_mib: int = 2048
@@ -137,7 +137,7 @@ def convert(
     source: DocumentFile,
     place: Path,
     stopped: Event,
-    limits: Limits | None = None,
+    limits: ConversionLimits | None = None,
     taken: Print | None = None,
 ) -> None:
     """Convert a file to UTF-8 text at `place`, preceded by its SHA-256 and written whole or not at all.
@@ -147,7 +147,7 @@ def convert(
     """
     with written_whole(place) as made, made.open("w+b", buffering=0) as output:
         output.write(bytes(_HEAD_BYTES))
-        if why := _run(source, output, stopped, limits or Limits()):
+        if why := _run(source, output, stopped, limits or ConversionLimits()):
             raise UnusableError(f"{source.name} cannot be converted: {why}")
         output.seek(_HEAD_BYTES)
         digest = hashlib.file_digest(output, "sha256").digest()
@@ -171,7 +171,7 @@ def cache_folder() -> Path:
     return folder
 
 
-def _run(source: DocumentFile, output: IO[bytes], stopped: Event, limits: Limits) -> str:
+def _run(source: DocumentFile, output: IO[bytes], stopped: Event, limits: ConversionLimits) -> str:
     """Run the converter. Returns why it failed, or an empty string."""
     command = [sys.executable, "-P", converter_program.__file__, source.format]
     command += [str(limits.memory_mib), str(limits.seconds), str(limits.output_mib), str(os.getpid())]
@@ -201,7 +201,7 @@ def _stopped(source: DocumentFile) -> StoppedError:
     return StoppedError(f"{source.name} was not converted: the read was stopped")
 
 
-def _reason(code: int, said: str, limits: Limits) -> str:
+def _reason(code: int, said: str, limits: ConversionLimits) -> str:
     """Why a converter failed, or an empty string if it succeeded."""
     if code == 0:
         return ""

@@ -89,6 +89,10 @@ class Document:
         """A pass over the text."""
         return Pass(self)
 
+    def unnamed(self) -> Document:
+        """The same document, from which sources without text are left out even if the user named them."""
+        return replace(self, sources=tuple(replace(source, named=False) for source in self.sources))
+
     def _is_at_hand(self, number: int) -> bool:
         """Whether a source can be read without converting it first."""
         source = self.sources[number]

@@ -16,7 +16,7 @@ from pydantic import Field
 from memagent.engines.gguf_header import whole_numbers
 from memagent.errors import SettingsError
 from memagent.settings import NO_ADAPTER, EngineSettings, Positive, StrictModel, build, read_toml
-from memagent.storage import write_whole
+from memagent.storage import file_digest, write_whole
 from memagent.types import Trained
 
 if TYPE_CHECKING:
@@ -168,9 +168,3 @@ def misfit(adapter: Path, model: Path) -> str | None:
 def _text(file: GGUFReader, key: str) -> str:
     field = file.get_field(key)
     return str(field.contents()) if field else ""
-
-
-def file_digest(path: Path) -> bytes:
-    """A file's SHA-256."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").digest()

@@ -15,8 +15,8 @@ from typing import Any
 
 from memagent.engines import looks_like_path
 from memagent.engines.endpoint import Connection, Endpoint
-from memagent.engines.models import window_of
 from memagent.engines.refusals import TransientError
+from memagent.engines.replies import window_of
 from memagent.errors import EngineError, SettingsError
 from memagent.settings import EngineSettings
 

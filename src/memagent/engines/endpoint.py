@@ -20,6 +20,7 @@ import httpx2
 
 from memagent.engines.refusals import HttpReply, TransientError, brief
 from memagent.errors import EngineError, SettingsError, reason, without_secrets
+from memagent.settings import EngineSettings
 
 DEFAULT_URL = "https://api.openai.com/v1"
 CONCURRENCY = 16
@@ -27,6 +28,7 @@ CONCURRENCY = 16
 
 _MOST_REDIRECTS = 3
 _MOST_PORT = 65_535
+_USUAL = EngineSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +44,9 @@ class Connection:
     base_url: str | None = None
     api_key: str | None = None
     concurrency: int = CONCURRENCY
-    timeout_seconds: float = 600.0
-    connect_seconds: float = 10.0
-    retries: int = 6
+    timeout_seconds: float = _USUAL.timeout_seconds
+    connect_seconds: float = _USUAL.connect_seconds
+    retries: int = _USUAL.retries
     extra: Mapping[str, Any] | None = None
     record: bool = False
     verbatim: bool = False
@@ -201,15 +203,15 @@ class Endpoint:
             seconds = self.connection.connect_seconds
             return TransientError(f"could not connect to {self.url} within {seconds:g} s", unreachable=True)
         if not isinstance(error, httpx2.ConnectError):
-            return TransientError(f"the connection broke ({brief(_named(error))})")
+            return TransientError(f"the connection broke ({_named(error)})")
         if tls := next((it for it in causes if isinstance(it, ssl.SSLError)), None):
             if isinstance(tls, ssl.SSLEOFError | ssl.SSLZeroReturnError):
-                return TransientError(f"the connection broke ({brief(_named(tls))})")
+                return TransientError(f"the connection broke ({_named(tls)})")
             return UnreachableError(_about_tls(self.url, tls))
         if any(isinstance(it, ConnectionRefusedError) for it in causes):
             why = f"nothing listens at {self.url}: is the server running?"
         else:
-            why = f"{self.url} cannot be reached ({brief(_named(causes[-1]))}): check `base_url`"
+            why = f"{self.url} cannot be reached ({_named(causes[-1])}): check `base_url`"
         return TransientError(why, unreachable=True)
 
 
@@ -298,4 +300,4 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _named(error: BaseException) -> str:
-    return str(error) or type(error).__name__
+    return brief(str(error) or type(error).__name__)

@@ -74,7 +74,7 @@ class Spending:
 
 @runtime_checkable
 class Retries(Protocol):
-    """An engine that tries again where a reply was paid for but is of no use."""
+    """An engine that tries again if a reply was paid for but cannot be used."""
 
     async def complete_while(
         self, messages: tuple[Message, ...], sampling: Sampling, again: Again
@@ -88,7 +88,7 @@ class SpendingLimit:
     A call that does not fit waits for those in flight, which may use less than was set aside for them; if
     none are in flight, it raises `SpendingLimitError`. Prompts are counted by the engine's model, so the
     limit is as exact as its count. If an endpoint reports no usage, all that was set aside counts as spent.
-    A reply that is of no use counts as well; there is another try only if that fits too.
+    A reply that cannot be used counts as well; there is another try only if that fits too.
     """
 
     def __init__(self, engine: Engine, limits: Spending) -> None:
@@ -100,11 +100,10 @@ class SpendingLimit:
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete the chat, while there is room."""
-        texts = [message.content for message in messages]
-        prompt_tokens = await asyncio.to_thread(lambda: sum(map(self.model.count_tokens, texts)))
+        prompt_tokens = await asyncio.to_thread(self.model.count_prompt, messages)
         most = Usage(prompt_tokens, sampling.max_tokens)
         async with self._ended:
-            while over := self.limits.exceeded(self._tokens + _sum(most), self._cost + self._price(most)):
+            while over := self.limits.exceeded(self._tokens + most.tokens, self._cost + self._price(most)):
                 if not self._in_flight:
                     raise SpendingLimitError(
                         f"{over} leaves no room for a call of up to {most.prompt_tokens:,} + "
@@ -134,7 +133,7 @@ class SpendingLimit:
 
         def again(usage: Usage | None) -> bool:
             spent = _counted(usage, most)
-            if self.limits.exceeded(self._tokens + _sum(spent), self._cost + self._price(spent)):
+            if self.limits.exceeded(self._tokens + spent.tokens, self._cost + self._price(spent)):
                 return False
             self._spend(spent)
             return True
@@ -146,7 +145,7 @@ class SpendingLimit:
         await self.engine.aclose()
 
     def _spend(self, usage: Usage, sign: int = 1) -> None:
-        self._tokens += sign * _sum(usage)
+        self._tokens += sign * usage.tokens
         self._cost += sign * self._price(usage)
 
     def _price(self, usage: Usage) -> float:
@@ -158,7 +157,3 @@ def _counted(usage: Usage | None, most: Usage) -> Usage:
     if usage is None:
         return Usage()
     return usage if usage.prompt_tokens and not usage.estimated else most
-
-
-def _sum(usage: Usage) -> int:
-    return usage.prompt_tokens + usage.completion_tokens

@@ -21,15 +21,16 @@ from memagent.engines.adapters import adapter_of
 from memagent.engines.endpoint import CONCURRENCY, Connection, Endpoint, UnreachableError, is_own
 from memagent.engines.forwarding import Forwarded, RefusedError, joined, one_piece
 from memagent.engines.limit import Again
-from memagent.engines.models import read_models, window_of
 from memagent.engines.refusals import HttpReply, Refusal, TransientError, error_of, is_page, read_refusal
 from memagent.engines.replies import (
     about_a_page,
     check_read_whole,
     parse_json,
     read_completion,
+    read_models,
     read_usage,
     shown_texts,
+    window_of,
     written_text,
 )
 from memagent.engines.retrying import Tries

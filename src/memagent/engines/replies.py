@@ -1,4 +1,4 @@
-"""Judge a reply, in this one place: whole, cut at its limit, or a failure.
+"""Judge a reply, in this one place: whole, cut at its limit, or a failure; and read a list of models.
 
 A reply that is neither whole nor cut must not pass for an answer: it may be empty, filtered or broken off.
 """
@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from memagent.documents.tokens import fewest_tokens, fewest_tokens_at_most
+from memagent.engines.endpoint import UnreachableError
 from memagent.engines.refusals import HttpReply, TransientError, brief, is_page
-from memagent.errors import ContextOverflowError
+from memagent.errors import ContextOverflowError, EngineError
 from memagent.types import Completion, Sampling, Usage
 
 # In lower case; OpenAI's word first, then those of other servers and of gateways that pass theirs on.
@@ -27,7 +28,7 @@ _CUT = frozenset({
 _MOST_CHARACTERS_PER_TOKEN = 64
 _ALWAYS_ALLOWED_CHARACTERS = 4096
 _MOST_TOKENS = 2**31
-# A server has dropped part of a prompt if it read less than this share of its fewest tokens, less so many.
+# A server has dropped part of a prompt if it read less than this share of its fewest tokens, minus this many.
 _LEAST_SHARE_READ, _LEAST_DROPPED_TOKENS = 0.9, 64
 
 
@@ -209,3 +210,26 @@ def read_usage(reply: Any) -> Usage:
 def _count(value: Any) -> int:
     whole = isinstance(value, int | float) and 0 <= value < _MOST_TOKENS
     return int(value) if whole else 0
+
+
+def read_models(reply: HttpReply, url: str) -> dict[str, Mapping[str, Any]]:
+    """The models by name. Raises `UnreachableError` for a web page, `EngineError` if it is not a list."""
+    if is_page(reply.text):
+        raise UnreachableError(about_a_page(url))
+    sent = parse_json(reply, url)
+    entries = sent.get("data") if isinstance(sent, dict) else sent  # some send the list alone
+    listed = entries if isinstance(entries, list) else [None]
+    models: dict[str, Mapping[str, Any]] = {
+        it["id"]: it for it in listed if isinstance(it, dict) and isinstance(it.get("id"), str)
+    }
+    if listed and not models:
+        raise EngineError(f"{url} did not list its models ({brief(reply.text)!r}): name one with `model`")
+    return models
+
+
+def window_of(entry: Mapping[str, Any]) -> int | None:
+    """The window of a listed model in tokens; vLLM and SGLang call it `max_model_len`, others differ."""
+    meta = entry.get("meta")
+    told = [entry.get("max_model_len"), entry.get("context_length")]
+    told += [meta.get("n_ctx")] if isinstance(meta, dict) else []
+    return next((it for it in told if type(it) is int and 0 < it < _MOST_TOKENS), None)

@@ -77,7 +77,7 @@ class Shape:
 
     def flops(self, usage: Usage) -> int:
         """The FLOPs of one call."""
-        last = usage.prompt_tokens + usage.completion_tokens - 1
+        last = usage.tokens - 1
         tokens = last - usage.cached_tokens
         projections = 2 * (self.heads + self.kv_heads) * self.head_size
         weights = len(self.windows) * self.hidden * (projections + 3 * self.intermediate)

@@ -14,6 +14,7 @@ from memagent.errors import SettingsError, reason
 from memagent.evaluation.rows import Cell, Key
 from memagent.reading.workflows import WORKFLOWS
 from memagent.settings import ReadSettings
+from memagent.storage import file_digest
 from memagent.tasks import TASKS, Corpora, Recipe, load_examples
 from memagent.tasks.corpora import Corpus
 from memagent.tasks.recipe import Positions
@@ -108,7 +109,7 @@ class Plan:
     def totals(self) -> Counter[tuple[Cell, str]]:
         """The number of attempts by cell and workflow. Raises `SettingsError` if a set has too few."""
         examples = Counter({cell: self._count(cell) for cell in self.cells})
-        examples.update(cell for cell, _, _ in self._from_file(len))
+        examples.update(cell for cell, _, _ in self._from_file(len))  # the lengths do not matter here
         return Counter(
             {
                 (cell, workflow): count * self.samples
@@ -212,8 +213,7 @@ def _digest(path: Path) -> str:
     digest = hashlib.sha256()
     try:
         for part in sorted(it for it in path.rglob("*") if it.is_file()) if path.is_dir() else [path]:
-            with part.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
+            digest.update(file_digest(part))
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {reason(error)}") from error
     return digest.hexdigest()

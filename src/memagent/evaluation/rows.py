@@ -84,15 +84,12 @@ class _RunHeader:
 class EvaluationRow:
     """One attempt of one workflow at one example.
 
-    `length` (tokens) or `documents` is the size asked for, `index` the example's number at that
-    size. A failed attempt has an `error`, its `cause` (the error's class) and the score 0; its
-    counts cover what it did before it failed. `critical_path` is the longest chain of calls that waited for
-    each other; None in older rows, as is `chunks`. `passed_over` counts the chunks that the model was not
-    shown (`screen`), `unused` the calls made ahead in vain (`lookahead`). `cut` counts replies that ended at
-    their token budget; `cost` needs prices.
-    `depth` is the answer's position in the document, 0 to 1, if it occurs there exactly once.
-    `captured` tells whether the memory ever held what the answer needs, `retained` whether it did at the
-    end; None without a memory, or if that is unknown.
+    `length` (tokens) or `documents` is the size asked for, `index` the example's number at that size. A
+    failed attempt has an `error`, its `cause` (the error's class) and the score 0. The counts are those of
+    `Progress` when it ended; older rows have no `critical_path` and no `chunks`. `depth` is the answer's
+    position in the document, 0 to 1, if it occurs there exactly once. `captured` tells whether the memory
+    ever held what the answer needs, `retained` whether it did at the end; None without a memory, or if that
+    is unknown.
     """
 
     task: str

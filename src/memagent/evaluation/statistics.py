@@ -91,12 +91,11 @@ class Estimate:
 class Summary:
     """A summary of attempts: score and interval from 0 to 1, and means over the attempts that succeeded.
 
-    A mean is None if none succeeded, or if one of them lacks the value. `cut` counts replies that ended at
-    their token budget. `capture` is the share of examples whose answer or evidence entered the memory,
-    `retention` the share of those that still have it there at the end; None if unknown. `computed_tokens` are
-    the prompt tokens that were not `cached_tokens`; `cost` needs prices; `paid` is the cost of all attempts
-    together, failed ones included. `passed_over` is the share of chunks that the model was not shown
-    (`screen`).
+    A mean is None if none succeeded, or if one of them lacks the value. `cut` is a sum over all attempts.
+    `computed_tokens` are the prompt tokens that were not `cached_tokens`; `paid` is the cost of all attempts
+    together, failed ones included; `passed_over` is a share of the chunks. `capture` is the share of examples
+    whose answer or evidence entered the memory, `retention` the share of those that still have it there at
+    the end; None if unknown.
     """
 
     examples: int

@@ -195,16 +195,14 @@ class Notebooks:
             number = db.execute(query, (id,)).fetchone()["last"] + 1
             version = Version(number=number, parent=base, created=time.time(), **values)
             db.execute("INSERT INTO versions VALUES (?, ?, ?)", (id, number, json.dumps(asdict(version))))
-            db.execute("UPDATE notebooks SET current = ? WHERE id = ?", (number, id))
-            db.execute("DELETE FROM unfinished WHERE notebook = ?", (id,))
+            _make_current(db, id, number)
         self._drop_journals(id)
         return version
 
     def go_to(self, id: int, number: int) -> None:
         """Make one of a notebook's versions the current one."""
         with self._changing() as db:
-            db.execute("UPDATE notebooks SET current = ? WHERE id = ?", (number, id))
-            db.execute("DELETE FROM unfinished WHERE notebook = ?", (id,))
+            _make_current(db, id, number)
         self._drop_journals(id)
 
     def delete(self, id: int) -> None:
@@ -265,6 +263,11 @@ def checked_name(name: str) -> str:
             f"{name!r} is not a valid notebook name: use up to 64 letters, digits, spaces, dots, - and _"
         )
     return name
+
+
+def _make_current(db: sqlite3.Connection, id: int, number: int) -> None:
+    db.execute("UPDATE notebooks SET current = ? WHERE id = ?", (number, id))
+    db.execute("DELETE FROM unfinished WHERE notebook = ?", (id,))
 
 
 def _version(record: str) -> Version:

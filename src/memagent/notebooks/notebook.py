@@ -20,7 +20,6 @@ from memagent.notebooks.news import News, Portion, news_of, same_again
 from memagent.reading.progress import Progress, counted
 from memagent.reading.read import Read
 from memagent.reading.remembered import Remembered, answer_from, check_memory
-from memagent.reading.workflows import chosen_workflow
 from memagent.settings import ReadSettings
 from memagent.types import Conversation, Engine
 
@@ -231,7 +230,7 @@ class Addition:
         )
         budget_tokens = (await asyncio.to_thread(lambda: read.budgets)).memory_tokens
         if budget_tokens < base.memory_tokens:
-            await asyncio.to_thread(self._check_memory, base.memory)
+            await asyncio.to_thread(check_memory, base.memory, self._settings, self._engine.model)
         try:
             async with aclosing(aiter(read)) as conversations:
                 async for conversation in conversations:
@@ -247,11 +246,6 @@ class Addition:
         values = _told(read) | {"portions": portions, "memory_tokens": budget_tokens}
         made = await asyncio.to_thread(self._notebooks.commit, self._id, values, base.number)
         self.versions += (made,)
-
-    def _check_memory(self, memory: str) -> None:
-        model = self._engine.model
-        _, workflow = chosen_workflow(self._settings, model.trained)
-        check_memory(model.count_tokens(memory), workflow.most_memory_tokens(self._settings, model))
 
 
 def _told(read: Read) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Coroutine, Sequence
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,16 @@ from memagent.documents.opening import Document, open_document
 from memagent.engines import open_engine
 from memagent.errors import SettingsError
 from memagent.reading.read import Read
-from memagent.settings import ReadSettings, Settings, load_settings
+from memagent.settings import Settings, load_settings
 from memagent.types import Engine, Trajectory
 
-Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Document
-"""A path (file, directory, glob or "-"), several of them, or an opened document."""
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+"""A path (file, directory, glob or "-"), or several of them."""
 
 
 async def aread(
     problem: str,
-    source: Source,
+    source: Paths | Document,
     *,
     engine: Engine | None = None,
     settings: Settings | None = None,
@@ -49,28 +50,16 @@ async def aread(
         raise SettingsError(f"settings and {', '.join(values)}: give one or the other")
     settings = settings or load_settings(values)
     document = source if isinstance(source, Document) else await asyncio.to_thread(_opened, source)
-    if engine is None:
-        async with open_engine(settings.engine) as opened:
-            return await _trajectory(problem, document, opened, settings.read, trace, resume)
-    return await _trajectory(problem, document, engine, settings.read, trace, resume)
-
-
-async def _trajectory(
-    problem: str,
-    document: Document,
-    engine: Engine,
-    settings: ReadSettings,
-    trace: str | os.PathLike[str] | None,
-    resume: bool,
-) -> Trajectory:
-    read = Read(problem, document, engine, settings, trace=Path(trace) if trace else None, resume=resume)
-    conversations = tuple([conversation async for conversation in read])
+    place = Path(trace) if trace else None
+    async with nullcontext(engine) if engine else open_engine(settings.engine) as opened:
+        read = Read(problem, document, opened, settings.read, trace=place, resume=resume)
+        conversations = tuple([conversation async for conversation in read])
     return Trajectory(example_id="", conversations=conversations, answer=read.answer)
 
 
 def read(
     problem: str,
-    source: Source,
+    source: Paths | Document,
     *,
     engine: Engine | None = None,
     settings: Settings | None = None,
@@ -84,8 +73,8 @@ def read(
     )
 
 
-def _opened(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Document:
-    return open_document(*([source] if isinstance(source, str | os.PathLike) else source))
+def _opened(paths: Paths) -> Document:
+    return open_document(*([paths] if isinstance(paths, str | os.PathLike) else paths))
 
 
 def _wait(task: Coroutine[Any, Any, Trajectory]) -> Trajectory:

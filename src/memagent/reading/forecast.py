@@ -65,7 +65,7 @@ class _CountingEngine:
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         texts = [message.content for message in messages]
-        prompt = await asyncio.to_thread(lambda: sum(map(self.model.count_tokens, texts)))
+        prompt = await asyncio.to_thread(self.model.count_prompt, messages)
         lines, first = divmod(self._calls, len(self._letters))
         self._calls += 1
         letters = self._letters[first:] + self._letters[:first]
@@ -104,11 +104,11 @@ async def forecast(
     before: Conversation | None = None
     async for conversation in read:
         if ahead and conversation.span:
-            in_vain.conversation(conversation, 0, 0.0)
+            in_vain.conversation(conversation)
         told_again = before and conversation.span and _place(conversation) == _place(before)
         merge = conversation.kind == "update" and conversation.span is None
         if not (told_again or (merge and check and conversation.messages[-1].content.startswith(check))):
-            usual.conversation(conversation, 0, 0.0)
+            usual.conversation(conversation)
             on_call(conversation.completion.usage)
         before = conversation
     most = Bound.of(read.progress) + Bound.of(in_vain.progress)

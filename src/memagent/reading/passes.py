@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
-from memagent.concurrency import in_thread
+from memagent.concurrency import drain, in_thread
 from memagent.documents.chunking import cut_again, split
 from memagent.documents.opening import Pass
 from memagent.errors import DocumentError
@@ -69,8 +69,7 @@ class Passes:
 
     async def count(self) -> int:
         """The number of chunks; cuts what has not been cut. Raises `DocumentError` if none has text."""
-        async for _ in self._cut():
-            pass
+        await drain(self._cut())
         return len(self._readable)
 
     async def again(self, places: Sequence[int] | None = None) -> AsyncGenerator[Chunk, None]:

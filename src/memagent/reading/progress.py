@@ -9,7 +9,7 @@ from typing import Any
 from memagent.documents.opening import Document
 from memagent.reading.sources import Statement
 from memagent.settings import ReadSettings
-from memagent.types import Chunk, Conversation, Usage
+from memagent.types import Chunk, Completion, Conversation, Engine, Message, Sampling, Usage
 
 COUNTS = (
     "chunks", "document_tokens", "passed_over", "calls", "unused", "cut", "refused", "critical_path",
@@ -25,13 +25,13 @@ class Progress:
 
     `chunks` and `document_tokens` count the chunks whose turn has come; `fraction` is about how much of the
     document they are, from 0 to 1, or None if unknown; `passed_over` counts those of them that the model was
-    not shown (`screen`). `calls` counts conversations, `recalled` those of them that came from a
-    resumed journal, `unused` those made ahead in vain (`lookahead`), `cut` replies that ended at their token
-    budget, `refused` passages of replies that the document does not hold. `critical_path` is the longest
-    chain of calls, each of which began after the one before had ended. Token counts are the engine's, but
-    with `estimated` it did not report all of them. `cost` is None without prices. `seconds` is the time since
-    this process began the read. `statements` are those of the memory with their sources, if the settings ask
-    for them.
+    not shown (`screen`). `calls` counts conversations, `recalled` those of them that came from a resumed
+    journal, `unused` those made ahead in vain (`lookahead`) or on record without a use, `cut` replies that
+    ended at their token budget, `refused` passages of replies that the document does not hold.
+    `critical_path` is the longest chain of calls, each of which began after the one before had ended. Token
+    counts are the engine's, but with `estimated` it did not report all of them. `cost` is None without
+    prices. `seconds` is the time since this process began the read. `statements` are those of the memory with
+    their sources, if the settings ask for them.
 
     Some workflows read chunks again: `passes` counts the passes over the document, and in the latest one,
     `reread` of `to_reread` chunks have had their turn. `seconds_left` then refers to that pass.
@@ -116,8 +116,8 @@ class Meter:
     def conversation(
         self,
         conversation: Conversation,
-        recalled: int,
-        seconds: float,
+        recalled: int = 0,
+        seconds: float = 0.0,
         statements: tuple[Statement, ...] = (),
         critical_path: int = 0,
     ) -> None:
@@ -126,7 +126,7 @@ class Meter:
         if recalled > now.recalled:
             self._fraction_recalled, self._reread_recalled = now.fraction or 0.0, now.reread
         else:
-            self._fresh_tokens += usage.prompt_tokens + usage.completion_tokens
+            self._fresh_tokens += usage.tokens
         done = conversation.kind == "answer"
         self.progress = replace(
             now,
@@ -144,7 +144,7 @@ class Meter:
         )
 
     def left_over(self, usage: Usage) -> None:
-        """A reply on record was of no more use; it was paid for."""
+        """A reply on record was not needed again; it was paid for."""
         now = self._paid(usage)
         self.progress = replace(now, recalled=now.recalled + 1, unused=now.unused + 1)
 
@@ -173,8 +173,8 @@ class Meter:
         return seconds / share * (1 - fraction) if share > 0 else None
 
 
-class Place:
-    """How far a read is in its document: counts the chunks as their turn comes.
+class ChunkCounter:
+    """Counts the chunks of a read as their turn comes.
 
     With `ahead`, chunks may be handed out before their turn, and each is counted by `turn` alone.
     """
@@ -212,3 +212,25 @@ class Place:
             for part in chunk.parts
         )
         self._meter.chunk(chunk.tokens, min(1.0, self._bytes_read / size) if size else None)
+
+
+class Chain:
+    """Passes calls on to `engine` and measures the longest chain of them that had to wait for each other.
+
+    Each call of a chain began after the one before it had ended. So sequential calls all count; of
+    concurrent calls, only one does.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.model = engine, engine.model
+        self.longest = 0
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        """Complete with the underlying engine. A call that fails does not count."""
+        place = self.longest + 1  # it extends the longest chain that has ended
+        completion = await self.engine.complete(messages, sampling)
+        self.longest = max(self.longest, place)
+        return completion
+
+    async def aclose(self) -> None:
+        """The engine stays open."""

@@ -23,14 +23,13 @@ from memagent.engines.limit import CallLimit
 from memagent.errors import DocumentError, EmptyAnswerError, JournalError, SettingsError
 from memagent.prompts import Prompts
 from memagent.reading.budgets import Budgets
-from memagent.reading.chain import Chain
 from memagent.reading.conversations import Reading
 from memagent.reading.journal import Journal
 from memagent.reading.passes import Passes
-from memagent.reading.progress import Meter, Place, Progress, counted
+from memagent.reading.progress import Chain, ChunkCounter, Meter, Progress, counted
 from memagent.reading.replies import without_thought
 from memagent.reading.screening import RULE, Screen
-from memagent.reading.sources import Provenance, Sources, Statement, located
+from memagent.reading.sources import Sources, Statement, located
 from memagent.reading.turns import most_at_once
 from memagent.reading.workflows import WORKFLOWS, chosen_workflow
 from memagent.settings import ReadSettings
@@ -41,16 +40,9 @@ from memagent.types import Chunk, Conversation, Engine
 class Result:
     """The result of a read.
 
-    Token counts are the engine's, but with `estimated` it did not report all of them; those of the document
-    are the tokenizer's. `chunks` and `document_tokens` count what was gone through, which is less than the
-    document if `stopped_early`. With `screen`, `passed_over` of these chunks were not shown to the model.
-    `calls` counts conversations, including those of a resumed journal; `critical_path` is the longest chain
-    of them, each of which began after the one before had ended; `unused` counts those asked ahead in vain
-    (`lookahead`) and those on record that a resumed read had no use for, `cut` those whose reply ended at
-    its token budget, `refused` the passages that replies claim and the document does not hold. `seconds` is
-    the time since this process began the read; `cost` is None without prices. `sources` names the files
-    that were read. `statements` are those of the answer with their sources, if the settings ask for them
-    (`cite`) or the workflow keeps sources itself.
+    The counts are those of `Progress`. `chunks` and `document_tokens` are less than the document's if the
+    read `stopped_early`. `sources` names the files that were read. `statements` are those of the answer with
+    their sources, if the settings ask for them (`cite`) or the workflow keeps sources itself.
     """
 
     answer: str
@@ -125,16 +117,14 @@ class Read:
         self.answer = ""
         self.statements: tuple[Statement, ...] = ()
         self.stopped_early = False
-        self._provenance = self._workflow.provenance() if self._workflow.provenance else None
-        if self.settings.cite and self._provenance is None:
-            self._provenance = Provenance(statements)
+        self._provenance = self._workflow.sources(self.settings, statements)
         self._traces = [trace] if isinstance(trace, Path) else list(trace or ())
         self._resume, self._memory, self._asks, self._answers = resume, memory, asks, answers
         self._journal: Journal | None = None
         self._chain = Chain(engine)
         self._meter = Meter(self.settings, Progress(memory=memory, statements=tuple(statements)))
         ahead = self._workflow.looks_ahead and most_at_once(self.settings, engine.model) > 1
-        self._place = Place(self._meter, document, ahead)
+        self._counter = ChunkCounter(self._meter, document, ahead)
         self._started = time.perf_counter()
 
     @property
@@ -207,7 +197,7 @@ class Read:
         """What the conversations have in common. Raises `SettingsError` as `identity` does."""
         budgets, prompts = await asyncio.to_thread(lambda: (self.budgets, self._prompts()))
         count_tokens = engine.model.count_tokens
-        told = self._taken, self._pass_begins, self._place.passed_over
+        told = self._taken, self._pass_begins, self._counter.passed_over
         passes = Passes(self.found, budgets.chunk_tokens, count_tokens, *told)
         reading = Reading(self.problem, engine, prompts, budgets, passes, self.settings, self._answers)
         await reading.check_problem()
@@ -223,7 +213,7 @@ class Read:
         async with aclosing(chunks), aclosing(run) as conversations:
             async for last in conversations:
                 yield last
-        self._place.turn()
+        self._counter.turn()
         if self._answers:
             self.answer = _answer_of(last, reading.prompts)
         try:
@@ -276,7 +266,7 @@ class Read:
 
     def _taken(self, chunk: Chunk, again: bool) -> None:
         """A chunk is about to be read."""
-        self._place.handed(chunk, again)
+        self._counter.handed(chunk, again)
         if self._provenance and chunk.text.strip():
             self._provenance.chunk(chunk)
 
@@ -286,7 +276,7 @@ class Read:
     async def _take(self, conversation: Conversation) -> None:
         recalled = self._journal.recalled if self._journal else 0
         if not conversation.unused:
-            self._place.turn(conversation.chunk_index)
+            self._counter.turn(conversation.chunk_index)
         if self._provenance and not conversation.unused:
             await asyncio.to_thread(self._provenance.update, conversation)
         statements = self._provenance.memory if self._provenance else ()

@@ -11,12 +11,11 @@ from memagent.documents.opening import text_document
 from memagent.errors import SettingsError
 from memagent.reading.conversations import Reading
 from memagent.reading.passes import Passes
-from memagent.reading.progress import Meter, counted
 from memagent.reading.replies import without_thought
-from memagent.reading.sources import Provenance, Statement
+from memagent.reading.sources import Statement
 from memagent.reading.workflows import chosen_workflow
 from memagent.settings import ReadSettings
-from memagent.types import Engine
+from memagent.types import Engine, Model, TokenCounter
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,31 +70,38 @@ async def answer_from(
     reading = Reading(problem, engine, prompts, budgets, nothing, settings)
     await reading.check_problem()
     if budgets.memory_tokens < memory_tokens:
-        most = await asyncio.to_thread(workflow.most_memory_tokens, settings, model)
-        check_memory(await reading.count_tokens(memory), most)
+        await asyncio.to_thread(check_memory, memory, settings, model)
     conversation = await reading.answer(memory, memory)
-    meter = Meter(settings)
-    meter.conversation(conversation, 0, conversation.seconds)
+    usage = conversation.completion.usage
     answer = prompts.restore(without_thought(conversation.completion.text))
     cited: tuple[Statement, ...] = ()
-    if workflow.provenance or settings.cite:
-        provenance = workflow.provenance() if workflow.provenance else Provenance(statements)
+    if provenance := workflow.sources(settings, statements):
         await asyncio.to_thread(provenance.update, conversation)
         cited = await asyncio.to_thread(provenance.answer, answer)
         answer = provenance.bare(answer)
     return Remembered(
         answer=answer,
         model=model.name,
-        **counted(meter.progress, Remembered),
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.cached_tokens,
+        completion_tokens=usage.completion_tokens,
+        cost=settings.cost(usage),
         seconds=round(conversation.seconds, 3),
         statements=cited,
     )
 
 
-def check_memory(tokens: int, budget_tokens: int) -> None:
-    """Raise `SettingsError` if a memory exceeds its budget."""
-    if tokens > budget_tokens:
+def check_memory(
+    memory: str, settings: ReadSettings, model: Model, count_tokens: TokenCounter | None = None
+) -> None:
+    """Raise `SettingsError` if a memory is too long for a read to start or answer from. Blocks.
+
+    `count_tokens` counts in the model's place.
+    """
+    _, workflow = chosen_workflow(settings, model.trained)
+    tokens = (count_tokens or model.count_tokens)(memory)
+    if tokens > (most := workflow.most_memory_tokens(settings, model)):
         raise SettingsError(
-            f"the memory has {tokens} tokens, but its budget is {budget_tokens}: raise `memory_tokens`, "
+            f"the memory has {tokens} tokens, but its budget is {most}: raise `memory_tokens`, "
             "or use a model with a larger window"
         )

@@ -10,15 +10,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from memagent.errors import SettingsError
 from memagent.evaluation import statistics
 from memagent.evaluation.rows import EvaluationRow, read_header, read_rows
 from memagent.evaluation.statistics import Estimate, Scored, Summary
 from memagent.reports import evaluation_plots as plots
-from memagent.reports.folder import Pictures, as_page, as_text, picture, write_folder
-from memagent.reports.markdown import cell, table
+from memagent.reports.folder import Pictures, as_page, as_text, cell, picture, table, write_folder
 
 _INTERVALS = """\
 Scores are in percent, with the 95% interval of the mean in brackets. With 128 questions it is about \
@@ -203,7 +202,7 @@ def _differences(evidence: Evidence) -> str:
     sizes = sorted({size for _, size in found if size})
     rows = [
         [series, f"{found[series, None].examples:,}"]
-        + [_difference(found.get((series, size))) for size in (*sizes, None)]
+        + [_estimate(found.get((series, size)), "+") for size in (*sizes, None)]
         for series in evidence.series
         if (series, None) in found
     ]
@@ -288,18 +287,16 @@ def _failures(results: Sequence[Scored]) -> str:
 
 
 def _score(summary: Summary | None) -> str:
-    score = summary and Estimate(summary.examples, summary.score, summary.low, summary.high)
-    return _estimate(score or None)
+    if summary is None:
+        return _estimate(None)
+    return _estimate(Estimate(summary.examples, summary.score, summary.low, summary.high))
 
 
-def _estimate(found: Estimate | None) -> str:
-    return "–" if found is None else f"{100 * found.mean:.1f} [{100 * found.low:.0f}, {100 * found.high:.0f}]"
-
-
-def _difference(found: Estimate | None) -> str:
+def _estimate(found: Estimate | None, sign: Literal["", "+"] = "") -> str:
     if found is None:
         return "–"
-    return f"{100 * found.mean:+.1f} [{100 * found.low:+.0f}, {100 * found.high:+.0f}]"
+    low, high = (f"{100 * it:{sign}.0f}" for it in (found.low, found.high))
+    return f"{100 * found.mean:{sign}.1f} [{low}, {high}]"
 
 
 def _number(value: float | None, places: int = 0) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from memagent.evaluation import statistics
 from memagent.evaluation.statistics import Scored, Size, Summary
-from memagent.reports import drawing as figures
+from memagent.reports import drawing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +30,7 @@ def _scores(results: Sequence[Scored], series: Sequence[str]) -> Figure:
     """A line for each workflow over the document's length, with the interval of each of its points."""
     summaries = statistics.by_size(results)
     kinds = [kind for kind, _ in groupby(sorted({size for _, size in summaries}), lambda size: size.kind)]
-    figure, panels = figures.panels(1, len(kinds), 8, 5)
+    figure, panels = drawing.panels(1, len(kinds), 8, 5)
     for kind, panel in zip(kinds, panels, strict=True):
         points = {key: summary for key, summary in summaries.items() if key[1].kind == kind}
         for number, name in enumerate(series):
@@ -45,13 +45,13 @@ def _scores(results: Sequence[Scored], series: Sequence[str]) -> Figure:
                 label=name,
                 capsize=3,
                 elinewidth=1.2,
-                **figures.style(number),
+                **drawing.style(number),
             )
         _lengths_axis(panel, points)
         panel.set_ylim(-3, 103)
         panel.set_ylabel("score, % (bars: 95% interval)")
     panels[0].set_title("Score by length of the document", loc="left")
-    figures.legend(figure, panels[0])
+    drawing.legend(figure, panels[0])
     return figure
 
 
@@ -62,7 +62,7 @@ def _costs(results: Sequence[Scored], series: Sequence[str]) -> Figure:
         ("tokens for one attempt", lambda it: it.tokens),
         ("seconds for one attempt", lambda it: it.seconds),
     )
-    figure, panels = figures.panels(1, 2, 7.5, 4.8)
+    figure, panels = drawing.panels(1, 2, 7.5, 4.8)
     for panel, (label, cost) in zip(panels, costs, strict=True):
         for number, name in enumerate(series):
             points = sorted(
@@ -75,7 +75,7 @@ def _costs(results: Sequence[Scored], series: Sequence[str]) -> Figure:
             panel.plot(
                 *zip(*points, strict=True) if points else ((), ()),
                 label=name + grows,
-                **figures.style(number),
+                **drawing.style(number),
             )
         _costs_axis(panel)
         _lengths_axis(panel, summaries)
@@ -96,7 +96,7 @@ def _depths(results: Sequence[Scored], series: Sequence[str]) -> Figure | None:
     sizes = sorted({size for _, size, _ in summaries})
     columns = min(len(names), _MOST_PANELS_A_ROW)
     rows = ceil(len(names) / columns)
-    figure, panels = figures.panels(rows, columns, max(2.8, 1 + 0.65 * len(sizes)), 4)
+    figure, panels = drawing.panels(rows, columns, max(2.8, 1 + 0.65 * len(sizes)), 4)
     image = None
     for place, (panel, name) in enumerate(zip(panels, names, strict=False)):
         image = _draw_map(panel, name, sizes, summaries)

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from memagent.evaluation.flops import Shape
 from memagent.evaluation.statistics import Size, growth
-from memagent.reports import drawing as figures
-from memagent.reports.folder import Pictures, as_page, as_text, picture, write_folder
-from memagent.reports.markdown import cell, table
+from memagent.reports import drawing
+from memagent.reports.folder import Pictures, as_page, as_text, cell, picture, table, write_folder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,10 +61,10 @@ def write_report(name: str, shape: Shape, found: Flops, out: Path) -> list[Path]
 
 
 def _drawn(name: str, found: Flops) -> Figure:
-    figure, (panel,) = figures.panels(1, 1, 8, 5)
+    figure, (panel,) = drawing.panels(1, 1, 8, 5)
     for number, (workflow, by_length) in enumerate(found.items()):
         places, values = list(by_length), list(by_length.values())
-        panel.plot(places, values, label=workflow, **figures.style(number))
+        panel.plot(places, values, label=workflow, **drawing.style(number))
     panel.set_xscale("log", base=2)
     panel.set_yscale("log")
     lengths = next(iter(found.values()))
@@ -73,7 +72,7 @@ def _drawn(name: str, found: Flops) -> Figure:
     panel.set_xlabel("length of the document, tokens")
     panel.set_ylabel("FLOPs")
     panel.set_title(f"FLOPs by length of the document, {name}", loc="left")
-    figures.legend(figure, panel)
+    drawing.legend(figure, panel)
     return figure
 
 

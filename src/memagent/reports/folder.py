@@ -1,9 +1,9 @@
-"""A report's folder: report.md, report.json and the pictures."""
+"""A report's folder: report.md, whose tables stay tables, report.json and the pictures."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,3 +56,14 @@ def picture(name: str, pictures: Pictures | None) -> str:
 def as_text(told: Mapping[str, Any]) -> str:
     """A report's data as JSON, with the versions of its format and of memagent."""
     return json.dumps({"format": FORMAT, "version": __version__, **told}, indent=2, ensure_ascii=False) + "\n"
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1) -> str:
+    """A table whose first `texts` columns are texts, and the others numbers."""
+    lines = [heads, ["---" if place < texts else "---:" for place in range(len(heads))], *rows]
+    return "".join("| " + " | ".join(map(cell, line)) + " |\n" for line in lines)
+
+
+def cell(text: str) -> str:
+    """Escape a text so that it stays inside its cell, whatever a server put into it."""
+    return " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())

@@ -14,8 +14,7 @@ from typing import Any
 
 from memagent.reports import training_plots as plots
 from memagent.reports.curves import Point, TrainingRun, by_series, curve, load_runs, measured, score_curve
-from memagent.reports.folder import Pictures, as_page, as_text, picture, write_folder
-from memagent.reports.markdown import cell, table
+from memagent.reports.folder import Pictures, as_page, as_text, cell, picture, table, write_folder
 from memagent.reports.measures import measure
 from memagent.training.settings import TrainingSettings
 

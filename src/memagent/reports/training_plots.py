@@ -8,7 +8,7 @@ from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING
 
-from memagent.reports import drawing as figures
+from memagent.reports import drawing
 from memagent.reports.curves import TrainingRun, by_series, curve, score_curve, smoothed
 from memagent.reports.measures import measure
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_SHORT = 50  # up to so many steps, a curve is not smoothed
+_SHORT = 50  # steps: a curve with no more is not smoothed
 _PARTS = 25  # of a longer run; its line is the moving mean over one of them
-_FEW = 20  # up to so many points, each has a marker
+_FEW = 20  # points: on a line with no more, each has a marker
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ _PANELS: Mapping[str, tuple[_Panel, ...]] = {
 
 
 def pictures(runs: Sequence[TrainingRun]) -> dict[str, Callable[[], Figure | None]]:
-    """Functions that draw the pictures, by name; one returns None if nothing of it was measured."""
+    """Functions that draw the pictures, by name; one returns None if nothing that it shows was measured."""
     return {
         "reward": partial(_reward, runs),
         "held-out score": partial(_scores, runs),
@@ -83,7 +83,7 @@ def _reward(runs: Sequence[TrainingRun]) -> Figure | None:
     rewards = [reward for run in runs for reward in run.values("training", "reward").values()]
     if not rewards:
         return None
-    figure, (panel,) = figures.panels(1, 1, 8.5, 5)
+    figure, (panel,) = drawing.panels(1, 1, 8.5, 5)
     _curves(panel, _Panel("reward", "Reward in training"), runs)
     low, high = min([0.0, *rewards]), max([1.0, *rewards])
     panel.set_ylim(low - 0.03 * (high - low), high + 0.03 * (high - low))
@@ -98,12 +98,12 @@ def _scores(runs: Sequence[TrainingRun]) -> Figure | None:
     series = by_series(runs)
     if not any(map(score_curve, series.values())):
         return None
-    figure, (panel,) = figures.panels(1, 1, 8.5, 5)
+    figure, (panel,) = drawing.panels(1, 1, 8.5, 5)
     for number, (name, members) in enumerate(series.items()):
-        style, points = figures.style(number), score_curve(members)
+        style, points = drawing.style(number), score_curve(members)
         steps = [it.step for it in points]
         panel.plot(steps, [it.mean for it in points], label=name, **style)
-        figures.band(panel, steps, [it.low for it in points], [it.high for it in points], style["color"])
+        drawing.band(panel, steps, [it.low for it in points], [it.high for it in points], style["color"])
     _axes(panel, "Held-out score")
     panel.set_ylim(-3, 103)
     bands = dict.fromkeys(
@@ -121,7 +121,7 @@ def _small(name: str, parts: Sequence[_Panel], runs: Sequence[TrainingRun]) -> F
     if not parts:
         return None
     columns = len(parts) if len(parts) < 4 else 2
-    figure, panels = figures.panels(ceil(len(parts) / columns), columns, 6 if columns < 3 else 5, 3.5)
+    figure, panels = drawing.panels(ceil(len(parts) / columns), columns, 6 if columns < 3 else 5, 3.5)
     for part, panel in zip(parts, panels, strict=False):
         _curves(panel, part, runs)
     stage = parts[0].stage
@@ -141,7 +141,7 @@ def _curves(panel: Axes, part: _Panel, runs: Sequence[TrainingRun]) -> None:
         points = curve(members, part.stage, part.name)
         if not points:
             continue
-        style, steps = figures.style(number), [it.step for it in points]
+        style, steps = drawing.style(number), [it.step for it in points]
         heights = zip(*((it.mean, it.low, it.high) for it in points), strict=True)
         means, low, high = ([scale * value for value in it] for it in heights)
         highest = max(highest, *high)
@@ -186,4 +186,4 @@ def _axes(panel: Axes, title: str) -> None:
 def _legend(figure: Figure, panels: Sequence[Axes], runs: Sequence[TrainingRun]) -> None:
     """The names of the lines, if there are several runs, from the panel that has most of them."""
     if len(by_series(runs)) > 1:
-        figures.legend(figure, max(panels, key=lambda panel: len(panel.get_legend_handles_labels()[1])))
+        drawing.legend(figure, max(panels, key=lambda panel: len(panel.get_legend_handles_labels()[1])))

@@ -11,14 +11,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from memagent.documents.tokens import shorten
+from memagent.documents.tokens import MOST_CHARACTERS_PER_TOKEN, is_within, shorten
 from memagent.reading.workflows.whole import LEFT_OUT
 from memagent.server.bodies import Turn
 from memagent.server.errors import ApiError
 from memagent.types import TokenCounter
 
 _LONGEST_END_TOKENS = 256
-_CHARACTERS_PER_TOKEN = 16  # a longer text is too long without counting
 _BOUNDARIES = (r"\n[ \t\r]*\n\s*", r"\n\s*", r"(?<=[.!?])\s+|(?<=[。！？])")
 _LABELS = {"system": "System", "developer": "System", "user": "User", "assistant": "Assistant"}
 
@@ -58,11 +57,6 @@ def labelled(role: str, text: str) -> str:
     return f"{_LABELS.get(role, 'Tool')}: {text}"
 
 
-def is_within(text: str, limit_tokens: int, count_tokens: TokenCounter) -> bool:
-    """Whether a text has at most `limit_tokens`; one that is much too long is not counted."""
-    return len(text) <= limit_tokens * _CHARACTERS_PER_TOKEN and count_tokens(text) <= limit_tokens
-
-
 def _asking(turns: Sequence[Turn]) -> int:
     """The index of the turn that asks: the user's last one with text, or else the last one with text."""
     speaking = [number for number, turn in enumerate(turns) if any(it.strip() for it in turn.texts)]
@@ -94,7 +88,7 @@ def _ends(text: str, budget_tokens: int, count_tokens: TokenCounter) -> str:
 
 
 def _end(text: str, limit_tokens: int, count_tokens: TokenCounter, at_end: bool) -> str:
-    most = limit_tokens * _CHARACTERS_PER_TOKEN
+    most = limit_tokens * MOST_CHARACTERS_PER_TOKEN
     near = text[-most:] if at_end else text[:most]
     for boundary in _BOUNDARIES:
         pieces = [it for it in re.split(boundary, near) if it and it.strip()]

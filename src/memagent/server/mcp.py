@@ -159,7 +159,7 @@ def _tool(server: MCPServer[Any], function: Callable[..., Awaitable[Any]]) -> No
         except (MemAgentError, ApiError) as error:
             raise ToolError(error.message if isinstance(error, ApiError) else str(error)) from error
 
-    server.add_tool(tool, description=getdoc(function))  # as one reads it: without the indentation
+    server.add_tool(tool, description=getdoc(function))  # without the indentation
 
 
 def _add_reads(tool: Callable[..., None], desk: Desk) -> None:

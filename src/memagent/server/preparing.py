@@ -12,6 +12,7 @@ from urllib.parse import unquote_to_bytes
 
 from memagent import __version__
 from memagent.documents.opening import Document, text_document
+from memagent.documents.tokens import MOST_CHARACTERS_PER_TOKEN
 from memagent.reading.workflows import chosen_workflow
 from memagent.server.bodies import ChatOptions, ChatRequest, FilePart
 from memagent.server.division import Division, divide, labelled
@@ -21,7 +22,6 @@ from memagent.settings import DEFAULT_WINDOW_TOKENS, ReadSettings
 from memagent.types import Model
 
 _PIECE_CHARACTERS = 32 * 1024  # counting holds the GIL: a long text must not hold it for long
-_CHARACTERS_PER_TOKEN = 16
 _LEAST_TOP_P = 1e-9
 _TURN_TOKENS = 8  # for what a chat template puts around a message
 
@@ -79,7 +79,7 @@ def fits(chat: ChatRequest, model: Model, answer_tokens: int) -> bool:
     left = window - min(chat.most_tokens or answer_tokens, window // 4) - _TURN_TOKENS * len(chat.messages)
     texts = [text for turn in chat.messages for text in turn.texts]
     texts += [json.dumps(it) for it in (chat.tools, chat.response_format) if it]
-    if sum(map(len, texts)) > _CHARACTERS_PER_TOKEN * window:
+    if sum(map(len, texts)) > MOST_CHARACTERS_PER_TOKEN * window:
         return False
     for piece in _pieces(texts):
         left -= model.count_tokens(piece)

@@ -18,7 +18,6 @@ from memagent.documents.opening import Document
 from memagent.documents.tokens import fewest_tokens
 from memagent.errors import DocumentError
 from memagent.reading.remembered import check_memory
-from memagent.reading.workflows import chosen_workflow
 from memagent.server.bodies import ReadRequest
 from memagent.server.errors import ApiError, not_found
 from memagent.server.jobs import Jobs
@@ -26,8 +25,7 @@ from memagent.server.limits import Limits
 from memagent.server.store import Content, Job, Store
 from memagent.server.stream import event, streamed
 from memagent.server.uploads import Id, Limit, Order, check_room, listed
-from memagent.settings import ReadSettings
-from memagent.types import ESTIMATE, Model
+from memagent.types import ESTIMATE
 
 _MOST_EVENTS = 10**12
 
@@ -202,7 +200,10 @@ def _add(store: Store, limits: Limits, owner: str, body: ReadRequest, jobs: Jobs
     if not body.problem.strip():
         raise ApiError(400, "the problem is empty: ask a question", "no_problem", "problem")
     if body.memory:
-        _check_memory(body.memory, settings, jobs.engine.model)
+        model = jobs.engine.model
+        # An estimate must not refuse what might fit.
+        fewest = fewest_tokens if model.tokenizer == ESTIMATE else None
+        check_memory(body.memory, settings, model, fewest)
     if store.unfinished(owner) >= limits.reads:
         raise ApiError(
             429,
@@ -215,14 +216,6 @@ def _add(store: Store, limits: Limits, owner: str, body: ReadRequest, jobs: Jobs
     return store.add_read(
         owner, {"problem": body.problem, "memory": body.memory, "options": options}, documents
     )
-
-
-def _check_memory(memory: str, settings: ReadSettings, model: Model) -> None:
-    """Raise `SettingsError` if the memory to start from exceeds its budget. Blocks."""
-    _, workflow = chosen_workflow(settings, model.trained)
-    # An estimate must not refuse what might fit.
-    count = fewest_tokens if model.tokenizer == ESTIMATE else model.count_tokens
-    check_memory(count(memory), workflow.most_memory_tokens(settings, model))
 
 
 def told_read(job: Job, jobs: Jobs, brief: bool = False) -> dict[str, Any]:

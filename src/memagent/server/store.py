@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal, Self
 
@@ -283,7 +283,7 @@ class Store:
         folder = self.folder / "reads" / job.id
         document = joined([opened(folder / place, name) for place, name in job.request["documents"]])
         if job.request.get("unnamed"):
-            document = Document(tuple(replace(source, named=False) for source in document.sources))
+            document = document.unnamed()
         asked = job.request.get("fingerprint")
         if asked and asked != document.fingerprint:
             raise DocumentError("the files have changed since the question was asked: ask it again")

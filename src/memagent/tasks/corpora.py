@@ -42,13 +42,16 @@ _LONGEST_LITERAL = 16  # an error this close to a block's end may be due to it
 _ENDS = re.compile(r"[.!?][\"'”’)]*$")
 
 
+Origin = Literal["given", "fetched", "sample"]
+
+
 @dataclass(frozen=True, slots=True)
 class Corpus:
     """A corpus's file. `origin` tells whether the user gave it, or it was fetched, or is the sample."""
 
     name: str
     path: Path
-    origin: Literal["given", "fetched", "sample"]
+    origin: Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +93,11 @@ class Corpora:
                 if not path.exists():
                     raise SettingsError(f"`{name}`: there is no file {path}")
                 return Corpus(name, path, "given")
-        for folder, origin in ((fetched_path(), "fetched"), (SAMPLE, "sample")):
+        folders: dict[Origin, Path] = {"fetched": fetched_path(), "sample": SAMPLE}
+        for origin, folder in folders.items():
             for path in [*sorted(folder.glob(f"{name}.*")), folder / name]:
                 if path.exists():
-                    return Corpus(name, path, "fetched" if origin == "fetched" else "sample")
+                    return Corpus(name, path, origin)
         raise SettingsError(
             f"{name} is missing ({HOMES[name]}): name its file with `{name}`, or put it at "
             f"{fetched_path() / name}.json (or .jsonl, .jsonl.gz)"

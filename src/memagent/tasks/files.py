@@ -62,8 +62,8 @@ def load_examples(path: str | Path, count_tokens: TokenCounter | None = None) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The place of an example in a plain JSONL file, so that its document need not stay in memory."""
+class ExampleLine:
+    """Where an example stands in a plain JSONL file, so that its document need not stay in memory."""
 
     path: Path
     number: int
@@ -84,14 +84,14 @@ class Place:
         return example_of(row, self.path, self.number, count_tokens)
 
 
-def places(path: Path) -> Iterator[Place]:
-    """The places of a plain file's non-blank lines. Raises `SettingsError` if it cannot be read."""
+def example_lines(path: Path) -> Iterator[ExampleLine]:
+    """The non-blank lines of a plain file. Raises `SettingsError` if it cannot be read."""
     offset = 0
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
-                    yield Place(path, number, offset)
+                    yield ExampleLine(path, number, offset)
                 offset += len(line)
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {reason(error)}") from error

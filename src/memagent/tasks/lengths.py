@@ -110,7 +110,7 @@ def fit(
 
 
 def _extrapolate(points: Sequence[tuple[float, int]], weigh: Callable[[int], float], tokens: float) -> int:
-    """The size that should have so many tokens.
+    """The size that should have this many tokens.
 
     It lies on the line through the last point and an earlier one that is well apart: the rate between
     two nearly equal sizes would be noise.

@@ -117,7 +117,7 @@ def draw(kind: Kind, source: random.Random) -> str:
 def _builder(
     needles: Needles, recipe: Recipe, source: random.Random, keys: Container[str], hidden: Sequence[str]
 ) -> tuple[Callable[[int], str], Pieces]:
-    """A function that makes the document with so many pieces of haystack, and the pieces.
+    """A function from a number of pieces of haystack to the document, and the pieces.
 
     The pieces are words of essays, with needles between sentences, or lines. Raises `SettingsError`.
     """

@@ -79,6 +79,11 @@ class Task:
     can_be_absent: bool = False
     questions: Callable[[Corpora], int] | None = None
 
+    @property
+    def wants_all(self) -> bool:
+        """Whether an answer must give all gold answers, rather than any of them."""
+        return self.scorer == "string_match_all"
+
     def count(self, wanted: int | None, usual: int, corpora: Corpora) -> int:
         """The number of examples: as many as are wanted, or the usual number, or all if there are fewer.
 

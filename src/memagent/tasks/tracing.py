@@ -47,7 +47,7 @@ def make(recipe: Recipe, index: int) -> Example:
 
 
 def vt_problem(count: int, value: int) -> str:
-    """The question about a chain of so many variables."""
+    """The question about a chain of `count` variables."""
     return (
         f"Which {count} variables in the text have the value {value}, "
         "given directly or through other variables? List all of their names."

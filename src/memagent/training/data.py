@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from memagent.errors import SettingsError
 from memagent.tasks import load_examples
-from memagent.tasks.files import places
+from memagent.tasks.files import example_lines
 from memagent.training.rewards import load_function
 from memagent.types import Example, TokenCounter
 
@@ -76,7 +76,7 @@ def _source(name: str, count_tokens: TokenCounter) -> ExampleSource:
         examples = list(load_examples(path, count_tokens))
         source = ExampleSource(examples.__getitem__, len(examples))
     else:
-        lines = list(places(path))
+        lines = list(example_lines(path))
         source = ExampleSource(lambda number: lines[number].example(count_tokens), len(lines))
     if not source.size:
         raise SettingsError(f"{path} holds no examples")

@@ -59,7 +59,7 @@ class HeldOut:
         settings = Settings(read=read.changed(temperature=0.0, top_p=1.0))
         run = Evaluation(plan=plan, settings=settings, folder=folder, on_row=rows.append)
         await evaluate(run, self._engine)
-        scores = sorted(row.score for row in rows)  # rows come as they are done; a sum's rounding would tell
+        scores = sorted(row.score for row in rows)  # in one order, so that the sum is rounded the same
         interval = confidence_interval(scores)
         return {
             "score": 100 * sum(scores) / len(rows),

@@ -6,6 +6,7 @@ that is killed and resumed has the same metrics as one that is not.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache
@@ -59,17 +60,8 @@ async def train(
     files = settings.digests()
     if state:
         # What a newer version has added is at its default.
-        known = build(TrainingSettings, state["settings"], str(path))
-        then, now = (it.model_dump(mode="json", exclude=_MAY_CHANGE) for it in (known, settings))
-        if changed := difference(then, now):
-            raise SettingsError(
-                f"{folder} was run with other settings: {changed}; change it back, or use another folder"
-            )
-        for file, digest in state.get("files", {}).items():
-            if files.get(file) != digest:
-                raise SettingsError(
-                    f"{file} has changed since {folder} was begun: change it back, or use another folder"
-                )
+        _check_same(folder, build(TrainingSettings, state["settings"], str(path)), settings)
+        _check_unchanged(folder, state.get("files", {}), files)
     ranks = Ranks()
     offset = state["metrics"] if state else 0 if resume else None
     opened = open_metrics(folder, settings.recorded(), offset) if ranks.main else nullcontext()
@@ -97,6 +89,22 @@ async def train(
         finally:
             await engine.aclose()
     ranks.close()
+
+
+def _check_same(folder: Path, then: TrainingSettings, now: TrainingSettings) -> None:
+    before, after = (it.model_dump(mode="json", exclude=_MAY_CHANGE) for it in (then, now))
+    if changed := difference(before, after):
+        raise SettingsError(
+            f"{folder} was run with other settings: {changed}; change it back, or use another folder"
+        )
+
+
+def _check_unchanged(folder: Path, then: Mapping[str, str], now: Mapping[str, str]) -> None:
+    for file, digest in then.items():
+        if now.get(file) != digest:
+            raise SettingsError(
+                f"{file} has changed since {folder} was begun: change it back, or use another folder"
+            )
 
 
 def local_engine(settings: TrainingSettings, policy: Policy) -> TransformersEngine:

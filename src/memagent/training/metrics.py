@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from memagent.errors import SettingsError, reason
 from memagent.storage import Log, read_log, write_whole
@@ -45,19 +46,11 @@ class MetricsLog:
         """The byte offset where the last line ends. A checkpoint stores it to continue from there."""
         return self._log.end
 
-    def close(self) -> None:
-        """Close the file and the trackers."""
-        self._trackers.close()
-        self._log.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
-
-
-def open_metrics(folder: Path, settings_record: Mapping[str, Any], offset: int | None = None) -> MetricsLog:
+@contextmanager
+def open_metrics(
+    folder: Path, settings_record: Mapping[str, Any], offset: int | None = None
+) -> Iterator[MetricsLog]:
     """Open the metrics of the run in `folder`: a new run, or one that continues at `offset`.
 
     `offset` is the `position` stored in a checkpoint. Lines after it are cut off, because their steps are
@@ -65,8 +58,7 @@ def open_metrics(folder: Path, settings_record: Mapping[str, Any], offset: int |
     Raises `SettingsError` if the folder holds a run and `offset` is not given, if the file is shorter than
     `offset`, if another process is writing to it, or if it cannot be written.
     """
-    log = Log(folder / METRICS_FILE)
-    try:
+    with Log(folder / METRICS_FILE) as log:
         if offset is None and log.size():
             raise SettingsError(f"{folder} holds a training run: use `resume`, or choose another `out`")
         if (offset or 0) > log.size():
@@ -74,16 +66,14 @@ def open_metrics(folder: Path, settings_record: Mapping[str, Any], offset: int |
                 f"{log.path} has {log.size():,} bytes, {offset:,} when the checkpoint was written: "
                 "restore the run's own file, or start another run"
             )
-        log.cut(offset or 0)
-        kept = [_row(line, log.path) for line, _ in log.lines()]
-        write_whole(folder / SETTINGS_FILE, json.dumps(settings_record, indent=2) + "\n")
-    except OSError as error:
-        log.close()
-        raise SettingsError(f"{folder} cannot be written: {reason(error)}") from error
-    except BaseException:
-        log.close()
-        raise
-    return MetricsLog(log, Trackers(folder, settings_record, kept))
+        try:
+            log.cut(offset or 0)
+            kept = [_row(line, log.path) for line, _ in log.lines()]
+            write_whole(folder / SETTINGS_FILE, json.dumps(settings_record, indent=2) + "\n")
+        except OSError as error:
+            raise SettingsError(f"{folder} cannot be written: {reason(error)}") from error
+        with closing(Trackers(folder, settings_record, kept)) as trackers:
+            yield MetricsLog(log, trackers)
 
 
 def read_metrics(folder: Path) -> list[MetricsRow]:

@@ -22,7 +22,6 @@ Reward = Callable[[Example, Trajectory], float]
 """Maps an example and an attempt at it to the reward. Attempts without an answer get 0 without a call."""
 
 _F_MEASURES = ("f1", "rouge_l")  # scorers that pay for parts of an answer, but not for guesses
-_SEVERAL = "string_match_all"  # the scorer of tasks that ask for all answers
 
 
 def load_reward(name: str | None = None, scorer: str | None = None) -> Reward:
@@ -58,7 +57,7 @@ def exact_reward(example: Example, trajectory: Trajectory) -> float:
     task = TASKS.get(example.task)
     if set(example.answers) <= set(ABSENT_ANSWERS):
         return score_reply("substring_match", trajectory.answer, example.answers)
-    if task and task.scorer == _SEVERAL and len(example.answers) > 1:
+    if task and task.wants_all and len(example.answers) > 1:
         return score_reply("f1", trajectory.answer, (" ".join(example.answers),))
     if task and task.scorer in _F_MEASURES:
         return score_reply(task.scorer, trajectory.answer, example.answers)

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from memagent.engines.adapters import file_digest
 from memagent.errors import SettingsError, reason
 from memagent.settings import (
     Count,
@@ -25,6 +24,7 @@ from memagent.settings import (
     build,
     read_toml,
 )
+from memagent.storage import file_digest
 
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]

@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from memagent.training.metrics import MetricsRow
 
 _log = logging.getLogger("memagent")
 _PROJECT = "memagent"
-
-StageRow = tuple[str, int, Mapping[str, float]]
-"""A stage, a step and what was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Trackers:
         self,
         folder: Path,
         settings: Mapping[str, Any],
-        kept: Iterable[StageRow] = (),
+        kept: Iterable[MetricsRow] = (),
     ) -> None:
         self._used: dict[str, _Tracker] = {}
         starts = {
@@ -72,7 +72,7 @@ class Trackers:
             _log.warning("%s is turned off: %s: %s", name, type(error).__name__, error)
 
 
-def _tensorboard(folder: Path, kept: Iterable[StageRow]) -> _Tracker:
+def _tensorboard(folder: Path, kept: Iterable[MetricsRow]) -> _Tracker:
     """Event files, rewritten from the kept rows, so that a resumed run has no step twice.
 
     Uses TensorBoard's own writer: torch's is the same, but imports torch.

@@ -123,7 +123,7 @@ def test_the_loss_is_a_mean_over_the_tokens_of_the_step() -> None:
     values = torch.cat([trained.values(batches([it], "padded", 1000)[0]).logprobs for it in GROUPS])
     old = torch.tensor([value for it in GROUPS for value in it.old_logprobs])
     advantages = torch.tensor([it.advantage for it in GROUPS for _ in it.completion_ids])
-    (token_losses(values, old, advantages).sum() / tokens(GROUPS)).backward()
+    (token_losses(values, old, advantages, NO_KL).sum() / tokens(GROUPS)).backward()
     assert torch.allclose(gradient(GROUPS, batch_tokens=30), gradients(trained), atol=1e-6)
 
 
@@ -246,7 +246,7 @@ def test_the_divergence_is_averaged_with_the_loss(batch_tokens: int) -> None:
     reference = torch.cat([trained.reference_logprobs(batches([it], "padded", 1000)[0]) for it in GROUPS])
     old = torch.tensor([value for it in GROUPS for value in it.old_logprobs])
     advantages = torch.tensor([it.advantage for it in GROUPS for _ in it.completion_ids])
-    losses = token_losses(values, old, advantages, reference_logprobs=reference, kl_weight=0.5)
+    losses = token_losses(values, old, advantages, LossSettings(kl_weight=0.5), reference)
     (losses.sum() / tokens(GROUPS)).backward()
     wanted = gradients(trained)
     found = gradient(GROUPS, LossSettings(kl_weight=0.5), trained, batch_tokens=batch_tokens)

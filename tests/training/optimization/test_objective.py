@@ -33,7 +33,7 @@ def column(*values: float) -> torch.Tensor:
 
 @pytest.mark.parametrize(("ratio", "advantage", "objective", "_"), REGIONS)
 def test_the_objective_in_every_region(ratio: float, advantage: float, objective: float, _: float) -> None:
-    found = clipped_objective(column(log(ratio) - 3), column(-3), column(advantage), 0.2, 0.28)
+    found = clipped_objective(column(log(ratio) - 3), column(-3), column(advantage), 0.2, 0.28, 3.0)
     assert found.item() == pytest.approx(objective)
 
 
@@ -42,29 +42,30 @@ def test_the_gradient_is_zero_exactly_where_it_is_clipped(
     ratio: float, advantage: float, _: float, gradient: float
 ) -> None:
     policy_logprobs = column(log(ratio) - 3).requires_grad_()
-    clipped_objective(policy_logprobs, column(-3), column(advantage), 0.2, 0.28).sum().backward()
+    clipped_objective(policy_logprobs, column(-3), column(advantage), 0.2, 0.28, 3.0).sum().backward()
     assert policy_logprobs.grad.item() == pytest.approx(gradient)
 
 
 def test_at_a_ratio_of_one_the_gradient_is_the_advantage() -> None:
     policy_logprobs = column(-1, -2, -3).requires_grad_()
-    clipped_objective(policy_logprobs, column(-1, -2, -3), column(0.5, -0.5, 0), 0.2, 0.28).sum().backward()
+    old, advantages = column(-1, -2, -3), column(0.5, -0.5, 0)
+    clipped_objective(policy_logprobs, old, advantages, 0.2, 0.28, 3.0).sum().backward()
     assert policy_logprobs.grad.tolist() == pytest.approx([0.5, -0.5, 0.0])
 
 
 def test_the_two_clips_are_two() -> None:
     # a ratio of 1.25 is past a clip of 0.2 but not of 0.28; one of 0.75 is past 0.2 below
     ratios = column(log(1.25), log(0.75))
-    found = clipped_objective(ratios, column(0, 0), column(1, -1), 0.2, 0.28)
+    found = clipped_objective(ratios, column(0, 0), column(1, -1), 0.2, 0.28, 3.0)
     assert found.tolist() == pytest.approx([1.25, -0.8])
-    swapped = clipped_objective(ratios, column(0, 0), column(1, -1), 0.28, 0.2)
+    swapped = clipped_objective(ratios, column(0, 0), column(1, -1), 0.28, 0.2, 3.0)
     assert swapped.tolist() == pytest.approx([1.2, -0.75])
 
 
 def test_tokens_are_kept_apart() -> None:
     ratios, advantages, objectives, _ = zip(*REGIONS, strict=True)
     found = clipped_objective(
-        column(*map(log, ratios)), column(*[0] * len(REGIONS)), column(*advantages), 0.2, 0.28
+        column(*map(log, ratios)), column(*[0] * len(REGIONS)), column(*advantages), 0.2, 0.28, 3.0
     )
     assert found.tolist() == pytest.approx(list(objectives))
 
@@ -119,21 +120,20 @@ def test_k3_is_the_kl_divergence_on_average() -> None:
 
 def test_the_loss_is_minus_the_objective_without_a_reference() -> None:
     # ratios 1.1, and 2 clipped at 1.28
-    losses = token_losses(column(log(1.1), log(2)), column(0, 0), column(2, 2))
+    losses = token_losses(column(log(1.1), log(2)), column(0, 0), column(2, 2), LossSettings())
     assert losses.tolist() == pytest.approx([-2.2, -2.56])
 
 
 def test_the_loss_has_the_divergence_with_its_weight() -> None:
     # -2.2 + 0.1 * 0.30685, the reference being twice as likely as the policy
     policy_logprobs = column(log(1.1))
-    losses = token_losses(
-        policy_logprobs, column(0), column(2), reference_logprobs=policy_logprobs + log(2), kl_weight=0.1
-    )
+    loss = LossSettings(kl_weight=0.1)
+    losses = token_losses(policy_logprobs, column(0), column(2), loss, policy_logprobs + log(2))
     assert losses.item() == pytest.approx(-2.2 + 0.030685, abs=1e-6)
 
 
 def test_a_weight_of_zero_leaves_the_reference_out() -> None:
-    losses = token_losses(column(0), column(0), column(1), reference_logprobs=column(-9), kl_weight=0.0)
+    losses = token_losses(column(0), column(0), column(1), LossSettings(kl_weight=0.0), column(-9))
     assert losses.item() == pytest.approx(-1)
 
 
@@ -145,4 +145,4 @@ def test_by_default_the_divergence_counts_and_nothing_is_clipped_by_one_number()
 
 def test_the_exponent_is_of_policy_over_sampler() -> None:
     # the policy e times as likely as the sampler was
-    assert clipped_objective(column(-1), column(-2), column(1), 0.2, 9).item() == pytest.approx(exp(1))
+    assert clipped_objective(column(-1), column(-2), column(1), 0.2, 9, 3.0).item() == pytest.approx(exp(1))

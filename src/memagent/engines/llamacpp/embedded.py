@@ -16,10 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memagent.engines.adapters import READER, file_digest, name_with
+from memagent.engines.adapters import READER, name_with
 from memagent.errors import SettingsError, reason
 from memagent.settings import user_cache_path
-from memagent.storage import written_whole
+from memagent.storage import file_digest, written_whole
 
 if TYPE_CHECKING:
     import numpy as np

@@ -69,11 +69,11 @@ class Calls:
             self._running = [*self._running, *rows]
             return rows
 
-    def give_up(self, reason: str) -> None:
-        """Fail every call."""
+    def give_up(self) -> None:
+        """Fail every call; a running batch ends with its next token, as nobody waits for it."""
         with self._lock:
             rows, self._waiting = [*self._waiting, *self._running], []
-        fail(rows, reason)
+        fail(rows, "the engine was closed before the call was done")
 
 
 def next_batch(waiting: Sequence[DecodingRow], most_rows: int) -> tuple[list[DecodingRow], list[DecodingRow]]:

@@ -138,7 +138,7 @@ class TransformersEngine:
     async def aclose(self) -> None:
         """Fail all waiting and running calls with `EngineError`, and return once the model is idle."""
         self._closed = True
-        self._give_up()
+        self._calls.give_up()
         if self._worker is not None and not self._worker.done():
             await asyncio.wait([self._worker])
 
@@ -178,7 +178,7 @@ class TransformersEngine:
                 if self._calls.begin(in_order=self._callers > 0):
                     await self._run()
         finally:
-            self._give_up()
+            self._calls.give_up()
 
     async def _gather(self) -> None:
         """Wait while more calls come in: callers just answered usually make another."""
@@ -202,10 +202,6 @@ class TransformersEngine:
             what = f"{self.model.name} failed on a batch of {count} ({type(error).__name__}: {error})"
             fail(calls.running, f"{what}: if memory ran out, lower `concurrency`", error)
         finish(calls.running)
-
-    def _give_up(self) -> None:
-        """Fail every call; a running batch ends with its next token, as nobody waits for it."""
-        self._calls.give_up("the engine was closed before the call was done")
 
 
 async def open_transformers(settings: EngineSettings) -> TransformersEngine:

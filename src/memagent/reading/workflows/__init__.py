@@ -6,7 +6,7 @@ through the protocol, may hold conversations side by side, and yields each one w
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -15,7 +15,7 @@ from memagent.errors import SettingsError, did_you_mean
 from memagent.prompts import GATED, OVERWRITE, Prompts, load_prompts, prompts_from
 from memagent.reading.budgets import Budgets, fitted_budgets, heading_tokens
 from memagent.reading.conversations import Reading
-from memagent.reading.sources import Sources
+from memagent.reading.sources import Provenance, Sources, Statement
 from memagent.reading.workflows import evidence, heads, map_reduce, parallel, refine, reread, tree, whole
 from memagent.reading.workflows.gated import gated
 from memagent.reading.workflows.overwrite import overwrite
@@ -66,6 +66,12 @@ class Workflow:
         """How long a memory can be, with all its parts. As `budgets`, it may block, and raises."""
         memories = self._memories(settings)
         return memories * self.budgets(settings, model).memory_tokens + heading_tokens(memories)
+
+    def sources(self, settings: ReadSettings, statements: Iterable[Statement] = ()) -> Sources | None:
+        """What tracks where the memory's statements come from, if it is to be told; it starts from these."""
+        if self.provenance:
+            return self.provenance()
+        return Provenance(statements) if settings.cite else None
 
     def _memories(self, settings: ReadSettings) -> int:
         return settings.heads if "heads" in self.heeds else 1

@@ -11,11 +11,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from itertools import accumulate
 
 from memagent.documents.chunking import cut
-from memagent.documents.tokens import fewest_tokens
-from memagent.errors import ContextOverflowError, SettingsError
+from memagent.documents.tokens import MOST_CHARACTERS_PER_TOKEN, fewest_tokens, is_within
+from memagent.errors import ContextOverflowError, SettingsError, extra_hint
 from memagent.prompts import CLOSING, NO_UPDATE, Prompts, sections
 from memagent.reading.conversations import Reading
-from memagent.reading.retrieval import best_passages
 from memagent.types import ESTIMATE, Chunk, Conversation, TokenCounter
 
 PROMPTS = Prompts(
@@ -27,11 +26,10 @@ PROMPTS = Prompts(
 LEFT_OUT = "\n\n[…]\n\n"
 """Marks where a part of the document was left out."""
 
-Heads = Sequence[tuple[int, str]]
+FileHeads = Sequence[tuple[int, str]]
 """The offsets in a text at which file names stand, each with the line that has the name."""
 
 _SLACK_TOKENS = 96  # for the chat template, and for tokens that differ where texts are joined
-_MOST_CHARACTERS_PER_TOKEN = 16
 _SHRINK = 0.8
 _TRIES = 10
 
@@ -80,22 +78,44 @@ async def rag(
     yield await _answer_within(reading, lambda room: _selected(passages, best, above, room, count))
 
 
-def head_and_tail(text: str, room_tokens: int, count_tokens: TokenCounter, heads: Heads = ()) -> str:
+def best_passages(problem: str, passages: Sequence[str], count: int) -> list[int]:
+    """The numbers of the `count` passages most relevant to the problem, best first; the earlier wins a tie.
+
+    BM25 as most people use it: without stemming, and without support for scripts that use no spaces. Raises
+    `SettingsError` without the extra `eval`.
+    """
+    try:
+        import bm25s  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise SettingsError(f"the workflow rag needs a package: {extra_hint('eval')}") from error
+
+    words = bm25s.tokenize([problem, *passages], stopwords="en", return_ids=False, show_progress=False)
+    query, corpus = words[0], words[1:]
+    numbers = range(len(passages))
+    if not query or not any(corpus):
+        return list(numbers[:count])
+    index = bm25s.BM25(corpus=None)
+    index.index(corpus, show_progress=False)
+    scores = index.get_scores(query)
+    return sorted(numbers, key=lambda number: (-scores[number], number))[:count]
+
+
+def head_and_tail(text: str, room_tokens: int, count_tokens: TokenCounter, heads: FileHeads = ()) -> str:
     """`text` if it has at most `room_tokens`, else its beginning and its end, about half of that each.
 
     The end is preceded by the name of its file, if that is among the `heads`.
     """
-    if len(text) <= room_tokens * _MOST_CHARACTERS_PER_TOKEN and count_tokens(text) <= room_tokens:
+    if is_within(text, room_tokens, count_tokens):
         return text
     half = (room_tokens - count_tokens(LEFT_OUT)) // 2
-    longest = range(1, min(len(text), half * _MOST_CHARACTERS_PER_TOKEN) + 1)
+    longest = range(1, min(len(text), half * MOST_CHARACTERS_PER_TOKEN) + 1)
     head = bisect_right(longest, half, key=lambda length: count_tokens(text[:length]))
     tail = bisect_right(longest, half, key=lambda length: count_tokens(text[-length:]))
     start = len(text) - tail
     return text[:head] + LEFT_OUT + _head_above(heads, start) + text[start:]
 
 
-async def _joined(chunks: AsyncIterator[Chunk], memory: str) -> tuple[str, Heads]:
+async def _joined(chunks: AsyncIterator[Chunk], memory: str) -> tuple[str, FileHeads]:
     """The document, after the memory to start from, and where in it the names of files stand."""
     texts = [f"{memory}\n\n" if memory else ""]
     heads: list[tuple[int, str]] = []
@@ -114,7 +134,7 @@ async def _joined(chunks: AsyncIterator[Chunk], memory: str) -> tuple[str, Heads
     return "".join(texts), heads
 
 
-def _head_above(heads: Heads, place: int) -> str:
+def _head_above(heads: FileHeads, place: int) -> str:
     """The line with the name of the file that a place is in, unless it stands right there."""
     above = bisect_right(heads, place, key=lambda head: head[0])
     return heads[above - 1][1] if above and heads[above - 1][0] != place else ""

@@ -134,8 +134,7 @@ class Oracle:
 
     def _completion(self, messages: tuple[Message, ...], text: str, sampling: Sampling) -> Completion:
         whole, text = text, shorten(text, sampling.max_tokens, self.model.count_tokens)
-        prompt_tokens = sum(self.model.count_tokens(message.content) for message in messages)
-        usage = Usage(prompt_tokens, self.model.count_tokens(text))
+        usage = Usage(self.model.count_prompt(messages), self.model.count_tokens(text))
         return Completion(text, "stop" if text == whole else "length", usage=usage)
 
 

@@ -24,7 +24,6 @@ from memagent.types import Example, TokenCounter
 REFUSAL = f"The memory {ABSENT_ANSWERS[0]}."
 """The answer if the memory does not hold one."""
 
-_SEVERAL = "string_match_all"  # the scorer of tasks that ask for all answers
 _LEAST_PIECE = 0.5  # of a sentence: a smaller piece, at a chunk's border, does not tell what it is about
 SENTENCE_ENDS = re.compile(rf"{SENTENCE_END.pattern}|\n+")
 _TALLIED = {"cwe": re.compile(r"\s*\d+\.(?:\s+|$)"), "fwe": re.compile(r"\s+")}
@@ -105,7 +104,7 @@ class Notes:
     def _known_answers(self) -> Sequence[str]:
         answers, memory = self._example.answers, self._text()
         task = TASKS.get(self._example.task)
-        if task and task.scorer == _SEVERAL:
+        if task and task.wants_all:
             memory = memory.lower()
             found = [answer for answer in answers if answer.lower() in memory]
             return sorted(found, key=lambda it: memory.find(it.lower()))

@@ -60,10 +60,7 @@ class Learner:
         def losses(batch: Batch, values: TokenValues, sums: Sums) -> torch.Tensor:
             reference = self.policy.reference_logprobs(batch) if loss.kl_weight else None
             _measure(batch, values, reference, loss, sums)
-            return token_losses(
-                values.logprobs, batch.old_logprobs, batch.advantages,
-                loss.clip_low, loss.clip_high, loss.dual_clip, reference, loss.kl_weight,
-            )  # fmt: skip
+            return token_losses(values.logprobs, batch.old_logprobs, batch.advantages, loss, reference)
 
         return self._step(sequences, losses, rate)
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import torch
 
-DUAL_CLIP = 3.0
-"""Dual clip (arXiv 1912.09729): where A < 0, a token's loss is at most this times -A."""
+from memagent.training.settings import LossSettings
 
 _EPSILON = 1e-6
 _MOST_DIFFERENCE = 20.0  # between two log-probabilities, in either direction
@@ -41,9 +40,12 @@ def clipped_objective(
     advantages: torch.Tensor,  # (tokens,)
     clip_low: float,
     clip_high: float,
-    dual_clip: float = DUAL_CLIP,
+    dual_clip: float,
 ) -> torch.Tensor:
-    """A token's term of the objective: min(r A, clip(r, 1 - low, 1 + high) A), and at least c A if A < 0."""
+    """A token's term of the objective: min(r A, clip(r, 1 - low, 1 + high) A), and at least c A if A < 0.
+
+    c is the dual clip (arXiv 1912.09729).
+    """
     ratio = probability_ratio(policy_logprobs, old_logprobs)  # (tokens,)
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
     objective = torch.minimum(ratio * advantages, clipped * advantages)
@@ -63,14 +65,12 @@ def token_losses(
     policy_logprobs: torch.Tensor,  # (tokens,)
     old_logprobs: torch.Tensor,  # (tokens,)
     advantages: torch.Tensor,  # (tokens,)
-    clip_low: float = 0.2,
-    clip_high: float = 0.28,
-    dual_clip: float = DUAL_CLIP,
+    loss: LossSettings,
     reference_logprobs: torch.Tensor | None = None,  # (tokens,)
-    kl_weight: float = 0.0,
 ) -> torch.Tensor:
     """The loss of each token, to be minimised `(tokens,)`: -(objective - beta * k3)."""
-    losses = -clipped_objective(policy_logprobs, old_logprobs, advantages, clip_low, clip_high, dual_clip)
-    if reference_logprobs is not None and kl_weight:
-        losses = losses + kl_weight * k3(policy_logprobs, reference_logprobs)
+    clips = loss.clip_low, loss.clip_high, loss.dual_clip
+    losses = -clipped_objective(policy_logprobs, old_logprobs, advantages, *clips)
+    if reference_logprobs is not None and loss.kl_weight:
+        losses = losses + loss.kl_weight * k3(policy_logprobs, reference_logprobs)
     return losses

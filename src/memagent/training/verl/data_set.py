@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 
 from memagent.documents.tokens import estimate_tokens
 from memagent.errors import SettingsError
-from memagent.tasks.files import Place, places
+from memagent.tasks.files import ExampleLine, example_lines
 from memagent.types import Example
 
 
@@ -50,7 +50,7 @@ class ExampleDataset(Dataset[dict[str, Any]]):  # type: ignore[misc, unused-igno
 
 def read_example(place: Mapping[str, Any]) -> Example:
     """The example that a row refers to. Raises `SettingsError` if its file is missing or has changed."""
-    found = Place(Path(place["path"]), place["number"], place["offset"])
+    found = ExampleLine(Path(place["path"]), place["number"], place["offset"])
     example = found.example(estimate_tokens)
     if example.id != place["id"]:
         raise SettingsError(
@@ -63,11 +63,11 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
     """A file's rows, each with the place of its example."""
     if path.suffix == ".gz":
         raise SettingsError(f"{path} is gzipped, but examples are read by their offset: unpack it")
-    for place in places(path):
-        example = place.example(estimate_tokens)
+    for line in example_lines(path):
+        example = line.example(estimate_tokens)
         yield {
             "raw_prompt": [{"role": "user", "content": example.problem}],
-            "example": {"path": str(path), "offset": place.offset, "number": place.number, "id": example.id},
+            "example": {"path": str(path), "offset": line.offset, "number": line.number, "id": example.id},
             "data_source": example.task,
             "reward_model": {"style": "rule", "ground_truth": list(example.answers)},
         }
