@@ -78,3 +78,18 @@ def test_no_replies_take_more_than_was_foretold(
 
         engine = Counted(reply, *tokenizer)
         assert_within(spent(engine, settings), foretold(engine, settings))
+
+
+def test_what_a_chat_template_adds_is_foretold_too() -> None:
+    class Templated(ScriptedEngine):
+        """Counts 30 tokens around the messages."""
+
+        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+            completion = await super().complete(messages, sampling)
+            prompt_tokens = completion.usage.prompt_tokens + 30
+            return replace(completion, usage=replace(completion.usage, prompt_tokens=prompt_tokens))
+
+    engine = Templated(lambda _: "none")
+    engine.model = replace(engine.model, chat_tokens=64)
+    settings = ReadSettings(workflow="full")
+    assert_within(spent(engine, settings), foretold(engine, settings))

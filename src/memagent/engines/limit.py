@@ -100,8 +100,7 @@ class SpendingLimit:
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete the chat, while there is room."""
-        texts = [message.content for message in messages]
-        prompt_tokens = await asyncio.to_thread(lambda: sum(map(self.model.count_tokens, texts)))
+        prompt_tokens = await asyncio.to_thread(self.model.most_prompt_tokens, messages)
         most = Usage(prompt_tokens, sampling.max_tokens)
         async with self._ended:
             while over := self.limits.exceeded(self._tokens + _sum(most), self._cost + self._price(most)):

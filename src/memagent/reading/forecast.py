@@ -66,8 +66,7 @@ class _CountingEngine:
         self._calls = 0
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        texts = [message.content for message in messages]
-        prompt_tokens = await asyncio.to_thread(lambda: sum(map(self.model.count_tokens, texts)))
+        prompt_tokens = await asyncio.to_thread(self.model.most_prompt_tokens, messages)
         self._calls += 1
         reply = await asyncio.to_thread(self._reply, self._calls, sampling.max_tokens)
         return Completion(reply, usage=Usage(prompt_tokens + self.unfilled_tokens, sampling.max_tokens))
