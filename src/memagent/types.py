@@ -210,6 +210,9 @@ class Trained:
 ESTIMATE = "estimate"
 """The value of `Model.tokenizer` when the model's own tokenizer is not available."""
 
+CHAT_TOKENS = 64
+"""The room that is left in a prompt for what a chat template adds around the messages."""
+
 
 @dataclass(frozen=True, slots=True)
 class Model:
@@ -219,7 +222,7 @@ class Model:
     another one would cut other chunks, or is `ESTIMATE` if the counts are estimates. `window_tokens` is the
     most that a prompt and its completion can have together, if known; `calls` is how many calls the engine
     takes at once. `reads_turn_tokens` says whether the model sees a turn token of the chat template as one
-    even inside a text.
+    even inside a text. `chat_tokens` is the most that the chat template adds to a prompt.
     """
 
     name: str
@@ -229,10 +232,15 @@ class Model:
     calls: int = 1
     trained: Trained = field(default_factory=Trained)
     reads_turn_tokens: bool = True
+    chat_tokens: int = CHAT_TOKENS
 
     def count_prompt(self, messages: tuple[Message, ...]) -> int:
         """The tokens of a prompt, without those of the chat template. May block."""
         return sum(self.count_tokens(message.content) for message in messages)
+
+    def most_prompt_tokens(self, messages: tuple[Message, ...]) -> int:
+        """The most tokens of a prompt, with those of the chat template. May block."""
+        return self.count_prompt(messages) + self.chat_tokens
 
 
 class Engine(Protocol):

@@ -197,6 +197,20 @@ def test_other_words_at_the_same_place_of_a_file_that_changed_are_kept() -> None
     assert kept(f'ADD "{longer}"', longer, before) == [before.source.excerpt, longer]
 
 
+@pytest.mark.parametrize(
+    ("before", "text"),
+    [
+        ("The change was 5%.", "The change was -5%."),
+        ("The rent is $900.", "The rent is €900."),
+        ("The load is 1.5 t.", "The load is 1/5 t."),
+        ("यह राम है।", "यह रिम है।"),
+    ],
+)
+def test_a_sign_makes_another_passage(before: str, text: str) -> None:
+    assert kept(f'ADD "{text}"', text, excerpt(before)) == [before, text]
+    assert kept(f"ADD “{text}”", text, excerpt(text, 99)) == [text], "which is not kept twice"
+
+
 def test_the_oldest_goes_first_and_what_was_promoted_last() -> None:
     held = [excerpt(f"number {n}", n * 10, promoted=n in (0, 2)) for n in range(5)]
 

@@ -291,6 +291,27 @@ def test_a_limit_of_tokens_ends_the_run_before_it_is_passed(folder: Path, calls:
     assert len(answered) == 10 and used == whole.used and prompts == len(whole.prompts), "none paid twice"
 
 
+def test_a_limit_of_tokens_counts_what_a_chat_template_adds() -> None:
+    used: list[int] = []
+
+    class Templated(ScriptedEngine):
+        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+            completion = await super().complete(messages, sampling)
+            used.append(32 + sampling.max_tokens)
+            return replace(completion, usage=Usage(32, sampling.max_tokens))
+
+    async def calls() -> None:
+        engine = Templated(lambda messages: "yes")
+        engine.model = replace(engine.model, chat_tokens=64)
+        limited = SpendingLimit(engine, Spending(ReadSettings(), max_tokens=100))
+        while True:
+            await limited.complete((Message("user", "one two"),), Sampling(8))
+
+    with pytest.raises(SpendingLimitError):
+        asyncio.run(calls())
+    assert 0 < sum(used) <= 100
+
+
 def test_a_limit_of_money_needs_prices_and_holds(folder: Path) -> None:
     with pytest.raises(SettingsError, match="`prompt_price`"):
         run(survey(folder, max_cost=1.0), reader())

@@ -142,6 +142,10 @@ def test_a_fabricated_statement_is_marked() -> None:
         ("The rent is 900", "The rent is 900.50 euros."),
         ("He had no money", "He had no moneylender."),
         ("cat is in", "The bobcat is inside."),
+        ("यह राम", "यह रामायण है।"),
+        ("पिता", "पिताजी आए।"),
+        ("राम आया", "बलिराम आया।"),
+        ("This is a cafe", "This is a cafe\u0301."),
     ],
 )
 def test_the_very_words_are_no_part_of_longer_ones(statement: str, text: str) -> None:

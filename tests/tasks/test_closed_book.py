@@ -74,6 +74,13 @@ def test_a_scorer_of_the_whole_reply_sees_all_of_it(tmp_path: Path) -> None:
     assert kept(tmp_path, Memory(replies), asking)[0] == ["not"]
 
 
+def test_what_a_model_considers_before_its_answer_is_not_its_answer(tmp_path: Path) -> None:
+    replies = {"no": ["<think>\nAda, or Bob?\n</think>\n\nBob"], "yes": ["<think>\nBob?\n</think>\n\nAda"]}
+    for scorer in ("substring_match", "string_match_part"):
+        engine = Memory({name: list(own) for name, own in replies.items()})
+        assert kept(tmp_path, engine, ClosedBook(attempts=1, scorer=scorer))[0] == ["no"]
+
+
 def test_attempts_scorer_and_seed_can_be_set(tmp_path: Path) -> None:
     engine = Memory({"said": ["Bob", "ada."], "none": ["x", "Ada Lovelace", "z"]})
     asking = ClosedBook(attempts=3, scorer="exact_match", sampling=Sampling(9, 1.0, seed=7))

@@ -31,14 +31,19 @@ async def dry_run(
     characters = await asyncio.to_thread(_characters, blocks)
     async with open_engine(settings.engine) as engine:
         model = engine.model
+        workflow, _ = chosen_workflow(settings.read, model.trained)
         longest = await asyncio.to_thread(lambda: max(questions, key=model.count_tokens))
-        read, usual_read = await forecast(longest, document, model, settings.read)
-    most, usual = Bound.of(read, len(questions)), Bound.of(usual_read, len(questions))
+        apart = workflow == "rag"  # each question has passages of its own
+        most = usual = Bound()
+        for question in questions if apart else [longest]:
+            read, usual_read = await forecast(question, document, model, settings.read)
+            count = 1 if apart else len(questions)
+            most, usual = most + Bound.of(read, count), usual + Bound.of(usual_read, count)
     plan = {
         "files": [{"name": name, "characters": count} for name, count in characters.items()],
         "model": model.name,
         "window_tokens": model.window_tokens,
-        "workflow": chosen_workflow(settings.read, model.trained)[0],
+        "workflow": workflow,
         "questions": len(questions),
         "chunks": read.chunks,
         "document_tokens": read.document_tokens,

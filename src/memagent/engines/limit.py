@@ -100,7 +100,7 @@ class SpendingLimit:
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete the chat, while there is room."""
-        prompt_tokens = await asyncio.to_thread(self.model.count_prompt, messages)
+        prompt_tokens = await asyncio.to_thread(self.model.most_prompt_tokens, messages)
         most = Usage(prompt_tokens, sampling.max_tokens)
         async with self._ended:
             while over := self.limits.exceeded(self._tokens + most.tokens, self._cost + self._price(most)):

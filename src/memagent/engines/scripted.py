@@ -20,7 +20,7 @@ class ScriptedEngine:
         window_tokens: int | None = None,
         calls: int = 1,
     ) -> None:
-        self.model = Model("scripted", count_words, "words", window_tokens, calls)
+        self.model = Model("scripted", count_words, "words", window_tokens, calls, chat_tokens=0)
         self.prompts: list[tuple[Message, ...]] = []
         self._function = replies if callable(replies) else None
         self._list: Iterator[str] = iter(()) if callable(replies) else iter(replies)

@@ -134,7 +134,7 @@ async def flops_by_length(
     """
     settings = settings.changed(workflow=workflow, screen=False)
     problem = " ".join(["why"] * _PROBLEM_TOKENS)
-    model = Model("words", count_words, "words", calls=_CALLS)
+    model = Model("words", count_words, "words", calls=_CALLS, chat_tokens=0)
     found: dict[int, int] = {}
     for length in lengths:
         usages: list[Usage] = []

@@ -8,13 +8,12 @@ from dataclasses import asdict, dataclass, replace
 from memagent.errors import SettingsError
 from memagent.prompts import Prompts
 from memagent.settings import ReadSettings
-from memagent.types import Model
+from memagent.types import CHAT_TOKENS, Model
 
 _log = logging.getLogger(__name__)
 
 LEAST_CHUNK_TOKENS = 16
 _PART_TOKENS = 16  # for the heading of each of several memories
-_CHAT_TOKENS = 64  # for what a chat template adds around the messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +40,13 @@ class Budgets:
         a given chunk budget is reduced to make room for it, with a warning. Raises `SettingsError` if the
         budgets do not fit.
         """
-        room = window_tokens - fixed_tokens - _CHAT_TOKENS
+        room = window_tokens - fixed_tokens - CHAT_TOKENS
         if self.needed_tokens(memories) <= room:
             return self
         names = [name for name in asdict(self) if name not in given]
         fitted = self._shrunk(names, room, memories)
         over = fitted.needed_tokens(memories) - room
-        if over > 0 and "chunk_tokens" in given and over <= fixed_tokens + _CHAT_TOKENS:
+        if over > 0 and "chunk_tokens" in given and over <= fixed_tokens + CHAT_TOKENS:
             fitted = replace(self, chunk_tokens=self.chunk_tokens - over)
             _log.warning(
                 "chunks have %d tokens instead of %d, so that the prompt's own words fit the window",
@@ -56,7 +55,7 @@ class Budgets:
         smallest = min((getattr(fitted, name) for name in names if name != "problem_tokens"), default=room)
         if fitted.needed_tokens(memories) > room or min(smallest, fitted.chunk_tokens) < LEAST_CHUNK_TOKENS:
             raise SettingsError(
-                f"the budgets need {self.needed_tokens(memories) + fixed_tokens + _CHAT_TOKENS} tokens, but "
+                f"the budgets need {self.needed_tokens(memories) + fixed_tokens + CHAT_TOKENS} tokens, but "
                 f"the model's window has {window_tokens}: lower `chunk_tokens`, `memory_tokens` or "
                 f"`answer_tokens`{' or `heads`' if memories > 1 else ''}"
             )
@@ -102,7 +101,7 @@ def fitted_budgets(settings: ReadSettings, model: Model, prompts: Prompts, memor
     if model.window_tokens is None:
         return budgets
     own = model.count_tokens(prompts.bare_text)
-    if own + _CHAT_TOKENS + _LEAST.needed_tokens() > model.window_tokens:
+    if own + CHAT_TOKENS + _LEAST.needed_tokens() > model.window_tokens:
         raise SettingsError(
             f"the templates alone take {own} tokens and the model's window is only {model.window_tokens}, so "
             "no budgets fit: shorten the templates, or use a model with a larger window"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from memagent.errors import SettingsError
 from memagent.prompts import ENOUGH, MEMORY, UNCHANGED
 from memagent.reading.sources import Source, file_span, place_in, source_at
-from memagent.reading.wording import is_telling
+from memagent.reading.wording import is_telling, says
 from memagent.types import Chunk
 
 ADD, DROP, PROMOTE = "ADD", "DROP", "PROMOTE"
@@ -194,5 +194,4 @@ def _holds(one: Source, other: Source) -> bool:
 
 
 def _same(one: str, other: str) -> bool:
-    first, second = (re.sub(r"\W+", " ", it).strip().casefold() for it in (one, other))
-    return first == second
+    return says(one, other) and says(other, one)

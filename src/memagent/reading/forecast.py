@@ -9,6 +9,8 @@ from string import ascii_lowercase
 from typing import Self
 
 from memagent.documents.opening import Document
+from memagent.documents.tokens import shorten
+from memagent.prompts import UNCHANGED
 from memagent.reading.progress import Meter, Progress
 from memagent.reading.read import Read
 from memagent.reading.turns import most_at_once
@@ -52,9 +54,9 @@ class Bound:
 class _CountingEngine:
     """Answers every prompt with as many tokens as allowed, which is the most expensive case.
 
-    No reply shares a word with the memory, so each reply over a memory has to be asked about. No two replies
-    are alike, so each counts as a new note. `unfilled_tokens` are added to each prompt, for a workflow whose
-    memory these replies do not fill.
+    Each reply contradicts itself, so each one over a memory has to be asked about. No two replies are alike,
+    so each counts as a new note. `unfilled_tokens` are added to each prompt, for a workflow whose memory
+    these replies do not fill.
     """
 
     def __init__(self, model: Model) -> None:
@@ -64,15 +66,18 @@ class _CountingEngine:
         self._calls = 0
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        texts = [message.content for message in messages]
-        prompt = await asyncio.to_thread(self.model.count_prompt, messages)
-        lines, first = divmod(self._calls, len(self._letters))
+        prompt_tokens = await asyncio.to_thread(self.model.most_prompt_tokens, messages)
         self._calls += 1
-        letters = self._letters[first:] + self._letters[:first]
-        unused = next((it for it in letters if not any(it * 3 in text for text in texts)), letters[0])
-        place = lines % sampling.max_tokens
-        reply = unused * place + "\n" + unused * (sampling.max_tokens - place)
-        return Completion(reply, usage=Usage(prompt + self.unfilled_tokens, sampling.max_tokens))
+        reply = await asyncio.to_thread(self._reply, self._calls, sampling.max_tokens)
+        return Completion(reply, usage=Usage(prompt_tokens + self.unfilled_tokens, sampling.max_tokens))
+
+    def _reply(self, number: int, tokens: int) -> str:
+        """The reply with this number: its digits are letters, the lowest first, filled up with zeros."""
+        count_tokens, digits = self.model.count_tokens, f"{UNCHANGED}\n"
+        while number:
+            number, digit = divmod(number, len(self._letters))
+            digits += self._letters[digit]
+        return shorten(digits + self._letters[0] * (tokens - count_tokens(digits)), tokens, count_tokens)
 
     async def aclose(self) -> None:
         """There is nothing to close."""

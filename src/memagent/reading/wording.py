@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from unicodedata import category
 
 from memagent.documents.tokens import UNSPACED
 
@@ -157,6 +158,8 @@ def _number(text: str) -> str:
 def _agree(wanted: _Words, found: _Words, first: int) -> bool:
     """Whether the same words mean the same, judging by what comes between, before and after them."""
     behind = first + len(wanted.words)
+    if _is_within_word(found, first) or _is_within_word(found, behind):
+        return False
     for number in range(1, len(wanted.words)):
         one, other = wanted.before[number], found.before[first + number]
         pair = {one, other}
@@ -171,6 +174,14 @@ def _agree(wanted: _Words, found: _Words, first: int) -> bool:
             return False
         return not _goes_on(found, behind)
     return True
+
+
+def _is_within_word(found: _Words, place: int) -> bool:
+    """Whether a word goes on at a place: combining marks, such as vowels of Hindi, divide it."""
+    if not 0 < place < len(found.words) or found.spans[place - 1][1] != found.spans[place][0]:
+        return False
+    kinds = category(found.words[place - 1][-1])[0] + category(found.words[place][0])[0]
+    return kinds in ("LM", "ML", "MM")
 
 
 def _goes_on(found: _Words, place: int) -> bool:

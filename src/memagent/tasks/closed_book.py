@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from memagent.concurrency import in_thread, side_by_side
+from memagent.reading.replies import without_thought
 from memagent.tasks.files import line_of, load_examples, new_file
 from memagent.tasks.scoring import score_reply
 from memagent.types import Engine, Example, Message, Sampling
@@ -36,7 +37,7 @@ class ClosedBook:
             seed = self.sampling.seed
             sampling = replace(self.sampling, seed=None if seed is None else seed + attempt)
             completion = await engine.complete((Message("user", example.problem),), sampling)
-            if score_reply(self.scorer, completion.text, example.answers) == 1:
+            if score_reply(self.scorer, without_thought(completion.text), example.answers) == 1:
                 return True
         return False
 
