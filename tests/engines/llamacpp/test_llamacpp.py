@@ -138,6 +138,25 @@ def test_too_long_a_prompt(model: Path) -> None:
     asyncio.run(run())
 
 
+def test_what_is_too_long_twice_is_an_overflow_twice_and_changes_no_bit() -> None:
+    """A read halves such a chunk; the half begins alike, and may be too long as well."""
+    prompt = user(STORY[:1800])
+
+    async def run(before: bool) -> Completion:
+        async with opened(None, adapter="none", window_tokens=512) as engine:
+            engine._engine.connection = replace(engine._engine.connection, record=True)
+            if before:
+                await engine.complete(user(STORY[:600]), Sampling(1))
+                for size in (8000, 4000):
+                    with pytest.raises(ContextOverflowError):
+                        await engine.complete(user(STORY[:size]), Sampling(8))
+            return await engine.complete(prompt, Sampling(4))
+
+    fresh, after = asyncio.run(run(before=False)), asyncio.run(run(before=True))
+    assert len(fresh.logprobs) == 4
+    assert after.logprobs == fresh.logprobs
+
+
 def test_greedy_completions_do_not_depend_on_what_came_before(model: Path) -> None:
     prompts = [user(STORY[:size]) for size in (90, 270, 700)]
 

@@ -13,7 +13,8 @@ from dataclasses import asdict
 from typing import Any
 from urllib.parse import urlsplit
 
-from memagent.errors import EngineError
+from memagent.engines.refusals import HttpReply, read_refusal
+from memagent.errors import ContextOverflowError, EngineError
 from memagent.types import Message
 
 
@@ -42,7 +43,7 @@ class Loopback:
         Call it before each completion that uses the cache, for a server with one slot. llama.cpp computes a
         prompt batch by batch, so a prompt whose first batches are cached gets exactly the numbers that it
         would get from an empty cache. Reusing anything more would shift the later batches, and with them the
-        rounding. Raises `EngineError`.
+        rounding. Raises `ContextOverflowError` if even the beginning exceeds the window, else `EngineError`.
         """
         prompt = self._post("/apply-template", {"messages": [asdict(message) for message in messages]})
         ids = self._tokens({"content": prompt["prompt"], "add_special": True, "parse_special": True})
@@ -87,5 +88,8 @@ class Loopback:
         reply = self._connection.getresponse()
         content = reply.read()
         if reply.status != http.client.OK:
+            refusal = read_refusal(HttpReply(reply.status, content))
+            if refusal.is_overflow:
+                raise ContextOverflowError(refusal.message)
             raise EngineError(f"llama.cpp refused {path} (HTTP {reply.status}): {content[:200]!r}")
         return json.loads(content)
