@@ -323,6 +323,30 @@ def test_a_cancelled_call_leaves_the_engine_usable(model: Path) -> None:
     asyncio.run(run())
 
 
+def test_a_cancelled_call_has_left_the_cache_before_the_next_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread goes on: overtaken, it would put another beginning in the cache than the next call made."""
+
+    async def run() -> None:
+        async with opened(None, adapter="none") as engine:
+            post, paths = engine._loopback._post, []
+
+            def slow(path: str, body: Any) -> Any:
+                paths.append(path)
+                time.sleep(0.3 if len(paths) == 1 else 0)
+                return post(path, body)
+
+            monkeypatch.setattr(engine._loopback, "_post", slow)
+            call = asyncio.create_task(engine.complete(user("A"), Sampling(1)))
+            await asyncio.sleep(0.1)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            await engine.complete(user("B"), Sampling(1))
+            assert paths == ["/apply-template", "/tokenize", "/completion"] * 2
+
+    asyncio.run(run())
+
+
 INTERRUPTED = """
 import asyncio, sys
 from memagent.settings import EngineSettings
