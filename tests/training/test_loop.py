@@ -510,3 +510,13 @@ def test_what_prepares_random_weights_is_needed_at_the_start_alone(folder: Path,
     prepare.unlink()
     policy, _, step = trained_policy(run)
     assert step == 0 and all(torch.equal(it, weights(run)[name]) for name, it in policy.weights().items())
+
+
+def test_what_prepares_the_weights_under_a_lora_is_needed_again(folder: Path, tmp_path: Path) -> None:
+    """No checkpoint holds them."""
+    prepare, run = tmp_path / "start.py", tmp_path / "run"
+    prepare.write_text("def silent(model):\n    model.lm_head.weight.mul_(0)\n")
+    wanted = settings(folder, f"policy.prepare={prepare}:silent", "policy.lora_rank=2", "steps=0")
+    train(wanted, run, sft=True)
+    policy, *_ = trained_policy(run)
+    assert not policy.network.get_output_embeddings().weight.any()
