@@ -227,6 +227,31 @@ def test_a_run_that_copies_first_resumes_in_any_stage(kept: int, folder: Path) -
     assert told.stages[:-1] == (begun[:2] if kept == 1 else [begun[kept - 1]])
 
 
+@pytest.mark.parametrize("stage", ["copying", "warm_start"])
+def test_a_stage_may_end_where_a_run_was_stopped(stage: str, folder: Path) -> None:
+    """The next stage begins as ever: with an optimizer of its own, after the examples that were imitated."""
+    given = (*COPYING, "copying.betas=[0.5, 0.6]", "warm_start.betas=[0.6, 0.7]", "warm_start.steps=2",
+             "steps=1", "evaluation.every=0", "keep=99")  # fmt: skip
+    run, whole = folder / f"ended-{stage}", folder / f"meant-{stage}"
+    train(settings(folder, *given, f"{stage}.steps=1"), whole)
+    train(settings(folder, *given), run, sft=True)
+    stopped = 1 if stage == "copying" else 3
+    for path in (run / checkpoint.FOLDER).glob("step-*.pt"):
+        if int(path.stem.removeprefix("step-")) > stopped:
+            path.unlink()
+    train(settings(folder, *given, f"{stage}.steps=1"), run, resume=True)
+    same(run, whole)
+
+
+def test_nothing_is_copied_once_the_warm_start_has_begun(folder: Path) -> None:
+    run = folder / "no-more-copies"
+    given = ("warm_start.steps=2", "steps=0", "evaluation.every=0")
+    train(settings(folder, *COPYING, *given), run, sft=True)
+    (run / checkpoint.FOLDER / "step-000004.pt").unlink()
+    told = train(settings(folder, *COPYING, *given, "copying.steps=3"), run, resume=True)
+    assert [stage for stage, *_ in told.stages] == ["warm_start", "training"]
+
+
 def test_imitation_may_have_examples_of_its_own(folder: Path, tmp_path: Path) -> None:
     """Reinforcement then begins with its first example."""
     symbols = PRESET.parent / "tiny" / "symbols.py"
@@ -485,3 +510,13 @@ def test_what_prepares_random_weights_is_needed_at_the_start_alone(folder: Path,
     prepare.unlink()
     policy, _, step = trained_policy(run)
     assert step == 0 and all(torch.equal(it, weights(run)[name]) for name, it in policy.weights().items())
+
+
+def test_what_prepares_the_weights_under_a_lora_is_needed_again(folder: Path, tmp_path: Path) -> None:
+    """No checkpoint holds them."""
+    prepare, run = tmp_path / "start.py", tmp_path / "run"
+    prepare.write_text("def silent(model):\n    model.lm_head.weight.mul_(0)\n")
+    wanted = settings(folder, f"policy.prepare={prepare}:silent", "policy.lora_rank=2", "steps=0")
+    train(wanted, run, sft=True)
+    policy, *_ = trained_policy(run)
+    assert not policy.network.get_output_embeddings().weight.any()

@@ -88,6 +88,24 @@ def test_a_function_of_a_file_that_has_a_dataclass(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("raise KeyError('colour')", "failed on the example e (KeyError: 'colour')"),
+        ("return None", "is None for the example e: return a finite number"),
+        ("return 'good'", "is 'good' for the example e: return a finite number"),
+        ("return float('nan')", "is nan for the example e: return a finite number"),
+        ("return float('-inf')", "is -inf for the example e: return a finite number"),
+    ],
+)
+def test_a_function_that_fails_or_gives_no_number_is_named(body: str, said: str, tmp_path: Path) -> None:
+    place = tmp_path / "mine.py"
+    place.write_text(f"def worth(example, trajectory):\n    {body}\n", "utf-8")
+    with pytest.raises(SettingsError) as caught:
+        load_reward(f"{place}:worth")(Example("e", "hqa", "?", "a", ("b",), 1), Trajectory("e", (), "b"))
+    assert str(caught.value) == f"the reward {place}:worth {said}"
+
+
+@pytest.mark.parametrize(
     ("completion_tokens", "penalty"),
     [(0, 0.0), (80, 0.0), (81, -0.05), (90, -0.5), (99, -0.95), (100, -1.0), (101, -1.0), (1000, -1.0)],
 )

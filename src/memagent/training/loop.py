@@ -135,8 +135,10 @@ def trained_policy(folder: Path) -> tuple[Policy, TrainingSettings, int]:
         raise SettingsError(f"{folder} has no checkpoint: is it a folder of memagent train?")
     state = checkpoint.load(path)
     settings = build(TrainingSettings, state["settings"], str(path))
-    # Merging a LoRA into bfloat16 weights would round part of it away. `prepare` is for new weights.
-    whole = settings.policy.changed(dtype="float32", prepare=None)
+    # Merging a LoRA into bfloat16 weights would round part of it away.
+    whole = settings.policy.changed(dtype="float32")
+    if not (whole.lora_rank or whole.adapter):  # the checkpoint has all weights
+        whole = whole.changed(prepare=None)
     policy = load_policy(whole, settings.rollout.temperature, settings.seed, device="cpu")
     policy.load_weights(state["weights"])
     return policy, settings, state["position"]["step"]

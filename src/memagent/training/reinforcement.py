@@ -26,7 +26,7 @@ from memagent.types import Group
 async def reinforce(run: RunState, server: Server | None = None) -> None:
     """Train with Multi-Conv DAPO from where the run stands. A `server` gets the weights before each step."""
     settings, position = run.settings, run.position
-    learner, rollout = run.learner(), _rollout(run)
+    learner, rollout = run.learner(position.step), _rollout(run)
     held_out = HeldOut(settings, run.folder, run.engine) if run.ranks.main else None
     _keep_reference(run)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -27,15 +28,37 @@ _F_MEASURES = ("f1", "rouge_l")  # scorers that pay for parts of an answer, but 
 def load_reward(name: str | None = None, scorer: str | None = None) -> Reward:
     """The reward called `name`, a function `module:function` or `file.py:function`; else a scorer's.
 
-    `scorer` is a key of `SCORERS`; without either, it is `exact_reward`. Raises `SettingsError`.
+    `scorer` is a key of `SCORERS`; without either, it is `exact_reward`. Raises `SettingsError`, and so does
+    a named function that fails or returns no finite number.
     """
     if name:
-        return load_function(name)
+        return _checked(name, load_function(name))
     if scorer is None:
         return exact_reward
     if scorer not in SCORERS:
         raise SettingsError(f"there is no scorer {scorer!r}: use one of {', '.join(SCORERS)}")
     return lambda example, trajectory: score_reply(scorer, trajectory.answer, example.answers)
+
+
+def _checked(name: str, function: Callable[..., Any]) -> Reward:
+    def reward(example: Example, trajectory: Trajectory) -> float:
+        try:
+            value = function(example, trajectory)
+        except Exception as error:  # it is the user's code
+            raise SettingsError(
+                f"the reward {name} failed on the example {example.id} ({type(error).__name__}: {error})"
+            ) from error
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not math.isfinite(number):
+            raise SettingsError(
+                f"the reward {name} is {value!r} for the example {example.id}: return a finite number"
+            )
+        return number
+
+    return reward
 
 
 def check_prompts(scorer: str | None, settings: ReadSettings, trained: Trained) -> None:

@@ -54,12 +54,15 @@ class RunState:
     optimizer: dict[str, Any] | None = None
     files: Mapping[str, str] = field(default_factory=dict)
 
-    def learner(self, betas: tuple[float, float] | None = None) -> Learner:
-        """A learner with a new optimizer, or with the checkpoint's; `betas` are those of another stage."""
+    def learner(self, taken: int, betas: tuple[float, float] | None = None) -> Learner:
+        """The learner of a stage that has `taken` steps: with the checkpoint's optimizer, or else a new one.
+
+        `betas` are those of another stage than reinforcement.
+        """
         learner = Learner(self.policy, self.settings.optimizer, self.ranks, betas)
-        if self.optimizer:
+        if self.optimizer and taken:
             learner.load_state(self.optimizer)
-            self.optimizer = None
+        self.optimizer = None
         return learner
 
     def means(self, sums: Sums) -> dict[str, float]:

@@ -138,6 +138,25 @@ def test_too_long_a_prompt(model: Path) -> None:
     asyncio.run(run())
 
 
+def test_what_is_too_long_twice_is_an_overflow_twice_and_changes_no_bit() -> None:
+    """A read halves such a chunk; the half begins alike, and may be too long as well."""
+    prompt = user(STORY[:1800])
+
+    async def run(before: bool) -> Completion:
+        async with opened(None, adapter="none", window_tokens=512) as engine:
+            engine._engine.connection = replace(engine._engine.connection, record=True)
+            if before:
+                await engine.complete(user(STORY[:600]), Sampling(1))
+                for size in (8000, 4000):
+                    with pytest.raises(ContextOverflowError):
+                        await engine.complete(user(STORY[:size]), Sampling(8))
+            return await engine.complete(prompt, Sampling(4))
+
+    fresh, after = asyncio.run(run(before=False)), asyncio.run(run(before=True))
+    assert len(fresh.logprobs) == 4
+    assert after.logprobs == fresh.logprobs
+
+
 def test_greedy_completions_do_not_depend_on_what_came_before(model: Path) -> None:
     prompts = [user(STORY[:size]) for size in (90, 270, 700)]
 
@@ -300,6 +319,30 @@ def test_a_cancelled_call_leaves_the_engine_usable(model: Path) -> None:
             with pytest.raises(asyncio.CancelledError):
                 await call
             assert (await engine.complete(user("Hello."), Sampling(2))).text
+
+    asyncio.run(run())
+
+
+def test_a_cancelled_call_has_left_the_cache_before_the_next_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread goes on: overtaken, it would put another beginning in the cache than the next call made."""
+
+    async def run() -> None:
+        async with opened(None, adapter="none") as engine:
+            post, paths = engine._loopback._post, []
+
+            def slow(path: str, body: Any) -> Any:
+                paths.append(path)
+                time.sleep(0.3 if len(paths) == 1 else 0)
+                return post(path, body)
+
+            monkeypatch.setattr(engine._loopback, "_post", slow)
+            call = asyncio.create_task(engine.complete(user("A"), Sampling(1)))
+            await asyncio.sleep(0.1)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            await engine.complete(user("B"), Sampling(1))
+            assert paths == ["/apply-template", "/tokenize", "/completion"] * 2
 
     asyncio.run(run())
 

@@ -772,6 +772,15 @@ def test_other_architectures_are_padded_and_drop_rows_too(
     assert back.index("a") < back.index(LONG[0])
 
 
+@pytest.mark.parametrize("build", [learned_positions, linear_attention, sliding_window])
+def test_other_architectures_may_share_beginnings_too(build: Callable[[int], Any], tokenizer: Any) -> None:
+    """Padding between a beginning and its end must neither fill a window nor enter a state."""
+    torch.manual_seed(2)
+    model = build(len(tokenizer)).eval()
+    for completion in complete(TransformersEngine(model, tokenizer), BEGUN, GREEDY):
+        assert completion.logprobs == pytest.approx(logprobs_of(model, completion, 1), abs=1e-3)
+
+
 def test_the_model_tells_its_name_window_and_tokens(folder: Path, model: Any, tokenizer: Any) -> None:
     told = TransformersEngine(model, tokenizer).model
     assert told.name == told.tokenizer == str(folder)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from memagent.engines.scripted import count_words
+from memagent.engines.scripted import ScriptedEngine, count_words
 from memagent.errors import EmptyAnswerError, EngineError, SettingsError
 from memagent.settings import ReadSettings
 from memagent.training.imitation.trajectories import collect, read_trajectories, write_trajectories
@@ -215,6 +215,21 @@ def test_so_many_attempts_go_on_side_by_side(concurrency: int) -> None:
 def test_an_empty_answer_is_an_attempt_that_failed() -> None:
     engine = Model7(lambda problem, _: "" if len(problem) % 2 else "Ada")
     assert [name for name, _, _ in found(engine, least_reward=0.0)] == ["e0", "e2", "e4"]
+
+
+def test_a_reply_that_was_cut_is_not_imitated() -> None:
+    """Nothing tells where it would have ended, and imitation ends every reply."""
+    example = Example("e", "mine", "Who?", "Ada did. " * 50, ("Ada",), 100)
+    replies = {False: "MEMORY\n" + "so " * 40, True: "Ada"}
+    engine = ScriptedEngine(lambda messages: replies["<chunk" not in messages[-1].content])
+
+    async def run(memory_tokens: int) -> list[str]:
+        settings = SETTINGS.changed(memory_tokens=memory_tokens)
+        stream = collect([example], engine, settings, load_reward())
+        return [it.kind async for made in stream for it in made.conversations]
+
+    assert asyncio.run(run(50)) == ["update"] * 3 + ["answer"]
+    assert asyncio.run(run(30)) == ["answer"]
 
 
 def test_an_engine_that_fails_ends_the_collection() -> None:

@@ -13,7 +13,8 @@ from dataclasses import asdict
 from typing import Any
 from urllib.parse import urlsplit
 
-from memagent.errors import EngineError
+from memagent.engines.refusals import HttpReply, read_refusal
+from memagent.errors import ContextOverflowError, EngineError
 from memagent.types import Message
 
 
@@ -24,6 +25,7 @@ class Loopback:
         self._connection = http.client.HTTPConnection(urlsplit(address).netloc)
         self._headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
         self._lock = threading.Lock()
+        self._keeping = threading.Lock()
         self._closed = False
         self._last: list[int] | None = None  # the prompt that the cache holds, if known
 
@@ -42,17 +44,19 @@ class Loopback:
         Call it before each completion that uses the cache, for a server with one slot. llama.cpp computes a
         prompt batch by batch, so a prompt whose first batches are cached gets exactly the numbers that it
         would get from an empty cache. Reusing anything more would shift the later batches, and with them the
-        rounding. Raises `EngineError`.
+        rounding. Raises `ContextOverflowError` if even the beginning exceeds the window, else `EngineError`.
         """
-        prompt = self._post("/apply-template", {"messages": [asdict(message) for message in messages]})
-        ids = self._tokens({"content": prompt["prompt"], "add_special": True, "parse_special": True})
-        known, last = self._last is not None, self._last or []
-        shorter = min(len(last), len(ids))
-        common = next((place for place in range(shorter) if last[place] != ids[place]), shorter)
-        kept = min(common, len(ids) - 1) // batch_tokens * batch_tokens
-        self._last = ids
-        another = int(ids[kept] == 0)  # differs from the prompt, which ends the shared beginning here
-        self._post("/completion", {"prompt": [*ids[:kept], another], "n_predict": 0, "cache_prompt": known})
+        with self._keeping:  # the thread of a cancelled call may still be here: let it end first
+            prompt = self._post("/apply-template", {"messages": [asdict(message) for message in messages]})
+            ids = self._tokens({"content": prompt["prompt"], "add_special": True, "parse_special": True})
+            known, last = self._last is not None, self._last or []
+            shorter = min(len(last), len(ids))
+            common = next((place for place in range(shorter) if last[place] != ids[place]), shorter)
+            kept = min(common, len(ids) - 1) // batch_tokens * batch_tokens
+            self._last = ids
+            another = int(ids[kept] == 0)  # differs from the prompt, which ends the shared beginning here
+            beginning = [*ids[:kept], another]
+            self._post("/completion", {"prompt": beginning, "n_predict": 0, "cache_prompt": known})
 
     def forget(self) -> None:
         """Note that the cache now holds something else, which the next prompt must not build on."""
@@ -87,5 +91,8 @@ class Loopback:
         reply = self._connection.getresponse()
         content = reply.read()
         if reply.status != http.client.OK:
+            refusal = read_refusal(HttpReply(reply.status, content))
+            if refusal.is_overflow:
+                raise ContextOverflowError(refusal.message)
             raise EngineError(f"llama.cpp refused {path} (HTTP {reply.status}): {content[:200]!r}")
         return json.loads(content)

@@ -25,7 +25,7 @@ def read_prompts(
     wanted = [tuple(ids) for ids in prompt_ids]
     prompts = list(dict.fromkeys(wanted))
     families = shared_beginnings(prompts)
-    if _pays(families, prompts):
+    if _sees_all(model) and _pays(families, prompts):
         logits, mask, cache = _read_by_family(model, prompts, families)
         prompts = [prompts[index] for _, members in families for index in members]
     else:
@@ -47,7 +47,9 @@ def _read_by_family(
 ) -> tuple[torch.Tensor, torch.Tensor, Any]:
     """Read each family's beginning once, then what follows it in each prompt.
 
-    Returns what `_read_from_the_start` does, with the prompts family after family.
+    Returns what `_read_from_the_start` does, with the prompts family after family. Padding lies between a
+    beginning and a shorter rest, where it would fill a sliding window or enter a state, so every layer has to
+    see all tokens.
     """
     beginnings = [prompts[members[0]][:shared] for shared, members in families]
     _, mask, cache = _read_from_the_start(model, beginnings)

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator
 from contextlib import aclosing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -34,7 +34,7 @@ async def collect(
     samples: int = 1,
     concurrency: int = 16,
 ) -> AsyncGenerator[Trajectory, None]:
-    """The attempts that earned `least_reward` or more, in the examples' order.
+    """The attempts that earned `least_reward` or more, in the examples' order, without replies that were cut.
 
     Makes `samples` attempts at each example, `concurrency` of them at once. With a seed in `settings`, each
     attempt and each of its calls gets its own. Raises `EngineError` if the engine fails for good, and
@@ -56,7 +56,10 @@ async def collect(
     async with aclosing(made) as done:
         async for trajectory in done:
             if trajectory and not trajectory.error and (trajectory.reward or 0.0) >= least_reward:
-                yield trajectory
+                # Imitation ends every reply, and nothing tells where one that was cut would have ended.
+                whole = [it for it in trajectory.conversations if it.completion.finish_reason != "length"]
+                if whole:
+                    yield replace(trajectory, conversations=tuple(whole))
 
 
 async def write_trajectories(path: str | Path, trajectories: AsyncIterable[Trajectory]) -> int:

@@ -29,16 +29,19 @@ _COUNTERS = {"copying": "copying_steps", "warm_start": "warm_steps"}
 async def imitate(run: RunState) -> None:
     """Copy, then imitate, until both stages are complete; do nothing once reinforcement has begun."""
     copying, wanted, position = run.settings.copying, run.settings.warm_start, run.position
-    if position.step or (position.copying_steps >= copying.steps and position.warm_steps >= wanted.steps):
+    copies = position.copying_steps < copying.steps and not position.warm_steps
+    imitates = position.warm_steps < wanted.steps
+    if position.step or not (copies or imitates or position.copying_steps or position.warm_steps):
         return
-    pool = await load_imitations(run.settings, run.data, run.policy.tokenizer, run.engine.model)
-    vocabulary = run.policy.network.config.get_text_config().vocab_size
-    if position.copying_steps < copying.steps:
+    if copies or imitates:
+        pool = await load_imitations(run.settings, run.data, run.policy.tokenizer, run.engine.model)
+        vocabulary = run.policy.network.config.get_text_config().vocab_size
+    if copies:
         await _take(
             run, "copying", copying, lambda step, source: draw_copies(pool, copying, vocabulary, step, source)
         )
         run.save(None)  # the next stage begins with a new optimizer
-    if position.warm_steps < wanted.steps:
+    if imitates:
         await _take(run, "warm_start", wanted, lambda _, source: draw(pool, wanted, source))
     # Reinforcement begins with a new optimizer too, and after the examples that were imitated.
     position.example = 0 if is_file(wanted.trajectories) or wanted.examples else wanted.count
@@ -54,7 +57,7 @@ async def _take(
     """Take the remaining steps of a stage, each on what is `drawn` with a generator seeded by its number."""
     counter, seed = _COUNTERS[stage], run.settings.seed
     taken: int = getattr(run.position, counter)
-    learner = run.learner(wanted.betas)
+    learner = run.learner(taken, wanted.betas)
     run.observer.begin(taken + 1, wanted.steps, stage)
     for step in range(taken, wanted.steps):
         await asyncio.sleep(0)  # an interrupt takes effect between steps

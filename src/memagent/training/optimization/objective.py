@@ -23,10 +23,11 @@ def group_advantages(rewards: torch.Tensor, divide_by_std: bool = False) -> torc
     With `divide_by_std`, they are also divided by the group's standard deviation (with Bessel's
     correction, as in GRPO, arXiv 2402.03300), which gives more weight to groups of nearly equal rewards.
     """
-    centred = rewards - rewards.mean(dim=1, keepdim=True)
+    above = rewards - rewards[:, :1]  # the mean of equal rewards may be rounded; that of zeros is exact
+    centred = above - above.mean(dim=1, keepdim=True)
     if not divide_by_std or rewards.shape[1] < 2:
         return centred
-    return centred / (rewards.std(dim=1, keepdim=True) + _EPSILON)
+    return centred / (centred.std(dim=1, keepdim=True) + _EPSILON)
 
 
 def probability_ratio(policy_logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> torch.Tensor:
