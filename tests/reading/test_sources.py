@@ -68,6 +68,10 @@ def test_a_statement_is_found_or_is_not(statement: str, excerpt: str | None) -> 
         ("The price is 1000 euros", "The price is 1,000 euros."),
         ("It fell by 5 %", "It fell by 5%, as in May."),
         ("It was -5 degrees", "It was \u22125 degrees."),
+        ("-5 degrees", "It was -5 degrees."),
+        ("a well known man", "He was a well-known man."),
+        ("He came back", "He came back--and slept."),
+        ("X-ray pictures were made", "X-ray pictures were made."),
         ("the **code** is `7421`", "The vault's code is 7421."),
         ("Mr Holmes came", "Mr. Holmes came."),
         ("押金是五百元", "合同规定押金是五百元。"),
@@ -146,6 +150,9 @@ def test_a_fabricated_statement_is_marked() -> None:
         ("पिता", "पिताजी आए।"),
         ("राम आया", "बलिराम आया।"),
         ("This is a cafe", "This is a cafe\u0301."),
+        ("It contains sugar", "It contains sugar-free syrup."),
+        ("toxic paint was used", "Only non-toxic paint was used."),
+        ("It is open from Monday", "It is open from Monday\u2011Friday."),
     ],
 )
 def test_the_very_words_are_no_part_of_longer_ones(statement: str, text: str) -> None:
