@@ -20,8 +20,8 @@ _QUIET = r".,:;!?…'\"()\[\]{}«»“”‘’„‚‹›*_`|\-\u2010-\u2015�
 """Punctuation that has no meaning of its own."""
 
 _TOKEN = re.compile(
-    rf"(?P<number>(?:(?<![\w)\]%°{_MONEY}])[{_MINUS}±](?=[{_MONEY}\d]))?(?:[{_MONEY}]\s?[{_MINUS}]?)?"
-    rf"\d+(?:[.,/:\u00a0\u202f{_MINUS}]\d+)*(?:\s?[%‰°]|\s?[{_MONEY}](?!\s?\d))?)"
+    rf"(?P<number>(?:(?<![\w)\]%°{_MONEY}])[{_MINUS}±](?=[{_MONEY}.\d]))?(?:[{_MONEY}]\s?[{_MINUS}]?)?"
+    rf"(?:(?<![^\s(\[{_MONEY}{_MINUS}±])\.)?\d+(?:[.,/:\u00a0\u202f{_MINUS}]\d+)*(?:\s?[%‰°]|\s?[{_MONEY}](?!\s?\d))?)"
     rf"|[{UNSPACED}]|[^\W{UNSPACED}]+|[^\s\w{_QUIET}]"
 )
 _PLAIN_WORD = re.compile(rf"[{UNSPACED}](?=([{UNSPACED}]?))|[^\W_{UNSPACED}]+")
@@ -155,7 +155,7 @@ def _number(text: str) -> str:
     """A number in a form that is the same for all its spellings: minus, digits, symbols."""
     symbols = "".join(sorted(_SYMBOL.findall(text)))
     digits = re.sub(rf"[{_MINUS}]", "-", "".join(_SYMBOL.sub("", text).split(" ")))
-    return _THOUSANDS.sub("", digits.strip()) + symbols
+    return re.sub(r"(?<!\d)\.", "0.", _THOUSANDS.sub("", digits.strip())) + symbols
 
 
 def _agree(wanted: _Words, found: _Words, first: int) -> bool:
