@@ -141,6 +141,16 @@ def test_the_answer_tells_the_places_that_its_memory_came_from() -> None:
     assert STORY[statement.source.start : statement.source.end] == statement.source.excerpt
 
 
+@pytest.mark.parametrize("cut_off", ["before", "behind"])
+def test_half_of_a_long_sentence_says_nothing_of_its_own(cut_off: str) -> None:
+    lamp, debt = "The lamp of Ada was green", "debt of Bob was 5"
+    for length in range(140, 200):
+        filler = f" {('and so on ' * 20)[:length].strip()} "
+        behind, before = f"{lamp}{filler}{debt} million pounds.", f"We saw no {debt}{filler}{lamp}."
+        made = read(behind if cut_off == "behind" else before, lamp, debt)
+        assert made.statements == (Statement(debt, None),)
+
+
 def test_a_fabricated_statement_is_marked() -> None:
     made = read(STORY, "Moriarty hid the stone in Vienna.", "Moriarty hid the stone in Vienna.")
     assert made.statements == (Statement("Moriarty hid the stone in Vienna.", None),)
