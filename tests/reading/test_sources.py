@@ -68,6 +68,15 @@ def test_a_statement_is_found_or_is_not(statement: str, excerpt: str | None) -> 
         ("The price is 1000 euros", "The price is 1,000 euros."),
         ("It fell by 5 %", "It fell by 5%, as in May."),
         ("It was -5 degrees", "It was \u22125 degrees."),
+        ("-5 degrees", "It was -5 degrees."),
+        ("The rate is 0.5", "The rate is .5 today."),
+        ("It fell by -0.5%", "It fell by -.5%, not more."),
+        ("5 lamps", "See page.5 lamps stand there."),
+        ("5 lamps", "And then ...5 lamps."),
+        ("5 lamps", 'He said "no".5 lamps.'),
+        ("a well known man", "He was a well-known man."),
+        ("He came back", "He came back--and slept."),
+        ("X-ray pictures were made", "X-ray pictures were made."),
         ("the **code** is `7421`", "The vault's code is 7421."),
         ("Mr Holmes came", "Mr. Holmes came."),
         ("押金是五百元", "合同规定押金是五百元。"),
@@ -101,6 +110,8 @@ def test_the_same_words_are_found_whatever_stands_around_them(statement: str, te
         ("The debt is 5", "The debt is 5 million."),
         ("The rate is 5", "The rate is 5%."),
         ("The rate is 3.141", "The rate is 3141."),
+        ("The rate is 5", "The rate is .5 today."),
+        ("The fee is $50", "The fee is $.50 today."),
         ("Version 1.5 ships", "Version 5.1 ships."),
         ("The dose is 5 mg", "The dose is 5 mg/kg per day."),
         ("The rate is 1.5", "The rate is 1.5e-3."),
@@ -130,6 +141,16 @@ def test_the_answer_tells_the_places_that_its_memory_came_from() -> None:
     assert STORY[statement.source.start : statement.source.end] == statement.source.excerpt
 
 
+@pytest.mark.parametrize("cut_off", ["before", "behind"])
+def test_half_of_a_long_sentence_says_nothing_of_its_own(cut_off: str) -> None:
+    lamp, debt = "The lamp of Ada was green", "debt of Bob was 5"
+    for length in range(140, 200):
+        filler = f" {('and so on ' * 20)[:length].strip()} "
+        behind, before = f"{lamp}{filler}{debt} million pounds.", f"We saw no {debt}{filler}{lamp}."
+        made = read(behind if cut_off == "behind" else before, lamp, debt)
+        assert made.statements == (Statement(debt, None),)
+
+
 def test_a_fabricated_statement_is_marked() -> None:
     made = read(STORY, "Moriarty hid the stone in Vienna.", "Moriarty hid the stone in Vienna.")
     assert made.statements == (Statement("Moriarty hid the stone in Vienna.", None),)
@@ -146,6 +167,9 @@ def test_a_fabricated_statement_is_marked() -> None:
         ("पिता", "पिताजी आए।"),
         ("राम आया", "बलिराम आया।"),
         ("This is a cafe", "This is a cafe\u0301."),
+        ("It contains sugar", "It contains sugar-free syrup."),
+        ("toxic paint was used", "Only non-toxic paint was used."),
+        ("It is open from Monday", "It is open from Monday\u2011Friday."),
     ],
 )
 def test_the_very_words_are_no_part_of_longer_ones(statement: str, text: str) -> None:

@@ -23,7 +23,7 @@ _TEXT_END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？])|\n[ 
 _BULLET = re.compile(r"\A\s*(?:[-*•–]|\d{1,3}[.)])\s+")
 _WORD = re.compile(rf"[{UNSPACED}]|\w+")
 _CONTEXT = 200
-"""How many characters of the surrounding sentence a source shows on either side, at most."""
+"""How many characters of a sentence a source shows on either side of a statement; none if it has more."""
 
 _MOST_DROPPED = 1000
 _MOST_ENDED = 64
@@ -185,7 +185,10 @@ def _part_at(chunk: Chunk, start: int) -> Part:
 
 
 def _with_sentence(chunk: Chunk, start: int, end: int) -> tuple[int, int]:
-    """A span extended in its file to the sentence around it, as far as that is shown."""
+    """A span extended in its file to the sentence around it, on each side where that is in reach.
+
+    Where it is not, nothing is added: half a sentence may say what the whole one does not.
+    """
     text, (low, high) = chunk.text, (place - chunk.start for place in file_span(chunk, start))
     start, end = start - chunk.start, end - chunk.start
     first, last = max(start - _CONTEXT, low), min(end + _CONTEXT, high)
@@ -193,11 +196,11 @@ def _with_sentence(chunk: Chunk, start: int, end: int) -> tuple[int, int]:
     if borders := [match.end() for match in _TEXT_END.finditer(before)]:
         before = before[borders[-1] :]
     elif first > low:
-        before = before[before.find(" ") + 1 :]
+        before = ""
     if border := _TEXT_END.search(text, max(end - 1, low), last):
         after = text[end : max(border.start(), end)]
     elif last < high:
-        after = after[: max(after.rfind(" "), 0)]
+        after = ""
     before, after = before.lstrip(), after.rstrip()
     return chunk.start + start - len(before), chunk.start + end + len(after)
 

@@ -20,13 +20,14 @@ _QUIET = r".,:;!?…'\"()\[\]{}«»“”‘’„‚‹›*_`|\-\u2010-\u2015�
 """Punctuation that has no meaning of its own."""
 
 _TOKEN = re.compile(
-    rf"(?P<number>(?:(?<![\w)\]%°{_MONEY}])[{_MINUS}±](?=[{_MONEY}\d]))?(?:[{_MONEY}]\s?[{_MINUS}]?)?"
-    rf"\d+(?:[.,/:\u00a0\u202f{_MINUS}]\d+)*(?:\s?[%‰°]|\s?[{_MONEY}](?!\s?\d))?)"
+    rf"(?P<number>(?:(?<![\w)\]%°{_MONEY}])[{_MINUS}±](?=[{_MONEY}.\d]))?(?:[{_MONEY}]\s?[{_MINUS}]?)?"
+    rf"(?:(?<![^\s(\[{_MONEY}{_MINUS}±])\.)?\d+(?:[.,/:\u00a0\u202f{_MINUS}]\d+)*(?:\s?[%‰°]|\s?[{_MONEY}](?!\s?\d))?)"
     rf"|[{UNSPACED}]|[^\W{UNSPACED}]+|[^\s\w{_QUIET}]"
 )
 _PLAIN_WORD = re.compile(rf"[{UNSPACED}](?=([{UNSPACED}]?))|[^\W_{UNSPACED}]+")
 _THOUSANDS = re.compile(r"(?<=\d)[,\u00a0\u202f](?=\d{3}(?!\d))")
 _UNSPACED = re.compile(f"[{UNSPACED}]")
+_HYPHENATED = re.compile(r"\w[-\u2010\u2011]\w")
 _JOINING = set("/\\^×÷±+=~#&@")
 _SYMBOL = re.compile(rf"[{_MONEY}%‰°]")
 _END = re.compile(r"[.!?…][\"'”’»)\]]*\s|[。！？]|\n[^\S\n]*\n")
@@ -102,7 +103,9 @@ def place_of(statement: str, text: str) -> tuple[int, int] | None:
         if first < 0 or found.words[first] != wanted.words[0]:
             continue
         if found.words[first : first + count] == wanted.words and _agree(wanted, found, first):
-            return found.spans[first][0], found.spans[first + count - 1][1]
+            start, end = found.spans[first][0], found.spans[first + count - 1][1]
+            if not (_is_within_word(text, start) or _is_within_word(text, end)):
+                return start, end
     return None
 
 
@@ -152,14 +155,12 @@ def _number(text: str) -> str:
     """A number in a form that is the same for all its spellings: minus, digits, symbols."""
     symbols = "".join(sorted(_SYMBOL.findall(text)))
     digits = re.sub(rf"[{_MINUS}]", "-", "".join(_SYMBOL.sub("", text).split(" ")))
-    return _THOUSANDS.sub("", digits.strip()) + symbols
+    return re.sub(r"(?<!\d)\.", "0.", _THOUSANDS.sub("", digits.strip())) + symbols
 
 
 def _agree(wanted: _Words, found: _Words, first: int) -> bool:
     """Whether the same words mean the same, judging by what comes between, before and after them."""
     behind = first + len(wanted.words)
-    if _is_within_word(found, first) or _is_within_word(found, behind):
-        return False
     for number in range(1, len(wanted.words)):
         one, other = wanted.before[number], found.before[first + number]
         pair = {one, other}
@@ -176,12 +177,13 @@ def _agree(wanted: _Words, found: _Words, first: int) -> bool:
     return True
 
 
-def _is_within_word(found: _Words, place: int) -> bool:
-    """Whether a word goes on at a place: combining marks, such as vowels of Hindi, divide it."""
-    if not 0 < place < len(found.words) or found.spans[place - 1][1] != found.spans[place][0]:
+def _is_within_word(text: str, place: int) -> bool:
+    """Whether a word goes on at a place: across a hyphen, or a combining mark, such as a vowel of Hindi."""
+    if not place:
         return False
-    kinds = category(found.words[place - 1][-1])[0] + category(found.words[place][0])[0]
-    return kinds in ("LM", "ML", "MM")
+    if _HYPHENATED.match(text, place - 1) or _HYPHENATED.match(text, place - 2):
+        return True
+    return "".join(category(it)[0] for it in text[place - 1 : place + 1]) in ("LM", "ML", "MM")
 
 
 def _goes_on(found: _Words, place: int) -> bool:
