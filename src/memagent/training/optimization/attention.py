@@ -29,7 +29,7 @@ def tree_attention(
     value: torch.Tensor,  # (1, key heads, tokens, size)
     _attention_mask: torch.Tensor | None,
     *,
-    trees: tuple[TreeIndex, ...],
+    trees: tuple[TreeIndex, ...] | None = None,
     scaling: float | None = None,
     sliding_window: int | None = None,
     **options: Any,
@@ -40,6 +40,8 @@ def tree_attention(
     that compute something else.
     """
     _check(module, sliding_window, options)
+    if trees is None:
+        raise SettingsError(f"{type(module).__name__} is not told of trees: {_INSTEAD}")
     groups = query.shape[1] // key.shape[1]
     # Match the number of query heads: the GPU kernel that takes a mask does not support grouped queries.
     key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
@@ -104,6 +106,8 @@ def attention_over_trees(model: PreTrainedModel) -> Iterator[None]:
     AttentionInterface.register(_NAME, tree_attention)
     before = model.config._attn_implementation
     model.set_attn_implementation(_NAME)
+    if model.config._attn_implementation != _NAME:  # transformers only warns of it
+        raise SettingsError(f"{type(model).__name__} computes attention in a way of its own: {_INSTEAD}")
     try:
         yield
     finally:
