@@ -304,6 +304,7 @@ def test_an_error_inside_a_reply_is_what_it_says(serve: Serve) -> None:
         (b"plain words", "plain words"),
         (b"[1, 2]", "[1, 2]"),
         (b"\xff\xfe", "\ufffd\ufffd"),
+        (b'{"error": {"message": "a \\ud800"}}', "a \ufffd"),
         (b"<!DOCTYPE html><title>Bad gateway</title>", "an HTML page, 'Bad gateway'"),
         (b"", ""),
     ],

@@ -157,6 +157,29 @@ def test_a_refusal_by_the_endpoint_comes_back_in_its_words(stream: bool, serve: 
 
 
 @pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("status", [301, 304])
+def test_a_redirect_without_an_address_is_an_error_of_the_endpoint(
+    status: int, stream: bool, serve: Any, serving: Any
+) -> None:
+    server = serve(pages={URL: lambda body: Fault(status)})
+    with serving(endpoint(server)).client() as client:
+        reply = client.post(URL, json={**HELLO, "stream": stream})
+    assert reply.status_code == 502
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("values", [{}, {"memagent": {"document": "some text"}}])
+def test_half_a_surrogate_pair_in_a_refusal_is_shown_as_a_replacement(
+    values: dict[str, Any], stream: bool, serve: Any, serving: Any
+) -> None:
+    refused = refusal(422, "no \ud800", code="c \ud800", param="p \ud800")
+    server = serve(pages={URL: lambda body: refused})
+    with serving(endpoint(server)).client() as client:
+        reply = client.post(URL, json={**HELLO, "stream": stream, **values})
+    assert "no \ufffd" in reply.text and '"error"' in reply.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("kind", "text", "said"),
     [

@@ -189,6 +189,26 @@ def test_malformed_requests_are_refused_in_the_shape_of_openai(
     assert code is None or body["error"]["code"] == code
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (URL, '{"model": "memagent", "messages": [%s]}'),
+        (URL, '{"model": "memagent", "messages": [{"role": "user", "content": [%s]}]}'),
+        (URL, '{"model": "memagent", "messages": [{"role": "user", "tool_calls": [%s]}]}'),
+        (URL, '{"model": "memagent", "messages": [{"role": "user"}], "tools": [%s]}'),
+        (URL, '{"model": "memagent", "messages": [{"role": "user"}], "stop": [%s]}'),
+        ("/v1/reads", '{"problem": "What?", "files": [%s]}'),
+    ],
+)
+def test_a_list_with_much_that_is_wrong_is_refused_for_the_first(path: str, body: str, serving: Any) -> None:
+    content = body % ", ".join(["1"] * 9_000)
+    with serving().client() as client:
+        reply = client.post(path, content=content, headers={"Content-Type": "application/json"})
+    assert reply.status_code == 400
+    said = reply.json()["error"]["message"]
+    assert ".0" in said and ".1" not in said
+
+
 def test_what_is_no_http_is_refused(serving: Any) -> None:
     assert raw(serving(), b"\x16\x03\x01 hello\r\n\r\n").startswith(b"HTTP/1.1 400 ")
 

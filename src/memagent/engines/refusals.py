@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from memagent.documents.decoding import sendable
 from memagent.errors import ContextOverflowError, EngineError, without_secrets
 from memagent.types import Usage
 
@@ -94,14 +95,14 @@ def read_refusal(reply: HttpReply) -> Refusal:
     message = fields.get("message") or fields.get("detail")
     if not message and isinstance(error, str):
         message = error
-    code, status = str(fields.get("code") or ""), reply.status
+    code, status = sendable(str(fields.get("code") or "")), reply.status
     if status < 300:
         status = int(code) if code in _STATUS_CODES else 502
     return Refusal(
         status,
         brief(page_title(text) if is_page(text) else str(message or text)),
         code,
-        str(fields.get("param") or ""),
+        sendable(str(fields.get("param") or "")),
         seconds_to_wait(reply.retry_after),
     )
 
@@ -161,6 +162,6 @@ def page_title(text: str) -> str:
 
 
 def brief(text: str) -> str:
-    """Shorten a text for a message: on one line, without the secrets of a URL."""
-    line = " ".join(without_secrets(text[: 4 * _SHOWN_CHARACTERS]).split())
+    """Shorten a text for a message: on one line, without the secrets of a URL, in any encoding."""
+    line = " ".join(without_secrets(sendable(text[: 4 * _SHOWN_CHARACTERS])).split())
     return line if len(line) <= _SHOWN_CHARACTERS else line[: _SHOWN_CHARACTERS - 3] + "..."

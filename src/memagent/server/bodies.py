@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
@@ -23,6 +23,8 @@ def _whole(text: str) -> str:
 
 Text = Annotated[str, AfterValidator(_whole)]
 Tokens = Annotated[int, Field(gt=0, le=_MOST)]
+Item = TypeVar("Item")
+Items = Annotated[list[Item], Field(fail_fast=True)]  # or a request of a few MB has a million errors
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
@@ -74,7 +76,7 @@ class ReadRequest(ReadOptions):
 
     problem: Text = Field(min_length=1, description="a question, or a standing instruction")
     document: Text | None = Field(default=None, description="a text to read")
-    files: list[Text] = Field(
+    files: Items[Text] = Field(
         default=[], max_length=10_000, description="ids of files to read after the document"
     )
     memory: Text = Field(default="", description="the memory to start from")
@@ -117,8 +119,8 @@ class Turn(_Open):
     """A message of a chat."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: Text | list[Part] | None = None
-    tool_calls: list[ToolCall] | None = None
+    content: Text | Items[Part] | None = None
+    tool_calls: Items[ToolCall] | None = None
 
     @property
     def parts(self) -> list[Part]:
@@ -159,7 +161,7 @@ class ChatRequest(_Open):
     """OpenAI's chat completion. Parameters that are not named here go to the model unchanged."""
 
     model: str = Field(max_length=1000)
-    messages: list[Turn] = Field(min_length=1)
+    messages: Items[Turn] = Field(min_length=1)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: Tokens | None = None
@@ -167,10 +169,10 @@ class ChatRequest(_Open):
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, ge=0, le=1)
     seed: Seed | None = None
-    stop: str | list[str] | None = None
+    stop: str | Items[str] | None = None
     n: int | None = Field(default=None, ge=1, le=128)
     logprobs: bool | None = None
-    tools: list[dict[str, JsonValue]] | None = None
+    tools: Items[dict[str, JsonValue]] | None = None
     tool_choice: str | dict[str, JsonValue] | None = None
     response_format: dict[str, JsonValue] | None = None
     memagent: ChatOptions | None = None

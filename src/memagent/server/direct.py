@@ -131,4 +131,5 @@ def _told(error: RefusedError) -> ApiError:
     refusal = error.refusal
     wait = refusal.retry_after_seconds
     headers = {"Retry-After": f"{wait:.0f}"} if wait is not None else {}
-    return ApiError(refusal.status, refusal.message, refusal.code or None, refusal.param or None, headers)
+    status = refusal.status if refusal.status >= 400 else 502  # a redirect is not for the client to follow
+    return ApiError(status, refusal.message, refusal.code or None, refusal.param or None, headers)
