@@ -33,12 +33,12 @@ async def dry_run(
         model = engine.model
         workflow, _ = chosen_workflow(settings.read, model.trained)
         longest = await asyncio.to_thread(lambda: max(questions, key=model.count_tokens))
-        apart = workflow == "rag"  # each question has passages of its own
+        # With rag, each question has passages of its own; otherwise, the longest stands for all of them.
+        asked = Counter(questions) if workflow == "rag" else {longest: len(questions)}
         most = usual = Bound()
-        for question in questions if apart else [longest]:
+        for question, times in asked.items():
             read, usual_read = await forecast(question, document, model, settings.read)
-            count = 1 if apart else len(questions)
-            most, usual = most + Bound.of(read, count), usual + Bound.of(usual_read, count)
+            most, usual = most + Bound.of(read, times), usual + Bound.of(usual_read, times)
     plan = {
         "files": [{"name": name, "characters": count} for name, count in characters.items()],
         "model": model.name,

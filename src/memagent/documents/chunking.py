@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
 from memagent.documents.opening import Block, Document, Pass
+from memagent.documents.tokens import MOST_CHARACTERS_PER_TOKEN
 from memagent.errors import DocumentError
 from memagent.prompts import mark_of
 from memagent.types import Chunk, Part, TokenCounter
 
 _FIRST_CHARACTERS_PER_TOKEN = 3.5
-_MOST_CHARACTERS_PER_TOKEN = 16.0  # blank or unbroken text may have hardly any tokens: chunks stay finite
 _AIM = 0.97  # of the budget: a guess that exceeds the budget has to be counted again
 _LEAST = 0.75  # of the budget: a smaller chunk is grown if there is more text
 _WINDOW = 0.2  # of a chunk's length: how far back to look for a natural place
@@ -129,7 +129,7 @@ def _packed(pieces: Iterable[_Piece], chunk_tokens: int) -> Iterator[list[_Piece
     tokens = characters = 0
     for piece in pieces:
         fits = tokens + piece.tokens + 1 <= chunk_tokens  # a line end may be needed between them
-        short = characters + len(piece.text) <= chunk_tokens * _MOST_CHARACTERS_PER_TOKEN
+        short = characters + len(piece.text) <= chunk_tokens * MOST_CHARACTERS_PER_TOKEN
         if held and not (piece.last and fits and short):
             yield held
             held, tokens, characters = [], 0, 0
@@ -185,7 +185,8 @@ def cut(
         length, tokens = _fit(ahead, wanted, chunk_tokens, count_tokens)
         position += length
         yield ahead[:length], tokens, position == len(buffer)
-        ratio = min(length / max(tokens, 1), _MOST_CHARACTERS_PER_TOKEN)
+        # Blank or unbroken text may have hardly any tokens: pieces stay finite.
+        ratio = min(length / max(tokens, 1), MOST_CHARACTERS_PER_TOKEN)
 
 
 def _filled(held: str, stream: Iterator[str], least: int) -> str:

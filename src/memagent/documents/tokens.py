@@ -13,7 +13,7 @@ UNSPACED = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 """Characters of scripts that put no spaces between words, for a class of a regular expression."""
 
 MOST_CHARACTERS_PER_TOKEN = 16
-"""On average over a text, whatever the tokenizer."""
+"""On average over a text, whatever the tokenizer. A text with more is called too long without counting."""
 
 # About how many hundredths of a token byte-pair tokenizers make of a byte of each kind. A word of Latin
 # letters is one or two tokens, a digit one. In other scripts, a character's first byte counts for all of it.

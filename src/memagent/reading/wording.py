@@ -21,7 +21,8 @@ _QUIET = r".,:;!?…'\"()\[\]{}«»“”‘’„‚‹›*_`|\-\u2010-\u2015�
 
 _TOKEN = re.compile(
     rf"(?P<number>(?:(?<![\w)\]%°{_MONEY}])[{_MINUS}±](?=[{_MONEY}.\d]))?(?:[{_MONEY}]\s?[{_MINUS}]?)?"
-    rf"(?:(?<![^\s(\[{_MONEY}{_MINUS}±])\.)?\d+(?:[.,/:\u00a0\u202f{_MINUS}]\d+)*(?:\s?[%‰°]|\s?[{_MONEY}](?!\s?\d))?)"
+    rf"(?:(?<![^\s(\[{_MONEY}{_MINUS}±])\.)?\d+(?:[.,/:\u00a0\u202f{_MINUS}]\d+)*"
+    rf"(?:\s?[%‰°]|\s?[{_MONEY}](?!\s?\d))?)"
     rf"|[{UNSPACED}]|[^\W{UNSPACED}]+|[^\s\w{_QUIET}]"
 )
 _PLAIN_WORD = re.compile(rf"[{UNSPACED}](?=([{UNSPACED}]?))|[^\W_{UNSPACED}]+")

@@ -24,8 +24,7 @@ class Loopback:
     def __init__(self, address: str, key: str) -> None:
         self._connection = http.client.HTTPConnection(urlsplit(address).netloc)
         self._headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-        self._lock = threading.Lock()
-        self._keeping = threading.Lock()
+        self._lock = threading.RLock()
         self._closed = False
         self._last: list[int] | None = None  # the prompt that the cache holds, if known
 
@@ -46,7 +45,7 @@ class Loopback:
         would get from an empty cache. Reusing anything more would shift the later batches, and with them the
         rounding. Raises `ContextOverflowError` if even the beginning exceeds the window, else `EngineError`.
         """
-        with self._keeping:  # the thread of a cancelled call may still be here: let it end first
+        with self._lock:  # the thread of a cancelled call may still be here: let it end first
             prompt = self._post("/apply-template", {"messages": [asdict(message) for message in messages]})
             ids = self._tokens({"content": prompt["prompt"], "add_special": True, "parse_special": True})
             known, last = self._last is not None, self._last or []
