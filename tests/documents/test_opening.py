@@ -653,6 +653,46 @@ def test_short_bytes_of_no_sense_are_no_utf_16() -> None:
         assert detect_encoding(bytes(content)) is None
 
 
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [
+        (
+            "cp1252",
+            "It was signed – on Monday. “The rent” is £500; it’s payable by the fifth. Deposit: £1,000.",
+        ),
+        (
+            "cp1252",
+            "O contrato foi assinado em São Paulo entre o locador e o locatário. O aluguel é de cinco mil "
+            "reais por mês, até o quinto dia útil. Não é permitida a sublocação sem autorização.",
+        ),
+        ("cp1250", "A szerződés megkötésére Budapesten került sor az eladó és a vevő között, őszi időben."),
+        (
+            "cp1254",
+            "Sözleşme İstanbul'da kiraya veren ile kiracı arasında yapılmıştır. Kira bedeli aylık beş bin "
+            "lira olup her ayın beşinci günü ödenecektir. Kiracı, yazılı onay olmaksızın başkasına kiralayamaz.",
+        ),
+    ],
+)
+def test_an_encoding_is_not_taken_for_that_of_a_neighbour(encoding: str, text: str) -> None:
+    for repeats in (1, 20):
+        content = text.encode(encoding) * repeats
+        assert content.decode(detect_encoding(content) or "ascii") == text * repeats
+
+
+@pytest.mark.parametrize("declared", ["base64", "rot13", "idna", "utf-16", "undefined", "nonsense"])
+def test_a_page_may_declare_nonsense(declared: str) -> None:
+    page = f'<meta charset="{declared}"><p>Привет, как дела? Москва – столица.'
+    assert page.encode("cp1251").decode(detect_encoding(page.encode("cp1251")) or "ascii") == page
+
+
+def test_a_short_page_is_read_as_it_declares(tmp_path: Path) -> None:
+    page = tmp_path / "a.html"
+    for encoding, text in (("iso-8859-1", "café naïve"), ("Shift_JIS", "日本語"), ("gb2312", "中文测试")):
+        head = f'<meta http-equiv="Content-Type" content="text/html; charset={encoding}">'
+        page.write_bytes((head + text).encode(encoding))
+        assert text in read(page)
+
+
 def test_a_declared_encoding_decides_between_those_that_fit(tmp_path: Path) -> None:
     text = "Minden emberi lény szabadon születik és egyenlő méltósága és joga van. Árvíztűrő tükörfúrógép."
     page = tmp_path / "a.html"

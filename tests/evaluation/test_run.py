@@ -26,7 +26,7 @@ from memagent.reading.workflows import WORKFLOWS
 from memagent.settings import OWNERS, EngineSettings, ReadSettings, Settings
 from memagent.tasks import TASKS, Corpora, Recipe, Task
 from memagent.types import Example
-from server import Fault, Server, lasting_fault, refusal
+from server import Fault, Server, complete, lasting_fault, refusal
 
 Serve = Callable[..., Server]
 SETTINGS = Settings(
@@ -68,6 +68,18 @@ def test_every_attempt_has_its_row(serve: Serve, tmp_path: Path, examples: str) 
     assert all(row.critical_path == row.calls for row in rows if row.workflow in in_order)
     assert all(row.prompt_tokens > 50 and row.completion_tokens > 2 and row.seconds > 0 for row in rows)
     assert {row.task for row in rows} == {"lamps"} and {row.length for row in rows} == {None}
+
+
+def test_rows_tell_whether_their_tokens_are_estimates(serve: Serve, tmp_path: Path, examples: str) -> None:
+    plan = Plan(workflows=("gated",), examples=examples, count=1)
+    told = {
+        reported: run(tmp_path / str(reported), serve(completion=completion), plan)[0].estimated
+        for reported, completion in (
+            (True, lambda body: complete(body, "no idea")),
+            (False, lambda body: complete(body, "no idea") | {"usage": None}),
+        )
+    }
+    assert told == {True: False, False: True}
 
 
 def test_generated_examples_are_the_tasks_own(serve: Serve, tmp_path: Path) -> None:

@@ -106,6 +106,17 @@ def test_a_question_at_several_sizes_counts_once_in_the_pool() -> None:
     assert (found.examples, found.mean) == (2, 0.5)
 
 
+def test_one_question_to_many_documents_counts_for_each() -> None:
+    results = [
+        result(series, index=index, length=None, length_tokens=tokens, example_id=f"contract {index}",
+               problem="Is there a clause?", score=float(series == "full"))
+        for index, tokens in enumerate([4096] * 40 + [8192] * 30)
+        for series in ("gated", "full")
+    ]  # fmt: skip
+    found = {size: it.examples for (_, size), it in differences(results, "gated").items()}
+    assert found == {Size("tokens", 4096): 40, Size("tokens", 8192): 30, None: 40}
+
+
 def test_the_pooled_interval_covers_the_truth_about_19_times_in_20() -> None:
     # Each of 20 questions favours one of two equal readers, mostly the same one at all of eight lengths.
     source = random.Random(0)

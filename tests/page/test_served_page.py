@@ -6,7 +6,9 @@ import hashlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import httpx2
 import pytest
 
 from memagent.server.limits import Keys
@@ -109,6 +111,70 @@ def test_a_server_with_keys_asks_for_one(browser: playwright.Browser, serving: C
     page.get_by_role("button", name="Read it").click()
     expect(page.locator("#answer li")).to_have_count(2)
     page.context.close()
+
+
+def begin(address: str, problem: str = "What?", **options: Any) -> str:
+    """Have the server read the story; gives the id of the read."""
+    body = {"problem": problem, "document": STORY}
+    with httpx2.Client(trust_env=False) as client:
+        return str(client.post(f"{address}v1/reads", json=body, **options).json()["id"])
+
+
+def test_the_address_of_a_read_leads_to_it_once_the_key_is_given(
+    browser: playwright.Browser, serving: Callable[..., str]
+) -> None:
+    key = "a key of sixteen"
+    address = serving(keys=Keys((hashlib.sha256(key.encode()).digest(),)))
+    read = begin(address, headers={"Authorization": f"Bearer {key}"})
+    page = browser.new_page()
+    page.goto(f"{address}#{read}")
+    page.get_by_label("API key").fill(key)
+    page.get_by_label("API key").press("Tab")
+    expect(page.get_by_role("heading", level=1)).to_have_text("What?")
+    expect(page.locator("#problem-told")).to_be_hidden()
+    page.context.close()
+
+
+def test_a_read_that_is_not_there_is_told_beside_the_form(
+    browser: playwright.Browser, serving: Callable[..., str]
+) -> None:
+    gate = threading.Semaphore(1)
+    address = serving(gate)
+    page = browser.new_page()
+    page.goto(f"{address}#read-0")
+    expect(page.locator("#problem-told")).to_contain_text("there is no read 'read-0'")
+    expect(page.get_by_label("Question")).to_be_visible()
+    for lost in (False, True):  # whether the connection breaks before the end can be told
+        read = begin(address)
+        page.goto(f"{address}#{read}")
+        expect(page.locator("#step")).to_contain_text("Step 1 of 1")
+        if lost:
+            page.route("**/events*", lambda route: route.fulfill(status=404, json={}))
+            page.reload()
+        httpx2.delete(f"{address}v1/reads/{read}", trust_env=False)
+        expect(page.locator("body")).to_contain_text(f"there is no read '{read}'")
+        expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+        gate.release(2)  # one for the call that nobody waits for any more
+    page.context.close()
+
+
+def test_whoever_goes_on_before_a_read_has_come_sees_the_later_one(
+    page: Page, serving: Callable[..., str]
+) -> None:
+    address = serving()
+    slow, quick = begin(address, "Slow?"), begin(address, "Quick?")
+    page.goto(address)
+    expect(page.locator(".reads li")).to_have_count(2)
+    held: list[Any] = []
+    page.route(f"**/v1/reads/{slow}", lambda route: held.append(route))
+    page.get_by_role("link", name="Slow?").click()
+    page.wait_for_timeout(100)
+    page.get_by_role("link", name="Quick?").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Quick?")
+    held[0].continue_()
+    page.wait_for_timeout(300)
+    expect(page.get_by_role("heading", level=1)).to_have_text("Quick?")
+    assert page.url.endswith(quick)
 
 
 def test_what_goes_wrong_is_told(browser: playwright.Browser, serving: Callable[..., str]) -> None:

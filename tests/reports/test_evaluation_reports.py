@@ -215,6 +215,12 @@ def test_a_run_that_is_not_finished_is_called_so(tmp_path: Path) -> None:
     assert "Not finished: 12 of 60 attempts are missing" in told
 
 
+def test_estimates_are_called_so(tmp_path: Path) -> None:
+    told, _ = report(write(tmp_path / "run", [row(index=index, estimated=index < 2) for index in range(3)]))
+    assert "did not count all tokens of 2 attempts: theirs are estimates" in told
+    assert "theirs are" not in report(write(tmp_path / "other", [row()]))[0]
+
+
 def test_the_sample_corpora_are_named(tmp_path: Path) -> None:
     plan = {
         "workflows": ["full", "gated"],

@@ -406,6 +406,7 @@ def test_an_ask_that_is_cut_off_leaves_the_read_to_another_that_waits_for_it(
         ("", "is refused"),
         ("a\0b", "is refused"),
         ("~/secret.txt", "there is no file"),
+        ("x" * 300, "File name too long"),
     ],
 )
 def test_only_what_is_in_the_open_folders_is_read(

@@ -13,6 +13,7 @@ pytest.importorskip("torch")
 from memagent.engines.scripted import count_words
 from memagent.settings import ReadSettings
 from memagent.tasks import write_examples
+from memagent.tasks.scoring import confidence_interval
 from memagent.training.held_out import HeldOut
 from memagent.training.settings import DataSettings, EvaluationSettings, TrainingSettings
 from memagent.types import Completion, Example, Message, Model, Sampling
@@ -65,6 +66,21 @@ def test_answers_have_the_room_of_training_whatever_the_task(
     update, answer = engine.sampling
     assert (update.max_tokens, answer.max_tokens) == (1024, answer_tokens), "hqa alone would have 32"
     assert {it.temperature for it in engine.sampling} == {0.0}
+
+
+@pytest.mark.parametrize(("answer", "score"), [("Ada", 100), ("Bob", 0)])
+def test_the_interval_of_a_score_at_its_limit_is_as_wide_as_it_is(
+    tmp_path: Path, answer: str, score: float
+) -> None:
+    examples = [Example(str(n), "mine", "Who?", "Ada came.", (answer,), 2) for n in range(16)]
+    write_examples(tmp_path / "held.jsonl", examples)
+    settings = TrainingSettings(
+        read=ReadSettings(workflow="overwrite", chunk_tokens=500),
+        evaluation=EvaluationSettings(every=1, examples=(str(tmp_path / "held.jsonl"),)),
+    )
+    scored = asyncio.run(HeldOut(settings, tmp_path / "run", Recorder()).score(0))
+    low, high = confidence_interval([score / 100] * 16)
+    assert scored["score"] == score and scored["half_width"] == pytest.approx(100 * (high - low))
 
 
 def test_the_score_does_not_depend_on_which_answer_comes_first(tmp_path: Path) -> None:

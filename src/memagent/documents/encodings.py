@@ -6,10 +6,11 @@ UTF-32 without a byte-order mark, which nothing writes, is not detected.
 from __future__ import annotations
 
 import codecs
+import re
 import unicodedata
+from contextlib import suppress
 
-from charset_normalizer import from_bytes
-from charset_normalizer.utils import any_specified_encoding
+import chardet
 
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -21,19 +22,26 @@ _BOMS = (
 _ESCAPING = ("iso2022_kr", "iso2022_jp_2")  # all ASCII, with escape sequences
 _FEW_LETTERS = 100  # non-ASCII bytes
 _CONTROLS = bytes({*range(32)} - {*b"\b\t\n\x0b\f\r\x1a\x1b"})
-# The encodings that text files still come in. Among all that Python knows, French would also pass for
-# Nordic and English for Romanian. The first in this list wins a tie.
+# The encodings that text files still come in. Among all that exist, German would also pass for Hebrew.
 _COMMON = (
     "cp1252", "cp1250", "iso8859_2", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp874",
-    "koi8_r", "cp866", "gb18030", "big5", "cp932", "euc_jp", "cp949", "utf_16_le", "utf_16_be",
+    "koi8_r", "cp866", "gb18030", "big5", "cp932", "euc-jp", "cp949",
 )  # fmt: skip
+_DECLARED = re.compile(
+    rb"<(?:meta|\?xml)\b[^>]*?(?:charset|encoding)\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE
+)
+_DECLARED_WITHIN = 4096  # bytes
+# Declared encodings, and those that are meant: Microsoft's, which have a few more characters.
+_MEANT = {
+    "iso8859-1": "cp1252", "gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949"
+}  # fmt: skip
 
 
 def detect_encoding(sample: bytes, whole: bool = True) -> str | None:
     """The encoding of a file that begins with `sample`, or None if it is not text.
 
-    A byte-order mark decides; otherwise UTF-8 if it is valid or nearly so; otherwise the best guess of
-    charset-normalizer. `whole` says whether the sample is the entire file.
+    A byte-order mark decides; otherwise UTF-8 if it is valid or nearly so; otherwise what a page declares, if
+    that fits; otherwise chardet's best guess. `whole` says whether the sample is the entire file.
     """
     for mark, encoding in _BOMS:
         if sample.startswith(mark):
@@ -51,19 +59,19 @@ def detect_encoding(sample: bytes, whole: bool = True) -> str | None:
     bad = sample.decode("utf-8", "replace").count("\ufffd")
     if valid or bad * 10 < sum(byte >= 0x80 for byte in sample):
         return "utf-8"
-    return _guess(sample) or "utf-8"
+    return _declared(sample, whole) or _guess(sample)
 
 
 def is_doubtful(sample: bytes, encoding: str) -> bool:
     """Whether the encoding was guessed from so few letters that it may well be wrong."""
-    certain = encoding.startswith("utf-") or encoding in _ESCAPING  # a guess is spelled utf_16_le
+    certain = encoding.startswith("utf-") or encoding in _ESCAPING
     return not certain and sum(byte >= 0x80 for byte in sample) < _FEW_LETTERS
 
 
 def _decodes(sample: bytes, encoding: str, whole: bool) -> bool:
     try:
         codecs.getincrementaldecoder(encoding)().decode(sample, final=whole)
-    except UnicodeDecodeError:
+    except UnicodeError:
         return False
     return True
 
@@ -88,16 +96,19 @@ def _wide_encoding(sample: bytes, valid_utf8: bool) -> str | None:
     return encoding if fits and (alphabetic or not valid_utf8) else None
 
 
-def _guess(sample: bytes) -> str | None:
-    encodings = list(_COMMON)
-    if not any(0x80 <= byte <= 0x9F for byte in sample):  # where Windows has letters and ISO none
-        encodings.remove("cp1250")
-    if declared := any_specified_encoding(sample):
-        encodings.append(declared)
-    for dropped in range(4):  # bytes of a truncated last character
-        if matches := list(from_bytes(sample[: len(sample) - dropped], cp_isolation=encodings)):
-            first = matches[0]
-            equal = [it for it in matches if (it.chaos, it.coherence) == (first.chaos, first.coherence)]
-            return min((it.encoding for it in equal), key=encodings.index)
-    best = from_bytes(sample).best()
-    return best.encoding if best else None
+def _declared(sample: bytes, whole: bool) -> str | None:
+    """The encoding that a page of HTML or XML declares, unless its bytes do not fit it."""
+    found = _DECLARED.search(sample, 0, _DECLARED_WITHIN)
+    name = found[1].decode().lower() if found else "utf-8"
+    with suppress(LookupError, UnicodeError):
+        "".encode(name)  # fails for what is no encoding of text, such as base64
+        encoding = codecs.lookup(name).name
+        encoding = _MEANT.get(encoding, encoding)
+        if not encoding.startswith("utf") and _decodes(sample, encoding, whole):
+            return encoding
+    return None
+
+
+def _guess(sample: bytes) -> str:
+    found = chardet.detect(sample, compat_names=False, include_encodings=_COMMON)
+    return found["encoding"] or "utf-8"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum, log, log2
 from operator import itemgetter
@@ -134,14 +134,14 @@ def differences(results: Iterable[Scored], first: str) -> dict[tuple[str, Size |
     the mean of its differences. A series that shares no example with the `first` has no entry.
     """
     scores: defaultdict[tuple[str, Hashable], list[float]] = defaultdict(list)
-    sizes: dict[Hashable, Size] = {}  # by the first reader's tokenizer
-    at_any_size: dict[Hashable, Hashable] = {}
+    read: dict[Hashable, Scored] = {}  # by the first reader, whose tokenizer tells the sizes
     for question, number, result in _numbered(results):
         key = (question, number)
         scores[result.series, key].append(result.row.score)
-        at_any_size[key] = (result.question_at_any_size, number)
         if result.series == first:
-            sizes[key] = result.size
+            read.setdefault(key, result)
+    sizes = {key: result.size for key, result in read.items()}
+    at_any_size = _at_any_size(read)
     over: defaultdict[tuple[str, Size | None], defaultdict[Hashable, list[float]]]
     over = defaultdict(lambda: defaultdict(list))
     for (series, example), of_samples in scores.items():
@@ -151,6 +151,17 @@ def differences(results: Iterable[Scored], first: str) -> dict[tuple[str, Size |
             over[series, None][at_any_size[example]].append(difference)
     means = {group: [fmean(it) for it in questions.values()] for group, questions in over.items()}
     return {group: Estimate(len(it), fmean(it), *paired_interval(it)) for group, it in means.items()}
+
+
+def _at_any_size(examples: Mapping[Hashable, Scored]) -> dict[Hashable, Hashable]:
+    """The question of each example at any size; two examples of one size are different questions."""
+    alike: Counter[tuple[Hashable, Size]] = Counter()
+    found: dict[Hashable, Hashable] = {}
+    for key, result in examples.items():
+        question, size = result.question_at_any_size, result.size
+        found[key] = (question, alike[question, size])
+        alike[question, size] += 1
+    return found
 
 
 def _numbered(results: Iterable[Scored]) -> Iterator[tuple[Hashable, int, Scored]]:

@@ -157,6 +157,7 @@ def _run(name: str, run: dict[str, Any], results: Sequence[Scored]) -> str:
     own = [result for result in results if result.folder == name]
     done, paid = len(own), statistics.paid_for(own)
     model, planned = run["model"], run["attempts"]
+    estimated = sum(result.row.estimated for result in own)
     lines = [
         f"- {cell(name)}: model {cell(model['name'])}, tokens counted by {cell(model['tokenizer'])}, "
         f"memagent {run['version']}, {run['created']}, {done:,} attempts"
@@ -164,6 +165,9 @@ def _run(name: str, run: dict[str, Any], results: Sequence[Scored]) -> str:
         f"  `{run['command']}`" if run["command"] else "",
         f"  **Not finished: {planned - done:,} of {planned:,} attempts are missing.**"
         if done < planned
+        else "",
+        f"  The server did not count all tokens of {estimated:,} attempts: theirs are estimates."
+        if estimated
         else "",
     ]
     samples = [corpus for corpus, found in run["plan"]["corpora"].items() if found["origin"] == "sample"]
@@ -228,8 +232,9 @@ def _memory(evidence: Evidence) -> str:
     ]
     told = (
         "Capture: the percentage of examples in which what the answer needs entered the memory at all. "
-        "Retention: the percentage of those in which it was still there at the end. Both look for the words "
-        "of the answer, or else of the evidence: a memory in other words counts as a loss.\n\n"
+        "Retention: the percentage of those in which it was still there at the end. Both leave out failed "
+        "attempts. They look for the words of the answer, or else of the evidence: a memory in other words "
+        "counts as a loss.\n\n"
     )
     heads = ["workflow", "size", "examples", "capture", "retention"]
     return f"## Memory\n\n{told}" + table(heads, rows, texts=2) if rows else ""

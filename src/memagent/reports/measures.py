@@ -80,7 +80,7 @@ IMITATION: Mapping[str, Measure] = {
 }  # fmt: skip
 EVALUATION: Mapping[str, Measure] = {
     "score": Measure("score", "points"),
-    "half_width": Measure("half of its interval", "points"),
+    "half_width": Measure("reach of its interval", "points"),
     "failed": Measure("failed attempts", "count"),
     "count": Measure("examples", "count"),
 }

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memagent.documents.opening import Document, open_document
-from memagent.documents.paths import shown
+from memagent.documents.paths import shown, unreadable
 from memagent.errors import DocumentError, SettingsError
 
 
@@ -35,8 +35,11 @@ class Folders:
             if not any(real.is_relative_to(it) for it in self.paths):
                 continue
             found = True
-            if real.exists():
-                return real
+            try:
+                if real.exists():
+                    return real
+            except OSError as error:  # too long a name, or a folder that is closed to us
+                raise unreadable(shown(path), error) from error
         if found:
             raise DocumentError(f"there is no file {shown(path)} in {self}")
         raise DocumentError(f"{shown(path)} is refused: it leads out of {self}")

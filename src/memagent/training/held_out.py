@@ -60,10 +60,10 @@ class HeldOut:
         run = Evaluation(plan=plan, settings=settings, folder=folder, on_row=rows.append)
         await evaluate(run, self._engine)
         scores = sorted(row.score for row in rows)  # in one order, so that the sum is rounded the same
-        interval = confidence_interval(scores)
+        mean, (low, high) = sum(scores) / len(rows), confidence_interval(scores)
         return {
-            "score": 100 * sum(scores) / len(rows),
-            "half_width": 100 * (interval[1] - interval[0]) / 2,
+            "score": 100 * mean,
+            "half_width": 100 * max(mean - low, high - mean),  # near 0 and 100 the interval lies to one side
             "failed": sum(row.error is not None for row in rows),
             "count": len(rows),
         }

@@ -27,7 +27,7 @@ export class Asking {
       await this.server.change(this.id, "resume");
       await this.watch(this.id);
     });
-    addEventListener("hashchange", () => this.follow());
+    addEventListener("hashchange", () => this.trying(() => this.follow()));
     this.showForm();
   }
 
@@ -35,11 +35,19 @@ export class Asking {
     element(id).addEventListener("click", () => this.trying(work));
   }
 
-  /** Show the read that the address names, or the form. */
-  follow() {
+  /** Show the read that the address names; without one, or if it cannot be shown, the form. */
+  async follow() {
     const id = location.hash.slice(1);
-    if (id === (this.id ?? "")) return Promise.resolve();
-    return this.trying(() => (id ? this.watch(id) : this.leave()));
+    if (!id) return this.leave();
+    try {
+      await this.watch(id);
+    } catch (error) {
+      if (error.name !== "AbortError") {
+        this.screen.close();
+        await this.list().catch(() => {}); // the first error says more
+      }
+      throw error;
+    }
   }
 
   showForm() {
@@ -50,7 +58,7 @@ export class Asking {
     key.value = this.server.key;
     key.addEventListener("change", () => {
       this.server.key = key.value;
-      this.trying(() => this.list());
+      this.trying(() => this.follow());
     });
     this.keyField = field("API key of this server", key);
     this.keyField.hidden = true;
@@ -121,13 +129,14 @@ export class Asking {
     const watching = new AbortController();
     Object.assign(this, { id, watching });
     history.replaceState(null, "", `#${id}`);
-    const read = await this.needingKey(() => this.server.ask(`reads/${id}`));
+    const { signal } = watching;
+    const read = await this.needingKey(() => this.server.ask(`reads/${id}`, { signal }));
     const trace = traceOf(read);
     this.screen.open(trace, null, STATES[read.state], ["queued", "running"].includes(read.state));
-    this.fetchText(id, watching.signal);
+    this.fetchText(id, signal);
     element("again").hidden = false;
     element("stop").hidden = false;
-    for await (const [name, data] of this.server.events(id, watching.signal)) {
+    for await (const [name, data] of this.server.events(id, signal)) {
       if (name === "conversation") {
         trace.add({ type: "conversation", ...data });
         this.screen.grown();
@@ -137,7 +146,7 @@ export class Asking {
         this.say(progressLine(data));
       }
     }
-    if (!watching.signal.aborted) await this.finish(id, trace);
+    if (!signal.aborted) await this.finish(id, trace);
   }
 
   /** Fetch the text that is read, to show each chunk beside its memory. */
@@ -152,7 +161,7 @@ export class Asking {
   }
 
   async finish(id, trace) {
-    const read = await this.server.ask(`reads/${id}`);
+    const read = await this.server.ask(`reads/${id}`).catch((error) => ({ error }));
     if (this.id !== id) return;
     const { result, error, state } = read;
     trace.remembered = read.progress?.statements ?? [];
@@ -162,7 +171,7 @@ export class Asking {
       trace.header = { ...trace.header, model: result.model, workflow: result.workflow };
     }
     element("stop").hidden = true;
-    element("resume").hidden = state === "done";
+    element("resume").hidden = state !== "failed" && state !== "cancelled";
     this.say(read.progress ? progressLine(read.progress) : "");
     this.screen.end(error?.message ?? STATES[state]);
   }

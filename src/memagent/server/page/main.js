@@ -29,6 +29,7 @@ async function trying(work) {
   try {
     await work();
   } catch (error) {
+    if (error.name === "AbortError") return; // something else is shown by now
     say("");
     complain(error instanceof Unusable ? error.message : `This did not work: ${error.message}`);
   }
@@ -105,8 +106,7 @@ async function openEmbedded() {
 listenToFiles();
 if (document.documentElement.dataset.served) {
   asking = new Asking(screen, trying, say);
-  await asking.follow();
-  if (!screen.trace) await trying(() => asking.list());
+  await trying(() => asking.follow());
 } else {
   await trying(openEmbedded);
 }

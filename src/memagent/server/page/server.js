@@ -8,6 +8,11 @@ const RETRY_MILLISECONDS = 1500;
 /** A wrong or missing API key. */
 export class KeyNeeded extends Unusable {}
 
+/** What is asked about is not there. */
+class Missing extends Unusable {}
+
+const REFUSALS = { 401: KeyNeeded, 404: Missing };
+
 /** Talks to the server that the page came from, with an API key if it has one. */
 export class Server {
   get key() {
@@ -35,7 +40,7 @@ export class Server {
     if (reply.ok) return reply;
     const told = await reply.json().catch(() => null);
     const message = told?.error?.message ?? `The server said ${reply.status}.`;
-    throw reply.status === 401 ? new KeyNeeded(message) : new Unusable(message);
+    throw new (REFUSALS[reply.status] ?? Unusable)(message);
   }
 
   /** Start a read of pasted text and files. */
@@ -70,7 +75,7 @@ export class Server {
           if (event.name === "end") return;
         }
       } catch (error) {
-        if (error.name === "AbortError") return;
+        if (error.name === "AbortError" || error instanceof Missing) return;
         if (error instanceof KeyNeeded) throw error;
       }
       await new Promise((resolve) => setTimeout(resolve, RETRY_MILLISECONDS));
