@@ -46,8 +46,13 @@ def pages_pdf(*pages: str) -> bytes:
             "/Resources << /Font << /F1 3 0 R >> >> >>"
         )
         objects.append(f"<< /Length {len(stream)} >>\nstream\n{stream}\nendstream")
+    return pdf_of(objects)
+
+
+def pdf_of(objects: list[str]) -> bytes:
+    """A PDF of these objects, the first of which is the catalog."""
     body = "".join(f"{number} 0 obj\n{content}\nendobj\n" for number, content in enumerate(objects, 1))
-    return f"%PDF-1.4\n{body}trailer\n<< /Size {len(objects) + 1} /Root 1 0 R >>\n%%EOF\n".encode()
+    return f"%PDF-1.7\n{body}trailer\n<< /Size {len(objects) + 1} /Root 1 0 R >>\n%%EOF\n".encode()
 
 
 def sheet(rows: bytes) -> bytes:
@@ -92,8 +97,7 @@ def form_pdf(field: str) -> bytes:
         f"<< /Length {len(text)} >>\nstream\n{text}\nendstream",
         f"<< /Type /Annot /Subtype /Widget /FT /Tx /T (tenant) /F 4 /P 4 0 R /DA (/F1 12 Tf 0 g) {field} >>",
     ]
-    body = "".join(f"{number} 0 obj\n{content}\nendobj\n" for number, content in enumerate(objects, 1))
-    return f"%PDF-1.7\n{body}trailer\n<< /Size {len(objects) + 1} /Root 1 0 R >>\n%%EOF\n".encode()
+    return pdf_of(objects)
 
 
 def rewritten(content: bytes, name: str, *changes: tuple[str, str]) -> bytes:
@@ -164,6 +168,24 @@ def test_a_scanned_pdf_is_an_error_and_named_in_a_directory(tmp_path: Path) -> N
 def test_a_pdf_gives_what_its_form_was_filled_in_with(tmp_path: Path, field: str, value: str) -> None:
     (tmp_path / "a.pdf").write_bytes(form_pdf(field))
     assert read(tmp_path / "a.pdf") == f"Tenant:\nThe last line.\n{value}\n"
+
+
+def test_a_pdf_gives_what_was_written_on_it_but_no_comments(tmp_path: Path) -> None:
+    look = "BT /F1 12 Tf 5 5 Td (Typed over the page.) Tj ET"
+    objects = [
+        "<< /Type /Catalog /Pages 2 0 R >>",
+        "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 5 0 R "
+        "/Resources << /Font << /F1 4 0 R >> >> /Annots [6 0 R 8 0 R] >>",
+        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+        "<< /Length 40 >>\nstream\nBT /F1 12 Tf 72 700 Td (Tenant:) Tj ET     \nendstream",
+        "<< /Type /Annot /Subtype /FreeText /F 4 /Rect [200 690 400 710] /Contents (x) /AP << /N 7 0 R >> >>",
+        "<< /Type /XObject /Subtype /Form /BBox [0 0 200 20] /Resources << /Font << /F1 4 0 R >> >> "
+        f"/Length {len(look)} >>\nstream\n{look}\nendstream",
+        "<< /Type /Annot /Subtype /Text /F 4 /Rect [9 9 20 20] /Contents (A comment.) >>",
+    ]
+    (tmp_path / "a.pdf").write_bytes(pdf_of(objects))
+    assert read(tmp_path / "a.pdf") == "Tenant:\nTyped over the page.\n\n"
 
 
 @office
