@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -277,6 +278,34 @@ def test_a_word_file_keeps_headings_lists_tables_links_and_equations(tmp_path: P
     assert "Title" in text
 
 
+def math(xml: str) -> str:
+    """An equation in which `<e>` and the like stand for elements, and text for runs."""
+    runs = re.sub(
+        r"(?<=>)[^<]+(?=<)", lambda text: f"<m:r><m:t>{text[0]}</m:t></m:r>", f"<oMath>{xml}</oMath>"
+    )
+    named = re.sub(r"<(/?)(?!/|m:)", r"<\1m:", runs).replace(" val=", " m:val=")
+    return named.replace("<m:oMath>", f'<m:oMath xmlns:m="{MATH}">')
+
+
+@office
+@pytest.mark.parametrize(
+    ("xml", "text"),
+    [
+        ("f<d><e>x</e></d>", "f(x)"),
+        ("<sSup><e><d><e>a+b</e></d></e><sup>2</sup></sSup>", "(a+b)^(2)"),
+        ('<d><dPr><begChr val="["/><sepChr val=","/><endChr val=""/></dPr><e>a</e><e>b</e></d>', "[a,b"),
+        ('<nary><naryPr><chr val="∑"/></naryPr><sub>i</sub><sup>n</sup><e>i</e></nary>', "∑_(i)^(n)i"),
+        ("<nary><sub/><sup/><e>x</e></nary>", "∫x"),
+        ("<m><mr><e>1</e><e>0</e></mr><mr><e>0</e><e>1</e></mr></m>", "1, 0; 0, 1"),
+        ("<eqArr><e>a=b</e><e>c=d</e></eqArr>", "a=b; c=d"),
+    ],
+)
+def test_an_equation_keeps_its_brackets_and_signs(tmp_path: Path, xml: str, text: str) -> None:
+    old = "<w:r><w:t>text</w:t></w:r>"
+    (tmp_path / "a.docx").write_bytes(rewritten(docx("text"), "word/", (old, math(xml))))
+    assert read(tmp_path / "a.docx").strip() == text
+
+
 @office
 def test_a_word_file_keeps_fields_tagged_text_and_what_was_moved(tmp_path: Path) -> None:
     kinds = ("fldSimple", "moveTo", "moveFrom", "customXml", "ins", "del")
@@ -400,6 +429,30 @@ def test_a_slide_gives_the_text_of_its_diagram() -> None:
     file = BytesIO()
     show.save(file)
     assert list(converters.pptx(file)) == ["First, dig.\nThen plant.\n\n\f"]
+
+
+@office
+def test_a_slide_gives_its_equations_and_the_boxes_around_them() -> None:
+    pptx = pytest.importorskip("pptx")
+    from pptx.oxml import parse_xml
+
+    show = pptx.Presentation()
+    shapes = show.slides.add_slide(show.slide_layouts[6]).shapes
+    for text in ("Energy: ", "Below"):
+        shapes.add_textbox(0, 0, 9, 9).text_frame.text = text
+    office = "http://schemas.microsoft.com/office/drawing/2010/main"
+    box = shapes[0]._element
+    equation = parse_xml(f'<a:m xmlns:a="{office}">{math("E=m<sSup><e>c</e><sup>2</sup></sSup>")}</a:m>')
+    box.find(f".//{{{DRAWING}}}p").append(equation)
+    either = parse_xml(
+        '<x:AlternateContent xmlns:x="http://schemas.openxmlformats.org/markup-compatibility/2006">'
+        "<x:Choice/><x:Fallback/></x:AlternateContent>"
+    )
+    box.addprevious(either)
+    either[0].append(box)
+    file = BytesIO()
+    show.save(file)
+    assert list(converters.pptx(file)) == ["Energy: E=mc^(2)\n\nBelow\n\n\f"]
 
 
 @office

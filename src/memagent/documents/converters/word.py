@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Iterator
 from typing import IO, Any
 
+from .equations import as_text
 from .text import xml_parser
 
 _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
@@ -51,7 +52,7 @@ def _plain(content: bytes) -> bytes:
     root = etree.fromstring(content, xml_parser())
     for equation in list(root.iter("{*}oMath")):
         run = etree.Element(f"{_WORD}r")
-        etree.SubElement(run, f"{_WORD}t").text = _equation(equation)
+        etree.SubElement(run, f"{_WORD}t").text = as_text(equation)
         run.tail = equation.tail
         equation.getparent().replace(equation, run)
     for reading in list(root.iter(f"{_WORD}rubyPr", f"{_WORD}rt")):
@@ -76,19 +77,3 @@ def _show_text_boxes(drawing: Any) -> None:
     shown.tail = hidden.tail
     hidden.getparent().replace(hidden, shown)
     shown.extend(boxes)
-
-
-def _equation(node: Any) -> str:
-    """An equation on one line: x^(2), a_(i), (a)/(b)."""
-    kind = node.tag.rpartition("}")[2]
-    if kind == "t":
-        return node.text or ""
-    inner = {child.tag.rpartition("}")[2]: _equation(child) for child in node}
-    if kind == "f":
-        return f"({inner.get('num', '')})/({inner.get('den', '')})"
-    if kind == "rad":
-        return f"{inner.get('deg', '')}√({inner.get('e', '')})"
-    if kind in ("sup", "sub", "lim"):
-        text = "".join(map(_equation, node))
-        return f"{'^' if kind == 'sup' else '_'}({text})" if text else ""
-    return "".join(map(_equation, node))
