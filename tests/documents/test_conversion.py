@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_opening import docx, office, passed, pdf, read, text_of, zipped
+from test_opening import docx, epub, office, passed, pdf, read, text_of, zipped
 
 from memagent import DocumentError, open_document
 from memagent.documents import converters
@@ -316,6 +316,26 @@ def test_a_word_file_keeps_fields_tagged_text_and_what_was_moved(tmp_path: Path)
 
 
 @office
+def test_a_word_file_keeps_what_was_ticked_and_chosen(tmp_path: Path) -> None:
+    office = "http://schemas.microsoft.com/office/word/2010/wordml"
+    old = "<w:r><w:t>text</w:t></w:r>"
+    boxes = "".join(
+        f'<w:sdt xmlns:v="{office}"><w:sdtPr><v:checkbox><v:checked v:val="{on}"/></v:checkbox></w:sdtPr>'
+        f"<w:sdtContent><w:r><w:t>?</w:t></w:r></w:sdtContent></w:sdt><w:r><w:t>{text}</w:t><w:cr/></w:r>"
+        for on, text in ((1, "Yes"), (0, "No"))
+    )
+    entries = '<w:listEntry w:val="Red"/><w:listEntry w:val="Blue"/>'
+    for chosen, text in (('<w:result w:val="1"/>', "Blue"), ("", "Red")):
+        data = f"<w:ffData><w:ddList>{chosen}{entries}</w:ddList></w:ffData>"
+        menu = (
+            f'<w:r><w:fldChar w:fldCharType="begin">{data}</w:fldChar></w:r><w:r><w:instrText> FORMDROPDOWN '
+            '</w:instrText></w:r><w:r><w:fldChar w:fldCharType="end"/></w:r>'
+        )
+        (tmp_path / f"{text}.docx").write_bytes(rewritten(docx("text"), "word/", (old, boxes + menu)))
+        assert read(tmp_path / f"{text}.docx") == f"[x] Yes\n[ ] No\n{text}\n"
+
+
+@office
 def test_a_word_file_keeps_text_from_right_to_left_and_what_furigana_explain(
     tmp_path: Path,
 ) -> None:
@@ -382,6 +402,13 @@ def test_an_rtf_file_has_characters_in_two_halves(tmp_path: Path) -> None:
 def test_the_footnotes_of_an_rtf_file_are_read(tmp_path: Path) -> None:
     (tmp_path / "a.rtf").write_bytes(rb"{\rtf1\ansi The fee.{\footnote  It is 4711.} The end.}")
     assert read(tmp_path / "a.rtf") == "The fee. It is 4711. The end."
+
+
+@office
+def test_the_text_boxes_of_an_rtf_file_are_read(tmp_path: Path) -> None:
+    box = rb"{\shp{\*\shpinst\shpleft9{\sp{\sn kind}{\sv 202}}{\shptxt \pard Boxed.\par}}{\shprslt old}}"
+    (tmp_path / "a.rtf").write_bytes(rb"{\rtf1\ansi One.\par" + box + rb"{\shpgrp{\*\shpinst " + box + b"}}}")
+    assert read(tmp_path / "a.rtf").split() == ["One.", "Boxed.", "Boxed."]
 
 
 @office
@@ -488,6 +515,33 @@ def test_a_slide_gives_charts_of_all_kinds() -> None:
     solid = rewritten(file.getvalue(), bar, ("c:barChart", "c:bar3DChart"))
     for content in (file.getvalue(), solid):
         assert list(converters.pptx(BytesIO(content))) == [f"In thousands\n\n{it}\n\n\f" for it in tables]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "<!DOCTYPE html><body><p>One<br>two <img src=x> &amp; &lt;three&gt; caf&eacute;<p>end</body></html>",
+        '<?xml version="1.0"?><html><head><title/></head><body><p>One</p>two & &lt;three> café<p>end</html>',
+        '<?xml version="1.0" encoding="cp1252"?><p>One<br/>two & &lt;three&gt; café</div></p><p>end',
+    ],
+)
+def test_a_chapter_that_is_not_well_formed_is_read_whole(tmp_path: Path, page: str) -> None:
+    encoding = "cp1252" if "cp1252" in page else "utf-8"
+    with zipfile.ZipFile(BytesIO(epub("text", "The next."))) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(tmp_path / "a.epub", "w") as changed:
+        for name, content in (parts | {"c0.xhtml": page.encode(encoding)}).items():
+            changed.writestr(name, content)
+    assert read(tmp_path / "a.epub").split() == ["One", "two", "&", "<three>", "café", "end", "The", "next."]
+
+
+def test_a_locked_book_says_so(tmp_path: Path) -> None:
+    locked = '<encryption><CipherData><CipherReference URI="c0.xhtml"/></CipherData></encryption>'
+    with zipfile.ZipFile(BytesIO(epub("text"))) as archive:
+        parts = {name: archive.read(name).decode() for name in archive.namelist()}
+    (tmp_path / "a.epub").write_bytes(zipped(parts | {"META-INF/encryption.xml": locked}))
+    with pytest.raises(DocumentError, match="it is protected by a password"):
+        read(tmp_path / "a.epub")
 
 
 # Limits

@@ -26,7 +26,7 @@ def pptx(file: IO[bytes]) -> Iterator[str]:
 
 
 def _unwrap(slide: Any) -> None:
-    """Show what python-pptx would leave out: equations, and shapes of which the slide has an older form too."""
+    """Show what python-pptx leaves out: equations, and shapes of which the slide has an older form too."""
     for either in list(slide.iterfind(".//{*}AlternateContent")):
         if either.getparent().tag.endswith(("}spTree", "}grpSp")):
             for shape in list(either.iterfind("{*}Choice/*")):
