@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_opening import docx, office, passed, pdf, read, text_of, zipped
+from test_opening import docx, epub, office, passed, pdf, read, text_of, zipped
 
 from memagent import DocumentError, open_document
 from memagent.documents import converters
@@ -46,8 +47,13 @@ def pages_pdf(*pages: str) -> bytes:
             "/Resources << /Font << /F1 3 0 R >> >> >>"
         )
         objects.append(f"<< /Length {len(stream)} >>\nstream\n{stream}\nendstream")
+    return pdf_of(objects)
+
+
+def pdf_of(objects: list[str]) -> bytes:
+    """A PDF of these objects, the first of which is the catalog."""
     body = "".join(f"{number} 0 obj\n{content}\nendobj\n" for number, content in enumerate(objects, 1))
-    return f"%PDF-1.4\n{body}trailer\n<< /Size {len(objects) + 1} /Root 1 0 R >>\n%%EOF\n".encode()
+    return f"%PDF-1.7\n{body}trailer\n<< /Size {len(objects) + 1} /Root 1 0 R >>\n%%EOF\n".encode()
 
 
 def sheet(rows: bytes) -> bytes:
@@ -92,8 +98,7 @@ def form_pdf(field: str) -> bytes:
         f"<< /Length {len(text)} >>\nstream\n{text}\nendstream",
         f"<< /Type /Annot /Subtype /Widget /FT /Tx /T (tenant) /F 4 /P 4 0 R /DA (/F1 12 Tf 0 g) {field} >>",
     ]
-    body = "".join(f"{number} 0 obj\n{content}\nendobj\n" for number, content in enumerate(objects, 1))
-    return f"%PDF-1.7\n{body}trailer\n<< /Size {len(objects) + 1} /Root 1 0 R >>\n%%EOF\n".encode()
+    return pdf_of(objects)
 
 
 def rewritten(content: bytes, name: str, *changes: tuple[str, str]) -> bytes:
@@ -164,6 +169,24 @@ def test_a_scanned_pdf_is_an_error_and_named_in_a_directory(tmp_path: Path) -> N
 def test_a_pdf_gives_what_its_form_was_filled_in_with(tmp_path: Path, field: str, value: str) -> None:
     (tmp_path / "a.pdf").write_bytes(form_pdf(field))
     assert read(tmp_path / "a.pdf") == f"Tenant:\nThe last line.\n{value}\n"
+
+
+def test_a_pdf_gives_what_was_written_on_it_but_no_comments(tmp_path: Path) -> None:
+    look = "BT /F1 12 Tf 5 5 Td (Typed over the page.) Tj ET"
+    objects = [
+        "<< /Type /Catalog /Pages 2 0 R >>",
+        "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 5 0 R "
+        "/Resources << /Font << /F1 4 0 R >> >> /Annots [6 0 R 8 0 R] >>",
+        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+        "<< /Length 40 >>\nstream\nBT /F1 12 Tf 72 700 Td (Tenant:) Tj ET     \nendstream",
+        "<< /Type /Annot /Subtype /FreeText /F 4 /Rect [200 690 400 710] /Contents (x) /AP << /N 7 0 R >> >>",
+        "<< /Type /XObject /Subtype /Form /BBox [0 0 200 20] /Resources << /Font << /F1 4 0 R >> >> "
+        f"/Length {len(look)} >>\nstream\n{look}\nendstream",
+        "<< /Type /Annot /Subtype /Text /F 4 /Rect [9 9 20 20] /Contents (A comment.) >>",
+    ]
+    (tmp_path / "a.pdf").write_bytes(pdf_of(objects))
+    assert read(tmp_path / "a.pdf") == "Tenant:\nTyped over the page.\n\n"
 
 
 @office
@@ -255,6 +278,34 @@ def test_a_word_file_keeps_headings_lists_tables_links_and_equations(tmp_path: P
     assert "Title" in text
 
 
+def math(xml: str) -> str:
+    """An equation in which `<e>` and the like stand for elements, and text for runs."""
+    runs = re.sub(
+        r"(?<=>)[^<]+(?=<)", lambda text: f"<m:r><m:t>{text[0]}</m:t></m:r>", f"<oMath>{xml}</oMath>"
+    )
+    named = re.sub(r"<(/?)(?!/|m:)", r"<\1m:", runs).replace(" val=", " m:val=")
+    return named.replace("<m:oMath>", f'<m:oMath xmlns:m="{MATH}">')
+
+
+@office
+@pytest.mark.parametrize(
+    ("xml", "text"),
+    [
+        ("f<d><e>x</e></d>", "f(x)"),
+        ("<sSup><e><d><e>a+b</e></d></e><sup>2</sup></sSup>", "(a+b)^(2)"),
+        ('<d><dPr><begChr val="["/><sepChr val=","/><endChr val=""/></dPr><e>a</e><e>b</e></d>', "[a,b"),
+        ('<nary><naryPr><chr val="∑"/></naryPr><sub>i</sub><sup>n</sup><e>i</e></nary>', "∑_(i)^(n)i"),
+        ("<nary><sub/><sup/><e>x</e></nary>", "∫x"),
+        ("<m><mr><e>1</e><e>0</e></mr><mr><e>0</e><e>1</e></mr></m>", "1, 0; 0, 1"),
+        ("<eqArr><e>a=b</e><e>c=d</e></eqArr>", "a=b; c=d"),
+    ],
+)
+def test_an_equation_keeps_its_brackets_and_signs(tmp_path: Path, xml: str, text: str) -> None:
+    old = "<w:r><w:t>text</w:t></w:r>"
+    (tmp_path / "a.docx").write_bytes(rewritten(docx("text"), "word/", (old, math(xml))))
+    assert read(tmp_path / "a.docx").strip() == text
+
+
 @office
 def test_a_word_file_keeps_fields_tagged_text_and_what_was_moved(tmp_path: Path) -> None:
     kinds = ("fldSimple", "moveTo", "moveFrom", "customXml", "ins", "del")
@@ -262,6 +313,26 @@ def test_a_word_file_keeps_fields_tagged_text_and_what_was_moved(tmp_path: Path)
     old = "<w:r><w:t>text</w:t></w:r>"
     (tmp_path / "a.docx").write_bytes(rewritten(docx("text"), "word/", (old, runs)))
     assert read(tmp_path / "a.docx").split() == ["fldSimple", "moveTo", "customXml", "ins"]
+
+
+@office
+def test_a_word_file_keeps_what_was_ticked_and_chosen(tmp_path: Path) -> None:
+    office = "http://schemas.microsoft.com/office/word/2010/wordml"
+    old = "<w:r><w:t>text</w:t></w:r>"
+    boxes = "".join(
+        f'<w:sdt xmlns:v="{office}"><w:sdtPr><v:checkbox><v:checked v:val="{on}"/></v:checkbox></w:sdtPr>'
+        f"<w:sdtContent><w:r><w:t>?</w:t></w:r></w:sdtContent></w:sdt><w:r><w:t>{text}</w:t><w:cr/></w:r>"
+        for on, text in ((1, "Yes"), (0, "No"))
+    )
+    entries = '<w:listEntry w:val="Red"/><w:listEntry w:val="Blue"/>'
+    for chosen, text in (('<w:result w:val="1"/>', "Blue"), ("", "Red")):
+        data = f"<w:ffData><w:ddList>{chosen}{entries}</w:ddList></w:ffData>"
+        menu = (
+            f'<w:r><w:fldChar w:fldCharType="begin">{data}</w:fldChar></w:r><w:r><w:instrText> FORMDROPDOWN '
+            '</w:instrText></w:r><w:r><w:fldChar w:fldCharType="end"/></w:r>'
+        )
+        (tmp_path / f"{text}.docx").write_bytes(rewritten(docx("text"), "word/", (old, boxes + menu)))
+        assert read(tmp_path / f"{text}.docx") == f"[x] Yes\n[ ] No\n{text}\n"
 
 
 @office
@@ -334,6 +405,13 @@ def test_the_footnotes_of_an_rtf_file_are_read(tmp_path: Path) -> None:
 
 
 @office
+def test_the_text_boxes_of_an_rtf_file_are_read(tmp_path: Path) -> None:
+    box = rb"{\shp{\*\shpinst\shpleft9{\sp{\sn kind}{\sv 202}}{\shptxt \pard Boxed.\par}}{\shprslt old}}"
+    (tmp_path / "a.rtf").write_bytes(rb"{\rtf1\ansi One.\par" + box + rb"{\shpgrp{\*\shpinst " + box + b"}}}")
+    assert read(tmp_path / "a.rtf").split() == ["One.", "Boxed.", "Boxed."]
+
+
+@office
 def test_slides_are_pages(tmp_path: Path) -> None:
     pptx = pytest.importorskip("pptx")
     show = pptx.Presentation()
@@ -381,6 +459,30 @@ def test_a_slide_gives_the_text_of_its_diagram() -> None:
 
 
 @office
+def test_a_slide_gives_its_equations_and_the_boxes_around_them() -> None:
+    pptx = pytest.importorskip("pptx")
+    from pptx.oxml import parse_xml
+
+    show = pptx.Presentation()
+    shapes = show.slides.add_slide(show.slide_layouts[6]).shapes
+    for text in ("Energy: ", "Below"):
+        shapes.add_textbox(0, 0, 9, 9).text_frame.text = text
+    office = "http://schemas.microsoft.com/office/drawing/2010/main"
+    box = shapes[0]._element
+    equation = parse_xml(f'<a:m xmlns:a="{office}">{math("E=m<sSup><e>c</e><sup>2</sup></sSup>")}</a:m>')
+    box.find(f".//{{{DRAWING}}}p").append(equation)
+    either = parse_xml(
+        '<x:AlternateContent xmlns:x="http://schemas.openxmlformats.org/markup-compatibility/2006">'
+        "<x:Choice/><x:Fallback/></x:AlternateContent>"
+    )
+    box.addprevious(either)
+    either[0].append(box)
+    file = BytesIO()
+    show.save(file)
+    assert list(converters.pptx(file)) == ["Energy: E=mc^(2)\n\nBelow\n\n\f"]
+
+
+@office
 def test_a_slide_gives_charts_of_all_kinds() -> None:
     pptx = pytest.importorskip("pptx")
     from pptx.chart.data import CategoryChartData, XyChartData
@@ -413,6 +515,33 @@ def test_a_slide_gives_charts_of_all_kinds() -> None:
     solid = rewritten(file.getvalue(), bar, ("c:barChart", "c:bar3DChart"))
     for content in (file.getvalue(), solid):
         assert list(converters.pptx(BytesIO(content))) == [f"In thousands\n\n{it}\n\n\f" for it in tables]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "<!DOCTYPE html><body><p>One<br>two <img src=x> &amp; &lt;three&gt; caf&eacute;<p>end</body></html>",
+        '<?xml version="1.0"?><html><head><title/></head><body><p>One</p>two & &lt;three> café<p>end</html>',
+        '<?xml version="1.0" encoding="cp1252"?><p>One<br/>two & &lt;three&gt; café</div></p><p>end',
+    ],
+)
+def test_a_chapter_that_is_not_well_formed_is_read_whole(tmp_path: Path, page: str) -> None:
+    encoding = "cp1252" if "cp1252" in page else "utf-8"
+    with zipfile.ZipFile(BytesIO(epub("text", "The next."))) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(tmp_path / "a.epub", "w") as changed:
+        for name, content in (parts | {"c0.xhtml": page.encode(encoding)}).items():
+            changed.writestr(name, content)
+    assert read(tmp_path / "a.epub").split() == ["One", "two", "&", "<three>", "café", "end", "The", "next."]
+
+
+def test_a_locked_book_says_so(tmp_path: Path) -> None:
+    locked = '<encryption><CipherData><CipherReference URI="c0.xhtml"/></CipherData></encryption>'
+    with zipfile.ZipFile(BytesIO(epub("text"))) as archive:
+        parts = {name: archive.read(name).decode() for name in archive.namelist()}
+    (tmp_path / "a.epub").write_bytes(zipped(parts | {"META-INF/encryption.xml": locked}))
+    with pytest.raises(DocumentError, match="it is protected by a password"):
+        read(tmp_path / "a.epub")
 
 
 # Limits

@@ -56,6 +56,8 @@ def test_rows_with_and_without_end_tags(ends: tuple[str, str]) -> None:
         ("<table><tr><th>A<th>B<tr><td><p>one<p>two<td><ul><li>x<li>y</ul></table>",
          "| A | B |\n| --- | --- |\n| one two | * x * y |"),
         ("<table><tr><td></table>a<table><tr><td>alone<tr><td>two</table>b", "a\n\nalone\ntwo\n\nb"),
+        ("<table><tr><td>a|b<td>c</table><table><tr><td>d|e</table>", "| a\\|b | c |\n| --- | --- |\n\nd|e"),
+        ("<input type=checkbox checked>Yes <input type=Radio>No<input value=x>", "[x] Yes [ ] No"),
         ("a <script>x</script><style>y</style><template>z</template><img alt=w> b", "a b"),
         ("<title/><p>after</p><script src='x'/><p>end</p>", "after\n\nend"),
         ("&lt;b&gt; &amp;lt; &#xD800;&copy;", "<b> &lt; \ufffd©"),

@@ -349,6 +349,18 @@ def test_traces_are_journals_that_a_killed_run_continues(serve: Serve, tmp_path:
     assert 0 < len(server.paid) <= 2, "what was on record is not paid for again"
 
 
+def test_a_new_run_takes_no_replies_from_the_journals_of_another(
+    serve: Serve, tmp_path: Path, examples: str
+) -> None:
+    plan, out = Plan(workflows=("gated",), examples=examples, count=1), tmp_path / "out"
+    run(out, serve(find_code), plan, traces=True)
+    for name in ("run.json", "rows.jsonl"):
+        (out / name).unlink()
+    with pytest.raises(SettingsError, match="holds journals of another run: delete it"):
+        run(out, serve(find_code), plan, traces=True)
+    assert not (out / "rows.jsonl").exists()
+
+
 def test_what_entered_the_memory_and_what_stayed_there_is_told(serve: Serve, tmp_path: Path) -> None:
     path = tmp_path / "lamps.jsonl"
     lamps = [

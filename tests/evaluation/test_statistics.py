@@ -70,7 +70,8 @@ def test_differences_are_taken_example_by_example() -> None:
     ]
     alone = [result("gated", index=2, score=0.0), result("rag", index=7)]
     other = [result("gated", index=3), result("full", index=3, answers=("of another example",), score=0.0)]
-    named = [result("gated", index=4, example_id="a"), result("full", index=5, example_id="a", score=0.5)]
+    elsewhere = result("full", "other run", index=5, example_id="a", score=0.5)
+    named = [result("gated", index=4, example_id="a"), elsewhere]
     found = differences([*easy, *hard, again, *longer, *alone, *other, *named], "gated")
     assert {group: (it.examples, it.mean) for group, it in found.items()} == {
         ("full", Size("tokens", 2048)): (3, -0.25 / 3),  # 0, 0.5 - 0.25 and 0.5 - 1
@@ -155,6 +156,8 @@ def test_examples_of_one_name_are_paired_in_their_order() -> None:
     full = [result("full", index=index, example_id="a", score=1.0) for index in reversed(range(10))]
     found = differences([*gated, *full], "gated")["full", None]
     assert (found.examples, found.mean) == (10, 0.5)
+    found = differences([*gated, *full[:5]], "gated")["full", None]
+    assert (found.examples, found.mean) == (5, 1.0), "a run that is not finished lacks the first five"
 
 
 def test_a_difference_on_each_example_can_be_told_where_two_scores_cannot() -> None:

@@ -124,6 +124,25 @@ def test_each_part_of_a_memory_may_fill_a_budget_that_was_lowered(tmp_path: Path
         asyncio.run(add_note(3, 1))
 
 
+def test_a_model_that_counts_more_tokens_does_not_cut_the_memory(tmp_path: Path) -> None:
+    notebook = Notebook.new("keys", "all keys", Notebooks(tmp_path / "notebooks"))
+    note = " ".join(f"Number {number} is the key of room {number}." for number in range(40))
+    dense = Keeper()
+    dense.model = Model("dense", lambda text: 3 * count_words(text), "thirds of words")
+
+    async def add_note(text: str, engine: Any, memory_tokens: int = 500) -> None:
+        settings = SETTINGS.changed(workflow="gated", memory_tokens=memory_tokens)
+        async for _ in notebook.add(note_document(text), engine, settings):
+            pass
+
+    asyncio.run(add_note(note, Keeper()))
+    with pytest.raises(SettingsError, match="its budget is 500: raise `memory_tokens`"):
+        asyncio.run(add_note("The moon is a key.", dense))
+    assert notebook.version().number == 1
+    asyncio.run(add_note("The moon is a key.", dense, 5000))
+    assert len(keys(notebook.version().memory)) == 41
+
+
 def test_a_notebook_of_the_format_before_is_read_on(tmp_path: Path) -> None:
     notebooks = Notebooks(tmp_path / "notebooks")
     notebook = Notebook.new("keys", "all keys", notebooks)

@@ -27,7 +27,8 @@ def test_a_file_is_asked_about_and_the_memory_watched(
 ) -> None:
     story, gate = tmp_path / "story.txt", threading.Semaphore(0)
     story.write_text(STORY, "utf-8")
-    page.goto(serving(gate))
+    address = serving(gate)
+    page.goto(address)
     page.get_by_label("Question").fill("What did the goose hold?")
     page.get_by_label("Files").set_input_files(story)
     page.get_by_role("button", name="Read it").click()
@@ -49,6 +50,7 @@ def test_a_file_is_asked_about_and_the_memory_watched(
     expect(page.get_by_role("button", name="Stop")).to_be_hidden()
     page.get_by_role("button", name="Ask something else").click()
     expect(page.locator(".reads li")).to_contain_text("done")
+    assert httpx2.get(f"{address}v1/files", trust_env=False).json()["data"] == []  # only the read has it
 
 
 def test_a_pasted_text_is_read_and_a_reload_comes_back_to_it(page: Page, serving: Callable[..., str]) -> None:

@@ -105,6 +105,11 @@ def test_seeds_of_one_name_are_one_curve(tmp_path: Path) -> None:
     assert {it["series"] for it in data["curves"]} == {"tiny"}
 
 
+def test_a_run_given_twice_is_no_second_seed(tmp_path: Path) -> None:
+    folder = run(tmp_path / "tiny-seed0")
+    assert [it.series for it in load_runs([folder, folder / ".." / folder.name])] == ["tiny-seed0"]
+
+
 def test_a_seed_alone_keeps_its_name_and_equal_names_their_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

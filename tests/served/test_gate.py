@@ -144,8 +144,10 @@ def test_too_much_is_refused_told_or_not(serving: Any) -> None:
         for content in (long, (long[start : start + 1000] for start in range(0, len(long), 1000))):
             reply = client.post(URL, content=content, headers=head)
             assert (reply.status_code, reply.json()["error"]["code"]) == (413, "request_too_large")
+            assert "upload long documents as files, or start" in reply.json()["error"]["message"]
         assert client.post("/v1/files", files={"file": ("a", b"x" * 19_000)}).status_code == 200
-        assert client.post("/v1/files", files={"file": ("a", b"x" * 200_000)}).status_code == 413
+        reply = client.post("/v1/files", files={"file": ("a", b"x" * 200_000)})
+        assert reply.status_code == 413 and "bytes: start the server" in reply.json()["error"]["message"]
         assert client.get("/v1/files").json()["data"][0]["bytes"] == 19_000
 
 

@@ -471,6 +471,15 @@ def test_a_new_volume_counts_as_empty(tmp_path: Path) -> None:
         pass
 
 
+def test_what_is_kept_in_a_folder_that_is_open_to_others_is_for_its_user_alone(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    with Store(tmp_path) as store:
+        store.add_read("", {"problem": "Which?"}, [("a.txt", b"FACT-1: one")])
+        assert (tmp_path / "server.sqlite-wal").exists()
+        open_to_others = [it.name for it in tmp_path.iterdir() if it.stat().st_mode & 0o077]
+    assert open_to_others == ["lock"]  # which is empty
+
+
 def test_only_what_a_server_has_left_is_tidied_away(tmp_path: Path) -> None:
     with Store(tmp_path):
         pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,9 +35,18 @@ def test_a_row_keeps_its_document_and_answers(tmp_path: Path) -> None:
     (example,) = examples("longbench_qasper", recipe(tmp_path), 1)
     assert example.problem.startswith("How many?\n\n")
     assert (example.document, example.answers) == (QASPER["context"], ("5", "five"))
-    assert example.length_tokens == 120 and example.id == "longbench_qasper-120-0-0"
+    assert example.length_tokens == 120 and example.id == "longbench_qasper-0"
     with pytest.raises(SettingsError, match=r"no qmsum\.jsonl"):
         list(examples("longbench_qmsum", recipe(tmp_path), 1))
+    with pytest.raises(SettingsError, match=r"qasper\.jsonl has no row of qmsum"):
+        list(examples("longbench_qmsum", recipe(tmp_path / "qasper.jsonl"), 1))
+
+
+def test_a_row_is_the_same_example_whoever_counts_its_tokens(tmp_path: Path) -> None:
+    (tmp_path / "qasper.jsonl").write_text(json.dumps(QASPER) + "\n")
+    words = recipe(tmp_path)
+    ours = [replace(words, count_tokens=len, seed=1), words]
+    assert len({example.id for it in ours for example in examples("longbench_qasper", it, 1)}) == 1
 
 
 def test_a_summary_s_problem_is_an_instruction_and_its_scorer_rouge(tmp_path: Path) -> None:

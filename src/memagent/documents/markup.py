@@ -117,6 +117,9 @@ class _Writer:
         elif tag == "hr":
             self._write("---")
             self._break(2)
+        elif tag == "input" and attributes.get("type", "").lower() in ("checkbox", "radio"):
+            self._write("[x]" if "checked" in attributes else "[ ]")
+            self._space = True
 
     def end(self, tag: str) -> None:
         self.told = True
@@ -243,7 +246,8 @@ class _Writer:
         row, table.row = table.row, []
         if not any(row):
             return
-        line = f"| {' | '.join(row)} |" if len(row) > 1 else row[0]
+        cells = " | ".join(cell.replace("|", "\\|") for cell in row)
+        line = f"| {cells} |" if len(row) > 1 else row[0]
         if len(row) > 1 and not table.begun:
             line += "\n|" + " --- |" * len(row)
         self._breaks = 1 if table.begun else 2

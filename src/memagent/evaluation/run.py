@@ -21,9 +21,10 @@ from memagent import __version__
 from memagent.concurrency import drain, side_by_side
 from memagent.engines import open_engine
 from memagent.engines.cluster import connect
+from memagent.errors import SettingsError
 from memagent.evaluation.attempts import Attempt, attempt_row, attempts_of
 from memagent.evaluation.plan import Plan, Work
-from memagent.evaluation.rows import Cell, EvaluationRow, open_rows, storable
+from memagent.evaluation.rows import RUN_FILE, Cell, EvaluationRow, open_rows, storable
 from memagent.reading.workflows import Workflow, chosen_workflow
 from memagent.settings import ReadSettings, Settings
 from memagent.types import Engine
@@ -70,6 +71,7 @@ async def evaluate(run: Evaluation, engine: Engine | None = None) -> None:
     async with nullcontext(engine) if engine else open_engine(run.settings.engine) as opened:
         totals = run.plan.totals()
         header = await asyncio.to_thread(header_of, run, opened, totals.total())
+        _check_traces(run)
         with open_rows(run.folder, header, run.resume) as rows:
             run.on_begin(totals, Counter((cell, workflow) for cell, _, workflow, _ in rows.done))
 
@@ -82,6 +84,13 @@ async def evaluate(run: Evaluation, engine: Engine | None = None) -> None:
                 await _run_here(run, opened, work, take)
             else:
                 await _run_on_cluster(run, run.ray, opened.model.calls, work, take)
+
+
+def _check_traces(run: Evaluation) -> None:
+    """Raise `SettingsError` if a new run would take its replies from the journals of another one."""
+    folder = run.traces_folder
+    if folder and not (run.folder / RUN_FILE).exists() and any(folder.glob("*.jsonl")):
+        raise SettingsError(f"{folder} holds journals of another run: delete it, or choose another `out`")
 
 
 def _workflows(run: Evaluation, engine: Engine) -> dict[str, Workflow]:

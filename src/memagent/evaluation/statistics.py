@@ -168,7 +168,7 @@ def _numbered(results: Iterable[Scored]) -> Iterator[tuple[Hashable, int, Scored
     """Each result with its question, and its number among the questions with the same name and answers."""
     numbers: defaultdict[Hashable, dict[int, int]] = defaultdict(dict)
     for result in sorted(results, key=lambda it: it.row.index):
-        alike = numbers[result.series, result.folder, result.question]
+        alike = numbers[result.folder, result.question]
         yield result.question, alike.setdefault(result.row.index, len(alike)), result
 
 

@@ -21,7 +21,7 @@ from memagent.reading.progress import Progress, counted
 from memagent.reading.read import Read
 from memagent.reading.remembered import Remembered, answer_from, check_memory
 from memagent.settings import ReadSettings
-from memagent.types import Conversation, Engine
+from memagent.types import ESTIMATE, Conversation, Engine
 
 _POLL_SECONDS = 0.2
 
@@ -229,8 +229,10 @@ class Addition:
             answers=False,
         )
         budget_tokens = (await asyncio.to_thread(lambda: read.budgets)).memory_tokens
-        if budget_tokens < base.memory_tokens:
-            await asyncio.to_thread(check_memory, base.memory, self._settings, self._engine.model)
+        model = self._engine.model
+        counts_anew = model.name != base.model and model.tokenizer != ESTIMATE
+        if budget_tokens < base.memory_tokens or counts_anew:
+            await asyncio.to_thread(check_memory, base.memory, self._settings, model)
         try:
             async with aclosing(aiter(read)) as conversations:
                 async for conversation in conversations:

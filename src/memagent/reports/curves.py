@@ -61,12 +61,13 @@ class Point:
 
 
 def load_runs(folders: Sequence[Path]) -> list[TrainingRun]:
-    """Load runs, named after their folders. Raises `SettingsError` for a folder without a run's rows."""
-    resolved = [folder.resolve() for folder in folders]
-    named = Counter(folder.name for folder in resolved)
-    names = [
-        real.name if named[real.name] == 1 else str(it) for it, real in zip(folders, resolved, strict=True)
-    ]
+    """Load runs, named after their folders; one that is given twice counts once.
+
+    Raises `SettingsError` for a folder without a run's rows.
+    """
+    given = {folder.resolve(): folder for folder in folders}
+    named = Counter(real.name for real in given)
+    names = [real.name if named[real.name] == 1 else str(it) for real, it in given.items()]
     stems = Counter(stem(name) for name in names)
     runs = [
         TrainingRun(
@@ -76,7 +77,7 @@ def load_runs(folders: Sequence[Path]) -> list[TrainingRun]:
             settings=_settings(folder),
             rows=tuple(read_metrics(folder)),
         )
-        for name, folder in zip(names, folders, strict=True)
+        for name, folder in zip(names, given.values(), strict=True)
     ]
     if empty := [run.name for run in runs if not run.rows]:
         raise SettingsError(f"no step yet in {', '.join(empty)}")

@@ -49,7 +49,7 @@ class Gate:
         self.metrics.in_flight.inc()
         try:
             scope.setdefault("state", {})["owner"] = owner = self._owner(scope)
-            self._check_length(scope, visit.most_bytes)
+            visit.check_length()
             self._requests[owner] += counted
             try:
                 if counted and self._requests[owner] > self.limits.requests:
@@ -99,11 +99,6 @@ class Gate:
             raise ApiError(401, said, "invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
         return owner
 
-    def _check_length(self, scope: Scope, most_bytes: int) -> None:
-        for name, value in scope["headers"]:
-            if name == b"content-length" and value.isdigit() and int(value) > most_bytes:
-                raise _too_large(most_bytes)
-
 
 _OF_BODIES = {b"content-length", b"transfer-encoding"}
 _HEADERS = {b"host", b"origin", b"authorization"}
@@ -133,22 +128,13 @@ def _check_origin(headers: dict[bytes, bytes], allowed: tuple[str, ...]) -> None
         )
 
 
-def _too_large(most_bytes: int) -> ApiError:
-    return ApiError(
-        413,
-        f"the request is larger than the limit of {most_bytes:,} bytes: send long documents to /v1/files, or "
-        "start the server with a higher limit",
-        "request_too_large",
-    )
-
-
 class _Visit:
     """One request: its body is bounded in size and time, and its work ends when the client disconnects."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, limits: Limits) -> None:
         self.status = 499  # counted if the client disconnects before a reply
-        upload = scope["method"] == "POST" and scope["path"] == UPLOADS
-        self.most_bytes = limits.upload_bytes + 2**16 if upload else limits.body_bytes
+        self._uploads = scope["method"] == "POST" and scope["path"] == UPLOADS
+        self._most_bytes = limits.upload_bytes + 2**16 if self._uploads else limits.body_bytes
         self._scope, self._receive, self._send, self._limits = scope, receive, send, limits
         self._started = time.monotonic()
         self._bytes = 0
@@ -157,6 +143,21 @@ class _Visit:
         self._gone = asyncio.Event()
         self._work: asyncio.Future[None] | None = None
         self._watch: asyncio.Task[None] | None = None
+
+    def check_length(self) -> None:
+        """Raise `ApiError` for a request that says that it is too large."""
+        for name, value in self._scope["headers"]:
+            if name == b"content-length" and value.isdigit() and int(value) > self._most_bytes:
+                raise self._too_large()
+
+    def _too_large(self) -> ApiError:
+        advice = "" if self._uploads else "upload long documents as files, or "
+        return ApiError(
+            413,
+            f"the request is larger than the limit of {self._most_bytes:,} bytes: {advice}start the server "
+            "with a higher limit",
+            "request_too_large",
+        )
 
     async def run(self, app: ASGIApp) -> None:
         """Run the app until it is done or the client disconnects."""
@@ -185,8 +186,8 @@ class _Visit:
         except TimeoutError as error:
             raise ApiError(408, "the request arrived too slowly", "request_timeout") from error
         self._bytes += len(message.get("body", b""))
-        if self._bytes > self.most_bytes:
-            raise _too_large(self.most_bytes)
+        if self._bytes > self._most_bytes:
+            raise self._too_large()
         if not message.get("more_body"):
             self._whole = True
             self._watch = asyncio.create_task(self._until_gone())

@@ -102,9 +102,9 @@ class Store:
         except OSError as error:
             raise SettingsError(f"{folder} cannot be used: {reason(error)}") from error
         try:
-            self._db = sqlite3.connect(
-                folder / "server.sqlite", check_same_thread=False, isolation_level=None
-            )
+            file = folder / "server.sqlite"
+            file.touch(0o600)  # the folder may be open to other users
+            self._db = sqlite3.connect(file, check_same_thread=False, isolation_level=None)
             self._db.row_factory = sqlite3.Row
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")

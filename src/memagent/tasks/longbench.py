@@ -83,6 +83,8 @@ def _load(source: Corpus, subset: str) -> tuple[dict[str, Any], ...]:
 @lru_cache(maxsize=16)
 def _rows(path: Path, subset: str, _changed: int) -> tuple[dict[str, Any], ...]:
     rows = tuple(row for _, row in read_rows(path) if row.get("dataset", subset) == subset)
+    if not rows:
+        raise SettingsError(f"{path} has no row of {subset}: name LongBench's folder, or another file")
     for row in rows:
         context, answers = row.get("context"), row.get("answers")
         if not (context and isinstance(context, str) and answers and _is_texts(answers)):

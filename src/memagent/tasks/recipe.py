@@ -161,10 +161,14 @@ class Draft:
         tokens: int,
         evidence: tuple[str, ...] = (),
     ) -> Example:
-        """The finished example; its document has `tokens` tokens."""
-        size = self.recipe.length_tokens or self.recipe.documents or tokens
+        """The finished example; its document has `tokens` tokens.
+
+        Its `id` tells what it depends on: an example of no size is a row of its set, whatever the seed.
+        """
+        size = self.recipe.length_tokens or self.recipe.documents
+        made = f"{size}-{self.recipe.seed}-" if size else ""
         return Example(
-            id=f"{self.task}-{size}-{self.recipe.seed}-{self.index}" + "-absent" * self.absent,
+            id=f"{self.task}-{made}{self.index}" + "-absent" * self.absent,
             task=self.task,
             problem=problem,
             document=document,

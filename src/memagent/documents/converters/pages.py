@@ -10,16 +10,16 @@ from .text import PAGE_END, clean
 
 
 def pdf(file: IO[bytes]) -> Iterator[str]:
-    """Each page's text, in the order of the file, followed by the values of its form fields."""
+    """Each page's text, in the order of the file, followed by what was written on it or into its form."""
     import pypdfium2
+    import pypdfium2.raw as pdfium
 
     document = pypdfium2.PdfDocument(file)
     with suppress(pypdfium2.PdfiumError):  # even if the form cannot be read, the pages can
         document.init_forms()
     for number, page in enumerate(document):
-        if page.formenv:
-            with suppress(pypdfium2.PdfiumError):
-                page.flatten()  # makes the values part of the page, which must then be reloaded
+        if pdfium.FPDFPage_GetAnnotCount(page):
+            pdfium.FPDFPage_Flatten(page, pdfium.FLAT_NORMALDISPLAY)  # the page must then be reloaded
             page.close()
             page = document[number]
         lines = page.get_textpage().get_text_range().replace("\ufffe", "-").split("\r\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import IO, Any
 
+from .equations import as_text
 from .tables import as_cell, as_table
 from .text import PAGE_END, clean, xml_parser
 
@@ -17,10 +18,24 @@ def pptx(file: IO[bytes]) -> Iterator[str]:
     from pptx import Presentation
 
     for slide in Presentation(file).slides:
+        _unwrap(slide.element)
         texts = [text for shape in slide.shapes for text in _shape_texts(shape)]
         if slide.has_notes_slide and (notes := slide.notes_slide.notes_text_frame):
             texts.append(f"Notes: {notes.text}" if notes.text.strip() else "")
         yield "".join(f"{clean(text).strip()}\n\n" for text in texts if text.strip()) + PAGE_END
+
+
+def _unwrap(slide: Any) -> None:
+    """Show what python-pptx leaves out: equations, and shapes of which the slide has an older form too."""
+    for either in list(slide.iterfind(".//{*}AlternateContent")):
+        if either.getparent().tag.endswith(("}spTree", "}grpSp")):
+            for shape in list(either.iterfind("{*}Choice/*")):
+                either.addprevious(shape)
+    for math in list(slide.iterfind(f".//{_DRAWING}p/{{*}}m")):
+        run = math.makeelement(f"{_DRAWING}r")
+        run.append(math.makeelement(f"{_DRAWING}t"))
+        run[0].text = as_text(math)
+        math.addprevious(run)
 
 
 def _shape_texts(shape: Any) -> Iterator[str]:

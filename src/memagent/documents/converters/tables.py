@@ -28,8 +28,9 @@ def as_table(rows: list[list[str]]) -> str:
 
 
 def as_row(cells: list[str]) -> str:
-    """One row."""
-    return f"| {' | '.join(' '.join(clean(cell).split()) for cell in cells)} |\n"
+    """One row; a bar within a cell is escaped."""
+    texts = (" ".join(clean(cell).split()).replace("|", "\\|") for cell in cells)
+    return f"| {' | '.join(texts)} |\n"
 
 
 def as_rule(cells: list[str]) -> str:

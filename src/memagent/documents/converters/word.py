@@ -8,11 +8,12 @@ import zipfile
 from collections.abc import Iterator
 from typing import IO, Any
 
+from .equations import as_text
 from .text import xml_parser
 
 _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _WORD_TEXT = re.compile(r"word/(document\d*|footnotes|endnotes)\.xml")
-_UNREAD = re.compile(rb"oMath|fldSimple|moveTo|customXml|<w:(?:bdo|dir|ruby)\b|txbxContent")
+_UNREAD = re.compile(rb"oMath|fldSimple|moveTo|customXml|<w:(?:bdo|dir|ruby|cr|ddList)\b|txbxContent")
 """What mammoth would leave out."""
 _LIKE_TAGS = ("fldSimple", "moveTo", "customXml", "bdo", "dir", "ruby", "rubyBase")
 
@@ -51,17 +52,33 @@ def _plain(content: bytes) -> bytes:
     root = etree.fromstring(content, xml_parser())
     for equation in list(root.iter("{*}oMath")):
         run = etree.Element(f"{_WORD}r")
-        etree.SubElement(run, f"{_WORD}t").text = _equation(equation)
+        etree.SubElement(run, f"{_WORD}t").text = as_text(equation)
         run.tail = equation.tail
         equation.getparent().replace(equation, run)
     for reading in list(root.iter(f"{_WORD}rubyPr", f"{_WORD}rt")):
         reading.getparent().remove(reading)
+    for end in root.iter(f"{_WORD}cr"):
+        end.tag = f"{_WORD}br"
+    for menu in root.iter(f"{_WORD}ddList"):
+        _show_chosen(menu)
     for drawing in list(root.iter(f"{_WORD}drawing")):
         _show_text_boxes(drawing)
     for unread in list(root.iter("{*}oMathPara", *(f"{{*}}{name}" for name in _LIKE_TAGS))):
         unread.tag = f"{_WORD}smartTag"  # whose content mammoth reads
     plain: bytes = etree.tostring(root)
     return plain
+
+
+def _show_chosen(menu: Any) -> None:
+    """Put what was chosen from a menu, which is the first entry by default, as text before it."""
+    entries = [entry.get(f"{_WORD}val", "") for entry in menu.iter(f"{_WORD}listEntry")]
+    result = menu.find(f"{_WORD}result")
+    chosen = 0 if result is None else int(result.get(f"{_WORD}val", "0"))
+    run = next(menu.iterancestors(f"{_WORD}r"))
+    shown = run.makeelement(f"{_WORD}r")
+    shown.append(run.makeelement(f"{_WORD}t"))
+    shown[0].text = "".join(entries[chosen : chosen + 1])
+    run.addprevious(shown)
 
 
 def _show_text_boxes(drawing: Any) -> None:
@@ -76,19 +93,3 @@ def _show_text_boxes(drawing: Any) -> None:
     shown.tail = hidden.tail
     hidden.getparent().replace(hidden, shown)
     shown.extend(boxes)
-
-
-def _equation(node: Any) -> str:
-    """An equation on one line: x^(2), a_(i), (a)/(b)."""
-    kind = node.tag.rpartition("}")[2]
-    if kind == "t":
-        return node.text or ""
-    inner = {child.tag.rpartition("}")[2]: _equation(child) for child in node}
-    if kind == "f":
-        return f"({inner.get('num', '')})/({inner.get('den', '')})"
-    if kind == "rad":
-        return f"{inner.get('deg', '')}√({inner.get('e', '')})"
-    if kind in ("sup", "sub", "lim"):
-        text = "".join(map(_equation, node))
-        return f"{'^' if kind == 'sup' else '_'}({text})" if text else ""
-    return "".join(map(_equation, node))

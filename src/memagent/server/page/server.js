@@ -46,14 +46,19 @@ export class Server {
   /** Start a read of pasted text and files. */
   async start(problem, pasted, files) {
     const ids = [];
-    for (const file of files) {
-      const body = new FormData();
-      body.append("file", file);
-      ids.push((await this.ask("files", { method: "POST", body })).id);
-    }
-    const request = { problem, files: ids, cite: true, ...(pasted && { document: pasted }) };
     const headers = { "Content-Type": "application/json" };
-    return this.ask("reads", { method: "POST", body: JSON.stringify(request), headers });
+    try {
+      for (const file of files) {
+        const body = new FormData();
+        body.append("file", file);
+        ids.push((await this.ask("files", { method: "POST", body })).id);
+      }
+      const request = { problem, files: ids, cite: true, ...(pasted && { document: pasted }) };
+      return await this.ask("reads", { method: "POST", body: JSON.stringify(request), headers });
+    } finally {
+      // The read has its own copies, which go when it is deleted.
+      for (const id of ids) this.ask(`files/${id}`, { method: "DELETE" }).catch(() => {});
+    }
   }
 
   /** Have a read cancelled or resumed. */
