@@ -214,7 +214,7 @@ def load_settings(
         environment: `MEMAGENT_` and a name in capitals, `OPENAI_BASE_URL` and `OPENAI_API_KEY` (default: the
             process's own). An empty value counts as not set.
 
-    A local `engine` ignores an endpoint that is set in the file or the environment.
+    A local `engine`, or a model `hf:...`, ignores an endpoint that is set in the file or the environment.
     `OPENAI_API_KEY` is sent only to OpenAI's own endpoint or to that of `OPENAI_BASE_URL`.
     Raises `SettingsError` naming the source of a bad value.
     """
@@ -229,7 +229,8 @@ def load_settings(
     for place, found in places.items():
         _parts(found, place)  # validate each source alone, so that an error names it
         values |= found
-    if values.get("engine") in _LOCAL and "base_url" not in places[_ARGUMENTS]:
+    hub = str(values.get("model")).startswith("hf:") and values.get("engine") != "openai"
+    if (hub or values.get("engine") in _LOCAL) and "base_url" not in places[_ARGUMENTS]:
         values.pop("base_url", None)  # meant for other calls
     if values.get("base_url") == (environment.get("OPENAI_BASE_URL") or None):
         values.setdefault("api_key", environment.get("OPENAI_API_KEY") or None)

@@ -375,6 +375,8 @@ def test_several_questions_resume_with_those_that_were_begun(
         ),
         (["Who", "has", "it", "{story}"], "there is no file 'has': if it belongs to the question"),
         (["Who", "has", "it", "{story}"], 'memagent ask "Who has it" {story}'),
+        (["-q", "Who?", "Where is it?", "{story}"], "there is no file 'Where is it?': if it is a question"),
+        (["-q", "Who?", "Where is it?", "{story}"], '-q "Where is it?"'),
         (["what?", "{story}", "--out", "a.csv"], "--out is for --each: add it, or drop --out"),
         (["what?", "{story}", "--max-cost", "1"], "--max-cost is 1, but nothing has a price"),
         (["what?", "{story}", "--workflow", "full", "--screen"], "--screen is for workflows that read chunk"),

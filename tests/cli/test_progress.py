@@ -36,6 +36,11 @@ def test_the_time_left_is_given_up_last() -> None:
     assert fitted(UNDER_WAY, 12) == fitted(UNDER_WAY, 5) == "90 s left"
 
 
+def test_the_chunks_in_all_are_more_than_those_read_until_the_end() -> None:
+    assert replace(UNDER_WAY, chunks=2, fraction=0.81).chunks_in_all == 3
+    assert replace(UNDER_WAY, chunks=2, fraction=1.0).chunks_in_all == 2
+
+
 @pytest.mark.parametrize(
     ("seconds", "told"), [(0.4, "0 s"), (99, "99 s"), (100, "2 min"), (3600, "60 min"), (9000, "2 h 30 min")]
 )

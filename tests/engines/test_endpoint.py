@@ -444,3 +444,8 @@ def test_a_local_engine_asks_no_endpoint() -> None:
     assert engine(local, OPENAI_BASE_URL="http://proxy/v1") == "llamacpp"
     with pytest.raises(SettingsError, match="drop one"):
         engine(local | {"base_url": "http://localhost:8000/v1"})
+    from_hub = {"model": "hf:org/repo"}
+    assert engine(from_hub, OPENAI_BASE_URL="http://proxy/v1") == "llamacpp"
+    assert engine(from_hub | {"engine": "openai"}, OPENAI_BASE_URL="http://proxy/v1") == "openai"
+    with pytest.raises(SettingsError, match="`model` is hf:org/repo, which needs none: drop one"):
+        engine(from_hub | {"base_url": "http://localhost:8000/v1"})

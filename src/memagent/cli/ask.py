@@ -169,6 +169,11 @@ def _lines(file: Path | None) -> list[str]:
 def _questions_and_paths(questions: list[str], words: Sequence[str]) -> tuple[list[str], list[str]]:
     if questions:
         paths = list(words)
+        if asked := next((word for word in paths if word.endswith("?") and not _is_there(word)), None):
+            raise SettingsError(
+                f"there is no file {asked!r}: if it is a question, it needs a flag of its own, "
+                f'-q "{asked}"; with -q or --questions, all arguments are paths'
+            )
     else:
         questions, paths = list(words[:1]), list(words[1:])
         if not questions or (_is_there(questions[0]) and not paths):

@@ -37,6 +37,10 @@ def choose(settings: EngineSettings) -> Choice:
                 "drop one"
             )
         return Choice(settings.engine, f"`engine` is {settings.engine}")
+    if settings.base_url and model and model.startswith("hf:"):
+        raise SettingsError(
+            f"`base_url` is for an endpoint, but `model` is {model}, which needs none: drop one"
+        )
     if settings.base_url:
         return Choice("openai", f"the endpoint {without_secrets(settings.base_url)} is set")
     if model is None:

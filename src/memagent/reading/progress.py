@@ -71,8 +71,10 @@ class Progress:
 
     @property
     def chunks_in_all(self) -> int | None:
-        """About how many chunks the document has."""
-        return max(self.chunks, round(self.chunks / self.fraction)) if self.fraction else None
+        """About how many chunks the document has; more than have been read, until all are."""
+        if not self.fraction:
+            return None
+        return max(self.chunks + (self.fraction < 1), round(self.chunks / self.fraction))
 
 
 def counted(source: object, kind: type) -> dict[str, Any]:
