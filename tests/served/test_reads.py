@@ -361,6 +361,20 @@ def test_files_are_read_and_stay_readable_when_they_are_deleted(serving: Any, fa
     assert "FACT-77: first" in whole["result"]["answer"] and "FACT-8" in whole["result"]["answer"]
 
 
+def test_the_name_of_a_source_means_one_file(serving: Any) -> None:
+    engine = ScriptedEngine(lambda _: "The hat is red. The goose is white.", window_tokens=2000)
+    texts = ("The hat is red.", "The goose is white.")
+    with serving(engine).client() as client:
+        sent = [("notes.txt", f"{text} {'Filler. ' * 200}".encode()) for text in texts]
+        files = [client.post("/v1/files", files={"file": it}).json()["id"] for it in sent]
+        read = start(client, document=None, files=files, cite=True)
+        events(client, read)
+        result = client.get(f"/v1/reads/{read}/result").json()
+    found = {it["text"]: it["source"]["file"] for it in result["statements"]}
+    assert found == dict(zip(texts, ["notes.txt", "(2) notes.txt"], strict=True))
+    assert result["sources"] == ["notes.txt", "(2) notes.txt"]
+
+
 def test_a_deleted_read_leaves_nothing(serving: Any) -> None:
     served = serving()
     with served.client() as client:

@@ -16,11 +16,11 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Literal, Self
 
-from memagent.documents.files import look_at
+from memagent.documents.files import DocumentFile, look_at
 from memagent.documents.opening import Document
 from memagent.errors import DocumentError, SettingsError, reason
 from memagent.server.errors import not_found, storing
@@ -317,8 +317,15 @@ def opened(path: Path, name: str) -> Document:
 
 
 def joined(documents: Sequence[Document]) -> Document:
-    """Several documents, read as one."""
-    return Document(tuple(source for document in documents for source in document.sources))
+    """Several documents, read as one. Files of the same name are numbered, so that a name means one file."""
+    sources: dict[str, DocumentFile] = {}
+    for source in (source for document in documents for source in document.sources):
+        name, number = source.name, 1
+        while name in sources:
+            number += 1
+            name = f"({number}) {source.name}"
+        sources[name] = source if number == 1 else replace(source, name=name, title=name)
+    return Document(tuple(sources.values()))
 
 
 def _job(row: sqlite3.Row) -> Job:
