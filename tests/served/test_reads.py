@@ -465,6 +465,16 @@ def test_lists_come_in_pages(serving: Any) -> None:
         assert [it["id"] for it in client.get("/v1/files").json()["data"]] == ids[::-1]
 
 
+def test_a_list_does_not_load_what_the_reads_have_found(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        job = store.add_read("", {"problem": "Which?"}, [("a.txt", b"FACT-1: one")])
+        store.end(job.id, "done", {"result": {"memory": "long " * 1000}})
+        (listed,) = store.reads("", 9, None, ascending=True)
+        assert (listed.state, listed.outcome) == ("done", {})
+        whole = store.read("", job.id)
+        assert whole and whole.outcome["result"]["memory"]
+
+
 def test_two_servers_do_not_share_a_folder(tmp_path: Path) -> None:
     with Store(tmp_path / "data"), pytest.raises(SettingsError, match="in use by another server"):
         Store(tmp_path / "data")
