@@ -218,9 +218,10 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file completely or not at all. Raises `OSError`."""
+    """Write a file completely or not at all, lone surrogates as JSON escapes. Raises `OSError`."""
+    raw = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
     with written_whole(path) as place:
-        place.write_bytes(content.encode() if isinstance(content, str) else content)
+        place.write_bytes(raw)
 
 
 def _synced(path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from memagent.engines.refusals import TransientError
-from memagent.engines.replies import after_thought, read_completion
+from memagent.engines.replies import read_completion
 from memagent.types import Sampling, Usage
 
 LIMIT = Sampling(64)
@@ -73,6 +73,7 @@ def test_an_empty_reply_is_a_failure(content: Any, reason: str | None) -> None:
     ("made", "said"),
     [
         (reply("<think>\nLet me see", "length"), "raise `memory_tokens`"),
+        (reply("[THINK]Let me see", "length"), "raise `memory_tokens`"),
         (reply("<think>a</think>\n<think>b", "length"), "raise `memory_tokens`"),
         (reply(None, "length", reasoning_content="Let me see"), "raise `memory_tokens`"),
         (reply("", "length", reasoning="Let me see"), "raise `memory_tokens`"),
@@ -96,7 +97,6 @@ def test_training_gets_what_the_model_sampled() -> None:
 def test_a_thought_before_the_answer_stays_for_the_reader_of_the_reply() -> None:
     assert read_completion(reply("<think>a</think>b"), LIMIT).text == "<think>a</think>b"
     assert read_completion(reply("b", reasoning_content="a"), LIMIT).text == "b"
-    assert after_thought(" <think>a</think>\n<think>b</think> c </think>") == "c </think>"
 
 
 def test_content_in_parts_is_joined() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from memagent.engines.adapters import READER, trained_file
 from memagent.prompts import GATED, Prompts, load_prompts
+from memagent.prompts.thoughts import without_thought
 from memagent.reading.replies import (
     ReplyReader,
     Verdict,
@@ -20,7 +21,6 @@ from memagent.reading.replies import (
     read_gated,
     read_overwrite,
     settle,
-    without_thought,
 )
 from memagent.reading.workflows import WORKFLOWS
 
@@ -283,12 +283,34 @@ def test_the_words_elsewhere_are_text(prompts: Prompts, text: str) -> None:
         ("I <think> the key is 12.", "I <think> the key is 12."),
         ("  \n", ""),
         *((text, text) for text in ("a </think> b", "It ends in </think>\n\nand goes on.", "x\n</think>\ny")),
+        (" <think>a</think>\n<think>b</think> c </think>", "c </think>"),
         ("<think>a</think>\nIt ends in\n</think>\n\nand goes on.", "It ends in\n</think>\n\nand goes on."),
         ("MEMORY\nIt ends in\n</think>\n\nand goes on.", "MEMORY\nIt ends in\n</think>\n\nand goes on."),
     ],
 )
 def test_only_what_leads_is_a_thought(reply: str, rest: str) -> None:
     assert without_thought(reply) == rest
+
+
+@pytest.mark.parametrize(
+    ("opening", "closing"),
+    [
+        ("<thinking>\n", "</thinking>"),
+        ("<thought>", "</thought>"),
+        ("<seed:think>", "</seed:think>"),
+        ("[THINK]", "[/THINK]"),
+        ("◁think▷", "◁/think▷"),
+        ("<|channel>thought\n", "<channel|>"),
+        ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
+        ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ],
+)
+def test_each_family_of_models_writes_its_thoughts_in_its_own_way(opening: str, closing: str) -> None:
+    assert read_gated(f"{opening}Is it 12?\nNo.{closing}UNCHANGED", OLD, GATED) == Verdict("keep")
+    assert without_thought(f"{opening}Is it 12?{closing}\n\nThe key is 13.") == "The key is 13."
+    assert without_thought(f"{opening}It must be 12, because") == ""
+    mention = f"It opens with {opening}x{closing}, and so on."
+    assert without_thought(mention) == mention
 
 
 # What was marked in the prompt, and comes back in the reply

@@ -6,6 +6,7 @@ import json
 import shutil
 import struct
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from measured import header, row
 
 from memagent import SettingsError
 from memagent.evaluation.rows import EvaluationRow, open_rows
+from memagent.reports.drawing import plain
 from memagent.reports.evaluation import as_json, as_markdown, load, write_report
 
 
@@ -189,6 +191,18 @@ def test_runs_of_one_model_are_one_table_unless_they_did_the_same(tmp_path: Path
     assert load(parts).series == ["gated", "full"]
     again = [*parts, write(tmp_path / "again", rows, created="2026-11-22T00:00:00Z")]
     assert len(load(again).series) == 6 and f"full ({tmp_path / 'again'})" in load(again).series
+
+
+@pytest.mark.parametrize("name", [r"a$\frac$", "\udcff", "_a"])
+def test_names_of_any_characters_are_written_and_drawn(tmp_path: Path, name: str) -> None:
+    model = {"name": name, "window_tokens": None, "tokenizer": "estimate"}
+    rows = [replace(it, task=name) for it in linear_rows()]
+    folders = [write(tmp_path / "a", rows, model=model), write(tmp_path / "b", linear_rows())]
+    write_report(folders, tmp_path / "out")
+    assert name.encode("utf-8", "backslashreplace") in (tmp_path / "out" / "report.md").read_bytes()
+    told = json.loads((tmp_path / "out" / "report.json").read_text("utf-8"))
+    assert name in {it["task"] for it in told["scores"]}
+    assert not plain(name).startswith("_"), "matplotlib's legends leave such a name out"
 
 
 def test_a_run_given_twice_counts_once(tmp_path: Path) -> None:

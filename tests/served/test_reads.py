@@ -361,6 +361,20 @@ def test_files_are_read_and_stay_readable_when_they_are_deleted(serving: Any, fa
     assert "FACT-77: first" in whole["result"]["answer"] and "FACT-8" in whole["result"]["answer"]
 
 
+def test_the_name_of_a_source_means_one_file(serving: Any) -> None:
+    engine = ScriptedEngine(lambda _: "The hat is red. The goose is white.", window_tokens=2000)
+    texts = ("The hat is red.", "The goose is white.")
+    with serving(engine).client() as client:
+        sent = [("notes.txt", f"{text} {'Filler. ' * 200}".encode()) for text in texts]
+        files = [client.post("/v1/files", files={"file": it}).json()["id"] for it in sent]
+        read = start(client, document=None, files=files, cite=True)
+        events(client, read)
+        result = client.get(f"/v1/reads/{read}/result").json()
+    found = {it["text"]: it["source"]["file"] for it in result["statements"]}
+    assert found == dict(zip(texts, ["notes.txt", "(2) notes.txt"], strict=True))
+    assert result["sources"] == ["notes.txt", "(2) notes.txt"]
+
+
 def test_a_deleted_read_leaves_nothing(serving: Any) -> None:
     served = serving()
     with served.client() as client:
@@ -449,6 +463,16 @@ def test_lists_come_in_pages(serving: Any) -> None:
         page = client.get("/v1/files", params={"limit": 9, "order": "asc", "after": ids[1]}).json()
         assert ([it["id"] for it in page["data"]], page["has_more"]) == (ids[2:], False)
         assert [it["id"] for it in client.get("/v1/files").json()["data"]] == ids[::-1]
+
+
+def test_a_list_does_not_load_what_the_reads_have_found(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        job = store.add_read("", {"problem": "Which?"}, [("a.txt", b"FACT-1: one")])
+        store.end(job.id, "done", {"result": {"memory": "long " * 1000}})
+        (listed,) = store.reads("", 9, None, ascending=True)
+        assert (listed.state, listed.outcome) == ("done", {})
+        whole = store.read("", job.id)
+        assert whole and whole.outcome["result"]["memory"]
 
 
 def test_two_servers_do_not_share_a_folder(tmp_path: Path) -> None:

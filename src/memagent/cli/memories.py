@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from rich.console import Console
 from rich.text import Text
 
-from memagent.cli.messages import harmless, say
+from memagent.cli.messages import harmless, print_line, say
 from memagent.reading.sources import Statement
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
@@ -24,7 +24,7 @@ def say_styled(text: str, style: str = "") -> None:
         return
     with out.capture() as captured:
         out.print(Text(harmless(text), style=style))
-    say(captured.get().removesuffix("\n"))
+    print_line(captured.get().removesuffix("\n"))
 
 
 def citations(

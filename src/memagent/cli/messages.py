@@ -54,10 +54,15 @@ def harmless(text: str) -> str:
 
 def say(text: str) -> None:
     """Print a line to stdout: as it is to a file or pipe, escaped to a terminal. Raises `OutputError`."""
+    print_line(harmless(text) if sys.stdout and sys.stdout.isatty() else text)
+
+
+def print_line(line: str) -> None:
+    """Print a line to stdout as it is. Raises `OutputError`."""
     if sys.stdout is None:  # closed by the parent process
         raise OutputError from OSError("it is closed")
     try:
-        sys.stdout.write((harmless(text) if sys.stdout.isatty() else text) + "\n")
+        sys.stdout.write(line + "\n")
         sys.stdout.flush()
     except OSError as error:
         raise OutputError from error

@@ -14,6 +14,7 @@ from memagent.documents.tokens import fewest_tokens, fewest_tokens_at_most
 from memagent.engines.endpoint import UnreachableError
 from memagent.engines.refusals import HttpReply, TransientError, brief, is_page
 from memagent.errors import ContextOverflowError, EngineError
+from memagent.prompts.thoughts import without_thought
 from memagent.types import Completion, Sampling, Usage
 
 # In lower case; OpenAI's word first, then those of other servers and of gateways that pass theirs on.
@@ -89,7 +90,7 @@ def _least_read(fewest: int) -> float:
 def shown_texts(messages: Iterable[Mapping[str, Any]]) -> list[str]:
     """The texts of a chat that every chat template shows; some leave out earlier thoughts."""
     texts = [(message["role"], _text(message.get("content"))) for message in messages]
-    return [after_thought(text) if role == "assistant" else text for role, text in texts]
+    return [without_thought(text) if role == "assistant" else text for role, text in texts]
 
 
 def written_text(reply: Any) -> str:
@@ -114,17 +115,6 @@ def parse_json(reply: HttpReply, url: str) -> Any:
 def about_a_page(url: str) -> str:
     """The message for an endpoint that sends a web page instead of JSON."""
     return f"{url} is not an OpenAI-compatible endpoint (it sent an HTML page): does it end in /v1?"
-
-
-def after_thought(text: str) -> str:
-    """What follows the `<think>` blocks that a reply begins with; empty if the last is not closed."""
-    rest = text.lstrip()
-    while rest.startswith("<think>"):
-        _, closing, rest = rest.partition("</think>")
-        if not closing:
-            return ""
-        rest = rest.lstrip()
-    return rest
 
 
 def _text(content: Any) -> str:
@@ -167,7 +157,7 @@ def _finish_reason(choice: Mapping[str, Any], text: str, usage: Usage, sampling:
 
 def _refuse_empty(text: str, message: Mapping[str, Any], reason: str) -> None:
     """Raise `TransientError` for a reply without an answer, saying what it has instead."""
-    answer = after_thought(text).rstrip()
+    answer = without_thought(text)
     if _is_visible(answer) and not answer.endswith("</think>"):
         return
     thought = _is_visible(text) or message.get("reasoning_content") or message.get("reasoning")

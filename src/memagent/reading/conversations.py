@@ -12,9 +12,10 @@ from memagent.documents.chunking import halve
 from memagent.documents.tokens import fewest_tokens, shorten
 from memagent.errors import ContextOverflowError, EmptyAnswerError, EngineError, ProblemTooLongError
 from memagent.prompts import Prompts
+from memagent.prompts.thoughts import without_thought
 from memagent.reading.budgets import LEAST_CHUNK_TOKENS, Budgets
 from memagent.reading.passes import Passes
-from memagent.reading.replies import ReplyReader, Verdict, settle, without_thought
+from memagent.reading.replies import ReplyReader, Verdict, settle
 from memagent.settings import DEFAULT_WINDOW_TOKENS, ReadSettings
 from memagent.types import ESTIMATE, Chunk, Completion, Conversation, Engine, Message, Model, Sampling
 

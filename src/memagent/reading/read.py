@@ -22,12 +22,12 @@ from memagent.documents.tokens import estimate_tokens
 from memagent.engines.limit import CallLimit
 from memagent.errors import DocumentError, EmptyAnswerError, JournalError, SettingsError
 from memagent.prompts import Prompts
+from memagent.prompts.thoughts import without_thought
 from memagent.reading.budgets import Budgets
 from memagent.reading.conversations import Reading
 from memagent.reading.journal import Journal
 from memagent.reading.passes import Passes
 from memagent.reading.progress import Chain, ChunkCounter, Meter, Progress, counted
-from memagent.reading.replies import without_thought
 from memagent.reading.screening import RULE, Screen
 from memagent.reading.sources import Sources, Statement, located
 from memagent.reading.turns import most_at_once

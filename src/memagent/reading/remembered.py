@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from memagent.documents.opening import text_document
 from memagent.errors import SettingsError
+from memagent.prompts.thoughts import without_thought
 from memagent.reading.conversations import Reading
 from memagent.reading.passes import Passes
-from memagent.reading.replies import without_thought
 from memagent.reading.sources import Statement
 from memagent.reading.workflows import chosen_workflow
 from memagent.settings import ReadSettings

@@ -15,14 +15,9 @@ from typing import Literal
 
 from memagent.prompts import ENOUGH, MEMORY, UNCHANGED, Prompts
 from memagent.prompts.guard import folded
+from memagent.prompts.thoughts import without_thought
 from memagent.reading.wording import words
 
-# Some chat templates open the block themselves: the reply then has only its end,
-# alone on a line, and a blank line after it. Elsewhere, or within a sentence, the tag is text.
-_THOUGHT = re.compile(
-    r"\A(?:\s*+<think>(?! [^\n]{0,400}</think> \S)(?s:.*?)(?:</think>|\Z))++"
-    r"|\A(?!\W*MEMORY\b)(?:(?!<think>)(?s:.))*?(?<![^\n])[ \t]*</think>[ \t]*\n[ \t]*\n"
-)
 _FENCED = re.compile(r"```[\w-]*\n((?:(?!```).)*?)\n?```", re.DOTALL)
 _OPENING_TAG = re.compile(r"<([^\s<>/]+)>")
 _MARKED = re.compile(rf"(?:[^\w\n]*\n)*[^\w\n]*{MEMORY}(?:[^\w\n]*(?:\n|\Z)|:[*_ \t]*)")
@@ -50,11 +45,6 @@ class Verdict:
 ReplyReader = Callable[[str, str, Prompts], Verdict | Awaitable[Verdict]]
 """Makes the verdict from a reply as the model wrote it, the memory before it and the prompts; awaited if that
 takes time."""
-
-
-def without_thought(reply: str) -> str:
-    """The reply without the `<think>` block that reasoning models put before it."""
-    return _THOUGHT.sub("", reply, count=1).strip()
 
 
 def read_overwrite(reply: str, memory: str, prompts: Prompts) -> Verdict:  # noqa: ARG001 - a ReplyReader

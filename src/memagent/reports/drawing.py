@@ -53,6 +53,12 @@ def panels(rows: int, columns: int, width: float, height: float) -> tuple[Figure
     return figure, [figure.add_subplot(rows, columns, place + 1) for place in range(rows * columns)]
 
 
+def plain(name: str) -> str:
+    """A name for matplotlib, which takes dollars for formulas and hides what begins with an underscore."""
+    text = name.encode("utf-8", "backslashreplace").decode().replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
+
+
 def style(number: int) -> dict[str, Any]:
     """Colour, marker and dashes of the line with this number."""
     return {

@@ -42,7 +42,7 @@ def _scores(results: Sequence[Scored], series: Sequence[str]) -> Figure:
                 [aside * _length(size, summary) for size, summary in line],
                 [100 * it.score for _, it in line],
                 [below, above],
-                label=name,
+                label=drawing.plain(name),
                 capsize=3,
                 elinewidth=1.2,
                 **drawing.style(number),
@@ -74,7 +74,7 @@ def _costs(results: Sequence[Scored], series: Sequence[str]) -> Figure:
             grows = "" if exponent is None else f": length$^{{{exponent:.2f}}}$"
             panel.plot(
                 *zip(*points, strict=True) if points else ((), ()),
-                label=name + grows,
+                label=drawing.plain(name) + grows,
                 **drawing.style(number),
             )
         _costs_axis(panel)
@@ -125,7 +125,7 @@ def _draw_map(
                 ink = "white" if value < 55 else "black"
                 panel.text(place, depth, f"{value:.0f}", ha="center", va="center", fontsize=10, color=ink)
     panel.grid(visible=False)
-    panel.set_title(name, loc="left", fontsize=12)
+    panel.set_title(drawing.plain(name), loc="left", fontsize=12)
     panel.set_xticks(range(len(sizes)), [str(size) for size in sizes], rotation=45 if len(sizes) > 6 else 0)
     step = 100 // statistics.DEPTH_BINS
     panel.set_yticks(list(bins), [f"{step * depth}–{step * (depth + 1)}" for depth in bins])

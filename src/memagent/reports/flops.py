@@ -71,7 +71,7 @@ def _drawn(name: str, found: Flops) -> Figure:
     panel.set_xticks(list(lengths), [str(Size("tokens", it)) for it in lengths])
     panel.set_xlabel("length of the document, tokens")
     panel.set_ylabel("FLOPs")
-    panel.set_title(f"FLOPs by length of the document, {name}", loc="left")
+    panel.set_title(f"FLOPs by length of the document, {drawing.plain(name)}", loc="left")
     drawing.legend(figure, panel)
     return figure
 

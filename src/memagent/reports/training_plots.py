@@ -102,7 +102,7 @@ def _scores(runs: Sequence[TrainingRun]) -> Figure | None:
     for number, (name, members) in enumerate(series.items()):
         style, points = drawing.style(number), score_curve(members)
         steps = [it.step for it in points]
-        panel.plot(steps, [it.mean for it in points], label=name, **style)
+        panel.plot(steps, [it.mean for it in points], label=drawing.plain(name), **style)
         drawing.band(panel, steps, [it.low for it in points], [it.high for it in points], style["color"])
     _axes(panel, "Held-out score")
     panel.set_ylim(-3, 103)
@@ -153,7 +153,7 @@ def _curves(panel: Axes, part: _Panel, runs: Sequence[TrainingRun]) -> None:
             panel.plot(steps, means, color=style["color"], alpha=faint, linewidth=0.8)
         if len(points) > 1 and (window > 1 or len(points) > _FEW):
             style["marker"] = ""
-        panel.plot(steps, smoothed(means, window), label=name, **style)
+        panel.plot(steps, smoothed(means, window), label=drawing.plain(name), **style)
     if part.name != "loss":  # all others begin at 0, and the reward has limits of its own
         panel.set_ylim(0, 1.08 * highest if highest > 0 else 1)
     _axes(panel, part.title)

@@ -16,11 +16,11 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Literal, Self
 
-from memagent.documents.files import look_at
+from memagent.documents.files import DocumentFile, look_at
 from memagent.documents.opening import Document
 from memagent.errors import DocumentError, SettingsError, reason
 from memagent.server.errors import not_found, storing
@@ -41,6 +41,7 @@ CREATE TABLE IF NOT EXISTS reads (
 ) STRICT;
 CREATE INDEX IF NOT EXISTS reads_by_state ON reads (state, number);
 """
+_BRIEF_READS = "number, id, owner, state, created, started, ended, bytes, request, '{}' AS outcome FROM reads"
 _SUFFIX_CHARACTERS = 8
 _MOST_NAME = 200
 _STALE_SECONDS = 7 * 24 * 3600.0
@@ -185,7 +186,7 @@ class Store:
 
     def files(self, owner: str, limit: int, after: int | None, ascending: bool) -> list[StoredFile]:
         """The files of an owner, ordered by number, from the one following number `after`."""
-        return [StoredFile(**row) for row in self._page("files", owner, limit, after, ascending)]
+        return [StoredFile(**row) for row in self._page("* FROM files", owner, limit, after, ascending)]
 
     def path_of(self, file: StoredFile) -> Path:
         """Where the bytes of a file are."""
@@ -234,8 +235,11 @@ class Store:
         return _job(rows[0]) if rows else None
 
     def reads(self, owner: str, limit: int, after: int | None, ascending: bool) -> list[Job]:
-        """The reads of an owner, ordered by number, from the one following number `after`."""
-        return [_job(row) for row in self._page("reads", owner, limit, after, ascending)]
+        """The reads of an owner, ordered by number, from the one following number `after`.
+
+        They come without their outcomes, which are large.
+        """
+        return [_job(row) for row in self._page(_BRIEF_READS, owner, limit, after, ascending)]
 
     def unfinished(self, owner: str) -> int:
         """How many reads of an owner are queued or running."""
@@ -290,11 +294,11 @@ class Store:
         return document
 
     def _page(
-        self, table: str, owner: str, limit: int, after: int | None, ascending: bool
+        self, selected: str, owner: str, limit: int, after: int | None, ascending: bool
     ) -> list[sqlite3.Row]:
         order, behind = ("ASC", ">") if ascending else ("DESC", "<")
         where = f"AND number {behind} ?" if after is not None else ""
-        query = f"SELECT * FROM {table} WHERE owner = ? {where} ORDER BY number {order} LIMIT ?"  # noqa: S608
+        query = f"SELECT {selected} WHERE owner = ? {where} ORDER BY number {order} LIMIT ?"
         return self._run(query, *((owner, limit) if after is None else (owner, after, limit)))
 
 
@@ -317,8 +321,15 @@ def opened(path: Path, name: str) -> Document:
 
 
 def joined(documents: Sequence[Document]) -> Document:
-    """Several documents, read as one."""
-    return Document(tuple(source for document in documents for source in document.sources))
+    """Several documents, read as one. Files of the same name are numbered, so that a name means one file."""
+    sources: dict[str, DocumentFile] = {}
+    for source in (source for document in documents for source in document.sources):
+        name, number = source.name, 1
+        while name in sources:
+            number += 1
+            name = f"({number}) {source.name}"
+        sources[name] = source if number == 1 else replace(source, name=name, title=name)
+    return Document(tuple(sources.values()))
 
 
 def _job(row: sqlite3.Row) -> Job:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from memagent.concurrency import in_thread, side_by_side
-from memagent.reading.replies import without_thought
+from memagent.prompts.thoughts import without_thought
 from memagent.tasks.files import line_of, load_examples, new_file
 from memagent.tasks.scoring import score_reply
 from memagent.types import Engine, Example, Message, Sampling

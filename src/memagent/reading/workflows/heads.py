@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 
 from memagent.errors import SettingsError
 from memagent.prompts import ANSWER, MEMORY, OPENING, SECTIONS, UNCHANGED, Prompts
+from memagent.prompts.thoughts import without_thought
 from memagent.reading.conversations import Reading
-from memagent.reading.replies import Verdict, read_gated, without_thought
+from memagent.reading.replies import Verdict, read_gated
 from memagent.reading.turns import in_turn
 from memagent.types import Chunk, Conversation, Message
 

@@ -1,0 +1,32 @@
+"""The thought that a reasoning model puts before its reply, where the server leaves it there."""
+
+from __future__ import annotations
+
+import re
+
+_BLOCKS = (
+    ("<think>", "</think>"),  # Qwen, DeepSeek and most others
+    ("<thinking>", "</thinking>"),
+    ("<thought>", "</thought>"),  # Gemini, EXAONE
+    ("<seed:think>", "</seed:think>"),
+    ("[THINK]", "[/THINK]"),  # Mistral
+    ("◁think▷", "◁/think▷"),  # Kimi
+    ("<|channel>thought", "<channel|>"),  # Gemma
+    ("<|channel|>analysis", "<|channel|>final<|message|>"),  # gpt-oss
+    ("<|START_THINKING|>", "<|END_THINKING|>"),  # Command A
+)
+_BLOCK = "|".join(
+    rf"{opening}(?! [^\n]{{0,400}}{closing} \S)(?s:.*?)(?:{closing}|\Z)"
+    for opening, closing in (map(re.escape, tags) for tags in _BLOCKS)
+)
+# Some chat templates open the block themselves: the reply then has only its end,
+# alone on a line, and a blank line after it. Elsewhere, or within a sentence, the tag is text.
+_THOUGHT = re.compile(
+    rf"\A(?:\s*+(?:{_BLOCK}))++"
+    r"|\A(?!\W*MEMORY\b)(?:(?!<think>)(?s:.))*?(?<![^\n])[ \t]*</think>[ \t]*\n[ \t]*\n"
+)
+
+
+def without_thought(reply: str) -> str:
+    """The reply without the thought that it begins with; empty if the thought never ends."""
+    return _THOUGHT.sub("", reply, count=1).strip()
