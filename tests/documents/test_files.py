@@ -230,6 +230,7 @@ def test_packed_pages_and_rows(tmp_path: Path) -> None:
         ("a.pdf.gz", gzip.compress(pdf("text")), "a.pdf.gz is a gzipped PDF file: unpack it first"),
         ("a.tar.gz", gzip.compress(b"a.txt" + bytes(600)), "a.tar.gz is a binary file: unpack it first"),
         ("a.zip", b"PK\x03\x04" + bytes(100), "a.zip is a binary file: unpack it first"),
+        ("report", b"PK\x03\x04" + bytes(100), r"report is a binary file, not text.*must end in \.docx"),
         ("a.doc", b"\xd0\xcf\x11\xe0" + bytes(100), "a.doc is a binary file: save it as DOCX or PDF first"),
         ("a.ods", b"PK\x03\x04" + bytes(100), "a.ods is a binary file: save it as XLSX or CSV first"),
     ],

@@ -36,6 +36,7 @@ _ADVICE = {
 }  # fmt: skip
 BLOCK_BYTES = 256 * 1024
 _SAMPLE_BYTES = 64 * 1024
+_ZIP = b"PK\x03\x04"
 _GZIP = b"\x1f\x8b\x08"
 _MOST_UNPACKED, _USUAL_UNPACKED = 200, 64 * 2**20  # times the packed size; bytes that are always allowed
 
@@ -112,7 +113,8 @@ def look_at(origin: Path | IO[bytes], name: str, named: bool) -> DocumentFile:
     if encoding is None:
         if suffix in _ADVICE:
             raise UnusableError(f"{name} is a binary file: {_ADVICE[suffix]}")
-        raise NoTextError(f"{name} is a binary file, not text")
+        hint = "; an office file's or a book's name must end in .docx, .epub and so on"
+        raise NoTextError(f"{name} is a binary file, not text{hint if sample.startswith(_ZIP) else ''}")
     doubtful = is_doubtful(sample, encoding) if encoding else False
     return DocumentFile(
         name, origin, kind, encoding, size, named, gzipped, doubtful, title=name, beginning=beginning
