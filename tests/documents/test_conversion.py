@@ -507,6 +507,17 @@ def test_ten_readers_convert_once(tmp_path: Path) -> None:
     assert read(path) == "Another.\n\n"
 
 
+def test_the_text_of_a_file_that_has_grown_does_not_pass_for_what_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "a.pdf"
+    path.write_bytes(pages_pdf("One."))
+    document = open_document(path)
+    with path.open("ab") as file:
+        file.write(b"% saved again\n")
+    with pytest.raises(DocumentError, match=r"a\.pdf changed while it was read"):
+        text_of(document)
+    assert not list(cache_folder().iterdir())
+
+
 def test_a_pass_tells_whether_it_may_have_to_convert(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("text")
     for name in ("b.pdf", "c.pdf"):
