@@ -103,6 +103,7 @@ def test_what_the_disk_does_not_take_is_refused(serving: Any) -> None:
         try:
             replies = [
                 client.post("/v1/files", files={"file": ("a.txt", text.encode())}),
+                client.post("/v1/files", files={"file": ("a.txt", text.encode() * 6)}),  # does not fit memory
                 client.post("/v1/reads", json={"problem": QUESTION, "document": text}),
                 client.post("/v1/chat/completions", json=chat),
                 client.post("/v1/chat/completions", json=chat | {"stream": True}),
