@@ -252,6 +252,33 @@ def test_numbers_are_written_as_people_do(tmp_path: Path) -> None:
 
 
 @office
+def test_numbers_keep_the_units_of_their_format(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    shown = [
+        (0.07, "0.0%", "7%"),
+        (7, '0"%"', "7 %"),
+        (1234.5, "$#,##0.00;[Red]-$#,##0.00", "1234.5 $"),
+        (-3, r"#,##0.00\ [$€-407]", "-3 €"),
+        (5, r'_("£"* #,##0_);_("£"* \(#,##0\)', "5 £"),
+        (80, '[Red]0.0 "kg"', "80 kg"),
+        (3, "[$-409]#,##0.00", "3"),
+        (2500000, '$#,##0,,"M"', "2500000"),
+        (5551234, r"000\-0000", "5551234"),
+        ("text", "0%", "text"),
+        (True, "0%", "TRUE"),
+    ]
+    for column, (value, number_format, _) in enumerate(shown, 1):
+        book.active.cell(1, column, value).number_format = number_format
+    row = f"| {' | '.join(text for *_, text in shown)} |"
+    book.save(tmp_path / "a.xlsx")
+    assert row in read(tmp_path / "a.xlsx").splitlines()
+    book.active["A2"] = "=A1"
+    book.save(tmp_path / "b.xlsx")
+    assert row in read(tmp_path / "b.xlsx").splitlines()
+
+
+@office
 def test_a_word_file_keeps_headings_lists_tables_links_and_equations(tmp_path: Path) -> None:
     equation = (
         f'<m:oMath xmlns:m="{MATH}"><m:r><m:t>E=m</m:t></m:r><m:sSup><m:e><m:r><m:t>c</m:t></m:r></m:e>'
