@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_opening import pdf
 
 from memagent import Completion, Message, Model, ReadSettings, Sampling, SettingsError, open_document
 from memagent.cli import main
+from memagent.documents.conversion import cache_folder
 from memagent.engines.scripted import ScriptedEngine, count_words
+from memagent.errors import CallLimitError
 from memagent.notebooks import Notebook, Notebooks, note_document
 from memagent.reading.sources import Statement
 from server import Server, read_facts
@@ -141,6 +144,21 @@ def test_a_model_that_counts_more_tokens_does_not_cut_the_memory(tmp_path: Path)
     assert notebook.version().number == 1
     asyncio.run(add_note("The moon is a key.", dense, 5000))
     assert len(keys(notebook.version().memory)) == 41
+
+
+def test_a_pdf_that_was_saved_again_before_it_was_read_to_its_end_is_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a.pdf"
+    path.write_bytes(pdf("This is the key. " * 12))
+    notebook = Notebook.new("keys", "all keys", Notebooks(tmp_path / "notebooks"))
+    with pytest.raises(CallLimitError):
+        add(notebook, path, settings=SETTINGS.changed(max_calls=1))
+    with path.open("ab") as file:
+        file.write(b"% saved again\n")
+    for kept in cache_folder().iterdir():
+        kept.unlink()
+    add(notebook, path)
+    (version,) = notebook.versions()
+    assert [(it.start, it.end) for it in version.portions] == [(0, path.stat().st_size)]
 
 
 def test_a_notebook_of_the_format_before_is_read_on(tmp_path: Path) -> None:

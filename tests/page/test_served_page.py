@@ -160,6 +160,23 @@ def test_a_read_that_is_not_there_is_told_beside_the_form(
     page.context.close()
 
 
+def test_a_server_that_is_away_is_told_until_it_is_back(
+    browser: playwright.Browser, serving: Callable[..., str]
+) -> None:
+    gate = threading.Semaphore(1)
+    address = serving(gate)
+    page = browser.new_page()
+    page.route("**/events*", lambda route: route.abort())
+    page.goto(f"{address}#{begin(address)}")
+    expect(page.get_by_role("status")).to_contain_text("cannot be reached")
+    page.unroute("**/events*")
+    expect(page.locator("#step")).to_contain_text("Step 1 of 1")
+    gate.release(100)
+    expect(page.locator("#answer")).to_contain_text("The goose held a blue stone.")
+    expect(page.get_by_role("status")).not_to_contain_text("cannot be reached")
+    page.context.close()
+
+
 def test_whoever_goes_on_before_a_read_has_come_sees_the_later_one(
     page: Page, serving: Callable[..., str]
 ) -> None:

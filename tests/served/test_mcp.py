@@ -465,6 +465,18 @@ def test_a_notebook_by_its_tools(home: Path, facts: Callable[..., ScriptedEngine
     finish(run())
 
 
+def test_replies_that_were_cut_are_told(home: Path) -> None:
+    async def run() -> None:
+        async with client_of(home, ScriptedEngine(lambda _: "word " * 400, window_tokens=2000)) as client:
+            told = await call(client, "ask", question="Which?", paths=["short.txt"])
+            assert told["cut"] == 2
+            await call(client, "notes_new", name="diary", about="all facts")
+            added = await call(client, "notes_add", name="diary", paths=["short.txt"])
+            assert added["versions"][0]["cut"] == 1
+
+    finish(run())
+
+
 def command(*words: str) -> StdioServerParameters:
     arguments = ["-m", "memagent", "mcp", *words, "--workflow", "overwrite", "--chunk-tokens", "120"]
     return StdioServerParameters(command=sys.executable, args=arguments, env=dict(os.environ))

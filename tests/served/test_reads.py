@@ -24,6 +24,7 @@ from memagent.server.limits import Keys, Limits
 from memagent.server.reads import _whole_lines
 from memagent.server.store import Store
 from memagent.settings import ReadSettings
+from memagent.storage import lock
 from memagent.types import Completion, Message, Sampling
 from server import facts_document
 
@@ -102,6 +103,7 @@ def test_what_the_disk_does_not_take_is_refused(serving: Any) -> None:
         try:
             replies = [
                 client.post("/v1/files", files={"file": ("a.txt", text.encode())}),
+                client.post("/v1/files", files={"file": ("a.txt", text.encode() * 6)}),  # does not fit memory
                 client.post("/v1/reads", json={"problem": QUESTION, "document": text}),
                 client.post("/v1/chat/completions", json=chat),
                 client.post("/v1/chat/completions", json=chat | {"stream": True}),
@@ -305,6 +307,25 @@ def test_a_journal_that_cannot_be_continued_is_put_aside(serving: Any, facts: An
         assert events(client, read)[-1] == ("end", {"state": "done"}, None)
         result = client.get(f"/v1/reads/{read}/result").json()
     assert "FACT-11" in result["answer"] and len(again.prompts) == result["calls"]
+
+
+def test_a_journal_that_cannot_be_opened_now_is_continued_later(serving: Any, facts: Any) -> None:
+    served = serving(Three(facts()._function, window_tokens=2000))
+    with served.client() as client:
+        read = start(client)
+        with client.stream("GET", f"/v1/reads/{read}/events") as reply:
+            assert "id: 3" in reply.iter_lines()
+    served.close()
+    again = facts()
+    with (served.store.folder / "reads" / read / "journal.jsonl").open() as journal:
+        lock(journal)
+        with serving(again).client() as client:
+            assert events(client, read)[-1][1] == {"state": "failed"}
+            assert "in use by another" in client.get(f"/v1/reads/{read}").json()["error"]["message"]
+            journal.close()
+            client.post(f"/v1/reads/{read}/resume")
+            assert events(client, read)[-1][1] == {"state": "done"}
+            assert len(again.prompts) == client.get(f"/v1/reads/{read}/result").json()["calls"] - 3
 
 
 def test_a_read_is_cancelled_and_resumed(serving: Any, facts: Any) -> None:

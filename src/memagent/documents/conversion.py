@@ -32,6 +32,7 @@ from memagent.documents.files import (
     brief,
     bytes_at,
     changed,
+    has_grown,
     opened_file,
     take_print,
 )
@@ -40,7 +41,7 @@ from memagent.errors import DocumentError, reason
 from memagent.settings import user_cache_path
 from memagent.storage import written_whole
 
-_VERSION = 7  # of the converters: texts made by another version are not used
+_VERSION = 9  # of the converters: texts made by another version are not used
 _CACHE_BYTES = 2**30
 _STALE_SECONDS = 24 * 3600
 _POLL_SECONDS = 0.1
@@ -153,7 +154,8 @@ def convert(
         digest = hashlib.file_digest(output, "sha256").digest()
         output.seek(0)
         output.write(digest)
-        if taken and take_print(source) != taken:  # before others can find the text in its place
+        # Before others can find the text in its place.
+        if taken and (take_print(source) != taken or has_grown(source)):
             raise changed(source)
     with suppress(OSError):  # the text is already in its place
         _prune(place)

@@ -178,6 +178,11 @@ def checked_bytes(source: DocumentFile, taken: Print) -> Iterator[bytes]:
         yield block
 
 
+def has_grown(source: DocumentFile) -> bool:
+    """Whether a file is longer than when it was first looked at. Raises `OSError`."""
+    return isinstance(source.origin, Path) and source.origin.stat().st_size > source.size_bytes
+
+
 def changed(source: DocumentFile) -> DocumentError:
     """The error for a file that has changed."""
     return DocumentError(f"{source.name} changed while it was read: start again once it no longer changes")

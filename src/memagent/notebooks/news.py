@@ -77,7 +77,8 @@ def same_again(document: Document, portions: Sequence[Portion]) -> News | None:
     sources: list[DocumentFile] = []
     for portion in portions:
         for source in by_path[portion.path]:
-            if prefix_digests(source, {portion.end}).get(portion.end) == portion.sha256:
+            may_grow = source.encoding or source.size_bytes == portion.end  # others are converted whole
+            if may_grow and prefix_digests(source, {portion.end}).get(portion.end) == portion.sha256:
                 sources.append(_slice(source, portion.start, portion.end))
                 break
         else:

@@ -84,9 +84,13 @@ def storing() -> Iterator[None]:
     try:
         yield
     except (OSError, sqlite3.Error) as error:
-        raise ApiError(
-            507, f"the server cannot store this: {reason(error)}; try again once it can", "not_stored"
-        ) from error
+        raise _not_stored(error) from error
+
+
+def _not_stored(error: BaseException) -> ApiError:
+    return ApiError(
+        507, f"the server cannot store this: {reason(error)}; try again once it can", "not_stored"
+    )
 
 
 def tell_errors(app: FastAPI) -> None:
@@ -109,6 +113,8 @@ def _of_http(error: Exception) -> ApiError:
         # A name may have half a surrogate pair, which no reply can.
         said, where = (it.encode("utf-8", "replace").decode() for it in (said, ".".join(place)))
         return ApiError(400, said, "invalid_request", where or None)
+    if isinstance(error.__cause__, OSError):  # a body that did not fit the disk
+        return _not_stored(error.__cause__)
     if isinstance(error, HTTPException):
         detail = error.detail if isinstance(error.detail, str) else HTTPStatus(error.status_code).phrase
         return ApiError(error.status_code, detail, headers=error.headers)

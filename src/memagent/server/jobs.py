@@ -207,14 +207,17 @@ class Jobs:
             self._ended(job.id, state)
 
     async def _outcome(self, job: Job) -> dict[str, Any]:
-        """The outcome of a read. A journal that it cannot continue, say of another window, is set aside."""
+        """The outcome of a read. A journal that it cannot continue, say of another window, is set aside.
+
+        One that cannot be opened or written now, say because the disk is full, is kept for later.
+        """
         journal = self.store.journal_of(job)
         resume = await asyncio.to_thread(journal.exists)
         try:
             return await self._read(job, journal, resume)
-        except JournalError:
+        except JournalError as error:
             read = self._running[job.id].read
-            if not resume or read is None or read.progress.calls:
+            if not resume or read is None or read.progress.calls or _is_of_system(error):
                 raise
         await asyncio.to_thread(journal.replace, journal.with_name("earlier.jsonl"))
         return await self._read(job, journal, resume=False)
@@ -250,6 +253,11 @@ async def _stored(change: Callable[[], Stored]) -> Stored:
         except sqlite3.Error as error:
             _log.error("the reads cannot be stored (%s): trying again", error)
             await asyncio.sleep(_PAUSE_SECONDS)
+
+
+def _is_of_system(error: BaseException | None) -> bool:
+    """Whether the operating system's refusal led to an error."""
+    return error is not None and (isinstance(error, OSError) or _is_of_system(error.__cause__))
 
 
 def told_progress(progress: Progress) -> dict[str, Any]:

@@ -37,7 +37,8 @@ class ToldRead(BaseModel):
 class ToldAnswer(BaseModel):
     """The answer of a read; `statements` are its sentences, each with the place that says it, or none.
 
-    `passed_over` of the `chunks` of the files were not read (`screen`).
+    `passed_over` of the `chunks` of the files were not read (`screen`). `cut` replies of the model ended at
+    their token budget, so that the memory or the answer may lack their end.
     """
 
     id: str
@@ -47,6 +48,7 @@ class ToldAnswer(BaseModel):
     left_out: list[str]
     chunks: int
     passed_over: int = 0
+    cut: int = 0
     prompt_tokens: int
     completion_tokens: int
 
@@ -60,7 +62,10 @@ class ToldNotebook(BaseModel):
 
 
 class ToldVersion(BaseModel):
-    """A version of a notebook: from which it came, what was read for it, and its memory."""
+    """A version of a notebook: from which it came, what was read for it, and its memory.
+
+    `cut` replies of the model ended at their token budget, so that the memory may lack their end.
+    """
 
     number: int
     parent: int
@@ -68,6 +73,7 @@ class ToldVersion(BaseModel):
     files: list[str]
     model: str
     document_tokens: int
+    cut: int = 0
     prompt_tokens: int
     completion_tokens: int
     memory: str

@@ -82,12 +82,12 @@ def _show_chosen(menu: Any) -> None:
 
 
 def _show_text_boxes(drawing: Any) -> None:
-    """Put a drawing's text boxes in its place, unless an older form of it follows, which mammoth reads."""
+    """Put a drawing's text boxes in its place, unless mammoth reads them in an older form that follows."""
     from lxml import etree
 
     boxes = list(drawing.iter(f"{_WORD}txbxContent"))
     choice = next(drawing.iterancestors("{*}AlternateContent"), None)
-    if not boxes or (choice is not None and choice.find("{*}Fallback") is not None):
+    if not boxes or (choice is not None and choice.find(f"{{*}}Fallback//{_WORD}txbxContent") is not None):
         return
     shown, hidden = etree.Element(f"{_WORD}pict"), drawing if choice is None else choice
     shown.tail = hidden.tail

@@ -144,6 +144,8 @@ export class Asking {
         trace.remembered = data.statements ?? [];
         this.screen.grown();
         this.say(progressLine(data));
+      } else if (name === "lost") {
+        this.say(data);
       }
     }
     if (!signal.aborted) await this.finish(id, trace);

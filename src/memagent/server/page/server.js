@@ -67,7 +67,8 @@ export class Server {
   }
 
   /**
-   * What a read tells, until its end: `[name, data]`. A connection that breaks is taken up where it was.
+   * What a read tells, until its end: `[name, data]`. A connection that breaks is taken up where it was; while
+   * that fails, "lost" says why.
    */
   async *events(id, signal) {
     let last = 0;
@@ -82,6 +83,7 @@ export class Server {
       } catch (error) {
         if (error.name === "AbortError" || error instanceof Missing) return;
         if (error instanceof KeyNeeded) throw error;
+        if (error instanceof Unusable) yield ["lost", error.message];
       }
       await new Promise((resolve) => setTimeout(resolve, RETRY_MILLISECONDS));
     }
