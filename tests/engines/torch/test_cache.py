@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from transformers import DynamicCache, LlamaConfig  # noqa: E402
+from transformers.utils import ModelOutput  # noqa: E402
 
 from memagent.engines.torch.cache import make_room  # noqa: E402
+from memagent.engines.torch.prefill import forward  # noqa: E402
 
 SHAPE = (2, 3)  # heads and size of keys
 
@@ -46,3 +51,24 @@ def test_an_empty_layer_is_left_alone() -> None:
     cache = DynamicCache(config=LlamaConfig(num_hidden_layers=1))
     make_room(cache, torch.tensor([0, 1]), tokens=4)
     assert torch.equal(both(cache, 2, 3, 1), both(DynamicCache(), 2, 3, 1))
+
+
+@dataclass
+class _Output(ModelOutput):
+    logits: Any = None
+    cache: Any = None
+
+
+class _Renamed(torch.nn.Module):
+    """A model that calls its cache as transformers does since 5.24."""
+
+    def forward(self, input_ids: torch.Tensor, cache: Any = None, **_: Any) -> _Output:
+        return _Output(logits=torch.zeros(1, input_ids.shape[1], 3), cache=[*(cache or ()), input_ids])
+
+
+def test_the_cache_has_the_name_that_the_model_gives_it() -> None:
+    model: Any = _Renamed()
+    ids = torch.tensor([[1, 2]])
+    _, cache = forward(model, ids, torch.ones(1, 2))
+    _, cache = forward(model, ids, torch.ones(1, 4), cache)
+    assert len(cache) == 2

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache as cache_results
+from inspect import signature
 from typing import Any
 
 import torch
@@ -84,7 +86,7 @@ def _read_from_the_start(
     output = model(input_ids=input_ids, use_cache=True, logits_to_keep=ends)
     logits = output.logits[torch.arange(len(prompts), device=model.device), places]
     mask = (torch.arange(width, device=model.device) < lengths[:, None]).long()
-    return logits[:, None], mask, output.past_key_values
+    return logits[:, None], mask, _cache_of(output)
 
 
 def _sees_all(model: PreTrainedModel) -> bool:
@@ -104,15 +106,26 @@ def forward(
     Returns the logits after the last `places` of them `(sequences, places, vocabulary)`, and the cache with
     the tokens in it.
     """
+    kind: Any = type(model)
     output = model(
         input_ids=input_ids,
         attention_mask=mask,
         position_ids=(mask.cumsum(1) - 1).clamp(min=0)[:, -input_ids.shape[1] :],
-        past_key_values=cache,
         use_cache=True,
         logits_to_keep=places,
+        **{_cache_name(kind): cache},
     )
-    return output.logits[:, -places:], output.past_key_values
+    return output.logits[:, -places:], _cache_of(output)
+
+
+@cache_results
+def _cache_name(kind: Any) -> str:
+    """What a class of models calls its cache: `cache` since transformers 5.24."""
+    return "cache" if "cache" in signature(kind.forward).parameters else "past_key_values"
+
+
+def _cache_of(output: Any) -> Any:
+    return output.cache if "cache" in output else output.past_key_values
 
 
 def left_padded(ids: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
