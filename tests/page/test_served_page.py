@@ -160,6 +160,20 @@ def test_a_read_that_is_not_there_is_told_beside_the_form(
     page.context.close()
 
 
+def test_skipping_to_the_read_stays_with_it(page: Page, serving: Callable[..., str]) -> None:
+    gate = threading.Semaphore(1)
+    address = serving(gate)
+    read = begin(address)
+    page.goto(f"{address}#{read}")
+    expect(page.locator("#step")).to_contain_text("Step 1 of 1")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator("#main")).to_be_focused()
+    gate.release(100)
+    expect(page.locator("#answer")).to_contain_text("The goose held a blue stone.")
+    assert page.url.endswith(read)
+
+
 def test_a_server_that_is_away_is_told_until_it_is_back(
     browser: playwright.Browser, serving: Callable[..., str]
 ) -> None:

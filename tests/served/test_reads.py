@@ -290,6 +290,19 @@ def test_a_read_goes_on_behind_a_clean_stop(serving: Any, facts: Any) -> None:
     assert len(again.prompts) == result["calls"] - 3, "what was answered is not asked again"
 
 
+def test_a_stop_says_nothing_of_those_who_listen(
+    serving: Any, facts: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = serving(Three(facts()._function, window_tokens=2000), limits=Limits(stop_seconds=1))
+    with served.client() as client:
+        read = start(client)
+        with client.stream("GET", f"/v1/reads/{read}/events") as reply:
+            lines = reply.iter_lines()
+            assert "id: 3" in lines
+            served.close()
+    assert not [it for it in caplog.records if it.exc_info]
+
+
 def test_a_journal_that_cannot_be_continued_is_put_aside(serving: Any, facts: Any) -> None:
     served = serving(Three(facts()._function, window_tokens=2000))
     with served.client() as client:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -62,8 +63,14 @@ class _Server(uvicorn.Server):
             self._captured_signals.clear()
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a record tells of more than a request that was cut off because the server ends."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+
+
 def server_of(app: Starlette, limits: Limits) -> uvicorn.Server:
     """A server, to be run with `await server.serve(sockets=[...])`."""
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
 
     class Protocol(H11Protocol):
         """HTTP/1.1, with a limit on how long the head of a request may take."""

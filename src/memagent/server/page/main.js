@@ -103,6 +103,10 @@ async function openEmbedded() {
   if (text) screen.setText(new Characters(await text.text()));
 }
 
+element("skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the address names the read, not a place on the page
+  element("main").focus();
+});
 listenToFiles();
 if (document.documentElement.dataset.served) {
   asking = new Asking(screen, trying, say);
