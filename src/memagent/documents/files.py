@@ -24,6 +24,7 @@ _FORMATS: dict[str, Format] = {
     **dict.fromkeys((".jsonl", ".ndjson"), "jsonl"),
     **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
     **{".pdf": "pdf", ".docx": "docx", ".pptx": "pptx", ".xlsx": "xlsx", ".epub": "epub"},
+    **{".docm": "docx", ".pptm": "pptx", ".xlsm": "xlsx"},  # with macros
     **{".odt": "odt", ".rtf": "rtf", ".mbox": "mbox"},
     **dict.fromkeys((".eml", ".mht", ".mhtml"), "eml"),
 }
