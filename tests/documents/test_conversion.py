@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import mailbox
 import os
 import re
 import resource
@@ -14,6 +15,7 @@ import time
 import zipfile
 from collections.abc import Callable
 from datetime import datetime
+from email.message import EmailMessage
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -410,6 +412,70 @@ def test_an_odt_file(tmp_path: Path) -> None:
     )  # fmt: skip
     expected = "## Title\n\na <b>\nc[link](http://x/)\n\n* one\n\n| x | y |\n| --- | --- |\n"
     assert read(tmp_path / "a.odt") == expected
+
+
+def mail() -> EmailMessage:
+    message = EmailMessage()
+    message["From"], message["Subject"] = "Ada <a@x.org>", "Größe über 5 €"
+    message.set_content("Die Tür:\n\n  4711 <b> &c.\n>From here\n", cte="base64")
+    message.add_alternative("<p>in HTML</p>", subtype="html")
+    message.add_attachment("name;value\n", subtype="csv", filename="data.csv")
+    message.add_attachment(b"%PDF-", maintype="application", subtype="pdf", filename="scan.pdf")
+    return message
+
+
+MAIL = """# Größe über 5 €
+
+From: Ada <a@x.org>
+
+```
+Die Tür:
+
+  4711 <b> &c.
+>From here
+```
+
+Attachment: data.csv
+
+```
+name;value
+```
+
+Attachment, not read: scan.pdf
+"""
+
+
+def test_a_mail_is_decoded(tmp_path: Path) -> None:
+    (tmp_path / "a.eml").write_bytes(mail().as_bytes())
+    assert read(tmp_path / "a.eml") == MAIL
+    outer = EmailMessage()
+    outer.set_content("See below.")
+    outer.add_attachment(mail())
+    (tmp_path / "b.eml").write_bytes(outer.as_bytes())
+    assert read(tmp_path / "b.eml") == f"```\nSee below.\n```\n\n{MAIL}"
+
+
+def test_a_mail_in_html_alone_and_in_odd_encodings(tmp_path: Path) -> None:
+    page = "<table><tr><td>a<td>b</table><pre>caf=E9"
+    for name, head in (("a.mht", 'multipart/related; boundary="x"\n\n--x\nContent-Type: '), ("b.eml", "")):
+        kind = (
+            f"Content-Type: {head}text/html; charset=cp1252\nContent-Transfer-Encoding: quoted-printable\n\n"
+        )
+        rest = "\n--x\nContent-Type: text/css\n\np {}\n--x--\n" if head else ""
+        (tmp_path / name).write_text(f"{kind}{page}{rest}")
+        assert read(tmp_path / name) == "| a | b |\n| --- | --- |\n\n```\ncafé\n```\n"
+    (tmp_path / "c.eml").write_bytes("Content-Type: text/plain; charset=none-such\n\ncafé\n".encode())
+    assert read(tmp_path / "c.eml") == "```\ncafé\n```\n"
+
+
+def test_the_mails_of_a_mailbox_follow_each_other(tmp_path: Path) -> None:
+    box = mailbox.mbox(tmp_path / "a.mbox")
+    html = EmailMessage()
+    html.set_content("<pre>open<style>", subtype="html")
+    for message in (mail(), html, mail()):
+        box.add(message)
+    box.close()
+    assert read(tmp_path / "a.mbox") == f"{MAIL}\n```\nopen\n```\n\n{MAIL}"
 
 
 @office

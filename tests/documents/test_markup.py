@@ -40,6 +40,27 @@ def test_rows_with_and_without_end_tags(ends: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("formula", "expected"),
+    [
+        ("<mfrac><mn>1</mn><mn>2</mn></mfrac>", "(1)/(2)"),
+        ("<mi>x</mi>\n<mo>=</mo>\n<msup><mrow><mn>1</mn><mn>0</mn></mrow>\n<mn>6</mn></msup>", "x = 10^(6)"),
+        (
+            "<msqrt><mi>a</mi><mo>+</mo><mi>b</mi></msqrt><mroot><mi>x</mi><mn>3</mn></mroot>",
+            "√(a+b)√(x)_(3)",
+        ),
+        (
+            "<munderover><mo>∑</mo><mi>i</mi><mi>n</mi></munderover><msub><mi>x</mi><mi>i</mi></msub>",
+            "∑_(i)^(n)x_(i)",
+        ),
+        ("<mtable><mtr><mtd>1</mtd><mtd>0</mtd></mtr><mtr><mtd>2</mtd></mtr></mtable>", "1, 0; 2"),
+        ("<semantics><mi>x</mi><annotation>\\mathrm{x}</annotation></semantics>", "x"),
+    ],
+)
+def test_a_formula_keeps_its_meaning_on_one_line(formula: str, expected: str) -> None:
+    assert markdown(f"so <math>{formula}</math> here").strip("\n") == f"so {expected} here"
+
+
+@pytest.mark.parametrize(
     ("html", "expected"),
     [
         ("<h1>One</h1>text<h3>Two <i>more</i></h3>", "# One\n\ntext\n\n### Two more"),

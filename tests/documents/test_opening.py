@@ -197,6 +197,7 @@ def test_html_nested_ten_thousand_deep_is_text(tmp_path: Path) -> None:
         ("a.pdf", pdf("The key is 4711.")),
         ("a PDF by its first bytes", pdf("The key is 4711.")),
         ("A.DOCX", docx("The key is 4711.")),
+        ("with macros.docm", docx("The key is 4711.")),
         ("-odd näme\n.docx", docx("The key is 4711.")),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -19,12 +19,14 @@ from memagent.documents.encodings import detect_encoding, is_doubtful
 from memagent.documents.paths import shown, unreadable
 from memagent.errors import DocumentError, extra_hint
 
-Format = Literal["text", "jsonl", "html", "pdf", "docx", "pptx", "xlsx", "epub", "odt", "rtf"]
+Format = Literal["text", "jsonl", "html", "pdf", "docx", "pptx", "xlsx", "epub", "odt", "rtf", "eml", "mbox"]
 _FORMATS: dict[str, Format] = {
     **dict.fromkeys((".jsonl", ".ndjson"), "jsonl"),
     **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
     **{".pdf": "pdf", ".docx": "docx", ".pptx": "pptx", ".xlsx": "xlsx", ".epub": "epub"},
-    **{".odt": "odt", ".rtf": "rtf"},
+    **{".docm": "docx", ".pptm": "pptx", ".xlsm": "xlsx"},  # with macros
+    **{".odt": "odt", ".rtf": "rtf", ".mbox": "mbox"},
+    **dict.fromkeys((".eml", ".mht", ".mhtml"), "eml"),
 }
 _MAGIC: dict[bytes, Format] = {b"%PDF-": "pdf", b"{\\rtf": "rtf"}
 _CONVERTERS = {"docx": "mammoth", "pptx": "pptx", "xlsx": "openpyxl", "rtf": "striprtf"}
@@ -32,6 +34,7 @@ _ADVICE = {
     **dict.fromkeys((".doc", ".pages", ".wpd", ".mobi", ".azw", ".azw3"), "save it as DOCX or PDF first"),
     **dict.fromkeys((".xls", ".xlsb", ".ods", ".numbers"), "save it as XLSX or CSV first"),
     **dict.fromkeys((".ppt", ".odp", ".key"), "save it as PPTX or PDF first"),
+    ".msg": "save it as EML first",
     **dict.fromkeys((".zip", ".tar", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar"), "unpack it first"),
 }  # fmt: skip
 BLOCK_BYTES = 256 * 1024

@@ -7,12 +7,15 @@ length of a page matters. Bold and italics are dropped: they say little and cost
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from lxml import etree
 
-_DROPPED = {"script", "style", "template", "iframe", "object", "canvas", "audio", "video"}
+_DROPPED = {
+    *("script", "style", "template", "iframe", "object", "canvas", "audio", "video"),
+    *("annotation", "annotation-xml"),  # of formulas
+}
 _HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
 # The least number of line ends before and after each element.
 _BREAKS = {
@@ -24,6 +27,17 @@ _BREAKS = {
     **dict.fromkeys(("li", "dt", "dd", "tr", "caption", "summary", "option", "br", "legend"), 1),
 }
 _INLINE = {"code": "`", "del": "~~", "s": "~~", "sup": "^"}
+# What goes before each part of a formula, and after the last.
+_FORMULAS = {
+    "mfrac": ("(", ")/(", ")"),
+    "msqrt": ("√(", "", ")"),
+    "mroot": ("√(", ")_(", ")"),
+    **dict.fromkeys(("msup", "mover"), ("", "^(", ")")),
+    **dict.fromkeys(("msub", "munder"), ("", "_(", ")")),
+    **dict.fromkeys(("msubsup", "munderover"), ("", "_(", ")^(", ")")),
+    "mtr": ("", ", ", ""),
+    "mtable": ("", "; ", ""),
+}
 _LISTS = ("ul", "ol", "menu")
 _SPACES = re.compile(r"[ \t\n\r\f]+")
 _LONGEST_CELL = 1000  # characters; a table with longer ones lays out a page rather than data
@@ -76,6 +90,7 @@ class _Writer:
         self._links: list[str] = []
         self._marker = ""  # what begins the next line: "# ", "* "
         self._marks: list[str] = []  # what goes right before the next text: "[", "`"
+        self._formula: list[tuple[str, int]] = []  # open elements of a formula, and how many parts they have
         self._quotes = self._dropped = self._preformatted = 0
         self._fence_due = False
         self._breaks, self._space, self._last = 0, False, ""
@@ -92,6 +107,8 @@ class _Writer:
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         self.told = True
         self._dropped += tag in _DROPPED
+        if self._formula or tag == "math":
+            self._open_part(tag)
         self._quotes += tag == "blockquote"
         if tag in ("td", "th"):
             self._open_cell()
@@ -142,6 +159,8 @@ class _Writer:
             self._close_preformatted()
         elif tag in _INLINE and not self._preformatted:
             self._close(_INLINE[tag], "" if tag == "sup" else _INLINE[tag])
+        if self._formula and (name := self._formula.pop()[0]) in _FORMULAS:
+            self._sign(_FORMULAS[name][-1], self._put)
         self._dropped -= tag in _DROPPED
         self._quotes -= tag == "blockquote"
         self._break(_BREAKS.get(tag, 0))
@@ -222,6 +241,22 @@ class _Writer:
             self._put("```" if self._last == "\n" else "\n```")
         self._fence_due = False
         self._preformatted -= 1
+
+    # Formulas
+
+    def _open_part(self, tag: str) -> None:
+        """Note an element of a formula, and write the sign before it."""
+        if self._formula:
+            name, parts = self._formula[-1]
+            self._formula[-1] = name, parts + 1
+            if signs := _FORMULAS.get(name, ())[:-1]:
+                self._sign(signs[min(parts, len(signs) - 1)], self._put if parts else self._write)
+        self._formula.append((tag, 0))
+
+    def _sign(self, sign: str, write: Callable[[str], None]) -> None:
+        if sign and not self._dropped:
+            write(sign)
+        self._space = self._space and not sign
 
     # Tables
 

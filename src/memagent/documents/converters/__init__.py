@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import IO
 
 from .books import epub
+from .mail import eml, mbox
 from .open_document import odt
 from .pages import pdf
 from .rich_text import rtf
@@ -18,9 +19,10 @@ from .sheets import xlsx
 from .slides import pptx
 from .word import docx
 
-HTML = frozenset({"docx", "epub", "odt"})
+HTML = frozenset({"docx", "eml", "epub", "mbox", "odt"})
 PAGED = frozenset({"pdf", "pptx"})
 
 CONVERTERS: dict[str, Callable[[IO[bytes]], Iterator[str]]] = {
-    "pdf": pdf, "pptx": pptx, "xlsx": xlsx, "docx": docx, "odt": odt, "epub": epub, "rtf": rtf
+    "pdf": pdf, "pptx": pptx, "xlsx": xlsx, "docx": docx, "odt": odt, "epub": epub, "rtf": rtf,
+    "eml": eml, "mbox": mbox,
 }  # fmt: skip

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import IO, Any
 from urllib.parse import unquote
 
-from .text import xml_parser
+from .text import closed_html, xml_parser
 
 _LOCKED = "META-INF/encryption.xml"
 
@@ -32,20 +32,20 @@ def epub(file: IO[bytes]) -> Iterator[str]:
             if content := archive.read(name).strip():
                 if name in encrypted:
                     raise ValueError(f"{name} is encrypted")
-                # Written as HTML, in which `<title/>` would count as an opening tag.
-                yield etree.tostring(_chapter(content, name), method="html", encoding="unicode") + "\n"
+                yield _chapter(content, name) + "\n"
 
 
-def _chapter(content: bytes, name: str) -> Any:
-    """A chapter, parsed as HTML if it is not well-formed: a lenient parser of XML leaves out text."""
+def _chapter(content: bytes, name: str) -> str:
+    """A chapter as HTML, parsed as such if it is not well-formed: a lenient parser of XML leaves out text."""
     from lxml import etree
 
     try:
-        return etree.fromstring(content, xml_parser())
+        chapter = etree.fromstring(content, xml_parser())
     except etree.XMLSyntaxError:
         lenient = etree.fromstring(content, xml_parser(recover=True))
         if lenient is None:
             raise ValueError(f"{name} is not a page") from None
         encoding = lenient.getroottree().docinfo.encoding or "utf-8"
-        text = content.decode(encoding, "replace").encode()
-        return etree.fromstring(text, etree.HTMLParser(encoding="utf-8", no_network=True, huge_tree=True))
+        return closed_html(content.decode(encoding, "replace"))
+    # Written as HTML, in which `<title/>` would count as an opening tag.
+    return str(etree.tostring(chapter, method="html", encoding="unicode"))

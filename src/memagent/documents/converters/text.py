@@ -14,6 +14,15 @@ def clean(text: str) -> str:
     return _CONTROLS.sub(" ", text)
 
 
+def closed_html(page: str) -> str:
+    """A page of HTML, repaired, so that nothing in it swallows what follows."""
+    from lxml import etree
+
+    parser = etree.HTMLParser(encoding="utf-8", no_network=True, huge_tree=True)
+    root = etree.fromstring(page.encode("utf-8", "replace"), parser) if page.strip() else None
+    return "" if root is None else str(etree.tostring(root, method="html", encoding="unicode"))
+
+
 def xml_parser(recover: bool = False) -> Any:
     """A parser that fetches nothing and expands no entities."""
     from lxml import etree

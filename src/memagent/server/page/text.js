@@ -4,7 +4,7 @@ import { Unusable } from "./journal.js";
 
 const STRIDE = 1024;
 const WIDE = /[\ud800-\udbff][\udc00-\udfff]/;
-const CONVERTED = /\.(jsonl|ndjson|x?html?|pdf|docx|pptx|xlsx|epub|odt|rtf)(\.gz)?$/i;
+const CONVERTED = /\.(jsonl|ndjson|x?html?|pdf|doc[xm]|ppt[xm]|xls[xm]|epub|odt|rtf|eml|mht|mhtml|mbox)(\.gz)?$/i;
 const HOW = "memagent view TRACE makes a page that has the text in it";
 
 /** A text whose offsets count code points, as journals do, and not the UTF-16 units of strings. */
