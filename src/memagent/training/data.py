@@ -81,11 +81,11 @@ def _is_function(name: str) -> bool:
 
 
 def _source(name: str, count_tokens: TokenCounter) -> ExampleSource:
-    """A function, or a file, of which only the places of its lines are held; a gzipped one is held whole."""
+    """A function, or a file: only the places of JSON lines are held, a list or gzipped file is held whole."""
     if _is_function(name):
         return ExampleSource(load_function(name))
     path = Path(name)
-    if path.suffix == ".gz":
+    if path.suffix in (".json", ".gz"):
         examples = list(load_examples(path, count_tokens))
         source = ExampleSource(examples.__getitem__, len(examples))
     else:
