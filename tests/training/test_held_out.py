@@ -15,7 +15,7 @@ from memagent.settings import ReadSettings
 from memagent.tasks import write_examples
 from memagent.tasks.scoring import confidence_interval
 from memagent.training.held_out import HeldOut
-from memagent.training.settings import DataSettings, EvaluationSettings, TrainingSettings
+from memagent.training.settings import DataSettings, EvaluationSettings, TrainingSettings, WarmStartSettings
 from memagent.types import Completion, Example, Message, Model, Sampling
 
 
@@ -94,3 +94,45 @@ def test_the_score_does_not_depend_on_which_answer_comes_first(tmp_path: Path) -
     held_out = [HeldOut(settings, tmp_path / "run", Racing(*order)) for order in ((1, 2, 5), (5, 2, 1))]
     scored = [asyncio.run(it.score(0)) for it in held_out]
     assert 0 < scored[0]["score"] < 100 and scored[0] == scored[1]
+
+
+FUNCTIONS = """
+from memagent.types import Example
+
+
+def one(number):
+    return Example(f"one-{number}", "mine", "Who?", f"Ada saw {number}.", ("Ada",), 3)
+
+
+def other(number):
+    return Example(f"other-{number}", "mine", "Who?", f"Bob saw {number}.", ("Bob",), 3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("data", "imitated", "told"),
+    [
+        ("held.jsonl", "", "2 of the 4 held-out"),
+        ("some.jsonl.gz", "", "1 of the 4 held-out"),
+        ("own.py:one", "", "2 of the 4 held-out"),
+        ("own.py:other", "some.jsonl.gz", "1 of the 4 held-out"),
+        ("own.py:other", "", ""),
+    ],
+)
+def test_held_out_examples_that_are_trained_on_too_are_told(
+    tmp_path: Path, data: str, imitated: str, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "own.py").write_text(FUNCTIONS)
+    for name, first in {"held.jsonl": 0, "some.jsonl.gz": 1}.items():  # ids are the same in both
+        documents = [f"Ada came to {number}." for number in range(first, first + 2)]
+        rows = [Example(str(row), "mine", "Who?", it, ("Ada",), 4) for row, it in enumerate(documents)]
+        write_examples(tmp_path / name, rows)
+    settings = TrainingSettings(
+        data=DataSettings(examples=(str(tmp_path / data),)),
+        warm_start=WarmStartSettings(steps=1, examples=(str(tmp_path / imitated),) if imitated else ()),
+        evaluation=EvaluationSettings(
+            every=1, count=4, examples=(str(tmp_path / "held.jsonl"), f"{tmp_path / 'own.py'}:one")
+        ),
+    )
+    HeldOut(settings, tmp_path / "run", Recorder()).compare()
+    assert [it.getMessage()[:19] for it in caplog.records] == ([told] if told else [])

@@ -462,6 +462,15 @@ def test_a_run_of_a_version_with_fewer_settings_resumes(folder: Path) -> None:
     assert len(lines(run, "training")) == 2
 
 
+def test_a_row_that_is_no_example_ends_a_run_before_it_begins(folder: Path) -> None:
+    rows, run = folder / "rows.jsonl", folder / "no-example"
+    write_examples(rows, [Example(str(n), "symbols", "?", "abcdef", ("a",), 6) for n in range(99)])
+    rows.write_text(rows.read_text("utf-8") + '{"problem": "?", "answers": ["a"]}\n', "utf-8")
+    with pytest.raises(SettingsError, match=r"rows\.jsonl, line 100: document is None"):
+        train(settings(folder, f"data.examples=['{rows}']", "warm_start.steps=0", "evaluation.every=0"), run)
+    assert lines(run) == []
+
+
 def test_a_problem_that_is_too_long_is_skipped_and_counted(folder: Path) -> None:
     own = folder / "own.py"
     own.write_text(

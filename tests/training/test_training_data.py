@@ -74,6 +74,13 @@ def test_sources_take_turns(tmp_path: Path, function: str) -> None:
     assert sorted(found[:4:2]) == sorted(found[4::2]) == ["a-0", "a-1"]
 
 
+def test_a_file_may_be_a_json_list(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    listed = [{"problem": "wer?", "document": "ä ö ü", "answers": ["ich"]} for _ in range(3)]
+    path.write_text(json.dumps(listed, indent=1), "utf-8")
+    assert len({it.id for it in load_data([str(path)], 0, count).first(9)}) == 3
+
+
 def test_two_files_of_one_length_are_not_shuffled_alike(tmp_path: Path) -> None:
     names = [rows(tmp_path / f"{name}.jsonl", 20, name) for name in "ab"]
     found = ids(load_data(names, 0, count), range(40))

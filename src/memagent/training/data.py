@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -67,12 +67,25 @@ def load_data(names: Sequence[str], seed: int, count_tokens: TokenCounter) -> Da
     return Data([_source(name, count_tokens) for name in names], seed)
 
 
+def every_example(names: Sequence[str], count: int) -> Iterator[Example]:
+    """All examples of the files, and the first `count` of each function; lengths are not in tokens.
+
+    Raises `SettingsError` for a row that is not an example.
+    """
+    for name in names:
+        yield from map(load_function(name), range(count)) if _is_function(name) else load_examples(name, len)
+
+
+def _is_function(name: str) -> bool:
+    return ":" in name and not Path(name).exists()
+
+
 def _source(name: str, count_tokens: TokenCounter) -> ExampleSource:
-    """A function, or a file, of which only the places of its lines are held; a gzipped one is held whole."""
-    path = Path(name)
-    if ":" in name and not path.exists():
+    """A function, or a file: only the places of JSON lines are held, a list or gzipped file is held whole."""
+    if _is_function(name):
         return ExampleSource(load_function(name))
-    if path.suffix == ".gz":
+    path = Path(name)
+    if path.suffix in (".json", ".gz"):
         examples = list(load_examples(path, count_tokens))
         source = ExampleSource(examples.__getitem__, len(examples))
     else:

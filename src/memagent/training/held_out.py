@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from pathlib import Path
 
@@ -10,11 +11,13 @@ from memagent.evaluation.rows import EvaluationRow
 from memagent.evaluation.run import Evaluation, evaluate
 from memagent.reading.workflows import chosen_workflow
 from memagent.settings import Settings
-from memagent.tasks import write_examples
+from memagent.tasks import load_examples, write_examples
 from memagent.tasks.scoring import confidence_interval
-from memagent.training.data import load_data
+from memagent.training.data import every_example, load_data
 from memagent.training.settings import TrainingSettings
 from memagent.types import Engine
+
+_log = logging.getLogger(__name__)
 
 
 class HeldOut:
@@ -31,6 +34,25 @@ class HeldOut:
             data = load_data(wanted.examples, settings.seed, count_tokens)
             run.mkdir(parents=True, exist_ok=True)
             write_examples(self._examples, data.first(wanted.count))
+
+    def compare(self) -> None:
+        """Warn if the run trains on examples that it holds out, too.
+
+        Raises `SettingsError` for a row of its files that is not an example: it would end the run later.
+        """
+        settings = self._settings
+        kept = load_examples(self._examples) if settings.evaluation.every else ()
+        held_out = [(it.problem, it.document) for it in kept]
+        imitated = settings.warm_start.examples if settings.warm_start.steps else ()
+        trained = every_example((*settings.data.examples, *imitated), len(held_out))
+        shared = set(held_out).intersection((it.problem, it.document) for it in trained)
+        if count := sum(it in shared for it in held_out):
+            _log.warning(
+                "%d of the %d held-out examples are trained on too, so the held-out score does not tell how "
+                "well others are read: keep evaluation.examples out of data.examples and warm_start.examples",
+                count,
+                len(held_out),
+            )
 
     @staticmethod
     def forget(run: Path) -> None:

@@ -16,7 +16,7 @@ from memagent.training.optimization.learner import Learner, Sums, learning_rate
 from memagent.training.optimization.sequences import group_sequences
 from memagent.training.rewards import check_prompts, load_reward
 from memagent.training.rollout import Rollout
-from memagent.training.run import RunState
+from memagent.training.run import RunState, TrainingPosition
 from memagent.training.serving import Server
 from memagent.training.settings import TrainingSettings
 from memagent.training.step_statistics import GroupCounts, count_group, kept, totals, used_mib
@@ -66,10 +66,12 @@ async def reinforce(run: RunState, server: Server | None = None) -> None:
 
 
 def check_reinforcement(run: RunState) -> None:
-    """Raise `SettingsError` for an unusable reward or evaluation, before the warm start begins."""
+    """Raise `SettingsError` for an unusable reward, evaluation or example, before the warm start begins."""
     _rollout(run)
     if run.ranks.main:
-        HeldOut(run.settings, run.folder, run.engine)
+        held_out = HeldOut(run.settings, run.folder, run.engine)
+        if run.position == TrainingPosition():  # once, since it takes a while to read large files
+            held_out.compare()
 
 
 def update(
