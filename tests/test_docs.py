@@ -66,17 +66,24 @@ def workplace(serve: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize("code", [*snippets("python")])
 def test_python_snippets_run(code: str, workplace: Path) -> None:
+    run_python(code)
+
+
+def run_python(code: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("page", [it for it in PAGES if [*commands(it)]], ids=lambda page: page.name)
-def test_the_commands_of_a_page_run_in_its_order(page: Path, workplace: Path) -> None:
+def test_a_page_runs_in_its_order(page: Path, workplace: Path) -> None:
     for line in commands(page):
         done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
         stopped = 3 if "--max-calls" in line else 0
         assert done.returncode == stopped, f"{line}\n{done.stderr}"
         assert stopped or " diff " in line or done.stdout.strip(), line  # that memory is always the same
+    for language, code in _FENCE.findall(page.read_text("utf-8")):
+        if language == "python":
+            run_python(code)
 
 
 @pytest.mark.parametrize("code", [*snippets("toml")])

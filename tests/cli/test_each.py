@@ -69,6 +69,16 @@ def test_failures_are_rows_and_end_with_code_3(
     assert main(ask(serve(), "--out", "table.jsonl", "--resume")) == 0
 
 
+def test_a_file_that_cannot_be_read_is_named_once(
+    serve: Serve, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "broken.txt").symlink_to("nowhere")
+    assert main(ask(serve(), "--out", "table.csv", "--dry-run")) == 0
+    assert main(ask(serve(), "--out", "table.csv")) == 3
+    told = [line for line in capsys.readouterr().err.splitlines() if "broken.txt" in line]
+    assert told == ["docs/broken.txt cannot be read: No such file or directory"] * 2
+
+
 def test_a_limit_ends_a_run_with_code_3(
     serve: Serve, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

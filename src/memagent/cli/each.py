@@ -102,7 +102,8 @@ class _Rows:
     def _failed(self, row: FileRow) -> None:
         self._told += 1
         if self._told <= _MOST_TOLD:
-            warn(self.console, f"{row.file} failed: {row.error}")
+            error = row.error or ""
+            warn(self.console, error if error.startswith(row.file) else f"{row.file} failed: {error}")
         elif self._told == _MOST_TOLD + 1:
             warn(self.console, "more files failed: the table says which, and why")
 
@@ -128,7 +129,7 @@ async def _forecast(survey: Survey, as_json: bool, console: Console) -> None:
     else:
         say("\n".join(_lines(found, model)))
     for error in found.unreadable[:_MOST_TOLD]:
-        warn(console, f"cannot be read: {error}")
+        warn(console, error)
 
 
 def _lines(found: Forecast, model: Model) -> list[str]:
