@@ -222,6 +222,20 @@ def test_what_goes_wrong_is_told(browser: playwright.Browser, serving: Callable[
     page.context.close()
 
 
+def test_a_file_that_is_gone_after_it_was_chosen_is_told(
+    browser: playwright.Browser, serving: Callable[..., str], tmp_path: Path
+) -> None:
+    page, story = browser.new_page(), tmp_path / "story.txt"
+    story.write_text(STORY, "utf-8")
+    page.goto(serving())
+    page.get_by_label("Question").fill("What?")
+    page.get_by_label("Files").set_input_files(story)
+    story.unlink()
+    page.get_by_role("button", name="Read it").click()
+    expect(page.locator("#problem-told")).to_contain_text("story.txt has changed")
+    page.context.close()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_form_is_accessible(page: Page, serving: Callable[..., str], scheme: str) -> None:
     from axe_playwright_python import sync_playwright as axe

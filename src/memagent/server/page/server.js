@@ -48,16 +48,26 @@ export class Server {
     const ids = [];
     const headers = { "Content-Type": "application/json" };
     try {
-      for (const file of files) {
-        const body = new FormData();
-        body.append("file", file);
-        ids.push((await this.ask("files", { method: "POST", body })).id);
-      }
+      for (const file of files) ids.push(await this.upload(file));
       const request = { problem, files: ids, cite: true, ...(pasted && { document: pasted }) };
       return await this.ask("reads", { method: "POST", body: JSON.stringify(request), headers });
     } finally {
       // The read has its own copies, which go when it is deleted.
       for (const id of ids) this.ask(`files/${id}`, { method: "DELETE" }).catch(() => {});
+    }
+  }
+
+  /** Send a file; gives its id. */
+  async upload(file) {
+    const body = new FormData();
+    body.append("file", file);
+    try {
+      return (await this.ask("files", { method: "POST", body })).id;
+    } catch (error) {
+      await file.stream().getReader().read().catch(() => {
+        throw new Unusable(`${file.name} has changed or is gone since it was chosen: choose it again.`);
+      });
+      throw error;
     }
   }
 
