@@ -173,6 +173,23 @@ def test_a_pdf_gives_what_its_form_was_filled_in_with(tmp_path: Path, field: str
     assert read(tmp_path / "a.pdf") == f"Tenant:\nThe last line.\n{value}\n"
 
 
+@pytest.mark.parametrize("turn", ["1 0 0 1", "0 1 -1 0", "-1 0 0 -1", "0 -1 1 0"])
+@pytest.mark.parametrize("rotate", [0, 90, 180, 270])
+def test_a_page_of_a_pdf_may_lie_on_its_side(tmp_path: Path, turn: str, rotate: int) -> None:
+    lines = "(The first line) Tj 150 0 Td (has two parts.) Tj -150 -20 Td (The second line.) Tj"
+    text = f"BT /F1 12 Tf {turn} 300 400 Tm {lines} 0 -20 Td (The third.) Tj ET"
+    objects = [
+        "<< /Type /Catalog /Pages 2 0 R >>",
+        "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Rotate {rotate} /Contents 5 0 R "
+        "/Resources << /Font << /F1 4 0 R >> >> >>",
+        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+        f"<< /Length {len(text)} >>\nstream\n{text}\nendstream",
+    ]
+    (tmp_path / "a.pdf").write_bytes(pdf_of(objects))
+    assert read(tmp_path / "a.pdf") == "The first line has two parts.\nThe second line.\nThe third.\n\n"
+
+
 def test_a_pdf_gives_what_was_written_on_it_but_no_comments(tmp_path: Path) -> None:
     look = "BT /F1 12 Tf 5 5 Td (Typed over the page.) Tj ET"
     objects = [

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import IO
+from typing import IO, Any
 
 from .text import PAGE_END, clean
+
+_SAMPLED = 100  # characters of a page
 
 
 def pdf(file: IO[bytes]) -> Iterator[str]:
@@ -22,7 +26,22 @@ def pdf(file: IO[bytes]) -> Iterator[str]:
             pdfium.FPDFPage_Flatten(page, pdfium.FLAT_NORMALDISPLAY)  # the page must then be reloaded
             page.close()
             page = document[number]
-        lines = page.get_textpage().get_text_range().replace("\ufffe", "-").split("\r\n")
+        lines = _text_of(page).replace("\ufffe", "-").split("\r\n")
         text = clean("\n".join(line.rstrip() for line in lines)).strip("\n")
         yield (text + "\n\n" if text.strip() else "") + PAGE_END
         page.close()
+
+
+def _text_of(page: Any) -> str:
+    """The text, read with most of it upright: of a page that lies on its side, pdfium mixes up the lines."""
+    import pypdfium2.raw as pdfium
+
+    text = page.get_textpage()
+    count = text.count_chars()
+    angles = (pdfium.FPDFText_GetCharAngle(text, it) for it in range(0, count, count // _SAMPLED + 1))
+    turns = Counter(round(angle / math.pi * 2) % 4 for angle in angles if angle >= 0)
+    for turn, _ in turns.most_common(1):
+        if (upright := -turn % 4 * 90) != page.get_rotation():
+            page.set_rotation(upright)
+            text = page.get_textpage()
+    return str(text.get_text_range())
