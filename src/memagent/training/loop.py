@@ -6,16 +6,16 @@ that is killed and resumed has the same metrics as one that is not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from memagent.engines.adapters import trained_with
-from memagent.engines.torch.engine import TransformersEngine
-from memagent.errors import SettingsError
+from memagent.engines.torch.engine import TransformersEngine, ran_out_of_memory
+from memagent.errors import SettingsError, TrainingError
 from memagent.reading.budgets import given_budgets
 from memagent.reading.journal import difference
 from memagent.reading.workflows import chosen_workflow
@@ -34,9 +34,10 @@ from memagent.training.settings import TrainingSettings
 from memagent.types import Trained
 
 _MAY_CHANGE: Any = {
-    "steps": True, "checkpoint_every": True, "keep": True, "optimizer": {"learning_rate"},
+    "steps": True, "checkpoint_every": True, "keep": True, "policy": {"gradient_checkpointing"},
+    "optimizer": {"learning_rate", "batch_tokens"}, "rollout": {"rows", "server"},
     "copying": {"steps", "learning_rate"}, "warm_start": {"steps", "learning_rate"},
-    "engine": {"api_key"},
+    "engine": {"api_key", "timeout_seconds", "retries"},
 }  # fmt: skip
 
 
@@ -65,7 +66,7 @@ async def train(
     ranks = Ranks()
     offset = state["metrics"] if state else 0 if resume else None
     opened = open_metrics(folder, settings.recorded(), offset) if ranks.main else nullcontext()
-    with opened as metrics:
+    with _memory(), opened as metrics:
         policy = load_policy(settings.policy, settings.rollout.temperature, settings.seed, ranks.device)
         server = await open_server(settings, policy, folder) if settings.rollout.server else None
         engine = server.engine if server else local_engine(settings, policy)
@@ -89,6 +90,20 @@ async def train(
         finally:
             await engine.aclose()
     ranks.close()
+
+
+@contextmanager
+def _memory() -> Iterator[None]:
+    """Raise `TrainingError` if memory runs out within the block."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not ran_out_of_memory(error):
+            raise
+        raise TrainingError(
+            f"memory ran out ({error}): lower optimizer.batch_tokens, or set policy.gradient_checkpointing, "
+            "and continue with `resume`; if that is not enough, begin with a smaller policy.model, or a LoRA"
+        ) from error
 
 
 def _check_same(folder: Path, then: TrainingSettings, now: TrainingSettings) -> None:
