@@ -453,6 +453,22 @@ def test_steps_without_a_finite_gradient_are_skipped_counted_and_end_the_run(fol
     assert skipped[0] == 0 and skipped[-4:] == [1] * 4
 
 
+@pytest.mark.parametrize(
+    ("rate", "said"), [("1e19", "in 5 optimizer steps"), ("1e15", "logits are not numbers")]
+)
+def test_a_run_whose_weights_broke_goes_on_from_before(rate: str, said: str, folder: Path) -> None:
+    run = folder / f"broken-at-{rate}"
+    wanted = ("optimizer.warmup_steps=0", "evaluation.every=0", "warm_start.steps=0", "rollout.refills=0")
+    train(settings(folder, *wanted, "steps=1"), run)
+    with pytest.raises(TrainingError, match=f"{said}.*: lower .* remove the newest checkpoint first"):
+        train(settings(folder, *wanted, "steps=20", f"optimizer.learning_rate={rate}"), run, resume=True)
+    newest = checkpoint.newest(run)
+    assert newest and newest.name == "step-000002.pt", "of the step that broke them"
+    newest.unlink()
+    train(settings(folder, *wanted), run, resume=True)
+    assert [row["updates_skipped"] for row in lines(run, "training")] == [0, 0, 0]
+
+
 def test_a_resumed_run_may_have_another_learning_rate(folder: Path) -> None:
     run = folder / "slower"
     train(settings(folder, "evaluation.every=0", "optimizer.warmup_steps=0"), run)

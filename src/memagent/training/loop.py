@@ -15,7 +15,7 @@ from typing import Any
 
 from memagent.engines.adapters import trained_with
 from memagent.engines.torch.engine import TransformersEngine, ran_out_of_memory
-from memagent.errors import SettingsError, TrainingError
+from memagent.errors import EngineError, SettingsError, TrainingError
 from memagent.reading.budgets import given_budgets
 from memagent.reading.journal import difference
 from memagent.reading.workflows import chosen_workflow
@@ -25,6 +25,7 @@ from memagent.training.data import load_data
 from memagent.training.held_out import HeldOut
 from memagent.training.imitation.warm_start import imitate
 from memagent.training.metrics import open_metrics
+from memagent.training.optimization.learner import GO_BACK
 from memagent.training.optimization.policy import Policy, load_policy
 from memagent.training.ranks import Ranks
 from memagent.training.reinforcement import check_reinforcement, reinforce
@@ -66,7 +67,7 @@ async def train(
     ranks = Ranks()
     offset = state["metrics"] if state else 0 if resume else None
     opened = open_metrics(folder, settings.recorded(), offset) if ranks.main else nullcontext()
-    with _memory(), opened as metrics:
+    with _with_advice(), opened as metrics:
         policy = load_policy(settings.policy, settings.rollout.temperature, settings.seed, ranks.device)
         server = await open_server(settings, policy, folder) if settings.rollout.server else None
         engine = server.engine if server else local_engine(settings, policy)
@@ -93,10 +94,14 @@ async def train(
 
 
 @contextmanager
-def _memory() -> Iterator[None]:
-    """Raise `TrainingError` if memory runs out within the block."""
+def _with_advice() -> Iterator[None]:
+    """Raise `TrainingError` if memory runs out within the block, or if the policy breaks."""
     try:
         yield
+    except EngineError as error:
+        if not isinstance(error.__cause__, ArithmeticError):
+            raise
+        raise TrainingError(f"{error}: {GO_BACK}") from error
     except (MemoryError, RuntimeError) as error:
         if not ran_out_of_memory(error):
             raise
