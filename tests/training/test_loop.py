@@ -21,7 +21,7 @@ pytest.importorskip("transformers")
 
 from runs import PRESET, Told, lines, settings, start, train, weights  # noqa: E402
 
-from memagent.errors import SettingsError, TrainingError  # noqa: E402
+from memagent.errors import EngineError, SettingsError, TrainingError  # noqa: E402
 from memagent.tasks import write_examples  # noqa: E402
 from memagent.training import checkpoint, loop  # noqa: E402
 from memagent.training.loop import trained_policy  # noqa: E402
@@ -289,6 +289,31 @@ def test_other_settings_are_refused_by_name(folder: Path, whole: Path, change: s
     assert (whole / "metrics.jsonl").read_bytes() == before
 
 
+def test_a_run_whose_memory_ran_out_resumes_with_less(folder: Path) -> None:
+    run = folder / "memory"
+    (folder / "memory.py").write_text(
+        "import torch\n"
+        "def fail():\n"
+        "    raise torch.OutOfMemoryError('tried to allocate 2 GiB')\n"
+        "def scarce(model):\n"
+        "    model.lm_head.register_forward_hook(lambda module, arguments, output:\n"
+        "        fail() if torch.is_grad_enabled() and output.shape[:-1].numel() > 30 else None)\n"
+        "def crowded(model):\n"
+        "    model.lm_head.register_forward_hook(lambda module, arguments, output:\n"
+        "        fail() if not torch.is_grad_enabled() and len(output) > 2 else None)\n"
+    )
+    scarce = ("evaluation.every=0", f"policy.prepare={folder / 'memory.py'}:scarce", "warm_start.sequences=4")
+    with pytest.raises(TrainingError, match=r"memory ran out \(tried.*2 GiB\): lower optimizer.batch_tokens"):
+        train(settings(folder, *scarce), run)
+    assert (len(lines(run, "warm_start")), lines(run, "training")) == (4, [])
+    less = ("optimizer.batch_tokens=32", "policy.gradient_checkpointing=true", "rollout.rows=2")
+    train(settings(folder, *scarce, *less), run, resume=True)
+    assert len(lines(run, "training")) == 3
+    crowded = ("evaluation.every=0", "warm_start.steps=0", f"policy.prepare={folder / 'memory.py'}:crowded")
+    with pytest.raises(EngineError, match=r"tried to allocate 2 GiB\): lower .*rollout\.rows in training"):
+        train(settings(folder, *crowded), folder / "crowded")
+
+
 def test_how_long_to_train_may_change(folder: Path) -> None:
     run = folder / "longer"
     train(settings(folder, "evaluation.every=0"), run)
@@ -426,6 +451,22 @@ def test_steps_without_a_finite_gradient_are_skipped_counted_and_end_the_run(fol
         train(settings(folder, *blown), run)
     skipped = [row["updates_skipped"] for row in lines(run, "training")]
     assert skipped[0] == 0 and skipped[-4:] == [1] * 4
+
+
+@pytest.mark.parametrize(
+    ("rate", "said"), [("1e19", "in 5 optimizer steps"), ("1e15", "logits are not numbers")]
+)
+def test_a_run_whose_weights_broke_goes_on_from_before(rate: str, said: str, folder: Path) -> None:
+    run = folder / f"broken-at-{rate}"
+    wanted = ("optimizer.warmup_steps=0", "evaluation.every=0", "warm_start.steps=0", "rollout.refills=0")
+    train(settings(folder, *wanted, "steps=1"), run)
+    with pytest.raises(TrainingError, match=f"{said}.*: lower .* remove the newest checkpoint first"):
+        train(settings(folder, *wanted, "steps=20", f"optimizer.learning_rate={rate}"), run, resume=True)
+    newest = checkpoint.newest(run)
+    assert newest and newest.name == "step-000002.pt", "of the step that broke them"
+    newest.unlink()
+    train(settings(folder, *wanted), run, resume=True)
+    assert [row["updates_skipped"] for row in lines(run, "training")] == [0, 0, 0]
 
 
 def test_a_resumed_run_may_have_another_learning_rate(folder: Path) -> None:

@@ -6,16 +6,16 @@ that is killed and resumed has the same metrics as one that is not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from memagent.engines.adapters import trained_with
-from memagent.engines.torch.engine import TransformersEngine
-from memagent.errors import SettingsError
+from memagent.engines.torch.engine import TransformersEngine, ran_out_of_memory
+from memagent.errors import EngineError, SettingsError, TrainingError
 from memagent.reading.budgets import given_budgets
 from memagent.reading.journal import difference
 from memagent.reading.workflows import chosen_workflow
@@ -25,6 +25,7 @@ from memagent.training.data import load_data
 from memagent.training.held_out import HeldOut
 from memagent.training.imitation.warm_start import imitate
 from memagent.training.metrics import open_metrics
+from memagent.training.optimization.learner import GO_BACK
 from memagent.training.optimization.policy import Policy, load_policy
 from memagent.training.ranks import Ranks
 from memagent.training.reinforcement import check_reinforcement, reinforce
@@ -34,9 +35,10 @@ from memagent.training.settings import TrainingSettings
 from memagent.types import Trained
 
 _MAY_CHANGE: Any = {
-    "steps": True, "checkpoint_every": True, "keep": True, "optimizer": {"learning_rate"},
+    "steps": True, "checkpoint_every": True, "keep": True, "policy": {"gradient_checkpointing"},
+    "optimizer": {"learning_rate", "batch_tokens"}, "rollout": {"rows", "server"},
     "copying": {"steps", "learning_rate"}, "warm_start": {"steps", "learning_rate"},
-    "engine": {"api_key"},
+    "engine": {"api_key", "timeout_seconds", "retries"},
 }  # fmt: skip
 
 
@@ -65,7 +67,7 @@ async def train(
     ranks = Ranks()
     offset = state["metrics"] if state else 0 if resume else None
     opened = open_metrics(folder, settings.recorded(), offset) if ranks.main else nullcontext()
-    with opened as metrics:
+    with _with_advice(), opened as metrics:
         policy = load_policy(settings.policy, settings.rollout.temperature, settings.seed, ranks.device)
         server = await open_server(settings, policy, folder) if settings.rollout.server else None
         engine = server.engine if server else local_engine(settings, policy)
@@ -89,6 +91,24 @@ async def train(
         finally:
             await engine.aclose()
     ranks.close()
+
+
+@contextmanager
+def _with_advice() -> Iterator[None]:
+    """Raise `TrainingError` if memory runs out within the block, or if the policy breaks."""
+    try:
+        yield
+    except EngineError as error:
+        if not isinstance(error.__cause__, ArithmeticError):
+            raise
+        raise TrainingError(f"{error}: {GO_BACK}") from error
+    except (MemoryError, RuntimeError) as error:
+        if not ran_out_of_memory(error):
+            raise
+        raise TrainingError(
+            f"memory ran out ({error}): lower optimizer.batch_tokens, or set policy.gradient_checkpointing, "
+            "and continue with `resume`; if that is not enough, begin with a smaller policy.model, or a LoRA"
+        ) from error
 
 
 def _check_same(folder: Path, then: TrainingSettings, now: TrainingSettings) -> None:

@@ -61,7 +61,7 @@ async def reinforce(run: RunState, server: Server | None = None) -> None:
         run.report("training", position.step, values)
         await renew()
         await evaluate()
-        if position.step % settings.checkpoint_every == 0 or position.step == settings.steps:
+        if position.step == settings.steps or run.saves(learner, position.step):
             run.save(learner)
 
 

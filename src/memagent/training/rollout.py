@@ -54,8 +54,9 @@ class Rollout:
                     [tasks.create_task(self.attempt_if_readable(example, f"{seed}/{it}")) for it in numbers]
                     for example, seed in zip(examples, seeds, strict=True)
                 ]
-        except ExceptionGroup as failures:  # the first one is enough
-            raise failures.exceptions[0] from None
+        except ExceptionGroup as failures:  # one is enough
+            first = failures.exceptions[0]
+            raise first from first.__cause__
         made = [tuple(it for task in own if (it := task.result())) for own in running]
         return [Group(example, own) if own else None for example, own in zip(examples, made, strict=True)]
 

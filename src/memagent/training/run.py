@@ -75,6 +75,13 @@ class RunState:
             self.metrics.write(stage, step, values)
             self.observer.row(stage, step, values)
 
+    def saves(self, learner: Learner, steps: int) -> bool:
+        """Whether to save after so many steps of a stage.
+
+        Not while gradients are not finite: that would push out a checkpoint from before the weights broke.
+        """
+        return steps % self.settings.checkpoint_every == 0 and not learner.skipped
+
     def save(self, learner: Learner | None) -> None:
         """Write a checkpoint; without a learner, the next stage begins with a new optimizer."""
         if self.metrics:

@@ -199,9 +199,15 @@ class TransformersEngine:
         except Exception as error:  # noqa: BLE001 - the boundary: it fails only the calls of this batch
             traceback.clear_frames(error.__traceback__)  # they hold the tensors of the failed batch
             count = len(calls.running)  # with those that have joined
-            what = f"{self.model.name} failed on a batch of {count} ({type(error).__name__}: {error})"
-            fail(calls.running, f"{what}: if memory ran out, lower `concurrency`", error)
+            advice = ": lower `concurrency`, or rollout.rows in training" if ran_out_of_memory(error) else ""
+            what = f"{self.model.name} failed on a batch of {count} ({type(error).__name__}: {error}){advice}"
+            fail(calls.running, what, error)
         finish(calls.running)
+
+
+def ran_out_of_memory(error: Exception) -> bool:
+    """Whether PyTorch could not allocate memory; on a CPU, only the text of its error tells."""
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
 
 
 async def open_transformers(settings: EngineSettings) -> TransformersEngine:

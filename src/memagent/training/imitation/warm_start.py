@@ -65,7 +65,7 @@ async def _take(
         sums = learner.imitate(run.ranks.share(sequences), learning_rate(wanted, step, wanted.steps))
         setattr(run.position, counter, step + 1)
         run.report(stage, step + 1, run.means(sums))
-        if (step + 1) % run.settings.checkpoint_every == 0 and step + 1 < wanted.steps:
+        if run.saves(learner, step + 1) and step + 1 < wanted.steps:
             run.save(learner)
 
 

@@ -18,6 +18,10 @@ from memagent.training.ranks import Ranks
 from memagent.training.settings import LossSettings, OptimizerSettings, ScheduleSettings
 from memagent.types import TrainingSequence
 
+GO_BACK = (
+    "lower the learning rate and continue with `resume`; if that fails as well, "
+    "remove the newest checkpoint first"
+)
 _MOST_SKIPPED = 5
 
 Sums = defaultdict[str, float]
@@ -48,7 +52,8 @@ class Learner:
         self.policy = policy
         self.settings = settings
         self.ranks = ranks
-        self._skipped = 0  # consecutive steps
+        self.skipped = 0
+        """How many steps, up to the last, were skipped in a row."""
         self._parameters = list(policy.trained().values())
         self._optimizer = torch.optim.AdamW(
             self._parameters, betas=betas or settings.betas, weight_decay=settings.weight_decay
@@ -70,12 +75,11 @@ class Learner:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint stores besides the policy's weights."""
-        return {"optimizer": self._optimizer.state_dict(), "skipped": self._skipped}
+        return {"optimizer": self._optimizer.state_dict()}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint."""
         self._optimizer.load_state_dict(state["optimizer"])
-        self._skipped = state["skipped"]
 
     def gradient(self, sequences: Sequence[TrainingSequence], token_loss: TokenLoss) -> Sums:
         """Compute the gradient of the mean loss over the completion tokens of all ranks."""
@@ -106,16 +110,15 @@ class Learner:
             for group in self._optimizer.param_groups:
                 group["lr"] = rate
             self._optimizer.step()
-            self._skipped = 0
+            self.skipped = 0
         else:
-            self._skipped += 1
-            if self._skipped == _MOST_SKIPPED:
+            self.skipped += 1
+            if self.skipped == _MOST_SKIPPED:
                 raise TrainingError(
-                    f"the gradient was {norm} in {_MOST_SKIPPED} optimizer steps in a row: "
-                    "lower the learning rate and continue with `resume`"
+                    f"the gradient was {norm} in {_MOST_SKIPPED} optimizer steps in a row: " + GO_BACK
                 )
         sums["steps"] += 1
-        sums["skipped"] += self._skipped > 0
+        sums["skipped"] += self.skipped > 0
         sums["gradient_norm"] += norm
         sums["learning_rate"] += rate
         sums["seconds"] += time.perf_counter() - started
