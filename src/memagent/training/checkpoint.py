@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from memagent.errors import SettingsError
+from memagent.errors import SettingsError, reason
 from memagent.storage import written_whole
 
 _NAME = re.compile(r"step-(\d+)\.pt")
@@ -30,7 +30,7 @@ def write(path: Path, state: dict[str, Any]) -> None:
         with written_whole(path) as place:
             torch.save(state, place)
     except (OSError, RuntimeError) as error:  # torch raises RuntimeError if the disk is full
-        raise SettingsError(f"{path} cannot be written: {error}") from error
+        raise SettingsError(f"{path} cannot be written: {reason(error)}") from error
 
 
 def newest(run: Path) -> Path | None:

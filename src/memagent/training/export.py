@@ -21,7 +21,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from memagent.engines.adapters import BUDGETS, trained_file, write_trained
 from memagent.engines.llamacpp.embedded import QUANTISATION, requantise
 from memagent.engines.torch.gguf_layout import GgufLayout, layout_of
-from memagent.errors import SettingsError
+from memagent.errors import SettingsError, reason
 from memagent.storage import written_whole
 from memagent.types import Trained
 
@@ -83,7 +83,7 @@ def export_policy(
         if to == "gguf-adapter":
             write_trained(out, trained or Trained())
     except (OSError, SafetensorError) as error:
-        raise SettingsError(f"{out} cannot be written: {error}") from error
+        raise SettingsError(f"{out} cannot be written: {reason(error)}") from error
 
 
 def _merged(model: Any) -> PreTrainedModel:
