@@ -271,6 +271,25 @@ def test_numbers_are_written_as_people_do(tmp_path: Path) -> None:
 
 
 @office
+def test_a_sheet_gives_its_text_boxes(tmp_path: Path) -> None:
+    xlsxwriter = pytest.importorskip("xlsxwriter")
+    with xlsxwriter.Workbook(tmp_path / "a.xlsx") as book:
+        for name in ("One", "Two"):
+            sheet = book.add_worksheet(name)
+            sheet.write("A1", "cell")
+            sheet.insert_textbox("C3", f"Box of {name}:\nall prices are net.")
+            sheet.write_url("A2", "https://example.com", string="link")
+    assert (
+        read(tmp_path / "a.xlsx")
+        == "\n".join(
+            f"## {name}\n\n| cell |\n| --- |\n| link |\n\nBox of {name}:\nall prices are net.\n"
+            for name in ("One", "Two")
+        )
+        + "\n"
+    )
+
+
+@office
 def test_numbers_keep_the_units_of_their_format(tmp_path: Path) -> None:
     openpyxl = pytest.importorskip("openpyxl")
     book = openpyxl.Workbook()

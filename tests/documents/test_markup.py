@@ -83,6 +83,7 @@ def test_a_formula_keeps_its_meaning_on_one_line(formula: str, expected: str) ->
         ("<title/><p>after</p><script src='x'/><p>end</p>", "after\n\nend"),
         ("&lt;b&gt; &amp;lt; &#xD800;&copy;", "<b> &lt; \ufffd©"),
         ("</td></li></ul></table></a></blockquote></pre></h1>a<td>b<li>c", "a\n\nb\n* c"),
+        ("<p>a <![CDATA[b & c]]> d<![CDATA[\n]]>e<!-- f -->", "a b & c d e"),
         ("", ""),
         (" \n ", ""),
         ("<!-- only -->", ""),

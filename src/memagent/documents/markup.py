@@ -177,8 +177,10 @@ class _Writer:
             self._write(words)
             self._space = _SPACES.match(text[-1]) is not None
 
-    def comment(self, _text: str) -> None:
+    def comment(self, text: str) -> None:
         self.told = True
+        if text.startswith("[CDATA["):  # text in XHTML
+            self.data(text.removeprefix("[CDATA[").removesuffix("]]"))
 
     def close(self) -> None:
         if self._tables:

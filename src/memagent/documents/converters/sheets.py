@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 import unicodedata
 import zipfile
@@ -9,8 +10,9 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import IO, Any
 
+from .slides import paragraphs
 from .tables import as_cell, as_row, as_rule
-from .text import clean
+from .text import clean, xml_parser
 
 _FORMULA = re.compile(rb"<([\w.-]+:)?f[\s/>]")
 _LITERAL = re.compile(r'"([^"]*)"|\[\$([^-\]]*)[^\]]*\]|\[[^\]]*\]|[\\_*].')
@@ -36,7 +38,27 @@ def xlsx(file: IO[bytes]) -> Iterator[str]:
             if cells:
                 yield as_row(cells) if begun else as_row(cells) + as_rule(cells)
                 begun = True
+        yield from _boxes(file, sheet._worksheet_path)
         yield "\n"
+
+
+def _boxes(file: IO[bytes], path: str) -> Iterator[str]:
+    """The text boxes over a sheet, which openpyxl does not read."""
+    from lxml import etree
+
+    folder, _, name = path.rpartition("/")
+    with zipfile.ZipFile(file) as archive:
+
+        def parsed(part: str) -> Any:
+            is_there = part in archive.namelist()
+            return etree.fromstring(archive.read(part) if is_there else b"<none/>", xml_parser())
+
+        for relation in parsed(f"{folder}/_rels/{name}.rels"):
+            if relation.get("Type", "").endswith("/drawing"):
+                part = posixpath.normpath(posixpath.join("/", folder, relation.get("Target", "")))
+                for box in parsed(part.lstrip("/")).iter("{*}txBody"):
+                    if text := clean(paragraphs(box)):
+                        yield f"\n{text}\n"
 
 
 def _values(sheet: Any, computed: Any) -> Iterator[Iterable[object]]:

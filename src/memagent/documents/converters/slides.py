@@ -56,10 +56,10 @@ def _diagram(content: bytes) -> str:
     """The text of a SmartArt diagram."""
     from lxml import etree
 
-    return _paragraphs(etree.fromstring(content, xml_parser()))
+    return paragraphs(etree.fromstring(content, xml_parser()))
 
 
-def _paragraphs(node: Any) -> str:
+def paragraphs(node: Any) -> str:
     """The paragraphs of a drawing, one per line."""
     texts = (
         "".join(
@@ -74,7 +74,7 @@ def _paragraphs(node: Any) -> str:
 def _chart(chart: Any) -> Iterator[str]:
     """The titles and a table of each plot, from the XML: python-pptx does not know all plot types."""
     for title in chart.iter("{*}title"):
-        yield _paragraphs(title)
+        yield paragraphs(title)
     for plot in chart.iterfind(".//{*}plotArea/*"):
         rows: list[list[str]] = []
         labels: list[list[str]] = []
