@@ -335,6 +335,8 @@ def _rule(kind: str, said: Mapping[str, Any]) -> str:
             return str(said["error"])
         case "missing":
             return "is missing"
+        case "too_long":
+            return f"must have at most {said['max_length']} items"
     nouns = {"bool": "true or false", "int": "a whole number", "float": "a number", "string": "text",
              "tuple": "a list", "model": "a table", "finite": "a finite number"}  # fmt: skip
     return f"must be {nouns.get(kind.partition('_')[0], kind.replace('_', ' '))}"

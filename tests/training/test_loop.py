@@ -374,6 +374,16 @@ def test_a_step_without_a_group_to_learn_from_leaves_the_policy(folder: Path) ->
     assert all(torch.equal(first[name], last[name]) for name in first)
 
 
+@pytest.mark.parametrize(("refills", "reward", "told"), [(0, "equal", 1), (1, "equal", 1), (0, "letter", 0)])
+def test_a_run_that_learns_nothing_says_so_once(
+    refills: int, reward: str, told: int, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    changes = ("steps=7", f"rollout.refills={refills}", "evaluation.every=0", "warm_start.steps=0")
+    train(settings(folder, *changes, reward=reward), folder / f"idle-{refills}-{reward}")
+    said = [it for it in caplog.records if "in 5 steps in a row, all attempts" in it.getMessage()]
+    assert len(said) == told
+
+
 def test_without_refills_all_groups_are_kept(folder: Path) -> None:
     run = folder / "kept-equal"
     train(settings(folder, "rollout.attempts=2", "evaluation.every=0", reward="equal"), run)

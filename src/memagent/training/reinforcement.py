@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -21,6 +22,13 @@ from memagent.training.serving import Server
 from memagent.training.settings import TrainingSettings
 from memagent.training.step_statistics import GroupCounts, count_group, kept, totals, used_mib
 from memagent.types import Group
+
+_IDLE_STEPS = 5  # before a warning
+_IDLE = (
+    "in %d steps in a row, all attempts at each example earned the same, so nothing is learned: the examples "
+    "are too hard or too easy, or the reward does not tell attempts apart"
+)
+_log = logging.getLogger(__name__)
 
 
 async def reinforce(run: RunState, server: Server | None = None) -> None:
@@ -46,12 +54,16 @@ async def reinforce(run: RunState, server: Server | None = None) -> None:
         await renew()
     if position.step == 0:
         await evaluate()
+    idle = 0
     while position.step < settings.steps:
         started = time.perf_counter()
         made = await _attempts(run, rollout)
         seconds = time.perf_counter() - started
         sums = update(learner, made.groups, kept(made.counts, _drops(settings)), settings, position.step)
         position.step += 1
+        idle = idle + 1 if all(it.equal for it in made.counts) else 0
+        if idle == _IDLE_STEPS and run.ranks.main:
+            _log.warning(_IDLE, idle)
         values = totals(made.counts, made.rounds, made.skipped, _drops(settings)) | run.means(sums)
         values |= {
             "rollout_seconds": seconds,
