@@ -330,12 +330,15 @@ def test_a_finished_journal_is_not_overwritten_either(whole: tuple[Path, FactsEn
     assert (engine.paid, path.read_bytes()) == (0, journal)
 
 
-def test_a_journal_without_conversations_gives_way(tmp_path: Path) -> None:
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_journal_without_conversations_gives_way(resume: bool, tmp_path: Path) -> None:
     trace = tmp_path / "read.jsonl"
     with pytest.raises(EngineError):
         run(Dense(calls=0), DOCUMENT, trace=trace)
     assert [line["type"] for line in lines_of(trace)] == ["header"]
-    assert run(Dense(), DOCUMENT, trace=trace, problem="Which facts are there?")[0].answer
+    other = {"problem": "Which facts are there?", "resume": resume}
+    assert run(Dense(), DOCUMENT, trace=trace, **other)[0].answer
+    assert [line["type"] for line in lines_of(trace)].count("header") == 1
 
 
 @pytest.mark.parametrize("resume", [False, True])

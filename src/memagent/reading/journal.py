@@ -64,6 +64,7 @@ class Journal:
         return journal
 
     def _load(self, resume: bool) -> None:
+        number = 0
         for number, (line, offset) in enumerate(self._log.lines()):
             if number and not resume:
                 raise JournalError(
@@ -81,9 +82,9 @@ class Journal:
                     self._told[line["prompt_sha256"], line.get("unused", False)] += 1
                 case "answer":
                     self.answer = line["answer"]
-        if not resume:  # no reply was paid for: the new read takes its place
+        if not number:  # no reply was paid for: the new read takes its place
             self.header = None
-        self._log.cut(self._log.end if resume else 0)
+        self._log.cut(self._log.end if number else 0)
 
     def begin(self, header: Mapping[str, Any]) -> None:
         """Write the header of a new read, or check that the record is of this one. Blocks.
