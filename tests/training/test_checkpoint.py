@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,20 @@ def test_a_folder_without_checkpoints_has_no_newest(tmp_path: Path) -> None:
     (tmp_path / checkpoint.FOLDER).mkdir()
     (tmp_path / checkpoint.FOLDER / ".step-000001.pt.part").touch()
     assert checkpoint.newest(tmp_path) is None
+
+
+def test_what_a_killed_run_left_half_written_is_deleted(tmp_path: Path) -> None:
+    class Kill:
+        def __reduce__(self) -> Any:
+            os.kill(os.getpid(), signal.SIGKILL)
+            raise AssertionError
+
+    if not (process := os.fork()):
+        checkpoint.save(tmp_path, 2, {"weights": torch.zeros(1000), "kill": Kill()}, keep=1)
+    os.waitpid(process, 0)
+    assert [name[:16] for name in names(tmp_path)] == [".step-000002.pt."], "what is to be deleted"
+    checkpoint.save(tmp_path, 1, state(1), keep=1)
+    assert names(tmp_path) == ["step-000001.pt"]
 
 
 def test_a_crash_while_writing_leaves_the_last_whole_one(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,12 @@ def save(run: Path, step: int, state: dict[str, Any], keep: int) -> Path:
 
 
 def write(path: Path, state: dict[str, Any]) -> None:
-    """Write a file of tensors atomically. Raises `SettingsError` if it cannot be written."""
+    """Write a file of tensors atomically. Raises `SettingsError` if it cannot be written.
+
+    What a run that was killed while it wrote one has left is deleted: it may be as large as a checkpoint.
+    """
+    for left in path.parent.glob(".*.pt.*"):
+        shutil.rmtree(left, ignore_errors=True)
     try:
         with written_whole(path) as place:
             torch.save(state, place)
