@@ -107,7 +107,7 @@ def test_a_full_disk_is_named_and_leaves_the_last_whole_one(tmp_path: Path) -> N
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))  # as if there were no more room
     try:
-        with pytest.raises(SettingsError, match=r"step-000002\.pt cannot be written, perhaps .* disk is full"):
+        with pytest.raises(SettingsError, match=r"step-000002\.pt cannot be written, perhaps .* is full"):
             checkpoint.save(tmp_path, 2, {"weights": torch.zeros(1_000_000)}, keep=1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
