@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from pathlib import Path
 from typing import Any
@@ -99,3 +100,15 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / checkpoint.FOLDER).touch()
     with pytest.raises(SettingsError, match=r"step-000001\.pt cannot be written"):
         checkpoint.save(tmp_path, 1, state(1), keep=1)
+
+
+def test_a_full_disk_is_named_and_leaves_the_last_whole_one(tmp_path: Path) -> None:
+    last = checkpoint.save(tmp_path, 1, state(1), keep=1)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))  # as if there were no more room
+    try:
+        with pytest.raises(SettingsError, match=r"step-000002\.pt cannot be written, perhaps .* is full"):
+            checkpoint.save(tmp_path, 2, {"weights": torch.zeros(1_000_000)}, keep=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert names(tmp_path) == [last.name] and checkpoint.load(last)["progress"] == {"step": 1}

@@ -35,8 +35,10 @@ def write(path: Path, state: dict[str, Any]) -> None:
     try:
         with written_whole(path) as place:
             torch.save(state, place)
-    except (OSError, RuntimeError) as error:  # torch raises RuntimeError if the disk is full
+    except OSError as error:
         raise SettingsError(f"{path} cannot be written: {reason(error)}") from error
+    except RuntimeError as error:  # torch does not tell why
+        raise SettingsError(f"{path} cannot be written, perhaps because the disk is full: {error}") from error
 
 
 def newest(run: Path) -> Path | None:

@@ -75,8 +75,8 @@ async def write_trajectories(path: str | Path, trajectories: AsyncIterable[Traje
             count += 1
         if not count:
             raise SettingsError(
-                f"no attempt was good enough, so {path} is not written: lower the least reward, try more "
-                "examples or samples, or take a better model"
+                f"no attempt was good enough without replies cut at their limit, so {path} is not written: "
+                "lower the least reward, raise the limits, try more examples or samples, or a better model"
             )
     return count
 
