@@ -64,6 +64,15 @@ def test_a_model_that_fits_no_engine_is_wrong(capsys: pytest.CaptureFixture[str]
     assert "--base-url" in capsys.readouterr().out
 
 
+def test_a_cache_that_cannot_be_written_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert main(["doctor"]) == 2
+    assert "wrong: the cache" in (out := capsys.readouterr().out) and "set XDG_CACHE_HOME" in out
+
+
 def test_an_unknown_setting_in_the_users_file_is_wrong(
     nobody: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -154,7 +154,10 @@ def test_an_endpoint_that_fails_ends_with_3(
     [
         (["no.toml"], "no.toml cannot be read: No such file"),
         (["sft", "no.toml"], "no.toml cannot be read"),
-        ([PRESET, "--set", "loss.kl_wight=1"], "loss: unknown setting 'kl_wight', did you mean 'kl_weight'?"),
+        (
+            [PRESET, "--set", "loss.kl_wight=1"],
+            f"the changes to {PRESET}: loss: unknown setting 'kl_wight', did you mean 'kl_weight'?",
+        ),
         ([PRESET, "--set", "steps=many"], "steps is 'many': it must be a whole number"),
         ([PRESET, "--set", "steps"], "--set steps: write NAME=VALUE"),
         ([PRESET, "--set", "loss=3", "--set", "loss.kl_weight=0"], "loss was set to 3 before"),

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import click
 
@@ -22,7 +23,7 @@ from memagent.engines.llamacpp import hub
 from memagent.engines.llamacpp.embedded import default_files, default_model
 from memagent.engines.llamacpp.engine import usable_window
 from memagent.engines.openai import OpenAIEngine
-from memagent.errors import MemAgentError, SettingsError, extra_hint, without_secrets
+from memagent.errors import MemAgentError, SettingsError, extra_hint, reason, without_secrets
 from memagent.reading.workflows import chosen_workflow
 from memagent.settings import DEFAULT_WINDOW_TOKENS, Settings, user_cache_path, user_config_path
 from memagent.types import ESTIMATE, Model
@@ -52,6 +53,7 @@ def command(settings: Settings) -> int:
     for line in _installed():
         say(line)
     try:
+        _check_cache(user_cache_path())
         for line in asyncio.run(_findings(settings)):
             say(with_flags(line))
     except MemAgentError as error:
@@ -72,6 +74,19 @@ def _installed() -> list[str]:
         f"settings file: {config}{'' if config.is_file() else ' (none)'}",
         f"cache: {user_cache_path()}",
     ]
+
+
+def _check_cache(folder: Path) -> None:
+    """Raise `SettingsError` if journals cannot be written there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise SettingsError(
+            f"the cache {folder} cannot be written ({reason(error)}): "
+            "set XDG_CACHE_HOME to a folder that can be"
+        ) from error
 
 
 async def _findings(settings: Settings) -> list[str]:

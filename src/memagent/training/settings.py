@@ -300,10 +300,15 @@ class TrainingSettings(StrictModel):
 def load_training(path: str | Path, overrides: Mapping[str, Any] | None = None) -> TrainingSettings:
     """The settings of a TOML file, overridden by the values in `overrides`, which is nested like the file.
 
-    Raises `SettingsError` naming the file and everything that is wrong in it.
+    Raises `SettingsError` naming the file and everything that is wrong in it, or else in `overrides`.
     """
     path = Path(path)
-    settings = build(TrainingSettings, _merged(read_toml(path), overrides or {}), str(path))
+    table = read_toml(path)
+    try:
+        settings = build(TrainingSettings, _merged(table, overrides or {}), f"the changes to {path}")
+    except SettingsError:
+        build(TrainingSettings, table, str(path))  # raises if the file itself is wrong
+        raise
     return _located(settings, path.absolute().parent)  # the same run, wherever it is resumed from
 
 
