@@ -239,7 +239,7 @@ class TrainingSettings(StrictModel):
     """
 
     steps: Count = 100
-    seed: int = 0
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0  # what PyTorch takes
     checkpoint_every: Positive = 10
     keep: Positive = 2
     policy: PolicySettings = PolicySettings()
