@@ -500,8 +500,15 @@ def test_a_mail_in_html_alone_and_in_odd_encodings(tmp_path: Path) -> None:
         rest = "\n--x\nContent-Type: text/css\n\np {}\n--x--\n" if head else ""
         (tmp_path / name).write_text(f"{kind}{page}{rest}")
         assert read(tmp_path / name) == "| a | b |\n| --- | --- |\n\n```\ncafé\n```\n"
-    (tmp_path / "c.eml").write_bytes("Content-Type: text/plain; charset=none-such\n\ncafé\n".encode())
-    assert read(tmp_path / "c.eml") == "```\ncafé\n```\n"
+    for charset in ("none-such", "undefined", "idna", '"x\0y"'):
+        (tmp_path / "c.eml").write_bytes(f"Content-Type: text/plain; charset={charset}\n\ncafé\n".encode())
+        assert read(tmp_path / "c.eml") == "```\ncafé\n```\n"
+
+
+@pytest.mark.parametrize("address", ["Ada <", "ada@", "a@[", "Ada Lovelace@x.org, <>"])
+def test_a_malformed_address_is_text(tmp_path: Path, address: str) -> None:
+    (tmp_path / "a.eml").write_text(f"From: {address}\nTo: {address}\n\nbody\n")
+    assert read(tmp_path / "a.eml") == f"From: {address}\nTo: {address}\n\n```\nbody\n```\n"
 
 
 def test_the_mails_of_a_mailbox_follow_each_other(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from email import message_from_bytes
+from email.headerregistry import ContentDispositionHeader, HeaderRegistry
 from email.message import MIMEPart
 from email.policy import default
 from html import escape
@@ -13,6 +14,9 @@ from typing import IO, Any
 from .text import clean, closed_html
 
 _HEADERS = ("From", "To", "Cc", "Date")
+_REGISTRY: Any = HeaderRegistry(use_default_map=False)  # Python's parsers of addresses fail on malformed ones
+_REGISTRY.map_to_type("content-disposition", ContentDispositionHeader)
+_POLICY = default.clone(header_factory=_REGISTRY)
 _QUOTED = re.compile(rb"^>(?=>*From )")
 
 
@@ -27,7 +31,7 @@ def mbox(file: IO[bytes]) -> Iterator[str]:
     for line in file:
         if line.startswith(b"From ") and (not lines or not lines[-1].strip()):
             yield from _mail(b"".join(lines))
-            lines = [b""]
+            lines.clear()
         else:
             lines.append(_QUOTED.sub(b"", line))
     yield from _mail(b"".join(lines))
@@ -35,7 +39,7 @@ def mbox(file: IO[bytes]) -> Iterator[str]:
 
 def _mail(content: bytes) -> Iterator[str]:
     if content.strip():
-        yield from _message(message_from_bytes(content, policy=default))
+        yield from _message(message_from_bytes(content, policy=_POLICY))
 
 
 def _message(message: Any) -> Iterator[str]:
@@ -80,7 +84,7 @@ def _text(part: MIMEPart) -> str:
     charset = part.get_content_charset("utf-8").replace("us-ascii", "utf-8")
     try:
         return content.decode(charset, "replace")
-    except LookupError:
+    except (LookupError, ValueError):  # no encoding, or none of text
         return content.decode("utf-8", "replace")
 
 
