@@ -80,6 +80,7 @@ def test_a_formula_keeps_its_meaning_on_one_line(formula: str, expected: str) ->
         ("<table><tr><td>a|b<td>c</table><table><tr><td>d|e</table>", "| a\\|b | c |\n| --- | --- |\n\nd|e"),
         ("<input type=checkbox checked>Yes <input type=Radio>No<input value=x>", "[x] Yes [ ] No"),
         ("a <script>x</script><style>y</style><template>z</template><img alt=w> b", "a b"),
+        ("a <template><input type=checkbox>z</template> b", "a b"),
         ("<title/><p>after</p><script src='x'/><p>end</p>", "after\n\nend"),
         ("&lt;b&gt; &amp;lt; &#xD800;&copy;", "<b> &lt; \ufffd©"),
         ("</td></li></ul></table></a></blockquote></pre></h1>a<td>b<li>c", "a\n\nb\n* c"),

@@ -194,6 +194,8 @@ class _Writer:
 
     def _write(self, text: str) -> None:
         """Add text after any pending line ends, space and marks."""
+        if self._dropped:
+            return
         if self._breaks or not self._begun:
             levels = len(self._lists) - (1 if self._marker else 0)
             indent = "> " * min(self._quotes, _DEEPEST) + "  " * max(0, min(levels, _DEEPEST))
