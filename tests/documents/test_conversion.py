@@ -303,6 +303,8 @@ def test_numbers_keep_the_units_of_their_format(tmp_path: Path) -> None:
         (3, "[$-409]#,##0.00", "3"),
         (2500000, '$#,##0,,"M"', "2500000"),
         (5551234, r"000\-0000", "5551234"),
+        (0, '"Yes";"Yes";"No"', "0"),
+        (20, 'General" kg"', "20 kg"),
         ("text", "0%", "text"),
         (True, "0%", "TRUE"),
     ]
@@ -545,6 +547,8 @@ def test_the_text_boxes_of_an_rtf_file_are_read(tmp_path: Path) -> None:
     box = rb"{\shp{\*\shpinst\shpleft9{\sp{\sn kind}{\sv 202}}{\shptxt \pard Boxed.\par}}{\shprslt old}}"
     (tmp_path / "a.rtf").write_bytes(rb"{\rtf1\ansi One.\par" + box + rb"{\shpgrp{\*\shpinst " + box + b"}}}")
     assert read(tmp_path / "a.rtf").split() == ["One.", "Boxed.", "Boxed."]
+    (tmp_path / "a.rtf").write_bytes(rb"{\rtf1\ansi C:\\shp\\roads}")
+    assert read(tmp_path / "a.rtf") == r"C:\shp\roads"
 
 
 @office

@@ -8,7 +8,7 @@ from typing import IO
 
 from .text import clean
 
-_DROPPED = re.compile(r"\\(?:footnote|\*\\shpinst|shptxt|shpgrp|shp)(?![a-z]) ?")
+_DROPPED = re.compile(r"(?<!\\)\\(?:footnote|\*\\shpinst|shptxt|shpgrp|shp)(?![a-z]) ?")
 """What opens a note or a text box, with which striprtf would drop its text."""
 
 

@@ -86,10 +86,13 @@ def _value(cell: Any) -> object:
 
 @cache
 def _unit(number_format: str) -> tuple[float, str]:
-    """The unit that a number format shows, and how many of them are one; none if it shows thousands as K."""
+    """The unit that a number format shows, and how many of them are one.
+
+    None if it shows thousands as K, or words for numbers, such as "No" for 0.
+    """
     shown = number_format.partition(";")[0]
     plain = _LITERAL.sub("", shown)
-    if re.search("[0#?],+(?![0#?,])", plain):
+    if re.search("[0#?],+(?![0#?,])", plain) or not re.search("[0#?]|General", plain):
         return 1, ""
     if "%" in plain:
         return 100.0, "%"
