@@ -692,6 +692,7 @@ def test_a_short_page_is_read_as_it_declares(tmp_path: Path) -> None:
         head = f'<meta http-equiv="Content-Type" content="text/html; charset={encoding}">'
         page.write_bytes((head + text).encode(encoding))
         assert text in read(page)
+        assert not open_document(page).sources[0].doubtful
 
 
 def test_a_declared_encoding_decides_between_those_that_fit(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def detect_encoding(sample: bytes, whole: bool = True) -> str | None:
 
 def is_doubtful(sample: bytes, encoding: str) -> bool:
     """Whether the encoding was guessed from so few letters that it may well be wrong."""
-    certain = encoding.startswith("utf-") or encoding in _ESCAPING
+    certain = encoding.startswith("utf-") or encoding in (*_ESCAPING, _declared(sample, whole=False))
     return not certain and sum(byte >= 0x80 for byte in sample) < _FEW_LETTERS
 
 
