@@ -279,14 +279,16 @@ def test_a_sheet_gives_its_text_boxes(tmp_path: Path) -> None:
             sheet.write("A1", "cell")
             sheet.insert_textbox("C3", f"Box of {name}:\nall prices are net.")
             sheet.write_url("A2", "https://example.com", string="link")
-    assert (
-        read(tmp_path / "a.xlsx")
-        == "\n".join(
-            f"## {name}\n\n| cell |\n| --- |\n| link |\n\nBox of {name}:\nall prices are net.\n"
-            for name in ("One", "Two")
-        )
-        + "\n"
-    )
+    text = "<xdr:txBody><a:p><a:r><a:t>old</a:t></a:r></a:p></xdr:txBody>"
+    older = f'<mc:Fallback xmlns:mc="mc">{text}</mc:Fallback>'
+    content = (tmp_path / "a.xlsx").read_bytes()
+    changed = rewritten(content, "xl/drawings/drawing", ("<xdr:clientData/>", f"{older}<xdr:clientData/>"))
+    (tmp_path / "a.xlsx").write_bytes(changed)
+    sheets = [
+        f"## {name}\n\n| cell |\n| --- |\n| link |\n\nBox of {name}:\nall prices are net.\n"
+        for name in ("One", "Two")
+    ]
+    assert read(tmp_path / "a.xlsx") == "\n".join(sheets) + "\n"
 
 
 @office

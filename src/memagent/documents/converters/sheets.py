@@ -56,7 +56,9 @@ def _boxes(file: IO[bytes], path: str) -> Iterator[str]:
         for relation in parsed(f"{folder}/_rels/{name}.rels"):
             if relation.get("Type", "").endswith("/drawing"):
                 part = posixpath.normpath(posixpath.join("/", folder, relation.get("Target", "")))
-                for box in parsed(part.lstrip("/")).iter("{*}txBody"):
+                drawing = parsed(part.lstrip("/"))
+                etree.strip_elements(drawing, "{*}Fallback", with_tail=False)  # older forms of shapes
+                for box in drawing.iter("{*}txBody"):
                     if text := clean(paragraphs(box)):
                         yield f"\n{text}\n"
 
