@@ -77,8 +77,8 @@ def same_again(document: Document, portions: Sequence[Portion]) -> News | None:
     sources: list[DocumentFile] = []
     for portion in portions:
         for source in by_path[portion.path]:
-            may_grow = source.encoding or source.size_bytes == portion.end  # others are converted whole
-            if may_grow and prefix_digests(source, {portion.end}).get(portion.end) == portion.sha256:
+            fits = source.encoding or source.size_bytes == portion.end  # what is converted is read whole
+            if fits and prefix_digests(source, {portion.end}).get(portion.end) == portion.sha256:
                 sources.append(_slice(source, portion.start, portion.end))
                 break
         else:
