@@ -58,7 +58,7 @@ class Data:
 
 
 def load_data(names: Sequence[str], seed: int, count_tokens: TokenCounter) -> Data:
-    """The data of the named sources: JSONL files, and functions from a number to an example.
+    """The data of the named sources: files of examples, and functions from a number to an example.
 
     Raises `SettingsError` for a source that cannot be read or is empty, and if none is named.
     """
