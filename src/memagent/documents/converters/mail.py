@@ -17,6 +17,7 @@ _HEADERS = ("From", "To", "Cc", "Date")
 _REGISTRY: Any = HeaderRegistry(use_default_map=False)  # Python's parsers of addresses fail on malformed ones
 _REGISTRY.map_to_type("content-disposition", ContentDispositionHeader)
 _POLICY = default.clone(header_factory=_REGISTRY)
+_BEGINNING = re.compile(rb"From .*\d:\d\d")
 _QUOTED = re.compile(rb"^>(?=>*From )")
 
 
@@ -26,10 +27,10 @@ def eml(file: IO[bytes]) -> Iterator[str]:
 
 
 def mbox(file: IO[bytes]) -> Iterator[str]:
-    """The mails of a mailbox; each begins with a line "From ..." after an empty one."""
+    """The mails of a mailbox; each begins with a line "From ..." that tells the time, after an empty one."""
     lines: list[bytes] = []
     for line in file:
-        if line.startswith(b"From ") and (not lines or not lines[-1].strip()):
+        if _BEGINNING.match(line) and (not lines or not lines[-1].strip()):
             yield from _mail(b"".join(lines))
             lines.clear()
         else:
