@@ -507,6 +507,10 @@ def test_a_mail_in_html_alone_and_in_odd_encodings(tmp_path: Path) -> None:
     for charset in ("none-such", "undefined", "idna", '"x\0y"'):
         (tmp_path / "c.eml").write_bytes(f"Content-Type: text/plain; charset={charset}\n\ncafé\n".encode())
         assert read(tmp_path / "c.eml") == "```\ncafé\n```\n"
+    for charset, meant, text in (("iso-8859-1", "cp1252", "“café” – €"), ("gb2312", "gbk", "朱镕基")):
+        head = f"Content-Type: text/plain; charset={charset}\n\n"
+        (tmp_path / "d.eml").write_bytes(f"{head}{text}\n".encode(meant))
+        assert read(tmp_path / "d.eml") == f"```\n{text}\n```\n"
 
 
 @pytest.mark.parametrize("address", ["Ada <", "ada@", "a@[", "Ada Lovelace@x.org, <>"])

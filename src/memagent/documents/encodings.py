@@ -12,6 +12,8 @@ from contextlib import suppress
 
 import chardet
 
+from memagent.documents.converters.text import meant_encoding
+
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -31,10 +33,6 @@ _DECLARED = re.compile(
     rb"<(?:meta|\?xml)\b[^>]*?(?:charset|encoding)\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE
 )
 _DECLARED_WITHIN = 4096  # bytes
-# Declared encodings, and those that are meant: Microsoft's, which have a few more characters.
-_MEANT = {
-    "iso8859-1": "cp1252", "gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949"
-}  # fmt: skip
 
 
 def detect_encoding(sample: bytes, whole: bool = True) -> str | None:
@@ -101,9 +99,7 @@ def _declared(sample: bytes, whole: bool) -> str | None:
     found = _DECLARED.search(sample, 0, _DECLARED_WITHIN)
     name = found[1].decode().lower() if found else "utf-8"
     with suppress(LookupError, UnicodeError):
-        "".encode(name)  # fails for what is no encoding of text, such as base64
-        encoding = codecs.lookup(name).name
-        encoding = _MEANT.get(encoding, encoding)
+        encoding = meant_encoding(name)
         if not encoding.startswith("utf") and _decodes(sample, encoding, whole):
             return encoding
     return None

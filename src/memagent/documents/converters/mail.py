@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from email import message_from_bytes
 from email.headerregistry import ContentDispositionHeader, HeaderRegistry
 from email.message import MIMEPart
@@ -11,7 +12,7 @@ from email.policy import default
 from html import escape
 from typing import IO, Any
 
-from .text import clean, closed_html
+from .text import clean, closed_html, meant_encoding
 
 _HEADERS = ("From", "To", "Cc", "Date")
 _REGISTRY: Any = HeaderRegistry(use_default_map=False)  # Python's parsers of addresses fail on malformed ones
@@ -82,11 +83,9 @@ def _part(part: MIMEPart) -> Iterator[str]:
 def _text(part: MIMEPart) -> str:
     payload: Any = part.get_payload(decode=True)
     content: bytes = payload or b""
-    charset = part.get_content_charset("utf-8").replace("us-ascii", "utf-8")
-    try:
-        return content.decode(charset, "replace")
-    except (LookupError, ValueError):  # no encoding, or none of text
-        return content.decode("utf-8", "replace")
+    with suppress(LookupError, ValueError):  # no encoding, or none of text
+        return content.decode(meant_encoding(part.get_content_charset("ascii")), "replace")
+    return content.decode("utf-8", "replace")
 
 
 def _shown(text: str) -> str:

@@ -1,17 +1,30 @@
-"""What the converters have in common: clean text, and a safe parser of XML."""
+"""What the converters have in common: clean text, the encodings that are meant, safe parsers."""
 
 from __future__ import annotations
 
+import codecs
 import re
 from typing import Any
 
 PAGE_END = "\f"
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe]")
+# Declared encodings, and those that are meant, which have more characters: mostly Microsoft's.
+_MEANT = {
+    "ascii": "utf-8", "iso8859-1": "cp1252", "gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932",
+    "euc_kr": "cp949",
+}  # fmt: skip
 
 
 def clean(text: str) -> str:
     """The text without control characters and lone surrogates."""
     return _CONTROLS.sub(" ", text)
+
+
+def meant_encoding(declared: str) -> str:
+    """The encoding meant by a declared one. Raises `LookupError` or `ValueError` for what is none of text."""
+    "".encode(declared)  # fails for base64 and the like
+    encoding = codecs.lookup(declared).name
+    return _MEANT.get(encoding, encoding)
 
 
 def closed_html(page: str) -> str:
