@@ -394,7 +394,7 @@ def test_a_word_file_keeps_what_was_ticked_and_chosen(tmp_path: Path) -> None:
         for on, text in ((1, "Yes"), (0, "No"))
     )
     entries = '<w:listEntry w:val="Red"/><w:listEntry w:val="Blue"/>'
-    for chosen, text in (('<w:result w:val="1"/>', "Blue"), ("", "Red")):
+    for chosen, text in (('<w:result w:val="1"/>', "Blue"), ('<w:default w:val="1"/>', "Blue"), ("", "Red")):
         data = f"<w:ffData><w:ddList>{chosen}{entries}</w:ddList></w:ffData>"
         menu = (
             f'<w:r><w:fldChar w:fldCharType="begin">{data}</w:fldChar></w:r><w:r><w:instrText> FORMDROPDOWN '

@@ -70,10 +70,10 @@ def _plain(content: bytes) -> bytes:
 
 
 def _show_chosen(menu: Any) -> None:
-    """Put what was chosen from a menu, which is the first entry by default, as text before it."""
+    """Put what was chosen from a menu, or else its default, as text before it."""
     entries = [entry.get(f"{_WORD}val", "") for entry in menu.iter(f"{_WORD}listEntry")]
-    result = menu.find(f"{_WORD}result")
-    chosen = 0 if result is None else int(result.get(f"{_WORD}val", "0"))
+    places = menu.iterchildren(f"{_WORD}result", f"{_WORD}default")  # in this order
+    chosen = next((int(place.get(f"{_WORD}val", "0")) for place in places), 0)
     run = next(menu.iterancestors(f"{_WORD}r"))
     shown = run.makeelement(f"{_WORD}r")
     shown.append(run.makeelement(f"{_WORD}t"))
