@@ -75,8 +75,8 @@ async def write_trajectories(path: str | Path, trajectories: AsyncIterable[Traje
             count += 1
         if not count:
             raise SettingsError(
-                f"no attempt was good enough without replies cut at their limit, so {path} is not written: "
-                "lower the least reward, raise the limits, try more examples or samples, or a better model"
+                f"every attempt failed, earned too little or was cut at its limit, so {path} is not written: "
+                "lower the least reward, raise the limits, or try more examples, samples or a better model"
             )
     return count
 
