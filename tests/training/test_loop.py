@@ -323,6 +323,11 @@ def test_how_long_to_train_may_change(folder: Path) -> None:
     assert [path.name for path in (run / checkpoint.FOLDER).glob("step-*")] == ["step-000008.pt"]
 
 
+def test_a_run_is_not_resumed_with_a_server_that_it_did_not_have(folder: Path, whole: Path) -> None:
+    with pytest.raises(SettingsError, match="served was false, now it is true"):
+        train(settings(folder, "rollout.server=http://127.0.0.1:9/v1"), whole, resume=True)
+
+
 def test_a_finished_run_has_nothing_to_do(folder: Path, whole: Path) -> None:
     run = folder / "finished"
     shutil.copytree(whole, run)

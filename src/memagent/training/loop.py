@@ -112,7 +112,10 @@ def _with_advice() -> Iterator[None]:
 
 
 def _check_same(folder: Path, then: TrainingSettings, now: TrainingSettings) -> None:
-    before, after = (it.model_dump(mode="json", exclude=_MAY_CHANGE) for it in (then, now))
+    before, after = (
+        {**it.model_dump(mode="json", exclude=_MAY_CHANGE), "served": bool(it.rollout.server)}
+        for it in (then, now)
+    )
     if changed := difference(before, after):
         raise SettingsError(
             f"{folder} was run with other settings: {changed}; change it back, or use another folder"

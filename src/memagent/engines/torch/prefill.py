@@ -106,7 +106,7 @@ def forward(
     Returns the logits after the last `places` of them `(sequences, places, vocabulary)`, and the cache with
     the tokens in it.
     """
-    kind: Any = type(model)
+    kind: Any = type(model.get_base_model() if hasattr(model, "get_base_model") else model)  # without peft
     output = model(
         input_ids=input_ids,
         attention_mask=mask,
