@@ -106,7 +106,7 @@ def forward(
     Returns the logits after the last `places` of them `(sequences, places, vocabulary)`, and the cache with
     the tokens in it.
     """
-    kind: Any = type(model.get_base_model() if hasattr(model, "get_base_model") else model)  # without peft
+    kind: Any = type(getattr(model, "get_base_model", lambda: model)())  # not peft's, which takes anything
     output = model(
         input_ids=input_ids,
         attention_mask=mask,
