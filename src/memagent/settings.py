@@ -28,6 +28,7 @@ NO_ADAPTER = "none"
 
 Positive = Annotated[int, Field(gt=0)]
 Count = Annotated[int, Field(ge=0)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Dtype = Literal["auto", "float32", "bfloat16"]
 Names = Annotated[tuple[str, ...], Field(strict=False)]

@@ -275,14 +275,20 @@ class Three(ScriptedEngine):
         return made
 
 
-def test_a_read_goes_on_behind_a_clean_stop(serving: Any, facts: Any) -> None:
-    engine, again = Three(facts()._function, window_tokens=2000), facts()
-    served = serving(engine)
+def interrupted(served: Any) -> str:
+    """Start a read, and end the server after three of its calls; the read's id."""
     with served.client() as client:
         read = start(client)
         with client.stream("GET", f"/v1/reads/{read}/events") as reply:
             assert "id: 3" in reply.iter_lines()
     served.close()
+    return read
+
+
+def test_a_read_goes_on_behind_a_clean_stop(serving: Any, facts: Any) -> None:
+    engine, again = Three(facts()._function, window_tokens=2000), facts()
+    served = serving(engine)
+    read = interrupted(served)
     with serving(again).client() as client:
         assert events(client, read)[-1] == ("end", {"state": "done"}, None)
         result = client.get(f"/v1/reads/{read}/result").json()
@@ -305,11 +311,7 @@ def test_a_stop_says_nothing_of_those_who_listen(
 
 def test_a_journal_that_cannot_be_continued_is_put_aside(serving: Any, facts: Any) -> None:
     served = serving(Three(facts()._function, window_tokens=2000))
-    with served.client() as client:
-        read = start(client)
-        with client.stream("GET", f"/v1/reads/{read}/events") as reply:
-            assert "id: 3" in reply.iter_lines()
-    served.close()
+    read = interrupted(served)
     again, smaller = (
         facts(),
         ReadSettings(
@@ -324,11 +326,7 @@ def test_a_journal_that_cannot_be_continued_is_put_aside(serving: Any, facts: An
 
 def test_a_journal_that_cannot_be_opened_now_is_continued_later(serving: Any, facts: Any) -> None:
     served = serving(Three(facts()._function, window_tokens=2000))
-    with served.client() as client:
-        read = start(client)
-        with client.stream("GET", f"/v1/reads/{read}/events") as reply:
-            assert "id: 3" in reply.iter_lines()
-    served.close()
+    read = interrupted(served)
     again = facts()
     with (served.store.folder / "reads" / read / "journal.jsonl").open() as journal:
         lock(journal)

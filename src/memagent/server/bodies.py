@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
 from memagent.errors import SettingsError
-from memagent.settings import ReadSettings
+from memagent.settings import ReadSettings, Seed
 
 _MOST = 100_000_000
 
@@ -25,7 +25,6 @@ Text = Annotated[str, AfterValidator(_whole)]
 Tokens = Annotated[int, Field(gt=0, le=_MOST)]
 Item = TypeVar("Item")
 Items = Annotated[list[Item], Field(fail_fast=True)]  # or a request of a few MB has a million errors
-Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
 class ReadOptions(BaseModel):

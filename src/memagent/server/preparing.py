@@ -16,8 +16,9 @@ from memagent.documents.tokens import MOST_CHARACTERS_PER_TOKEN
 from memagent.reading.workflows import chosen_workflow
 from memagent.server.bodies import ChatOptions, ChatRequest, FilePart
 from memagent.server.division import Division, divide, labelled
+from memagent.server.documents import joined, opened
 from memagent.server.errors import ApiError, storing
-from memagent.server.store import Store, joined, opened, shown_name
+from memagent.server.store import Store, shown_name
 from memagent.settings import DEFAULT_WINDOW_TOKENS, ReadSettings
 from memagent.types import Model
 

@@ -16,13 +16,13 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal, Self
 
-from memagent.documents.files import DocumentFile, look_at
 from memagent.documents.opening import Document
 from memagent.errors import DocumentError, SettingsError, reason
+from memagent.server.documents import joined, opened
 from memagent.server.errors import not_found, storing
 from memagent.storage import lock, written_whole
 
@@ -310,26 +310,6 @@ def _check_ours(folder: Path) -> None:
         raise SettingsError(
             f"{folder} holds files that are not a server's: name a new or empty folder with `data`"
         )
-
-
-def opened(path: Path, name: str) -> Document:
-    """A file as a document under the name that its client gave it, which determines the format.
-
-    Raises `DocumentError`.
-    """
-    return Document((look_at(path, name, named=True),))
-
-
-def joined(documents: Sequence[Document]) -> Document:
-    """Several documents, read as one. Files of the same name are numbered, so that a name means one file."""
-    sources: dict[str, DocumentFile] = {}
-    for source in (source for document in documents for source in document.sources):
-        name, number = source.name, 1
-        while name in sources:
-            number += 1
-            name = f"({number}) {source.name}"
-        sources[name] = source if number == 1 else replace(source, name=name, title=name)
-    return Document(tuple(sources.values()))
 
 
 def _job(row: sqlite3.Row) -> Job:

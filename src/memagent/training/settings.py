@@ -20,6 +20,7 @@ from memagent.settings import (
     Names,
     Positive,
     ReadSettings,
+    Seed,
     StrictModel,
     build,
     read_toml,
@@ -239,7 +240,7 @@ class TrainingSettings(StrictModel):
     """
 
     steps: Count = 100
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0  # what PyTorch takes
+    seed: Seed = 0
     checkpoint_every: Positive = 10
     keep: Positive = 2
     policy: PolicySettings = PolicySettings()
