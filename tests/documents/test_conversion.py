@@ -528,10 +528,9 @@ def test_the_mails_of_a_mailbox_follow_each_other(tmp_path: Path) -> None:
     box.close()
     assert read(tmp_path / "a.mbox") == f"{MAIL}\n```\nopen\n```\n\n{MAIL}"
     begins = "From ada@x.org Mon Jan  1 10:00:00 2024\n\n"
-    (tmp_path / "b.mbox").write_text(f"{begins}One.\n\nFrom here on,\nNote: two.\n\n{begins}Three.\n")
-    assert read(tmp_path / "b.mbox") == (
-        "```\nOne.\n\nFrom here on,\nNote: two.\n\n```\n\n```\nThree.\n```\n"
-    )
+    body = "One.\n\nFrom here on,\nNote: two.\n\nFrom 10:30 on,\nthree.\n"
+    (tmp_path / "b.mbox").write_text(f"{begins}{body}\n{begins}Three.\n")
+    assert read(tmp_path / "b.mbox") == f"```\n{body}\n```\n\n```\nThree.\n```\n"
 
 
 @office

@@ -18,7 +18,7 @@ _HEADERS = ("From", "To", "Cc", "Date")
 _REGISTRY: Any = HeaderRegistry(use_default_map=False)  # Python's parsers of addresses fail on malformed ones
 _REGISTRY.map_to_type("content-disposition", ContentDispositionHeader)
 _POLICY = default.clone(header_factory=_REGISTRY)
-_BEGINNING = re.compile(rb"From .*\d:\d\d")
+_BEGINNING = re.compile(rb"From .*\d:\d\d.* \d{4}( [+-]\d{4})?\s*$")  # ends in the year, or in a time zone
 _QUOTED = re.compile(rb"^>(?=>*From )")
 
 
@@ -28,7 +28,7 @@ def eml(file: IO[bytes]) -> Iterator[str]:
 
 
 def mbox(file: IO[bytes]) -> Iterator[str]:
-    """The mails of a mailbox; each begins with a line "From ..." that tells the time, after an empty one."""
+    """The mails of a mailbox; each begins with a line "From ..." that tells the date, after an empty one."""
     lines: list[bytes] = []
     for line in file:
         if _BEGINNING.match(line) and (not lines or not lines[-1].strip()):
