@@ -275,6 +275,11 @@ async def _answer(
         display.end(number)
         if read:
             asked.passes.append(read.found)
+    if not read.has_answer:
+        warn(
+            console,
+            f"nothing was noted in {read.progress.chunks} chunks, so that no model was asked for an answer",
+        )
     if cut := read.progress.cut:
         warn(console, f"{cut} of {read.progress.calls} replies were cut at their token budget")
     if refused := read.progress.refused:

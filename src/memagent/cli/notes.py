@@ -125,7 +125,12 @@ def add(
             say(f"{name}: version {_told(version)}")
     if addition.known and not quiet:
         tell(console, f"read before: {_named(addition.known)}")
-    if not addition.versions and not as_json:
+    if addition.unnoted:
+        files = _named(addition.unnoted)
+        warn(
+            console, f"nothing was noted of {files}, which still counts as new: try another model, or --about"
+        )
+    elif not addition.versions and not as_json:
         say(f"{name}: nothing new")
     return 0
 

@@ -79,6 +79,7 @@ def _print_step(line: Mapping[str, Any], before: str, texts: DocumentText | None
         say_styled("  asked ahead, not used: the memory has changed since", "dim")
         return
     if not say_changes(before, line["memory"], "  "):
-        say_styled("  unchanged", "dim")
+        ignored = " ".join(line.get("ignored", "").split())
+        say_styled(f"  unchanged: {ignored!r}" if ignored else "  unchanged", "dim")
     if line["enough"]:
         say_styled("  enough is known", "yellow")

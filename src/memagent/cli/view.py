@@ -102,7 +102,7 @@ def _told(path: Path, text: DocumentText | None) -> Iterator[dict[str, Any]]:
     for line in read_journal(path):
         if line["type"] != "reply":
             yield line
-        if line["type"] == "answer":
+        if line["type"] == "answer" and line.get("found", True):
             answer = line["answer"]
     if text and answer is not None:
         yield {"type": "statements", "statements": _sourced(path, text, answer)}

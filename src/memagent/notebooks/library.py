@@ -220,6 +220,11 @@ class Notebooks:
         with self._changing() as db:
             db.execute("INSERT OR REPLACE INTO unfinished VALUES (?, ?, ?)", (id, base, told))
 
+    def abandon(self, id: int, base: int) -> None:
+        """Forget a read on top of a version: its files count as new again."""
+        self.begin(id, base, ())
+        self._drop_journals(id)
+
     def unfinished(self, id: int, base: int) -> tuple[Portion, ...]:
         """What was being read on top of a version when a process was interrupted; empty if nothing was."""
         with self._connected() as db:

@@ -157,6 +157,7 @@ class Addition:
 
     `versions` are those that it made: none if nothing was new, and two if it also finished an interrupted
     read. `known` names the files that had already been read, `skipped` says what was left out and why.
+    `unnoted` names the files that left the memory empty: they make no version and still count as new.
     Raises `SettingsError`, `DocumentError` or `EngineError`; what was read by then is kept for the next
     addition of the same files.
     """
@@ -173,6 +174,7 @@ class Addition:
         """What is being read now."""
         self.versions: tuple[Version, ...] = ()
         self.known: tuple[str, ...] = ()
+        self.unnoted: tuple[str, ...] = ()
         self.skipped = document.skipped
         self._notebook, self._notebooks, self._id = notebook, notebook._notebooks, notebook._id
         self._document, self._engine, self._waiting = document, engine, waiting
@@ -189,7 +191,7 @@ class Addition:
         """The conversations, each as soon as it is finished."""
         async with self._notebook._claimed_in_turn(self._waiting):
             more = True
-            while more:
+            while more and not self.unnoted:
                 base, news, more = await asyncio.to_thread(self._next)
                 if news is None:
                     return
@@ -244,6 +246,10 @@ class Addition:
             return
         finally:
             self.skipped = tuple(dict.fromkeys((*self.skipped, *read.found.skipped)))
+        if not read.memory:
+            self.unnoted = tuple(read.found.replaced)
+            await asyncio.to_thread(self._notebooks.abandon, self._id, base.number)
+            return
         portions = tuple(it for it in news.portions if it.name in read.found.replaced)
         values = _told(read) | {"portions": portions, "memory_tokens": budget_tokens}
         made = await asyncio.to_thread(self._notebooks.commit, self._id, values, base.number)

@@ -6,6 +6,8 @@ from memagent.prompts.ours import (
     GATED,
     MERGE,
     NO_UPDATE,
+    NOTE,
+    NOTES,
     OPENING,
     OVERWRITE,
     REWRITE,

@@ -53,6 +53,25 @@ answer, say so.
 """
 """How workflows without a memory ask for the answer: as those with one do, so that wording favours none."""
 
+NOTE = f"""\
+{sections(text="chunk")}
+Write a short note of what the text says that helps to answer this question: {{problem}}
+"""
+"""How a note on a chunk is asked for. Small models take every way out that they are offered: there is none."""
+
+NOTES = Prompts(
+    update=NO_UPDATE,
+    note=NOTE,
+    answer=f"""\
+These passages were copied from a document.
+
+{sections(passages="memory")}
+Question: {{problem}}
+Answer from the passages in a few words.
+""",
+    workflow="notes",
+)
+
 OVERWRITE = Prompts(
     update=OPENING
     + """\

@@ -36,6 +36,7 @@ _BRACES = re.compile(rf"{_SLOT.pattern}|[{{}}]")
 _TAG = re.compile(r"</?\s*([^\s<>/](?:[^\s<>]*[^\s<>/])?)/?(?:\s[^<>]*)?>")
 _NEEDED = {
     "update": {"problem", "chunk", "memory"},
+    "note": {"problem", "chunk"},
     "merge": {"problem", "chunk", "memory"},
     "gap": {"problem", "memory"},
     "again": {"problem", "chunk", "memory", "question"},
@@ -46,7 +47,7 @@ _MARK = "mark"
 _MARK_CHARACTERS = 4
 _TOLD_CHARACTERS = 30  # of a template that cannot be used
 _NOT_IN_FILES = ("mark", "guards_turns")
-_OPTIONAL = ("merge", "gap", "again")
+_OPTIONAL = ("note", "merge", "gap", "again")
 """Templates that only some workflows have."""
 
 
@@ -79,8 +80,9 @@ class Prompts:
     that they are for, if any. With `asks`, `check` asks about a reply that may not be a memory; a model that
     was trained with these templates needs no such question.
 
-    Some workflows have more: `merge`, for notes, which go in the chunk's slot; `gap`, which asks what the
-    memory lacks; and `again`, the update of a chunk that is read again for that question.
+    Some workflows have more: `note`, which asks for a note on a chunk and offers no way out; `merge`, for
+    notes, which go in the chunk's slot; `gap`, which asks what the memory lacks; and `again`, the update of a
+    chunk that is read again for that question.
 
     `mark` and `guards_turns` belong to a read: see `for_document`.
     """
@@ -93,6 +95,7 @@ class Prompts:
     replies: Replies = "unmarked"
     asks: bool = True
     check: str = CHECK
+    note: str = ""
     merge: str = ""
     gap: str = ""
     again: str = ""
@@ -156,13 +159,18 @@ class Prompts:
     def bare_text(self) -> str:
         """The longest of the prompts with its slots empty, for counting the fixed tokens."""
         longest = max(
-            map(self._marked, (self.update, self.answer, self.merge, self.gap, self.again)), key=len
+            map(self._marked, (self.update, self.note, self.answer, self.merge, self.gap, self.again)),
+            key=len,
         )
         return self.system + _SLOT.sub("", longest) + self.empty_memory
 
     def for_update(self, problem: str, chunk: str, memory: str) -> tuple[Message, ...]:
         """The conversation that reads a chunk."""
         return self._fill(self.update, problem=problem, chunk=chunk, memory=memory)
+
+    def for_note(self, problem: str, chunk: str) -> tuple[Message, ...]:
+        """The conversation that takes a note on a chunk."""
+        return self._fill(self.note, problem=problem, chunk=chunk)
 
     def for_merge(self, problem: str, notes: str, memory: str) -> tuple[Message, ...]:
         """The conversation that merges notes into the memory."""
@@ -209,7 +217,8 @@ class Prompts:
 
     def _fill(self, template: str, **values: str) -> tuple[Message, ...]:
         safe = {name: self.neutralise(value) for name, value in values.items()}
-        safe["memory"] = safe["memory"] or self.empty_memory
+        if "memory" in safe:
+            safe["memory"] = safe["memory"] or self.empty_memory
         safe[_MARK] = self.mark
 
         def put(slot: re.Match[str]) -> str:

@@ -90,14 +90,17 @@ def heading_tokens(memories: int) -> int:
     return memories * _PART_TOKENS if memories > 1 else 0
 
 
-def fitted_budgets(settings: ReadSettings, model: Model, prompts: Prompts, memories: int = 1) -> Budgets:
+def fitted_budgets(
+    settings: ReadSettings, model: Model, prompts: Prompts, memories: int = 1, chunk_tokens: int | None = None
+) -> Budgets:
     """The budgets of a read with these prompts, fitted to the model's window. May block: it counts tokens.
 
-    `memories` is how many memories a prompt shows. Raises `SettingsError` for budgets that do not fit, or
-    templates that leave no room for any.
+    `memories` is how many memories a prompt shows, `chunk_tokens` the workflow's usual size of a chunk. Raises
+    `SettingsError` for budgets that do not fit, or templates that leave no room for any.
     """
     given = given_budgets(settings)
-    budgets = Budgets(**{**model.trained.budgets, **given})
+    usual = {"chunk_tokens": chunk_tokens} if chunk_tokens else {}
+    budgets = Budgets(**{**usual, **model.trained.budgets, **given})
     if model.window_tokens is None:
         return budgets
     own = model.count_tokens(prompts.bare_text)

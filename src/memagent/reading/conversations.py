@@ -22,6 +22,9 @@ from memagent.types import ESTIMATE, Chunk, Completion, Conversation, Engine, Me
 UpdatePrompt = Callable[[str, str], tuple[Message, ...]]
 """Makes the prompt of an update from what is shown of a chunk and the memory to be rewritten."""
 
+MAX_IGNORED = 200
+"""How many characters of a reply that left the memory as it was are recorded beside it."""
+
 _MOST_BYTES_PER_TOKEN = 16  # a text longer than that has more tokens than its usage says
 
 
@@ -138,7 +141,10 @@ class Reading:
     async def _after(self, update: Conversation, verdict: Verdict, written: Completion) -> Conversation:
         """The update with the memory that results from the verdict on what was `written`."""
         before, after = update.memory, verdict.memory_after(update.memory)
-        update = replace(update, enough=verdict.enough, refused=verdict.refused, memory=after)
+        ignored = written.text[:MAX_IGNORED] if after == before else ""
+        update = replace(
+            update, enough=verdict.enough, refused=verdict.refused, ignored=ignored, memory=after
+        )
         if after == before or self._is_within_budget(after, written):
             return update
         return await self.with_memory(update, after)
@@ -166,6 +172,14 @@ class Reading:
         """A conversation that reads no chunk and leaves the memory as it is. Raises `EngineError`."""
         completion, seconds = await self._complete(messages, max_tokens)
         return Conversation("update", None, messages, completion, memory, seconds=seconds)
+
+    async def conclude(self, memory: str, shown: str | None = None) -> AsyncGenerator[Conversation, None]:
+        """Answer from the memory, or from what is `shown` in its place, if an answer is wanted.
+
+        From an empty memory nobody answers: the model would have to invent. Raises as `answer` does.
+        """
+        if self.answers and memory:
+            yield await self.answer(memory if shown is None else shown, memory)
 
     async def answer(self, shown: str, memory: str = "") -> Conversation:
         """Answer the problem from `shown`, which is the memory or stands in its place.

@@ -147,10 +147,13 @@ class Journal:
         line = {"type": "conversation", "prompt_sha256": digest, **told_conversation(conversation)}
         await self._write(line, sync=False)  # it follows from the reply, which is on disk
 
-    async def finish(self, answer: str) -> None:
-        """Write the answer, which ends the journal, unless it is already on record."""
+    async def finish(self, answer: str, found: bool = True) -> None:
+        """Write the answer, which ends the journal, unless it is already on record.
+
+        `found` is whether anything was noted that it could be made from.
+        """
         if self.answer != answer:
-            await self._write({"type": "answer", "answer": answer})
+            await self._write({"type": "answer", "answer": answer, "found": found})
             self.answer = answer
 
     async def _write(self, line: Mapping[str, Any], sync: bool = True) -> None:

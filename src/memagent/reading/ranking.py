@@ -1,4 +1,4 @@
-"""Which chunks are most relevant to a question: BM25 in one pass, which holds no text.
+"""How telling words are, and which chunks matter most for a question: BM25 in one pass, which holds no text.
 
 Words are compared by their stems (English endings only); in scripts without spaces, pairs of characters are.
 """
@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+import zlib
+from array import array
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 
 from memagent.reading.wording import words
 from memagent.types import Chunk
@@ -21,6 +23,51 @@ _SATURATION, _LENGTH_WEIGHT = 1.5, 0.75  # the usual k1 and b
 def stems(text: str) -> list[str]:
     """The stems of a text's words."""
     return [_ENDING.sub("", word) for word in words(text)]
+
+
+COMMON = frozenset(
+    stems(
+        """a an the of in on at to for from by with and or but if is are was were be been being do does did
+        have has had what which who whom whose when where why how that this these those it its he she
+        they them his her their there here not no as about into than then so such can could will would
+        shall should may might must all any each both also only other more most some many much very you
+        i me my your our us up out over under between during after before"""
+    )
+)
+"""Words that say nothing about what is asked."""
+
+_SLOTS = 1 << 18  # a megabyte, however many words a document has
+
+
+class Rarity:
+    """In how many of the texts seen so far a word occurs, and so how telling it is."""
+
+    def __init__(self) -> None:
+        self.texts = 0
+        self._holding = array("I", bytes(4 * _SLOTS))  # by a word's slot
+
+    def see(self, words: Iterable[str]) -> None:
+        """Count a text by its words."""
+        self.texts += 1
+        for slot in set(map(_slot, words)):
+            self._holding[slot] += 1
+
+    def holding(self, word: str) -> int:
+        """How many of the texts have a word."""
+        return self._holding[_slot(word)]
+
+    def weigh(self, words: Iterable[str]) -> float:
+        """The weight of these words together: BM25's, so the rarer each is, the higher."""
+        return sum(weight(self.texts, self.holding(word)) for word in sorted(words))
+
+
+def telling(text: str) -> frozenset[str]:
+    """The stems of a text's words, without those that say nothing about what is asked."""
+    return frozenset(stems(text)) - COMMON
+
+
+def _slot(word: str) -> int:
+    return zlib.crc32(word.encode("utf-8", "replace")) % _SLOTS
 
 
 async def best_places(question: str, chunks: AsyncIterator[Chunk], most: int) -> list[int]:

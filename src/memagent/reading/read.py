@@ -20,7 +20,7 @@ from memagent.documents.chunking import split
 from memagent.documents.opening import Document
 from memagent.documents.tokens import estimate_tokens
 from memagent.engines.limit import CallLimit
-from memagent.errors import DocumentError, EmptyAnswerError, JournalError, SettingsError
+from memagent.errors import DocumentError, JournalError, SettingsError
 from memagent.prompts import Prompts
 from memagent.prompts.thoughts import without_thought
 from memagent.reading.budgets import Budgets
@@ -35,11 +35,17 @@ from memagent.reading.workflows import WORKFLOWS, chosen_workflow
 from memagent.settings import ReadSettings
 from memagent.types import Chunk, Conversation, Engine
 
+NOTHING_NOTED = (
+    "Nothing was noted in the document: it does not hold the answer, or the model did not recognise it."
+)
+"""The answer of a read that ended with an empty memory: no model is asked to answer from nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
     """The result of a read.
 
+    `found` is false if nothing was noted; the answer is then `NOTHING_NOTED`, and no model wrote it.
     The counts are those of `Progress`. `chunks` and `document_tokens` are less than the document's if the
     read `stopped_early`. `sources` names the files that were read. `statements` are those of the answer with
     their sources, if the settings ask for them (`cite`) or the workflow keeps sources itself.
@@ -68,6 +74,7 @@ class Result:
     passed_over: int = 0
     unused: int = 0
     estimated: bool = False
+    found: bool = True
 
 
 class Read:
@@ -115,6 +122,8 @@ class Read:
         self.found = document.blocks()
         """What was found while the document was read: files left out, undecodable characters."""
         self.answer = ""
+        self.has_answer = False
+        """Whether the answer is the model's, made from something that it noted."""
         self.statements: tuple[Statement, ...] = ()
         self.stopped_early = False
         self._provenance = self._workflow.sources(self.settings, statements)
@@ -183,11 +192,11 @@ class Read:
             if journal:
                 for usage in await asyncio.to_thread(journal.left_over):
                     self._meter.left_over(usage)
-            if self._provenance and self._answers:
+            if self._provenance and self.has_answer:
                 self.statements = await asyncio.to_thread(self._cited, self._provenance, reading)
                 self.answer = self._provenance.bare(self.answer)
             if journal and self._answers:
-                await journal.finish(self.answer)
+                await journal.finish(self.answer, self.has_answer)
         finally:
             self.found.close()
             if journal:
@@ -215,7 +224,8 @@ class Read:
                 yield last
         self._counter.turn()
         if self._answers:
-            self.answer = _answer_of(last, reading.prompts)
+            answer = _answer_of(last, reading.prompts)
+            self.answer, self.has_answer = answer or NOTHING_NOTED, bool(answer)
         try:
             self.stopped_early = await reading.passes.left_out()
         except DocumentError:  # what was not read need not be readable
@@ -227,6 +237,7 @@ class Read:
         now = self.progress
         return Result(
             answer=self.answer,
+            found=self.has_answer,
             memory=now.memory,
             problem=self.problem,
             workflow=self.workflow,
@@ -322,14 +333,7 @@ class Read:
 
 
 def _answer_of(last: Conversation | None, prompts: Prompts) -> str:
-    """The answer that the conversations led to: the last one's reply, or its memory if it was an update.
-
-    Raises `EmptyAnswerError` if that is empty.
-    """
-    if last and last.kind == "update":
-        answer = last.memory
-    else:
-        answer = prompts.restore(without_thought(last.completion.text)) if last else ""
-    if answer:
-        return answer
-    raise EmptyAnswerError("the document was read to its end without an answer: try another `workflow`")
+    """The answer that the conversations led to: the last one's reply, or its memory if it was an update."""
+    if last is None or last.kind == "update":
+        return last.memory if last else ""
+    return prompts.restore(without_thought(last.completion.text))

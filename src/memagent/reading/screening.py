@@ -9,11 +9,9 @@ passed over; if no word of the problem distinguishes chunks, none is.
 from __future__ import annotations
 
 import re
-import zlib
-from array import array
 from functools import lru_cache
 
-from memagent.reading.ranking import stems, weight
+from memagent.reading.ranking import COMMON, Rarity, stems, telling
 
 RULE = 2
 """The number of the rule, recorded in a journal: another rule would pass over other chunks."""
@@ -21,32 +19,17 @@ RULE = 2
 _SHARE = 0.3
 """What a chunk must weigh, as a share of the problem's heaviest word. See benchmarks/screening.py."""
 
-_SLOTS = 1 << 18  # a megabyte, however many words a document has
-_COMMON = frozenset(
-    stems(
-        """a an the of in on at to for from by with and or but if is are was were be been being do does did
-        have has had what which who whom whose when where why how that this these those it its he she
-        they them his her their there here not no as about into than then so such can could will would
-        shall should may might must all any each both also only other more most some many much very you
-        i me my your our us up out over under between during after before"""
-    )
-)
-"""Words that say nothing about what is asked."""
-
 
 class Screen:
     """Tells whether chunks relate to a problem. Call `look` for each chunk first, then `relates`."""
 
     def __init__(self, problem: str) -> None:
-        self._problem = frozenset(stems(problem)) - _COMMON
-        self._holding = array("I", bytes(4 * _SLOTS))  # by a word's slot: how many chunks have it
-        self._chunks = 0
+        self._problem = telling(problem)
+        self._rarity = Rarity()
 
     def look(self, text: str) -> None:
         """Count a chunk and its words."""
-        self._chunks += 1
-        for slot in {_slot(word) for word in stems(text)}:
-            self._holding[slot] += 1
+        self._rarity.see(stems(text))
 
     def relates(self, text: str, memory: str) -> bool:
         """Whether a chunk relates to the problem, or to what the memory names."""
@@ -57,16 +40,11 @@ class Screen:
 
     def _weight(self, word: str) -> float:
         """The weight of a word for a chunk that has it; 0 if no chunk does."""
-        holding = self._holding[_slot(word)]
-        return weight(self._chunks, holding) if holding else 0.0
-
-
-def _slot(word: str) -> int:
-    return zlib.crc32(word.encode("utf-8", "replace")) % _SLOTS
+        return self._rarity.weigh([word]) if self._rarity.holding(word) else 0.0
 
 
 @lru_cache(maxsize=64)
 def _named(memory: str) -> frozenset[str]:
     """The stems of the names and numbers of a memory: of all words not beginning in lower case."""
     words = (word for word in re.findall(r"\w+", memory) if not word[0].islower())
-    return frozenset(stem for word in words if len(word) > 1 for stem in stems(word)) - _COMMON
+    return frozenset(stem for word in words if len(word) > 1 for stem in stems(word)) - COMMON

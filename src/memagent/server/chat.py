@@ -198,19 +198,22 @@ class _Reading:
 
     @property
     def beside(self) -> dict[str, Any]:
-        """Extra fields of the answer's message: its sources and, with `screen`, how much was passed over."""
+        """Extra fields of the answer's message: whether anything was noted, its sources, what was passed over."""
         told = told_sources(self.answer, self.read.statements) if self.read.statements else {}
+        told["memagent"] = told.get("memagent", {}) | {"found": self.read.has_answer}
         if self.read.settings.screen:
             now = self.read.progress
             counts = {"chunks": now.chunks, "passed_over": now.passed_over}
-            told["memagent"] = told.get("memagent", {}) | counts
+            told["memagent"] |= counts
         return told
 
     @property
     def finish_reason(self) -> str:
         """Why the answer ended."""
         was_cut = until_stop(self.read.answer, self._chat.stops)[1]
-        return "stop" if was_cut or not self._last else self._last.completion.finish_reason
+        if was_cut or not (self._last and self._last.kind == "answer"):
+            return "stop"
+        return self._last.completion.finish_reason
 
     @property
     def usage(self) -> Usage:
@@ -221,7 +224,8 @@ class _Reading:
     @property
     def thoughts(self) -> int:
         """The completion tokens of all conversations before the answer."""
-        last = self._last.completion.usage.completion_tokens if self._last else 0
+        answered = self._last and self._last.kind == "answer"
+        last = self._last.completion.usage.completion_tokens if self._last and answered else 0
         return self.read.progress.completion_tokens - last
 
 

@@ -265,6 +265,7 @@ async def _added(desk: Desk, notebook: Notebook, document: Document, ctx: Contex
     return ToldAddition(
         versions=[told_version(it) for it in addition.versions],
         known=list(addition.known),
+        unnoted=list(addition.unnoted),
         left_out=list(addition.skipped),
     )
 

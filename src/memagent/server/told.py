@@ -37,12 +37,14 @@ class ToldRead(BaseModel):
 class ToldAnswer(BaseModel):
     """The answer of a read; `statements` are its sentences, each with the place that says it, or none.
 
+    Without `found`, nothing was noted that an answer could come from, and the answer says so.
     `passed_over` of the `chunks` of the files were not read (`screen`). `cut` replies of the model ended at
     their token budget, so that the memory or the answer may lack their end.
     """
 
     id: str
     answer: str
+    found: bool = True
     statements: list[Statement]
     files: list[str]
     left_out: list[str]
@@ -80,10 +82,14 @@ class ToldVersion(BaseModel):
 
 
 class ToldAddition(BaseModel):
-    """What adding to a notebook came to: no version if nothing was new."""
+    """What adding to a notebook came to: no version if nothing was new.
+
+    Nothing was noted of the files in `unnoted`, which still count as new.
+    """
 
     versions: list[ToldVersion]
     known: list[str]
+    unnoted: list[str]
     left_out: list[str]
 
 

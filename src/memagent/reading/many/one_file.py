@@ -49,6 +49,8 @@ async def read_file(engine: Engine, file: OneFile) -> FileRow:
     warnings = list(read.found.skipped)
     if count := sum(read.found.replaced.values()):
         warnings.append(f"{count} characters could not be decoded and were read as U+FFFD")
+    if not (failure or done.found):
+        warnings.append("nothing was noted, so that no model was asked for an answer")
     if done.cut:
         warnings.append(f"{done.cut} of {done.calls} replies were cut at their token budget")
     if done.passed_over:

@@ -12,17 +12,20 @@ from pathlib import Path
 from typing import Protocol
 
 from memagent.errors import SettingsError, did_you_mean
-from memagent.prompts import GATED, OVERWRITE, Prompts, load_prompts, prompts_from
+from memagent.prompts import GATED, NOTES, OVERWRITE, Prompts, load_prompts, prompts_from
 from memagent.reading.budgets import Budgets, fitted_budgets, heading_tokens
 from memagent.reading.conversations import Reading
 from memagent.reading.sources import Provenance, Sources, Statement
 from memagent.reading.workflows import evidence, heads, map_reduce, parallel, refine, reread, tree, whole
 from memagent.reading.workflows.gated import gated
+from memagent.reading.workflows.notes import notes
 from memagent.reading.workflows.overwrite import overwrite
 from memagent.settings import ReadSettings
 from memagent.types import Chunk, Conversation, Model, Trained
 
-DEFAULT = "gated"
+DEFAULT = "notes"
+NOTED_TOKENS = 400
+"""The size of the chunks that notes are taken on: small models overlook things in longer ones."""
 
 
 class Run(Protocol):
@@ -42,7 +45,8 @@ class Workflow:
     chunk, so that chunks may be passed over by what its memory holds; `looks_ahead` whether a reply may leave
     its memory alone, so that chunks may be asked about ahead; `keeps_memory` whether all that it knows is in
     its memory, so that another read may start from it and the answer may be left out. `heeds` names the
-    settings that it uses and most workflows do not. `provenance` makes the `Sources` of a memory that holds
+    settings that it uses and most workflows do not; `chunk_tokens` is its usual size of a chunk, if
+    not the paper's. `provenance` makes the `Sources` of a memory that holds
     its sources itself.
     """
 
@@ -53,6 +57,7 @@ class Workflow:
     looks_ahead: bool = False
     keeps_memory: bool = False
     heeds: tuple[str, ...] = ()
+    chunk_tokens: int | None = None
     provenance: Callable[[], Sources] | None = None
 
     def budgets(self, settings: ReadSettings, model: Model) -> Budgets:
@@ -60,7 +65,7 @@ class Workflow:
 
         Raises `SettingsError` for budgets that do not fit.
         """
-        return fitted_budgets(settings, model, self.prompts, self._memories(settings))
+        return fitted_budgets(settings, model, self.prompts, self._memories(settings), self.chunk_tokens)
 
     def most_memory_tokens(self, settings: ReadSettings, model: Model) -> int:
         """How long a memory can be, with all its parts. As `budgets`, it may block, and raises."""
@@ -83,6 +88,10 @@ class Workflow:
 
 
 WORKFLOWS = {
+    "notes": Workflow(
+        notes, NOTES, templates=True, screens=True, keeps_memory=True, chunk_tokens=NOTED_TOKENS,
+        provenance=evidence.Citations,
+    ),
     "overwrite": Workflow(overwrite, OVERWRITE, templates=True, screens=True, keeps_memory=True),
     "gated": Workflow(gated, GATED, templates=True, screens=True, looks_ahead=True, keeps_memory=True),
     "heads": Workflow(

@@ -83,8 +83,8 @@ async def evidence(
             for update in updates:
                 memory = update.memory
                 yield update
-    if reading.answers:
-        yield await reading.answer(memory, memory)
+    async for answer in reading.conclude(memory):
+        yield answer
 
 
 @dataclass(slots=True)

@@ -34,8 +34,8 @@ async def gated(
             confirmed = confirmations(confirmed, memory != before, enough)
             if settings.early_exit and confirmed is not None and confirmed >= settings.exit_patience:
                 break
-    if reading.answers:
-        yield await reading.answer(memory, memory)
+    async for answer in reading.conclude(memory):
+        yield answer
 
 
 def confirmations(so_far: int | None, changed: bool, enough: bool) -> int | None:

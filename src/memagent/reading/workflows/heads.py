@@ -164,5 +164,5 @@ async def heads(
             for update in updates:
                 memory = update.memory
                 yield update
-    if reading.answers:
-        yield await reading.answer(Heads.of(memory, count).text(empty), memory)
+    async for answer in reading.conclude(memory, Heads.of(memory, count).text(empty)):
+        yield answer

@@ -56,6 +56,8 @@ async def map_reduce(
             notes = []
             async for conversation in _take_notes(reading, groups, notes, again=True):
                 yield conversation
+        if not notes:
+            return
         try:
             answer = await reading.answer(BETWEEN.join(notes))
         except ContextOverflowError:

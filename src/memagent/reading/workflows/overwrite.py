@@ -17,5 +17,5 @@ async def overwrite(
         async for update in reading.update(chunk, memory, read_overwrite):
             memory = update.memory
             yield update
-    if reading.answers:
-        yield await reading.answer(memory, memory)
+    async for answer in reading.conclude(memory):
+        yield answer

@@ -54,8 +54,8 @@ async def parallel(
         if not fresh or read == 1:
             break
         source = reading.passes.again()
-    if reading.answers:
-        yield await reading.answer(gathering.text, gathering.text)
+    async for answer in reading.conclude(gathering.text):
+        yield answer
 
 
 async def _round(

@@ -82,8 +82,8 @@ async def reread(
             break
         asked.add(question)
         turns = await _read_for(reading, question, memory)
-    if reading.answers:
-        yield await reading.answer(memory, memory)
+    async for answer in reading.conclude(memory):
+        yield answer
 
 
 async def _within_room(reading: Reading, question: str) -> str:

@@ -49,9 +49,8 @@ async def tree(
     async with aclosing(merge_all(reading, memories)) as merges:
         async for merge in merges:
             yield merge
-    if reading.answers:
-        left = "".join(memories)
-        yield await reading.answer(left, left)
+    async for answer in reading.conclude("".join(memories)):
+        yield answer
 
 
 async def _part(

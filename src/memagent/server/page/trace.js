@@ -9,6 +9,8 @@ export class Trace {
     this.header = null;
     this.steps = [];
     this.answer = null;
+    /** Whether anything was noted that the answer could come from. */
+    this.found = true;
     /** The answer's statements with their sources; null where nobody looked for them. */
     this.statements = null;
     /** The last memory's statements with their sources; empty where nobody looked for them. */
@@ -28,8 +30,10 @@ export class Trace {
       this.pendingSplit = true;
     } else if (line.type === "conversation" && line.unused) this.countTokens(line);
     else if (line.type === "conversation") this.addStep(line);
-    else if (line.type === "answer") this.answer = line.answer;
-    else if (line.type === "statements") this.statements = line.statements;
+    else if (line.type === "answer") {
+      this.answer = line.answer;
+      this.found = line.found ?? true;
+    } else if (line.type === "statements") this.statements = line.statements;
   }
 
   addStep(line) {
@@ -47,6 +51,7 @@ export class Trace {
       memory,
       before,
       enough: line.enough,
+      ignored: line.ignored ?? "",
       seconds: line.seconds,
       cut: line.finish_reason === "length",
       usage: line.usage,

@@ -50,7 +50,7 @@ export function showAnswer(trace, waiting, open) {
   if (trace.answer === null) {
     box.replaceChildren(made("p", waiting, { class: "quiet" }));
   } else if (trace.statements === null) {
-    box.replaceChildren(made("p", trace.answer));
+    box.replaceChildren(made("p", trace.answer, trace.found ? {} : { class: "quiet" }));
   } else {
     const list = made("ul", trace.statements.map((it) => statementOf(it, open)), { class: "statements" });
     const said = trace.statements.map((it) => it.text).join(" ");
@@ -100,6 +100,7 @@ export function stepLine(trace, place) {
 function notesOf(step) {
   const notes = [];
   if (step.kind !== "answer") notes.push(step.changed ? "memory changed" : "memory unchanged");
+  if (step.ignored) notes.push(`replied “${step.ignored.slice(0, 80)}”`);
   if (step.split) notes.push("part of a chunk that was split");
   if (step.asked) notes.push("asked what the reply was");
   if (step.cut) notes.push("reply cut at its token budget");

@@ -1,0 +1,120 @@
+"""Which sentences of a chunk a note comes from, and how much they bear on the problem.
+
+A note is the model's; what is kept of it is the document's own words. The words of the note that the chunk
+has lead to its sentences: each next one is that which has the most of them that are still missing, by weight.
+A sentence is kept with its neighbours in the paragraph, which say who *he* is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from memagent.reading.ranking import Rarity, stems, telling
+from memagent.reading.sources import Source, source_at
+from memagent.types import Chunk
+
+MAX_SENTENCES = 4
+"""The most sentences that one note leads to, neighbours not counted."""
+
+_LEAST_SHARE = 0.2  # of what the first sentence weighs, for another one
+_LONG = 300  # characters: a longer "sentence" is a list or a table, of which each line counts as one
+
+_ABBREVIATION = r"(?<!\b[A-Z]\.)(?<!\b[A-Z][a-z]\.)(?<!\bMrs\.)"
+_SENTENCE_END = re.compile(rf"(?:(?<=[.!?…]){_ABBREVIATION}[\"'”’»)\]]*[ \t]+|(?<=[.!?…])\n|(?<=[。！？]))")
+_PARAGRAPH_END = re.compile(r"\n[ \t]*(?:\r?\n[ \t]*)+")
+_LINE_END = re.compile(r"\n")
+
+Span = tuple[int, int]
+"""Where something begins and ends in a text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A verbatim passage of a document that a note led to.
+
+    `support` is the share, 0 to 1 by weight, of the note's own words that its chunk has.
+    """
+
+    source: Source
+    support: float
+
+
+def locate(note: str, problem: str, chunk: Chunk, span: Span, rarity: Rarity) -> list[Passage]:
+    """The passages of a chunk, within a span of the whole document, that a note on it comes from, in order.
+
+    Empty if the note has no telling word that is there. `rarity` has seen the paragraphs of what was read.
+    """
+    asked, noted = telling(problem), telling(note)
+    text = chunk.text[span[0] - chunk.start : span[1] - chunk.start]
+    there = frozenset(stems(text))
+    own = noted - asked or noted
+    if not own & there:
+        return []
+    support = rarity.weigh(own & there) / (rarity.weigh(own) or 1.0)
+    places = _places(text, (noted | asked) & there, rarity)
+    return [Passage(source_at(chunk, span[0] + start, span[0] + end), support) for start, end in places]
+
+
+def coverage(problem: str, text: str, rarity: Rarity) -> float:
+    """The share, 0 to 1 by weight, of the problem's telling words that a text has."""
+    asked = telling(problem)
+    whole = rarity.weigh(asked)
+    return rarity.weigh(asked & frozenset(stems(text))) / whole if whole else 0.0
+
+
+def paragraphs(text: str) -> list[Span]:
+    """The paragraphs of a text that are not blank."""
+    return [(start, end) for start, end in _between(text, 0, len(text), _PARAGRAPH_END)]
+
+
+def _places(text: str, wanted: frozenset[str], rarity: Rarity) -> list[Span]:
+    """The sentences that have the wanted words, with their neighbours; those that touch are joined."""
+    sentences = [(span, group) for group, it in enumerate(paragraphs(text)) for span in _sentences(text, *it)]
+    words = [frozenset(stems(text[start:end])) & wanted for (start, end), _ in sentences]
+    left, chosen, first = set(wanted), set[int](), 0.0
+    while left and len(chosen) < MAX_SENTENCES:
+        gains = [rarity.weigh(it & left) for it in words]
+        best = max(range(len(gains)), key=gains.__getitem__)
+        if not gains[best] or gains[best] < _LEAST_SHARE * first:
+            break
+        first = first or gains[best]
+        chosen.add(best)
+        left -= words[best]
+    joined: list[Span] = []
+    last = -2
+    for place in sorted({near for it in chosen for near in _with_neighbours(it, sentences)}):
+        span, group = sentences[place]
+        if place == last + 1 and group == sentences[last][1]:
+            joined[-1] = (joined[-1][0], span[1])
+        else:
+            joined.append(span)
+        last = place
+    return joined
+
+
+def _with_neighbours(place: int, sentences: list[tuple[Span, int]]) -> Iterator[int]:
+    """A sentence and those beside it in its paragraph."""
+    for near in (place - 1, place, place + 1):
+        if 0 <= near < len(sentences) and sentences[near][1] == sentences[place][1]:
+            yield near
+
+
+def _sentences(text: str, start: int, end: int) -> Iterator[Span]:
+    """The sentences of a paragraph, or its lines where they have no end."""
+    for first, last in _between(text, start, end, _SENTENCE_END):
+        if last - first > _LONG:
+            yield from _between(text, first, last, _LINE_END)
+        else:
+            yield first, last
+
+
+def _between(text: str, start: int, end: int, border: re.Pattern[str]) -> Iterator[Span]:
+    """What stands between borders, without the white space around it."""
+    ends = [(it.start(), it.end()) for it in border.finditer(text, start, end)]
+    for first, last in zip([start, *(it[1] for it in ends)], [*(it[0] for it in ends), end], strict=True):
+        piece = text[first:last]
+        if bare := piece.strip():
+            first += len(piece) - len(piece.lstrip())
+            yield first, first + len(bare)
