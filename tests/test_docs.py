@@ -123,14 +123,14 @@ def said_commands() -> Iterator[object]:
 def test_commands_and_their_flags_exist(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     if words[0] == "train" and words[1] not in _VERBS:
         words = ["train", "run", *words[1:]]
-    main([*words[: 2 if words[0] in ("data", "train", "notes") else 1], "--help"])
+    main([*words[: 2 if words[0] in ("data", "models", "train", "notes") else 1], "--help"])
     known = re.findall(r"--[a-z0-9-]+", capsys.readouterr().out)
     assert {word for word in words if word.startswith("--")} - {*known} == set()
 
 
 def test_every_command_is_on_the_page_of_commands(capsys: pytest.CaptureFixture[str]) -> None:
     page = (ROOT / "docs" / "cli.md").read_text("utf-8")
-    for group in ([], ["data"], ["notes"], ["train"]):
+    for group in ([], ["data"], ["models"], ["notes"], ["train"]):
         main([*group, "--help"])
         for name in re.findall(r"^  ([a-z]+)  ", capsys.readouterr().out.partition("Commands:")[2], re.M):
             assert f"`{' '.join([*group, name])}" in page

