@@ -276,10 +276,8 @@ async def _answer(
         if read:
             asked.passes.append(read.found)
     if not read.has_answer:
-        warn(
-            console,
-            f"nothing was noted in {read.progress.chunks} chunks, so that no model was asked for an answer",
-        )
+        why = "what was noted does not hold it" if read.memory else "nothing was noted, so no model was asked"
+        warn(console, f"no answer was found: {why}")
     if cut := read.progress.cut:
         warn(console, f"{cut} of {read.progress.calls} replies were cut at their token budget")
     if refused := read.progress.refused:

@@ -17,6 +17,7 @@ from memagent.prompts.ours import (
 from memagent.prompts.templates import (
     ENOUGH,
     MEMORY,
+    NOT_THERE,
     UNCHANGED,
     Prompts,
     load_prompts,

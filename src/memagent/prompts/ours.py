@@ -7,7 +7,7 @@ about it and all attempts of a training group.
 
 from __future__ import annotations
 
-from memagent.prompts.templates import ENOUGH, MEMORY, UNCHANGED, Prompts, sections
+from memagent.prompts.templates import ENOUGH, MEMORY, NOT_THERE, UNCHANGED, Prompts, sections
 
 OPENING = "You read a long document piece by piece. Of what you have read, only your memory remains.\n\n"
 
@@ -57,18 +57,21 @@ NOTE = f"""\
 {sections(text="chunk")}
 Write a short note of what the text says that helps to answer this question: {{problem}}
 """
-"""How a note on a chunk is asked for. Small models take every way out that they are offered: there is none."""
+"""How a note on a chunk is asked for: with no way out, since small models take every one that is offered."""
 
-NOTES = Prompts(
-    update=NO_UPDATE,
-    note=NOTE,
-    answer=f"""\
+PASSAGES = f"""\
 These passages were copied from a document.
 
 {sections(passages="memory")}
 Question: {{problem}}
-Answer from the passages in a few words.
-""",
+"""
+
+NOTES = Prompts(
+    update=NO_UPDATE,
+    note=NOTE,
+    answer=PASSAGES + "Answer from the passages in a few words.\n",
+    doubt=PASSAGES
+    + f"If the passages do not answer it, reply: {NOT_THERE}. Otherwise answer in a few words.\n",
     workflow="notes",
 )
 
@@ -93,4 +96,5 @@ GATED = Prompts(
     answer=ANSWER,
     workflow="gated",
     replies="marked",
+    note=NOTE,
 )

@@ -26,6 +26,7 @@ from memagent.types import Message
 UNCHANGED = "UNCHANGED"
 MEMORY = "MEMORY"
 ENOUGH = "ENOUGH"
+NOT_THERE = "not in the document"
 
 Replies = Literal["marked", "unmarked"]
 """Marked: the first line of a reply to an update is UNCHANGED or MEMORY. Unmarked: the reply is either the
@@ -41,13 +42,14 @@ _NEEDED = {
     "gap": {"problem", "memory"},
     "again": {"problem", "chunk", "memory", "question"},
     "answer": {"problem", "memory"},
+    "doubt": {"problem", "memory"},
     "check": {"problem", "memory", "reply"},
 }
 _MARK = "mark"
 _MARK_CHARACTERS = 4
 _TOLD_CHARACTERS = 30  # of a template that cannot be used
 _NOT_IN_FILES = ("mark", "guards_turns")
-_OPTIONAL = ("note", "merge", "gap", "again")
+_OPTIONAL = ("note", "doubt", "merge", "gap", "again")
 """Templates that only some workflows have."""
 
 
@@ -80,9 +82,10 @@ class Prompts:
     that they are for, if any. With `asks`, `check` asks about a reply that may not be a memory; a model that
     was trained with these templates needs no such question.
 
-    Some workflows have more: `note`, which asks for a note on a chunk and offers no way out; `merge`, for
-    notes, which go in the chunk's slot; `gap`, which asks what the memory lacks; and `again`, the update of a
-    chunk that is read again for that question.
+    Some workflows have more: `note`, which asks for a note on a chunk and offers no way out; `doubt`, which
+    asks for the answer if the memory has little of what the problem names, and offers `NOT_THERE` as a reply;
+    `merge`, for notes, in the place of the chunk; `gap`, which asks what the memory lacks; and `again`, the
+    update of a chunk that is read again for that question.
 
     `mark` and `guards_turns` belong to a read: see `for_document`.
     """
@@ -96,6 +99,7 @@ class Prompts:
     asks: bool = True
     check: str = CHECK
     note: str = ""
+    doubt: str = ""
     merge: str = ""
     gap: str = ""
     again: str = ""
@@ -159,7 +163,10 @@ class Prompts:
     def bare_text(self) -> str:
         """The longest of the prompts with its slots empty, for counting the fixed tokens."""
         longest = max(
-            map(self._marked, (self.update, self.note, self.answer, self.merge, self.gap, self.again)),
+            map(
+                self._marked,
+                (self.update, self.note, self.answer, self.doubt, self.merge, self.gap, self.again),
+            ),
             key=len,
         )
         return self.system + _SLOT.sub("", longest) + self.empty_memory
@@ -187,6 +194,10 @@ class Prompts:
     def for_answer(self, problem: str, memory: str) -> tuple[Message, ...]:
         """The conversation that answers from the memory."""
         return self._fill(self.answer, problem=problem, memory=memory)
+
+    def for_doubt(self, problem: str, memory: str) -> tuple[Message, ...]:
+        """The conversation that answers from a memory that may not hold the answer."""
+        return self._fill(self.doubt, problem=problem, memory=memory)
 
     def for_check(self, problem: str, memory: str, reply: str) -> tuple[Message, ...]:
         """The conversation that asks whether a reply is a memory, or says that nothing changes."""

@@ -95,8 +95,8 @@ def fitted_budgets(
 ) -> Budgets:
     """The budgets of a read with these prompts, fitted to the model's window. May block: it counts tokens.
 
-    `memories` is how many memories a prompt shows, `chunk_tokens` the workflow's usual size of a chunk. Raises
-    `SettingsError` for budgets that do not fit, or templates that leave no room for any.
+    `memories` is how many memories a prompt shows, `chunk_tokens` the workflow's usual size of a chunk.
+    Raises `SettingsError` for budgets that do not fit, or templates that leave no room for any.
     """
     given = given_budgets(settings)
     usual = {"chunk_tokens": chunk_tokens} if chunk_tokens else {}

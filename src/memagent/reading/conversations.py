@@ -15,7 +15,7 @@ from memagent.prompts import Prompts
 from memagent.prompts.thoughts import without_thought
 from memagent.reading.budgets import LEAST_CHUNK_TOKENS, Budgets
 from memagent.reading.passes import Passes
-from memagent.reading.replies import ReplyReader, Verdict, settle
+from memagent.reading.replies import ReplyReader, Verdict, read_plain_note, settle
 from memagent.settings import DEFAULT_WINDOW_TOKENS, ReadSettings
 from memagent.types import ESTIMATE, Chunk, Completion, Conversation, Engine, Message, Model, Sampling
 
@@ -117,6 +117,8 @@ class Reading:
             verdict = await verdict
         if verdict.action == "ask":
             return await self._asked(update, verdict)
+        if verdict.action == "note":
+            return await self._noted(update, chunk)
         return [await self._after(update, verdict, completion)]
 
     async def _asked(self, update: Conversation, verdict: Verdict) -> list[Conversation]:
@@ -137,6 +139,25 @@ class Reading:
         settled = await asyncio.to_thread(settle, verdict, said, update.memory, self.fits_memory)
         made[-1] = await self._after(made[-1], settled, update.completion)
         return made
+
+    async def _noted(self, update: Conversation, chunk: Chunk) -> list[Conversation]:
+        """The update, whose reply was no verdict, and the conversation that asks for a note instead.
+
+        The note is kept below the memory if it is to the purpose and there is room. If the question does not
+        fit the window, it is not asked.
+        """
+        first = await self._after(update, Verdict("keep"), update.completion)
+        messages = self.prompts.for_note(self.problem, chunk.shown)
+        try:
+            completion, seconds = await self._complete(messages, self.budgets.memory_tokens)
+        except ContextOverflowError:
+            return [first]
+        note = self.prompts.restore(without_thought(completion.text))
+        verdict = read_plain_note(note, update.memory, self.problem, chunk.text)
+        if verdict.action == "replace" and not await asyncio.to_thread(self.fits_memory, verdict.text):
+            verdict = Verdict("keep")
+        asked = replace(update, messages=messages, completion=completion, seconds=seconds)
+        return [first, await self._after(asked, verdict, completion)]
 
     async def _after(self, update: Conversation, verdict: Verdict, written: Completion) -> Conversation:
         """The update with the memory that results from the verdict on what was `written`."""
@@ -173,20 +194,24 @@ class Reading:
         completion, seconds = await self._complete(messages, max_tokens)
         return Conversation("update", None, messages, completion, memory, seconds=seconds)
 
-    async def conclude(self, memory: str, shown: str | None = None) -> AsyncGenerator[Conversation, None]:
+    async def conclude(
+        self, memory: str, shown: str | None = None, doubtful: bool = False
+    ) -> AsyncGenerator[Conversation, None]:
         """Answer from the memory, or from what is `shown` in its place, if an answer is wanted.
 
         From an empty memory nobody answers: the model would have to invent. Raises as `answer` does.
         """
         if self.answers and memory:
-            yield await self.answer(memory if shown is None else shown, memory)
+            yield await self.answer(memory if shown is None else shown, memory, doubtful)
 
-    async def answer(self, shown: str, memory: str = "") -> Conversation:
+    async def answer(self, shown: str, memory: str = "", doubtful: bool = False) -> Conversation:
         """Answer the problem from `shown`, which is the memory or stands in its place.
 
-        `memory` is recorded as the memory. Raises `EngineError`, or `EmptyAnswerError` for an empty answer.
+        `memory` is recorded as the memory. If it is `doubtful` whether the answer is there, the model may say
+        that it is not. Raises `EngineError`, or `EmptyAnswerError` for an empty answer.
         """
-        messages = self.prompts.for_answer(self.problem, shown)
+        ask = self.prompts.for_doubt if doubtful else self.prompts.for_answer
+        messages = ask(self.problem, shown)
         completion, seconds = await self._complete(messages, self.budgets.answer_tokens)
         if not without_thought(completion.text):
             raise EmptyAnswerError(

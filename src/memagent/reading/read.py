@@ -21,7 +21,7 @@ from memagent.documents.opening import Document
 from memagent.documents.tokens import estimate_tokens
 from memagent.engines.limit import CallLimit
 from memagent.errors import DocumentError, JournalError, SettingsError
-from memagent.prompts import Prompts
+from memagent.prompts import NOT_THERE, Prompts
 from memagent.prompts.thoughts import without_thought
 from memagent.reading.budgets import Budgets
 from memagent.reading.conversations import Reading
@@ -35,17 +35,16 @@ from memagent.reading.workflows import WORKFLOWS, chosen_workflow
 from memagent.settings import ReadSettings
 from memagent.types import Chunk, Conversation, Engine
 
-NOTHING_NOTED = (
-    "Nothing was noted in the document: it does not hold the answer, or the model did not recognise it."
-)
-"""The answer of a read that ended with an empty memory: no model is asked to answer from nothing."""
+NOT_FOUND = "The document does not hold the answer, or the model did not recognise it."
+"""The answer if nothing was noted (no model is asked to answer from nothing), or if the model says so."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
     """The result of a read.
 
-    `found` is false if nothing was noted; the answer is then `NOTHING_NOTED`, and no model wrote it.
+    `found` is false if nothing was noted, or what was noted does not answer the problem; the answer is then
+    `NOT_FOUND`.
     The counts are those of `Progress`. `chunks` and `document_tokens` are less than the document's if the
     read `stopped_early`. `sources` names the files that were read. `statements` are those of the answer with
     their sources, if the settings ask for them (`cite`) or the workflow keeps sources itself.
@@ -123,7 +122,7 @@ class Read:
         """What was found while the document was read: files left out, undecodable characters."""
         self.answer = ""
         self.has_answer = False
-        """Whether the answer is the model's, made from something that it noted."""
+        """Whether the document gave an answer; if not, the answer is `NOT_FOUND`."""
         self.statements: tuple[Statement, ...] = ()
         self.stopped_early = False
         self._provenance = self._workflow.sources(self.settings, statements)
@@ -225,7 +224,7 @@ class Read:
         self._counter.turn()
         if self._answers:
             answer = _answer_of(last, reading.prompts)
-            self.answer, self.has_answer = answer or NOTHING_NOTED, bool(answer)
+            self.answer, self.has_answer = answer or NOT_FOUND, bool(answer)
         try:
             self.stopped_early = await reading.passes.left_out()
         except DocumentError:  # what was not read need not be readable
@@ -333,7 +332,12 @@ class Read:
 
 
 def _answer_of(last: Conversation | None, prompts: Prompts) -> str:
-    """The answer that the conversations led to: the last one's reply, or its memory if it was an update."""
+    """The answer that the conversations led to: the last one's reply, or its memory if it was an update.
+
+    Empty if there is none, or the model said that the document has none.
+    """
     if last is None or last.kind == "update":
         return last.memory if last else ""
-    return prompts.restore(without_thought(last.completion.text))
+    answer = prompts.restore(without_thought(last.completion.text))
+    declined = prompts.doubt and answer.lower().startswith(NOT_THERE)
+    return "" if declined else answer

@@ -2,7 +2,8 @@
 
 Only the markers that the prompt asked for decide. A reply that they do not explain is never thrown away:
 if it would drop most of the memory, one more question settles what it is, and if that fails, both are kept.
-No function here guesses from the words of any language.
+A reply that holds nothing of what its marker announces, or repeats the prompt, is no verdict: the model is
+asked once more, for a note. No function here guesses from the words of any language.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Literal
 from memagent.prompts import ENOUGH, MEMORY, UNCHANGED, Prompts
 from memagent.prompts.guard import folded
 from memagent.prompts.thoughts import without_thought
+from memagent.reading.ranking import stems, telling
 from memagent.reading.wording import words
 
 _FENCED = re.compile(r"```[\w-]*\n((?:(?!```).)*?)\n?```", re.DOTALL)
@@ -28,18 +30,19 @@ _SHORT_CHARACTERS = 300
 class Verdict:
     """What a reply does: `keep` the memory, `replace` it with `text`, or, if neither is certain, `ask`.
 
-    `text` is the memory that the reply would make. `enough` is whether the model said that no more is
+    `note` says that the reply is no verdict at all: the chunk is still to be noted on. `text` is the memory
+    that the reply would make. `enough` is whether the model said that no more is
     needed, `refused` how many of the reply's passages were not taken.
     """
 
-    action: Literal["keep", "replace", "ask"]
+    action: Literal["keep", "replace", "ask", "note"]
     text: str = ""
     enough: bool = False
     refused: int = 0
 
     def memory_after(self, memory: str) -> str:
         """The memory after the update, if nothing is asked: an unexplained reply counts as the new one."""
-        return memory if self.action == "keep" else self.text
+        return memory if self.action in ("keep", "note") else self.text
 
 
 ReplyReader = Callable[[str, str, Prompts], Verdict | Awaitable[Verdict]]
@@ -48,8 +51,13 @@ takes time."""
 
 
 def read_overwrite(reply: str, memory: str, prompts: Prompts) -> Verdict:  # noqa: ARG001 - a ReplyReader
-    """As published: a reply that is not empty is the new memory. Never asks."""
+    """As published: a reply that is not empty is the new memory. Never asks.
+
+    The placeholder of an empty memory, repeated, makes an empty one, which looks the same in the next prompt.
+    """
     text = prompts.restore(without_thought(reply))
+    if text == prompts.empty_memory:
+        return Verdict("replace", "")
     return Verdict("replace", text) if text else Verdict("keep")
 
 
@@ -62,12 +70,26 @@ def read_gated(reply: str, memory: str, prompts: Prompts) -> Verdict:
     """
     verdict = _by_markers(_unwrapped(without_thought(reply), prompts.tags), prompts)
     verdict = replace(verdict, text=prompts.restore(verdict.text))
-    if not memory and verdict.action != "replace":
+    if not memory and verdict.action == "ask":
         verdict = replace(verdict, action="replace" if verdict.text else "keep")
     doubtful = _contradicted(verdict.text) or _drops_most(verdict.text, memory)
     if verdict.action == "ask" and not (prompts.asks and doubtful):
         verdict = replace(verdict, action="replace")
     return replace(verdict, enough=verdict.enough and bool(verdict.memory_after(memory)))
+
+
+def read_plain_note(note: str, memory: str, problem: str, text: str) -> Verdict:
+    """Judge a note on a text that was asked for without a way out: it may say nothing to the purpose.
+
+    It is added below the memory if most of its own words stand in the text, some of them are new to the
+    memory, and the text has words of the problem.
+    """
+    asked, there = telling(problem), frozenset(stems(text))
+    own = telling(note) - asked
+    stands = len(own & there) * 2 >= len(own) and bool((own & there) - telling(memory))
+    if not stands or (asked and not asked & there):
+        return Verdict("keep")
+    return Verdict("replace", f"{memory}\n{note}".strip())
 
 
 def read_note(reply: str, memory: str, prompts: Prompts) -> Verdict:
@@ -120,10 +142,19 @@ def _by_markers(text: str, prompts: Prompts) -> Verdict:
     marked = prompts.replies == "marked"
     found = _MARKED.match(text) if marked else None
     body = _unwrapped(text[found.end() :] if found else text, prompts.tags)
-    if body in ("", prompts.empty_memory) or _bare(body) == UNCHANGED:
+    if _bare(body) == UNCHANGED:
+        return Verdict("keep", "", enough)
+    if not enough and prompts.asks and prompts.note and (not body or _echoes(body, prompts)):
+        return Verdict("note")
+    if body in ("", prompts.empty_memory):
         return Verdict("keep", "", enough)
     explained = found is not None and len(body) > _SHORT_CHARACTERS
     return Verdict("replace" if explained else "ask", body, enough)
+
+
+def _echoes(text: str, prompts: Prompts) -> bool:
+    """Whether a reply only repeats the placeholder of an empty memory, or words of the prompt's own."""
+    return text == prompts.empty_memory or f" {_bare(text)} " in f" {_bare(prompts.update, most=None)} "
 
 
 def _without_enough(text: str) -> tuple[str, bool]:
@@ -150,9 +181,9 @@ def _unwrapped(text: str, tags: frozenset[str]) -> str:
     return text
 
 
-def _bare(line: str) -> str:
-    """A line without the decoration that models put around a word."""
-    if len(line) > _SHORT_CHARACTERS:
+def _bare(line: str, most: int | None = _SHORT_CHARACTERS) -> str:
+    """A line without the decoration that models put around a word; one of over `most` characters as it is."""
+    if most is not None and len(line) > most:
         return line
     return " ".join(re.sub(r"[^\w\s]|_", " ", line.replace("\\boxed", "")).split()).upper()
 

@@ -198,7 +198,7 @@ class _Reading:
 
     @property
     def beside(self) -> dict[str, Any]:
-        """Extra fields of the answer's message: whether anything was noted, its sources, what was passed over."""
+        """Extra fields of the answer's message: whether it was found, its sources, what was passed over."""
         told = told_sources(self.answer, self.read.statements) if self.read.statements else {}
         told["memagent"] = told.get("memagent", {}) | {"found": self.read.has_answer}
         if self.read.settings.screen:

@@ -50,7 +50,7 @@ async def read_file(engine: Engine, file: OneFile) -> FileRow:
     if count := sum(read.found.replaced.values()):
         warnings.append(f"{count} characters could not be decoded and were read as U+FFFD")
     if not (failure or done.found):
-        warnings.append("nothing was noted, so that no model was asked for an answer")
+        warnings.append("no answer was found")
     if done.cut:
         warnings.append(f"{done.cut} of {done.calls} replies were cut at their token budget")
     if done.passed_over:

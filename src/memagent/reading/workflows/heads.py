@@ -14,7 +14,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from memagent.errors import SettingsError
-from memagent.prompts import ANSWER, MEMORY, OPENING, SECTIONS, UNCHANGED, Prompts
+from memagent.prompts import ANSWER, MEMORY, NOTE, OPENING, SECTIONS, UNCHANGED, Prompts
 from memagent.prompts.thoughts import without_thought
 from memagent.reading.conversations import Reading
 from memagent.reading.replies import Verdict, read_gated
@@ -36,6 +36,7 @@ gives, and copy names, numbers and quotations exactly.
     answer=ANSWER,
     workflow="heads",
     replies="marked",
+    note=NOTE,
 )
 """The parts of the memory stand together in its place."""
 

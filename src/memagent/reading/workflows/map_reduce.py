@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from memagent.concurrency import side_by_side
 from memagent.errors import ContextOverflowError
-from memagent.prompts import CLOSING, MEMORY, UNCHANGED, Prompts, sections
+from memagent.prompts import CLOSING, MEMORY, NOTE, UNCHANGED, Prompts, sections
 from memagent.reading.conversations import Reading
 from memagent.reading.replies import read_gated
 from memagent.reading.workflows.merging import BETWEEN, as_chunk, grouped
@@ -36,6 +36,7 @@ in order.
     + CLOSING.format(source="notes"),
     empty_memory="(none)",
     replies="marked",
+    note=NOTE,
 )
 """Notes on each chunk alone, or on the notes if there are too many, then an answer from them."""
 

@@ -1,4 +1,4 @@
-"""A note on every chunk, the passages that it comes from, and a memory of those that bear most on the problem.
+"""A note on every chunk, the passages that it comes from, and a memory of the best of them.
 
 Small models note well if they are asked for a note, and badly if they may also say that there is nothing to
 note, or have to rewrite a memory. So this workflow only asks for notes, chunk by chunk and side by side. Code
@@ -22,6 +22,9 @@ from memagent.reading.locating import Passage, coverage, locate, paragraphs
 from memagent.reading.ranking import Rarity, stems
 from memagent.reading.replies import Verdict
 from memagent.types import Chunk, Conversation, Message
+
+_LEAST_COVERED = 0.42
+"""Below this share of the problem's words in its best passage, the document may not hold the answer."""
 
 _FLOOR = 0.05  # what a passage counts that has no word of the problem: its note found it all the same
 
@@ -48,7 +51,7 @@ async def notes(
             await asyncio.to_thread(kept.see, chunk)
             for update in updates:
                 yield await asyncio.to_thread(kept.take, update, chunk)
-    async for answer in reading.conclude(kept.memory, kept.shown):
+    async for answer in reading.conclude(kept.memory, kept.shown, kept.is_doubtful):
         yield answer
 
 
@@ -62,12 +65,19 @@ class Kept:
 
     @property
     def shown(self) -> str:
-        """The passages as the model sees them, in the document's order, with their files if they are several."""
+        """The passages as the model sees them, in the document's order, with their files if several."""
         sources = [it.source for it in self._passages]
         several = len({it.file for it in sources}) > 1
         return "\n".join(
             f"- {f'{it.file}: ' if several else ''}{' '.join(it.excerpt.split())}" for it in sources
         )
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether even the best passage has little of what the problem names."""
+        problem = self._reading.problem
+        covered = (coverage(problem, it.source.excerpt, self._rarity) for it in self._passages)
+        return max(covered, default=0.0) < _LEAST_COVERED
 
     def see(self, chunk: Chunk) -> None:
         """Count a chunk's words."""

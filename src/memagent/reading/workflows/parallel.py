@@ -13,7 +13,7 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from memagent.concurrency import side_by_side
-from memagent.prompts import ANSWER, MEMORY, MERGE, SECTIONS, UNCHANGED, Prompts
+from memagent.prompts import ANSWER, MEMORY, MERGE, NOTE, SECTIONS, UNCHANGED, Prompts
 from memagent.reading.conversations import Reading
 from memagent.reading.replies import read_note
 from memagent.reading.workflows.merging import Gathering
@@ -35,6 +35,7 @@ the memory already holds, and copy names, numbers and quotations exactly.
     answer=ANSWER,
     workflow="parallel",
     replies="marked",
+    note=NOTE,
 )
 """A note on each chunk, with the shared memory in sight; then an answer from the memory."""
 

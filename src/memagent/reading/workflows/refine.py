@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 
-from memagent.prompts import MEMORY, UNCHANGED, Prompts, sections
+from memagent.prompts import MEMORY, NOTE, UNCHANGED, Prompts, sections
 from memagent.reading.conversations import Reading
 from memagent.reading.replies import read_gated
 from memagent.types import Chunk, Conversation
@@ -21,6 +21,7 @@ right in the one above.
     answer="{problem}{memory}",
     empty_memory="(no answer yet)",
     replies="marked",
+    note=NOTE,
 )
 """The answer so far stands in the memory's slot, and the last one is the answer."""
 

@@ -17,6 +17,7 @@ from memagent.prompts import (
     ANSWER,
     ENOUGH,
     MEMORY,
+    NOTE,
     OPENING,
     REWRITE,
     SECTIONS,
@@ -53,6 +54,7 @@ one short question, and nothing else: what has to be found out first? Use the na
     answer=ANSWER,
     workflow="reread",
     replies="marked",
+    note=NOTE,
 )
 """The question is kept apart from the problem, which nothing in a document may change."""
 

@@ -11,7 +11,7 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from memagent.concurrency import interleaved
-from memagent.prompts import ANSWER, MERGE, UPDATE, Prompts
+from memagent.prompts import ANSWER, MERGE, NOTE, UPDATE, Prompts
 from memagent.reading.conversations import Reading
 from memagent.reading.replies import read_gated
 from memagent.reading.workflows.merging import BETWEEN, merge_all
@@ -23,6 +23,7 @@ PROMPTS = Prompts(
     answer=ANSWER,
     workflow="tree",
     replies="marked",
+    note=NOTE,
 )
 """The memory of one part of the document stands in the memory's place."""
 
