@@ -25,12 +25,15 @@ from memagent.cli.memories import citations
 from memagent.cli.messages import exit_code, print_error, say, say_json, warn
 from memagent.cli.progress import WAITING, ReadDisplay
 from memagent.concurrency import side_by_side
+from memagent.documents.chunking import split
 from memagent.documents.opening import Document, Pass, open_document
+from memagent.documents.tokens import estimate_tokens
 from memagent.engines import choose, open_engine
 from memagent.engines.limit import Spending
 from memagent.errors import EngineError, JournalError, MemAgentError, SettingsError, reason
 from memagent.reading.journal import earlier_paths, new_path
 from memagent.reading.read import Read, Result
+from memagent.reading.sources import Statement, located, statements_of
 from memagent.reading.together import Seat, Together
 from memagent.settings import Settings, user_cache_path
 from memagent.types import Engine
@@ -225,7 +228,8 @@ async def _answer_all(asked: Asked, display: ReadDisplay, as_json: bool, console
                     elif as_json:
                         say_json(asdict(outcome))
                     else:
-                        answer_text = "\n".join([outcome.answer, *citations(outcome.statements)])
+                        cited = citations(outcome.statements) if asked.settings.read.cite else ()
+                        answer_text = "\n".join([outcome.answer, *cited])
                         several = len(asked.questions) > 1
                         say(f"{separator}{question}\n{answer_text}" if several else answer_text)
                         separator = "\n"
@@ -278,6 +282,8 @@ async def _answer(
     if not read.has_answer:
         why = "what was noted does not hold it" if read.memory else "nothing was noted, so no model was asked"
         warn(console, f"no answer was found: {why}")
+    elif not await asyncio.to_thread(_is_said, read):
+        warn(console, "the document does not say this in these words: check it")
     if cut := read.progress.cut:
         warn(console, f"{cut} of {read.progress.calls} replies were cut at their token budget")
     if refused := read.progress.refused:
@@ -285,6 +291,15 @@ async def _answer(
     if passed_over := read.progress.passed_over:
         warn(console, f"{passed_over} of {read.progress.chunks} chunks were passed over (--screen)")
     return question, read.result
+
+
+def _is_said(read: Read) -> bool:
+    """Whether the document says anything of the answer. Blocks: the text is searched, but no model asked."""
+    statements = read.statements
+    if not statements:
+        bare = [Statement(text, None) for text in statements_of(read.answer)]
+        statements = located(bare, split(read.document.blocks(), read.budgets.chunk_tokens, estimate_tokens))
+    return any(it.source for it in statements)
 
 
 def _check_place(trace: Path, paths: Sequence[str]) -> None:
