@@ -2,7 +2,6 @@
 
 A note is the model's; what is kept of it is the document's own words. The words of the note that the chunk
 has lead to its sentences: each next one is that which has the most of them that are still missing, by weight.
-A sentence is kept with its neighbours in the paragraph, which say who *he* is.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from memagent.reading.ranking import Rarity, stems, telling
 from memagent.reading.sources import Source, source_at
 from memagent.types import Chunk
 
-MAX_SENTENCES = 4
-"""The most sentences that one note leads to, neighbours not counted."""
+MAX_SENTENCES = 3
+"""The most sentences that one note leads to."""
 
 _LEAST_SHARE = 0.2  # of what the first sentence weighs, for another one
 _LONG = 300  # characters: a longer "sentence" is a list or a table, of which each line counts as one
@@ -31,30 +30,35 @@ Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
-    """A verbatim passage of a document that a note led to.
+class Find:
+    """What a note led to: passages of one chunk, in order, word for word.
 
-    `support` is the share, 0 to 1 by weight, of the note's own words that its chunk has.
+    `support` is the share, 0 to 1 by weight, of the note's own words that the chunk has.
     """
 
-    source: Source
-    support: float
+    sources: tuple[Source, ...]
+    support: float = 1.0
+
+    @property
+    def text(self) -> str:
+        """The passages as one line."""
+        return " ".join(" ".join(it.excerpt.split()) for it in self.sources)
 
 
-def locate(note: str, problem: str, chunk: Chunk, span: Span, rarity: Rarity) -> list[Passage]:
-    """The passages of a chunk, within a span of the whole document, that a note on it comes from, in order.
+def locate(note: str, problem: str, chunk: Chunk, span: Span, rarity: Rarity) -> Find | None:
+    """The passages of a chunk, within a span of the whole document, that a note on it comes from.
 
-    Empty if the note has no telling word that is there. `rarity` has seen the paragraphs of what was read.
+    None if the note has no telling word that is there. `rarity` has seen the paragraphs of what was read.
     """
     asked, noted = telling(problem), telling(note)
     text = chunk.text[span[0] - chunk.start : span[1] - chunk.start]
     there = frozenset(stems(text))
     own = noted - asked or noted
     if not own & there:
-        return []
+        return None
     support = rarity.weigh(own & there) / (rarity.weigh(own) or 1.0)
     places = _places(text, (noted | asked) & there, rarity)
-    return [Passage(source_at(chunk, span[0] + start, span[0] + end), support) for start, end in places]
+    return Find(tuple(source_at(chunk, span[0] + start, span[0] + end) for start, end in places), support)
 
 
 def coverage(problem: str, text: str, rarity: Rarity) -> float:
@@ -70,7 +74,7 @@ def paragraphs(text: str) -> list[Span]:
 
 
 def _places(text: str, wanted: frozenset[str], rarity: Rarity) -> list[Span]:
-    """The sentences that have the wanted words, with their neighbours; those that touch are joined."""
+    """The sentences that have the wanted words, in order; those that follow each other are joined."""
     sentences = [(span, group) for group, it in enumerate(paragraphs(text)) for span in _sentences(text, *it)]
     words = [frozenset(stems(text[start:end])) & wanted for (start, end), _ in sentences]
     left, chosen, first = set(wanted), set[int](), 0.0
@@ -84,7 +88,7 @@ def _places(text: str, wanted: frozenset[str], rarity: Rarity) -> list[Span]:
         left -= words[best]
     joined: list[Span] = []
     last = -2
-    for place in sorted({near for it in chosen for near in _with_neighbours(it, sentences)}):
+    for place in sorted(chosen):
         span, group = sentences[place]
         if place == last + 1 and group == sentences[last][1]:
             joined[-1] = (joined[-1][0], span[1])
@@ -92,13 +96,6 @@ def _places(text: str, wanted: frozenset[str], rarity: Rarity) -> list[Span]:
             joined.append(span)
         last = place
     return joined
-
-
-def _with_neighbours(place: int, sentences: list[tuple[Span, int]]) -> Iterator[int]:
-    """A sentence and those beside it in its paragraph."""
-    for near in (place - 1, place, place + 1):
-        if 0 <= near < len(sentences) and sentences[near][1] == sentences[place][1]:
-            yield near
 
 
 def _sentences(text: str, start: int, end: int) -> Iterator[Span]:

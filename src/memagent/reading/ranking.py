@@ -12,6 +12,7 @@ import zlib
 from array import array
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
+from functools import lru_cache
 
 from memagent.reading.wording import words
 from memagent.types import Chunk
@@ -64,6 +65,13 @@ class Rarity:
 def telling(text: str) -> frozenset[str]:
     """The stems of a text's words, without those that say nothing about what is asked."""
     return frozenset(stems(text)) - COMMON
+
+
+@lru_cache(maxsize=64)
+def named(text: str) -> frozenset[str]:
+    """The stems of the names and numbers in a text: of all words not beginning in lower case."""
+    words = (word for word in re.findall(r"\w+", text) if not word[0].islower())
+    return frozenset(stem for word in words if len(word) > 1 for stem in stems(word)) - COMMON
 
 
 def _slot(word: str) -> int:

@@ -8,10 +8,7 @@ passed over; if no word of the problem distinguishes chunks, none is.
 
 from __future__ import annotations
 
-import re
-from functools import lru_cache
-
-from memagent.reading.ranking import COMMON, Rarity, stems, telling
+from memagent.reading.ranking import Rarity, named, stems, telling
 
 RULE = 2
 """The number of the rule, recorded in a journal: another rule would pass over other chunks."""
@@ -35,16 +32,9 @@ class Screen:
         """Whether a chunk relates to the problem, or to what the memory names."""
         most = max(map(self._weight, self._problem), default=0.0)
         words = set(stems(text))
-        wanted = self._problem | _named(memory)
+        wanted = self._problem | named(memory)
         return sum(self._weight(word) for word in sorted(wanted & words)) >= _SHARE * most
 
     def _weight(self, word: str) -> float:
         """The weight of a word for a chunk that has it; 0 if no chunk does."""
         return self._rarity.weigh([word]) if self._rarity.holding(word) else 0.0
-
-
-@lru_cache(maxsize=64)
-def _named(memory: str) -> frozenset[str]:
-    """The stems of the names and numbers of a memory: of all words not beginning in lower case."""
-    words = (word for word in re.findall(r"\w+", memory) if not word[0].islower())
-    return frozenset(stem for word in words if len(word) > 1 for stem in stems(word)) - COMMON

@@ -18,15 +18,19 @@ from memagent.concurrency import side_by_side
 from memagent.prompts.thoughts import without_thought
 from memagent.reading.conversations import MAX_IGNORED, Reading
 from memagent.reading.excerpts import Excerpt, excerpts_of, memory_of
-from memagent.reading.locating import Passage, coverage, locate, paragraphs
-from memagent.reading.ranking import Rarity, stems
+from memagent.reading.locating import Find, coverage, locate, paragraphs
+from memagent.reading.ranking import Rarity, named, stems
 from memagent.reading.replies import Verdict
 from memagent.types import Chunk, Conversation, Message
 
+MAX_SHOWN = 6
+"""How many finds the answer is made from: among more, a small model picks the wrong one."""
+
+_LEAST_SHOWN = 0.15  # of the best one's worth
 _LEAST_COVERED = 0.42
 """Below this share of the problem's words in its best passage, the document may not hold the answer."""
 
-_FLOOR = 0.05  # what a passage counts that has no word of the problem: its note found it all the same
+_FLOOR = 0.05  # for a find without a word of the problem: its note led to it all the same
 
 
 async def notes(
@@ -56,28 +60,30 @@ async def notes(
 
 
 class Kept:
-    """The passages that are kept, within the memory's budget. Its methods block."""
+    """What is kept, within the memory's budget. Its methods block."""
 
     def __init__(self, reading: Reading, memory: str) -> None:
         self._reading, self._rarity = reading, Rarity()
-        self._passages = [Passage(it.source, 1.0) for it in excerpts_of(memory)]
+        self._finds = [Find((it.source,)) for it in excerpts_of(memory)]
         self.memory = memory
 
     @property
     def shown(self) -> str:
-        """The passages as the model sees them, in the document's order, with their files if several."""
-        sources = [it.source for it in self._passages]
-        several = len({it.file for it in sources}) > 1
-        return "\n".join(
-            f"- {f'{it.file}: ' if several else ''}{' '.join(it.excerpt.split())}" for it in sources
-        )
+        """The best of what is kept as the answer is made from it: in the document's order, with files."""
+        worth = [self._worth(it) for it in self._finds]
+        least = max(sorted(worth)[-MAX_SHOWN:][0], _LEAST_SHOWN * max(worth)) if worth else 0.0
+        best = [it for it, much in zip(self._finds, worth, strict=True) if much >= least]
+        several = len({it.sources[0].file for it in best}) > 1
+        return "\n".join(f"- {f'{it.sources[0].file}: ' if several else ''}{it.text}" for it in best)
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether even the best passage has little of what the problem names."""
+        """Whether even the best find has little of what the problem says, or the document lacks its names."""
         problem = self._reading.problem
-        covered = (coverage(problem, it.source.excerpt, self._rarity) for it in self._passages)
-        return max(covered, default=0.0) < _LEAST_COVERED
+        covered = (coverage(problem, it.text, self._rarity) for it in self._finds)
+        names = named(problem.partition(" ")[2])  # the first word of a sentence is no name
+        known = sum(self._rarity.holding(it) > 0 for it in names) / len(names) if names else 1.0
+        return max(covered, default=0.0) * known < _LEAST_COVERED
 
     def see(self, chunk: Chunk) -> None:
         """Count a chunk's words."""
@@ -89,20 +95,22 @@ class Kept:
         before, prompts = self.memory, self._reading.prompts
         note = prompts.restore(without_thought(update.completion.text))
         span = update.span or (chunk.start, chunk.end)
-        held = {it.source.excerpt for it in self._passages}
-        found = locate(note, self._reading.problem, chunk, span, self._rarity)
-        self._passages += (it for it in found if it.source.excerpt not in held)
-        self._fit()
+        find = locate(note, self._reading.problem, chunk, span, self._rarity)
+        if find and find.text not in {it.text for it in self._finds}:
+            self._finds.append(find)
+            self._fit()
         ignored = note[:MAX_IGNORED] if self.memory == before else ""
         return replace(update, memory=self.memory, ignored=ignored)
 
     def _fit(self) -> None:
-        """Give up the worst passages until the rest is within the budget; of equals, the earlier."""
-        self.memory = memory_of(Excerpt(it.source) for it in self._passages)
-        while self._passages and not self._reading.fits_memory(self.memory):
-            self._passages.remove(min(self._passages, key=self._worth))
-            self.memory = memory_of(Excerpt(it.source) for it in self._passages)
+        """Give up the worst finds until the rest is within the budget; of equals, the earliest."""
+        while self._finds:
+            self.memory = memory_of(Excerpt(source) for it in self._finds for source in it.sources)
+            if self._reading.fits_memory(self.memory):
+                return
+            self._finds.remove(min(self._finds, key=self._worth))
+        self.memory = ""
 
-    def _worth(self, passage: Passage) -> float:
-        covered = coverage(self._reading.problem, passage.source.excerpt, self._rarity)
-        return passage.support * (covered + _FLOOR)
+    def _worth(self, find: Find) -> float:
+        covered = coverage(self._reading.problem, find.text, self._rarity)
+        return find.support * (covered + _FLOOR)

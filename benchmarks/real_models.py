@@ -1,0 +1,372 @@
+"""Real, untrained instruct models as readers: every workflow of ours beside what people use instead.
+
+`run` reads 20 questions on the story in examples/, HotpotQA questions over their ten paragraphs, SQuADShifts
+questions over seven paragraphs, RULER's needles at 8K tokens, and the first two kinds again within 32K tokens
+of other paragraphs. A fifth of the questions of HotpotQA and SQuADShifts is asked of documents without the
+answer. Each row goes to the file of `--out` as it comes; the same command goes on with what is missing.
+`report` prints the tables from such files and draws the plot.
+
+All readers have the same model, greedy, in this process or behind llama.cpp's own server. Answers may have 64
+tokens. An answer is right if it has a gold answer as whole words (needles: the share of the values); where
+the document lacks it, if it says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gzip
+import json
+import random
+import re
+import secrets
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import peers
+from environments import Process, environment
+
+from memagent import Read
+from memagent.concurrency import drain
+from memagent.documents.chunking import split
+from memagent.documents.opening import text_document
+from memagent.documents.tokens import estimate_tokens
+from memagent.engines.llamacpp.engine import ServerStart, import_xllamacpp, open_llamacpp, parameters
+from memagent.engines.llamacpp.machine import available_cores
+from memagent.errors import MemAgentError
+from memagent.reading.together import Seat, Together
+from memagent.reading.workflows import WORKFLOWS
+from memagent.settings import EngineSettings, ReadSettings
+from memagent.tasks import TASKS
+from memagent.tasks.corpora import Corpora
+from memagent.tasks.needle import VARIANTS
+from memagent.tasks.recipe import ABSENT_ANSWERS, Recipe
+from memagent.tasks.scoring import string_match_all, substring_match
+from memagent.types import Engine, Example
+
+ANSWER_TOKENS = 64
+WINDOW_TOKENS = 16_384
+LONG_TOKENS = 32_768
+SEED = 39
+
+_QUESTIONS = 48
+_ABSENT = 0.2
+_FIRST_ROWS = 700  # of HotpotQA, on which nothing was tuned: prompts were tried on later ones
+_BATCH = 12  # questions that all readers read before the next ones, so that a stopped run compares them
+_DECLINED = re.compile(
+    r"\b(?:does not|doesn't|do not|don't) (?:\w+ )?"
+    r"(?:hold|contain|say|mention|give|provide|state|specify|answer)"
+    r"|\bnot (?:in|mentioned|stated|provided|specified|said|given|found)\b"
+    r"|\bno (?:answer|information|mention)\b|\bcannot be (?:answered|determined)\b|\bunknown\b|\bI don't know\b",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A way to read: `settings` of ours, or the name of one in `peers.py` with its environment."""
+
+    name: str
+    settings: dict[str, Any] | None = None
+    peer: tuple[str, str, str] = ("", "", "")
+    chunk_tokens: int = 5000
+    """What peers, which split nothing themselves, are given."""
+
+    def can_read(self, example: Example) -> bool:
+        """Whether the document fits, for readers that want it whole."""
+        return self.name != "full" or example.length_tokens + 512 < WINDOW_TOKENS
+
+
+READERS = [
+    *(Reader(name, {"workflow": name}) for name in WORKFLOWS if name not in ("rag", "truncate")),
+    Reader("rag, 4 passages", {"workflow": "rag", "passages": 4}),
+    Reader("rag, 16 passages", {"workflow": "rag", "passages": 16}),
+    Reader("LangChain refine", peer=("langchain", "refine", "langchain"), chunk_tokens=1000),
+    Reader("LangChain map-reduce", peer=("langchain", "map_reduce", "langchain"), chunk_tokens=1000),
+    Reader("MemAgent's loop", peer=("published", "", "openai")),
+]
+
+
+def story() -> list[Example]:
+    """The questions on the story that ships with the project."""
+    sys.path.append(str(Path(__file__).parents[1] / "recipes" / "smollm2"))
+    from story import QUESTIONS, STORY  # type: ignore[import-not-found]
+
+    text = STORY.read_text("utf-8")
+    return [
+        Example(f"story-{number}", "story", problem, text, answers, estimate_tokens(text))
+        for number, (problem, answers) in enumerate(QUESTIONS.items())
+    ]
+
+
+def hotpot(corpus: Path, tokens: int | None) -> list[Example]:
+    """HotpotQA questions over their ten paragraphs; of some, the paragraphs that are needed are missing."""
+    rows = _rows(corpus)[:_FIRST_ROWS]
+    source = random.Random(SEED)
+    pool = [_paragraph(*it) for row in rows for it in row["context"]]
+    made = []
+    for number, row in enumerate(source.sample(rows, _QUESTIONS)):
+        needed = {fact[0] for fact in row["supporting_facts"]}
+        absent = number % round(1 / _ABSENT) == 0
+        own = [_paragraph(*it) for it in row["context"] if not (absent and it[0] in needed)]
+        answers = ABSENT_ANSWERS if absent else (row["answer"],)
+        made.append(_example("hotpot", number, row["question"], own, answers, pool, source, tokens))
+    return made
+
+
+def shifts(corpus: Path, tokens: int | None) -> list[Example]:
+    """SQuADShifts questions over their paragraph among six others; of some, that paragraph is missing."""
+    everything, source = _rows(corpus), random.Random(SEED)
+    articles = set(sorted({row["title"] for row in everything})[1::2])  # prompts were tried on the others
+    rows = [row for row in everything if row["title"] in articles]
+    pool = [row["context"].strip() for row in rows]
+    made = []
+    for number, row in enumerate(source.sample(rows, _QUESTIONS)):
+        asked = source.choice(row["qas"])
+        absent = number % round(1 / _ABSENT) == 0
+        others = source.sample([text for text in pool if text != row["context"].strip()], 6 + absent)
+        own = [*others, *([] if absent else [row["context"].strip()])]
+        source.shuffle(own)
+        texts = (it if isinstance(it, str) else it["text"] for it in asked["answers"])
+        answers = ABSENT_ANSWERS if absent else tuple(dict.fromkeys(texts))
+        made.append(_example("shifts", number, asked["question"], own, answers, pool, source, tokens))
+    return made
+
+
+def needles(essays: Path | None) -> list[Example]:
+    """Two of each of RULER's eight kinds."""
+    corpora = Corpora((("essays", essays),)) if essays else Corpora()
+    recipe = Recipe(length_tokens=8192, seed=SEED, corpora=corpora)
+    return [TASKS[kind].make(recipe, number) for number in range(2) for kind in VARIANTS]
+
+
+def _example(
+    task: str,
+    number: int,
+    problem: str,
+    own: list[str],
+    answers: tuple[str, ...],
+    pool: Sequence[str],
+    source: random.Random,
+    tokens: int | None,
+) -> Example:
+    """An example of these paragraphs; with `tokens`, among others up to that length."""
+    texts, length = list(own), estimate_tokens("\n\n".join(own))
+    while tokens and length < tokens:
+        texts.append(source.choice(pool))
+        length += estimate_tokens(texts[-1]) + 1
+    if tokens:
+        source.shuffle(texts)
+    name = f"{task}-{tokens // 1024}K" if tokens else task
+    absent = "-absent" * (answers == ABSENT_ANSWERS)
+    return Example(f"{name}-{number}{absent}", name, problem, "\n\n".join(texts), answers, length)
+
+
+def _paragraph(title: str, sentences: Sequence[str]) -> str:
+    return f"{title}\n{''.join(sentences).strip()}"
+
+
+def _rows(path: Path) -> list[Any]:
+    """The rows of a JSON or JSONL file, which may be compressed."""
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file] if ".jsonl" in path.name else json.load(file)
+
+
+@dataclass
+class Row:
+    """One question, read once."""
+
+    model: str
+    reader: str
+    task: str
+    id: str
+    problem: str
+    answers: tuple[str, ...]
+    absent: bool
+    prediction: str = ""
+    score: float = 0.0
+    declined: bool = False
+    held: bool | None = None
+    empty: bool | None = None
+    calls: int | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    completion_tokens: int | None = None
+    seconds: float = 0.0
+    error: str = ""
+
+    @classmethod
+    def of(cls, model: str, reader: Reader, example: Example, **values: Any) -> Row:
+        """The row of an example, scored."""
+        absent = example.answers == ABSENT_ANSWERS
+        answers = () if absent else example.answers
+        row = cls(model, reader.name, example.task, example.id, example.problem, answers, absent, **values)
+        row.declined = not row.prediction.strip() or bool(_DECLINED.search(row.prediction))
+        row.score = float(row.declined) if absent else _score(example.task, row.prediction, answers)
+        return row
+
+
+def _score(task: str, text: str, answers: tuple[str, ...]) -> float:
+    return (string_match_all if task.startswith("niah") else substring_match)(text, answers)
+
+
+async def read_ours(engine: Engine, model: str, reader: Reader, examples: Sequence[Example]) -> list[Row]:
+    """Read with one of our workflows: the questions on one document together, as `memagent ask` does."""
+    settings = ReadSettings(answer_tokens=ANSWER_TOKENS, **(reader.settings or {}))
+    rows: list[Row] = []
+    for text, group in groupby(examples, key=lambda it: it.document):
+        asked = list(group)
+        document, started = text_document(text), time.perf_counter()
+        seats = Together(engine, len(asked)).seats
+        reads = [Read(it.problem, document, seat, settings) for it, seat in zip(asked, seats, strict=True)]
+        errors = await asyncio.gather(*map(_finish, reads, seats))
+        seconds = (time.perf_counter() - started) / len(asked)
+        for example, read, error in zip(asked, reads, errors, strict=True):
+            now, keeps = read.progress, WORKFLOWS[read.workflow].keeps_memory
+            row = Row.of(
+                model, reader, example,
+                prediction="" if error else read.answer,
+                empty=not now.memory if keeps else None,
+                held=bool(_score(example.task, now.memory, example.answers)) if keeps else None,
+                calls=now.calls, prompt_tokens=now.prompt_tokens, cached_tokens=now.cached_tokens,
+                completion_tokens=now.completion_tokens, seconds=round(seconds, 2), error=error,
+            )  # fmt: skip
+            rows.append(row)
+    return rows
+
+
+async def _finish(read: Read, seat: Seat) -> str:
+    """Read to the end; returns the error, if any."""
+    seat.progress = lambda: read.progress
+    try:
+        await drain(aiter(read))
+    except MemAgentError as error:
+        return f"{type(error).__name__}: {error}"[:200]
+    finally:
+        seat.leave()
+    return ""
+
+
+def read_theirs(process: Process, model: str, reader: Reader, examples: Sequence[Example]) -> Iterator[Row]:
+    """Read with a reader of `peers.py`, one question after the other."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for example in examples:
+            document = text_document(example.document)
+            chunks = [it.text for it in split(document.blocks(), reader.chunk_tokens, estimate_tokens)]
+            (folder / "document.txt").write_text(example.document, "utf-8")
+            (folder / "chunks.json").write_text(json.dumps(chunks), "utf-8")
+            task = {
+                "document": str(folder / "document.txt"),
+                "chunks": str(folder / "chunks.json"),
+                "problem": example.problem,
+                "trace": str(folder / secrets.token_hex(4)),
+            }
+            told = process.ask({"tasks": [task]})
+            seconds = round(told["seconds"], 2)
+            answer, error = told["answers"][0], told["errors"][0]
+            yield Row.of(model, reader, example, prediction=answer, seconds=seconds, error=error)
+
+
+@asynccontextmanager
+async def opened(path: Path) -> AsyncIterator[tuple[Engine, Callable[[], str]]]:
+    """A model: our engine for it, and what starts llama.cpp's server for others and returns its address."""
+    engine = await open_llamacpp(EngineSettings(model=str(path), window_tokens=WINDOW_TOKENS))
+    servers: list[Any] = []
+
+    def serve() -> str:
+        if not servers:
+            xllamacpp = import_xllamacpp()
+            start = ServerStart(path, WINDOW_TOKENS, 1, available_cores(), "none")
+            servers.append(xllamacpp.Server(parameters(xllamacpp, start)))
+        return f"{servers[0].listening_address}/v1"
+
+    try:
+        yield engine, serve
+    finally:
+        await engine.aclose()
+        servers.clear()
+
+
+async def run(args: argparse.Namespace) -> None:
+    """Read what is missing in the file of rows."""
+    done = (
+        {(row["model"], row["reader"], row["id"]) for row in load(args.out)} if args.out.exists() else set()
+    )
+    examples = [it for it in _examples(args) if not args.tasks or _family(it.task) in args.tasks]
+    readers = [it for it in READERS if not args.readers or it.name in args.readers]
+    processes: dict[tuple[str, str], Process] = {}
+    with args.out.open("a", encoding="utf-8") as file:
+        for path in args.models:
+            async with opened(path) as (engine, serve):
+                for start in range(0, args.limit, _BATCH):
+                    for task, every in groupby(examples, key=lambda it: _family(it.task)):
+                        some = list(every)[start : min(start + _BATCH, args.limit)]
+                        for reader in readers:
+                            left = [
+                                it for it in some
+                                if reader.can_read(it) and (path.stem, reader.name, it.id) not in done
+                            ]  # fmt: skip
+                            if not left:
+                                continue
+                            if reader.settings is not None:
+                                rows = await read_ours(engine, path.stem, reader, left)
+                            else:
+                                key = reader.name, path.stem
+                                if key not in processes:
+                                    name, setting, where = reader.peer
+                                    script = Path(peers.__file__)
+                                    python = environment(where)
+                                    processes[key] = Process(python, script, name, serve(), setting)
+                                rows = list(read_theirs(processes[key], path.stem, reader, left))
+                            for row in rows:
+                                print(json.dumps(asdict(row), ensure_ascii=False), file=file, flush=True)
+                            right, seconds = sum(it.score for it in rows), sum(it.seconds for it in rows)
+                            told = f"{right:.1f} of {len(rows)} right, {seconds:.0f} s"
+                            print(f"{path.stem}, {task}, {reader.name}: {told}", file=sys.stderr)
+    for process in processes.values():
+        process.close()
+
+
+def _family(task: str) -> str:
+    return "needles" if task.startswith("niah") else task
+
+
+def _examples(args: argparse.Namespace) -> list[Example]:
+    return [
+        *hotpot(args.hotpot, None),
+        *shifts(args.shifts, None),
+        *story(),
+        *needles(args.essays),
+        *hotpot(args.hotpot, LONG_TOKENS),
+        *shifts(args.shifts, LONG_TOKENS),
+    ]
+
+
+def load(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file, which may be compressed."""
+    rows: list[dict[str, Any]] = _rows(path)
+    return rows
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--models", nargs="+", type=Path, required=True, metavar="GGUF")
+    parser.add_argument("--hotpot", type=Path, required=True, help="HotpotQA's dev set, distractor setting")
+    parser.add_argument("--shifts", type=Path, required=True, help="SQuADShifts, New Wikipedia")
+    parser.add_argument("--essays", type=Path, help="RULER's essays; a sample stands in")
+    parser.add_argument("--readers", nargs="+", choices=[it.name for it in READERS])
+    parser.add_argument("--tasks", nargs="+")
+    parser.add_argument("--limit", type=int, default=_QUESTIONS, help="questions of each kind")
+    parser.add_argument("--out", type=Path, required=True, help="a .jsonl file")
+    asyncio.run(run(parser.parse_args()))

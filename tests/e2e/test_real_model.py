@@ -1,0 +1,43 @@
+"""A real instruct model that nobody trained for this reads a report with the defaults: `make test-model`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPORT = Path(__file__).parent / "data" / "lighthouse.md"
+QUESTIONS = {
+    "Who cleaned the prisms of the lens?": "Dask",
+    "Where was the compressor of the foghorn sent?": "Gdansk",
+    "Which birds nest on the northern ledge?": "falcon",
+    "How many steps do the spiral stairs have?": "144",
+    "How much money did the Society of Pilots give?": "400,000",
+    "Which airline flies to Reykjavik on Mondays?": None,
+}
+"""With a word of the answer, or None where the report has none."""
+
+
+@pytest.mark.model
+def test_a_small_instruct_model_answers_with_the_defaults(tmp_path: Path) -> None:
+    asked = [word for question in QUESTIONS for word in ("-q", question)]
+    words = ["ask", *asked, str(REPORT), "--model", "qwen2.5-coder-0.5b", "--no-discover", "--json", "--cite"]
+    done = subprocess.run(
+        [sys.executable, "-m", "memagent", *words, "--trace", str(tmp_path / "trace.jsonl")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    results = {it["problem"]: it for it in map(json.loads, done.stdout.splitlines())}
+    right = {
+        question: (word in results[question]["answer"]) if word else not results[question]["found"]
+        for question, word in QUESTIONS.items()
+    }
+    assert sum(right.values()) >= 5, [(it, results[it]["answer"]) for it, ok in right.items() if not ok]
+    text = REPORT.read_text("utf-8")
+    sources = [it["source"] for result in results.values() for it in result["statements"] if it["source"]]
+    assert sources
+    assert all(text[it["start"] : it["end"]] == it["excerpt"] for it in sources)
