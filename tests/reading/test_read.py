@@ -589,8 +589,8 @@ def test_the_sampling_is_that_of_the_settings() -> None:
 
     settings = SETTINGS.changed(temperature=0.7, top_p=0.9, seed=3, answer_tokens=99)
     run(Noting(), DOCUMENT, settings)
-    assert set(drawn[:-1]) == {Sampling(300, 0.7, 0.9, 3)}
-    assert drawn[-1] == Sampling(99, 0.7, 0.9, 3)
+    assert set(drawn[:-1]) == {Sampling(300, 0.7, 0.9, 3, False)}
+    assert drawn[-1] == Sampling(99, 0.7, 0.9, 3, False)
 
 
 def _answer_in_a_fork(_: int) -> str:

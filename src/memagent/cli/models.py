@@ -98,5 +98,5 @@ def _lines(search: Search, cache: list[CachedModel], memory: int | None, worth: 
         told = "unknown memory" if memory is None else f"{memory / _GIB:.0f} GiB of memory"
         yield f"worth fetching with {told} (a suggestion as of {_AS_OF}):"
         for name in worth:
-            it = _WORTH[name]
-            yield f"  --model {name}  {it.size_bytes / _GIB:.1f} GiB, {it.name}, {it.licence}"
+            model = _WORTH[name]
+            yield f"  --model {name}  {model.size_bytes / _GIB:.1f} GiB, {model.name}, {model.licence}"
