@@ -30,6 +30,7 @@ from environments import Process, environment
 from memagent import Read, open_document
 from memagent.documents.tokens import estimate_tokens
 from memagent.engines.openai import Connection, OpenAIEngine
+from memagent.engines.requests import Requests
 from memagent.settings import ReadSettings
 from memagent.types import Model
 
@@ -75,27 +76,29 @@ class Worker(Process):
         return Timing(self.name, reads, zero_server.completions(self.port) - before, **took)
 
 
-class _Noting(OpenAIEngine):
+class _Noting(Requests):
     """Records the requests that it makes."""
 
-    def __init__(self, port: int) -> None:
-        super().__init__(Model("zero", estimate_tokens), Connection(f"http://127.0.0.1:{port}/v1"))
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
         self.bodies: list[dict[str, Any]] = []
 
-    def _body(self, *given: Any, **named: Any) -> dict[str, Any]:
-        self.bodies.append(super()._body(*given, **named))
+    def body(self, *given: Any, **named: Any) -> dict[str, Any]:
+        self.bodies.append(super().body(*given, **named))
         return self.bodies[-1]
 
 
 async def note_requests(document: Path, port: int) -> list[dict[str, Any]]:
     """The bodies of all requests of a read."""
-    engine = _Noting(port)
+    connection = Connection(f"http://127.0.0.1:{port}/v1")
+    engine = OpenAIEngine(Model("zero", estimate_tokens), connection)
+    engine.requests = noting = _Noting(connection)
     async for _ in Read(
         contestants.PROBLEM, open_document(document), engine, ReadSettings(workflow="overwrite")
     ):
         pass
     await engine.aclose()
-    return engine.bodies
+    return noting.bodies
 
 
 @dataclass

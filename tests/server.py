@@ -89,9 +89,11 @@ UNUSABLE_REPLIES = {
     "filtered": ended("content_filter", 0),
     "filtered in part": ended("content_filter", 0.5),
     "error in part": ended("error", 0.5),
-    "length in a thought": Fault(spoil=thinks_too_long),
 }
 """Replies of status 200 that must not pass for answers."""
+
+UNFINISHED_THOUGHT = Fault(spoil=thinks_too_long)
+"""Another of these; a greedy model would write the same again."""
 
 PASSING_FAULTS |= UNUSABLE_REPLIES
 

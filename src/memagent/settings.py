@@ -131,6 +131,13 @@ class ReadSettings(StrictModel):
     chunk_tokens: Positive | None = Field(default=None, description="the size of a chunk (5000)")
     memory_tokens: Positive | None = Field(default=None, description="the size of the memory (1024)")
     answer_tokens: Positive | None = Field(default=None, description="the longest answer (1024)")
+    thinking: Literal["off", "answers", "on"] = Field(
+        default="off",
+        description="when a model that can think does so: off, answers (before an answer only), or on",
+    )
+    thinking_tokens: Positive | None = Field(
+        default=None, description="the room for a thought, beside the memory or the answer (4096)"
+    )
     temperature: float = Field(default=0.0, ge=0, le=2, description="0 is greedy and repeatable")
     top_p: float = Field(default=1.0, gt=0, le=1, description="nucleus sampling")
     seed: int | None = Field(default=None, description="the sampler's seed")

@@ -72,12 +72,17 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a completion is drawn. Temperature 0 is greedy decoding."""
+    """How a completion is drawn. Temperature 0 is greedy decoding.
+
+    `thinking` says whether the model is to think before it replies, within the same `max_tokens`; None leaves
+    it to the model.
+    """
 
     max_tokens: int
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int | None = None
+    thinking: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,9 +127,28 @@ def test_models_lists_what_is_at_hand(found: Server, capsys: pytest.CaptureFixtu
 def test_what_is_worth_fetching_fits_the_memory() -> None:
     gib = 2**30
     assert worth_fetching(None, set()) == worth_fetching(2 * gib, set()) == []
-    assert [name.split("/")[1] for name in worth_fetching(8 * gib, set())] == [
-        "Llama-3.2-3B-Instruct-GGUF",
-        "Llama-3.2-1B-Instruct-GGUF",
+    assert [name.split("/")[1] for name in worth_fetching(5 * gib, set())] == [
+        "Qwen3.5-2B-GGUF",
+        "Qwen3.5-0.8B-GGUF",
     ]
     most = worth_fetching(64 * gib, set())
-    assert len(most) == 5 and worth_fetching(64 * gib, {most[0]}) == most[1:]
+    assert len(most) == 9 and worth_fetching(64 * gib, {most[0]}) == most[1:]
+
+
+def test_what_is_worth_fetching_is_told_with_its_makers_name_and_licence(
+    found: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memagent.cli.models.memory_bytes", lambda: 64 * 2**30)
+    assert main(["models"]) == 0
+    told = [line.split() for line in capsys.readouterr().out.splitlines() if "--model hf:" in line]
+    assert len(told) == 9
+    assert [
+        "--model",
+        "hf:LiquidAI/LFM2.5-8B-A1B-GGUF",
+        "4.8",
+        "GiB,",
+        "LFM2.5-8B-A1B,",
+        "LFM",
+        "Open",
+        "License",
+    ] in told

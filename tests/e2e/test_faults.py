@@ -16,6 +16,7 @@ import pytest
 
 from server import (
     PASSING_FAULTS,
+    UNFINISHED_THOUGHT,
     UNUSABLE_REPLIES,
     WORDINGS,
     Fault,
@@ -109,11 +110,14 @@ def test_no_unusable_reply_passes_for_an_answer(serve: Serve, tmp_path: Path) ->
         assert dict(zip(cases, pool.map(found, range(len(cases))), strict=True)) == dict.fromkeys(cases, 40)
 
 
-@pytest.mark.parametrize("kind", UNUSABLE_REPLIES)
+LASTING = UNUSABLE_REPLIES | {"length in a thought": UNFINISHED_THOUGHT}
+
+
+@pytest.mark.parametrize("kind", LASTING)
 def test_replies_that_stay_unusable_end_the_read(
     kind: str, serve: Serve, document: Path, tmp_path: Path
 ) -> None:
-    server = serve(faults=lasting_fault(UNUSABLE_REPLIES[kind], spared=3))
+    server = serve(faults=lasting_fault(LASTING[kind], spared=3))
     failed = ask(server, document, tmp_path / "read.jsonl", retries=1)
     assert (failed.returncode, failed.stdout) == (3, "")
     reason = {
@@ -121,9 +125,10 @@ def test_replies_that_stay_unusable_end_the_read(
         "filtered": "finish_reason 'content_filter' and no reply",
         "filtered in part": "finish_reason 'content_filter' and part of a reply",
         "error in part": "finish_reason 'error' and part of a reply",
-        "length in a thought": "raise --memory-tokens and --answer-tokens",
+        "length in a thought": "set --thinking to on, which gives thoughts room of their own",
     }[kind]
     assert reason in failed.stderr.replace("\n", " ")
+    assert len(server.asked) == 3 + (1 if kind == "length in a thought" else 2)
 
 
 def test_each_kind_of_fault_is_met(serve: Serve, document: Path, tmp_path: Path) -> None:

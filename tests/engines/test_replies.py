@@ -65,18 +65,19 @@ def test_any_other_end_is_a_failure_that_names_it(reason: Any, content: str | No
 )
 @pytest.mark.parametrize("reason", ["stop", "length", None])
 def test_an_empty_reply_is_a_failure(content: Any, reason: str | None) -> None:
-    with pytest.raises(TransientError, match="the reply is empty"):
+    said = "still thinking" if reason == "length" else "the reply is empty"
+    with pytest.raises(TransientError, match=said):
         read_completion(reply(content, reason), LIMIT)
 
 
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (reply("<think>\nLet me see", "length"), "raise `memory_tokens`"),
-        (reply("[THINK]Let me see", "length"), "raise `memory_tokens`"),
-        (reply("<think>a</think>\n<think>b", "length"), "raise `memory_tokens`"),
-        (reply(None, "length", reasoning_content="Let me see"), "raise `memory_tokens`"),
-        (reply("", "length", reasoning="Let me see"), "raise `memory_tokens`"),
+        (reply("<think>\nLet me see", "length"), "set `thinking` to on"),
+        (reply("[THINK]Let me see", "length"), "set `thinking` to on"),
+        (reply("<think>a</think>\n<think>b", "length"), "set `thinking` to on"),
+        (reply(None, "length", reasoning_content="Let me see"), "set `thinking` to on"),
+        (reply("", "length", reasoning="Let me see"), "set `thinking` to on"),
         (reply("<think>a</think>\n"), "nothing but a thought"),
         (reply("<think>a"), "nothing but a thought"),
         (reply("a\n</think>\n"), "nothing but a thought"),

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from memagent import Prompts, Read, ReadSettings, ScriptedEngine, SettingsError, text_document
 from memagent.prompts import GATED, OVERWRITE
-from memagent.reading.budgets import Budgets, fitted_budgets
+from memagent.reading.budgets import SET_BUDGETS, Budgets, fitted_budgets
 
 PAPER = Budgets()
-NAMES = [field.name for field in dataclasses.fields(Budgets)]
+NAMES = list(SET_BUDGETS)
 CHAT = 64  # what is left for the chat template
 WINDOWS = (512, 600, 768, 1000, 1024, 1536, 2048, 3000, 4096, 6000, 8000, 8192)
 
@@ -27,7 +27,7 @@ def needed(budgets: Budgets, fixed: int) -> int:
 
 
 def test_the_defaults_are_those_of_the_paper() -> None:
-    assert dataclasses.asdict(PAPER) == {
+    assert PAPER.in_force == {
         "problem_tokens": 1024,
         "chunk_tokens": 5000,
         "memory_tokens": 1024,

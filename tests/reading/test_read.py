@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -456,7 +456,7 @@ def test_one_overflow_does_not_shrink_all_later_chunks() -> None:
 
 
 def test_the_default_budgets_are_the_papers_window() -> None:
-    assert asdict(Budgets()) == {
+    assert Budgets().in_force == {
         "problem_tokens": 1024, "chunk_tokens": 5000, "memory_tokens": 1024, "answer_tokens": 1024,
     }  # fmt: skip
     assert Budgets().needed_tokens() == 8072
@@ -589,8 +589,8 @@ def test_the_sampling_is_that_of_the_settings() -> None:
 
     settings = SETTINGS.changed(temperature=0.7, top_p=0.9, seed=3, answer_tokens=99)
     run(Noting(), DOCUMENT, settings)
-    assert set(drawn[:-1]) == {Sampling(300, 0.7, 0.9, 3)}
-    assert drawn[-1] == Sampling(99, 0.7, 0.9, 3)
+    assert set(drawn[:-1]) == {Sampling(300, 0.7, 0.9, 3, False)}
+    assert drawn[-1] == Sampling(99, 0.7, 0.9, 3, False)
 
 
 def _answer_in_a_fork(_: int) -> str:

@@ -184,7 +184,7 @@ def filter_known(
             raise SettingsError(f"--{name} is {value}: it must be at least 1")
     read = settings.read
     temperature = read.temperature or float(attempts > 1)  # several attempts must be able to differ
-    sampling = Sampling(read.answer_tokens or 256, temperature, read.top_p, read.seed)
+    sampling = Sampling(read.answer_tokens or 256, temperature, read.top_p, read.seed, thinking=False)
 
     async def filtered() -> tuple[int, int]:
         async with open_engine(settings.engine) as engine:

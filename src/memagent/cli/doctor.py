@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from dataclasses import asdict, replace
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -120,7 +120,7 @@ async def _findings(settings: Settings) -> list[str]:
         else f"{model.window_tokens} tokens"
     )
     counted = "estimated" if model.tokenizer == ESTIMATE else "counted by its own tokenizer"
-    told = ", ".join(f"{part.removesuffix('_tokens')} {tokens}" for part, tokens in asdict(budgets).items())
+    told = ", ".join(f"{part.removesuffix('_tokens')} {tokens}" for part, tokens in budgets.in_force.items())
     return [
         *servers,
         *lines,

@@ -1,6 +1,7 @@
 """The engine for any OpenAI-compatible chat endpoint: vLLM, SGLang, Ollama, llama.cpp, hosted ones.
 
-`retrying.py` tries a call until its reply is usable, `replies.py` judges that, `endpoint.py` does the HTTP.
+`requests.py` words a call, `retrying.py` tries it until its reply is usable, `replies.py` judges that, and
+`endpoint.py` does the HTTP.
 """
 
 from __future__ import annotations
@@ -13,15 +14,20 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from pydantic_core import PydanticSerializationError, to_json
-
 from memagent.documents.tokens import estimate_tokens, load_tokenizer, tokenizer_name
 from memagent.engines import is_missing_path
 from memagent.engines.adapters import adapter_of
 from memagent.engines.endpoint import CONCURRENCY, Connection, Endpoint, UnreachableError, is_own
 from memagent.engines.forwarding import Forwarded, RefusedError, joined, one_piece
 from memagent.engines.limit import Again
-from memagent.engines.refusals import HttpReply, Refusal, TransientError, error_of, is_page, read_refusal
+from memagent.engines.refusals import (
+    HttpReply,
+    TransientError,
+    UnusableReplyError,
+    error_of,
+    is_page,
+    read_refusal,
+)
 from memagent.engines.replies import (
     about_a_page,
     check_read_whole,
@@ -33,6 +39,7 @@ from memagent.engines.replies import (
     window_of,
     written_text,
 )
+from memagent.engines.requests import THINKING, Requests, encoded
 from memagent.engines.retrying import Tries
 from memagent.errors import EngineError, SettingsError
 from memagent.settings import EngineSettings
@@ -63,8 +70,7 @@ class OpenAIEngine:
         self.endpoint = Endpoint(connection)
         self._prepare = prepare
         self._slots = asyncio.Semaphore(connection.concurrency)
-        self._limit_name = "max_tokens"
-        self._refused: set[str] = set()
+        self.requests = Requests(connection)
         self._estimates = False
         self._tries = Tries(self.endpoint.url)
 
@@ -156,15 +162,26 @@ class OpenAIEngine:
         await self.endpoint.aclose()
 
     async def _complete_once(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        body = self._body(messages, sampling)
-        content = _encoded(body)
+        body = self.requests.body(self.model.name, messages, sampling)
+        content = encoded(body)
         reply = await self.endpoint.post(
             "chat/completions", content, self._most_bytes(content, sampling), self.connection.timeout_seconds
         )
-        if reply.status == 400:
-            self._adapt(read_refusal(reply))
-            if self._body(messages, sampling) != body:  # changed here, or by a concurrent call
+        if reply.status in (400, 422):
+            refusal = read_refusal(reply)
+            self.requests.adapt(self.model.name, refusal)
+            if self.requests.body(self.model.name, messages, sampling) != body:  # or by a concurrent call
                 return await self._complete_once(messages, sampling)
+            if sampling.thinking is not None and THINKING & body.keys() and not refusal.is_overflow:
+                completion = await self._complete_once(messages, replace(sampling, thinking=None))
+                self.requests.leave_out(THINKING)  # the refusal did not name them, but they were its cause
+                return completion
+        return await self._completion(reply, messages, sampling, greedy=body.get("temperature") == 0)
+
+    async def _completion(
+        self, reply: HttpReply, messages: tuple[Message, ...], sampling: Sampling, *, greedy: bool
+    ) -> Completion:
+        """The completion in a reply; what a greedy model wrote in vain is not worth another try."""
         sent = parse_json(self._accepted(reply), self.endpoint.url)
         if isinstance(sent, dict) and sent.get("error"):
             raise self._error(reply)
@@ -175,6 +192,8 @@ class OpenAIEngine:
         except (TransientError, EngineError) as error:
             if isinstance(sent, dict) and sent.get("choices"):
                 error.usage = await self._usage(texts, sent, read_usage(sent))
+            if greedy and isinstance(error, UnusableReplyError):
+                raise error.lasting() from error
             raise
         usage = await self._usage(texts, sent, completion.usage)
         return replace(completion, usage=usage) if usage.estimated else completion
@@ -205,34 +224,6 @@ class OpenAIEngine:
         if self.connection.record:  # the ids of the prompt come too: at most one for each byte
             most += _RECORDED_BYTES_PER_TOKEN * sampling.max_tokens + 8 * len(content)
         return most
-
-    def _body(self, messages: tuple[Message, ...], sampling: Sampling) -> dict[str, Any]:
-        body: dict[str, Any] = {
-            "model": self.model.name,
-            "messages": [{"role": message.role, "content": message.content} for message in messages],
-            self._limit_name: sampling.max_tokens,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-        }
-        if sampling.seed is not None:
-            body["seed"] = sampling.seed
-        if self.connection.record:
-            body |= {"logprobs": True, "return_token_ids": True}
-        body |= self.connection.extra or {}
-        return {name: value for name, value in body.items() if name not in self._refused}
-
-    def _adapt(self, refusal: Refusal) -> None:
-        """Adapt later requests to this endpoint's parameters, if those are what it complains about.
-
-        Newer hosted models take `max_completion_tokens`, and no temperature.
-        """
-        refused, said = refusal.param, refusal.message
-        if refused == "max_tokens" and "max_completion_tokens" in said and not refusal.is_overflow:
-            self._limit_name = "max_completion_tokens"
-        unsupported = "unsupported" in f"{refusal.code} {said}".lower()
-        if unsupported and refused in {"temperature", "top_p", "seed"} - self._refused:
-            _log.warning("%s takes no %s: left out", self.model.name, refused)
-            self._refused.add(refused)
 
 
 async def open_endpoint(settings: EngineSettings) -> OpenAIEngine:
@@ -292,11 +283,3 @@ async def _model(name: str | None, engine: OpenAIEngine) -> Model:
         )
     name = name or whole[0]
     return replace(engine.model, name=name, window_tokens=window_of(models.get(name, {})))
-
-
-def _encoded(body: Mapping[str, Any]) -> bytes:
-    """The body as JSON, in a quarter of the time that `json` takes, unless a text has lone surrogates."""
-    try:
-        return to_json(body)
-    except PydanticSerializationError:
-        return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")

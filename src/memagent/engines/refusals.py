@@ -47,6 +47,16 @@ class TransientError(Exception):
         self.unreachable = unreachable
 
 
+class UnusableReplyError(TransientError):
+    """The model itself wrote what cannot be used."""
+
+    def lasting(self) -> EngineError:
+        """The error for a greedy call, whose repetition would bring the same again."""
+        error = EngineError(str(self))
+        error.usage = self.usage
+        return error
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """An error that a server sent: its HTTP status and its own words, empty where it has none."""

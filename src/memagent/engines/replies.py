@@ -12,9 +12,9 @@ from typing import Any
 
 from memagent.documents.tokens import fewest_tokens, fewest_tokens_at_most
 from memagent.engines.endpoint import UnreachableError
-from memagent.engines.refusals import HttpReply, TransientError, brief, is_page
+from memagent.engines.refusals import HttpReply, TransientError, UnusableReplyError, brief, is_page
 from memagent.errors import ContextOverflowError, EngineError
-from memagent.prompts.thoughts import without_thought
+from memagent.prompts.thoughts import thinking_advice, without_thought
 from memagent.types import Completion, Sampling, Usage
 
 # In lower case; OpenAI's word first, then those of other servers and of gateways that pass theirs on.
@@ -37,7 +37,8 @@ def read_completion(reply: Any, sampling: Sampling, *, verbatim: bool = False) -
     """The completion in a server's reply, with the finish reason "stop" or "length".
 
     With `verbatim`, an empty text or an unfinished thought is accepted as the model's output, as training
-    needs. Raises `TransientError` with the reason for every reply that is not a usable completion.
+    needs. Raises `TransientError` with the reason for every reply that is not a usable completion, of its
+    kind `UnusableReplyError` if that lies in what the model wrote.
     """
     try:
         choice = reply["choices"][0]
@@ -46,9 +47,9 @@ def read_completion(reply: Any, sampling: Sampling, *, verbatim: bool = False) -
         usage = read_usage(reply)
         reason = _finish_reason(choice, text, usage, sampling)
         if not verbatim:
-            _refuse_empty(text, message, reason)
+            _refuse_empty(text, message, reason, sampling)
         if len(text) > max(_ALWAYS_ALLOWED_CHARACTERS, _MOST_CHARACTERS_PER_TOKEN * sampling.max_tokens):
-            raise TransientError(
+            raise UnusableReplyError(
                 f"the reply has {len(text):,} characters where {sampling.max_tokens:,} tokens were allowed"
             )
         tokens = (choice.get("logprobs") or {}).get("content") or ()
@@ -155,23 +156,28 @@ def _finish_reason(choice: Mapping[str, Any], text: str, usage: Usage, sampling:
     raise TransientError(f"the server ended the reply with finish_reason {reason!r} and {had}{said}")
 
 
-def _refuse_empty(text: str, message: Mapping[str, Any], reason: str) -> None:
-    """Raise `TransientError` for a reply without an answer, saying what it has instead."""
+def _refuse_empty(text: str, message: Mapping[str, Any], reason: str, sampling: Sampling) -> None:
+    """Raise `TransientError` for a reply without an answer, saying what it has instead.
+
+    Only an empty reply that the server calls whole says nothing about the model: it may be the server's slip.
+    """
     answer = without_thought(text)
     if _is_visible(answer) and not answer.endswith("</think>"):
         return
-    thought = _is_visible(text) or message.get("reasoning_content") or message.get("reasoning")
-    if thought and reason == "length":
-        raise TransientError(
-            "the model was still thinking when its tokens were used up: raise `memory_tokens` and "
-            "`answer_tokens`, or turn its thinking off"
+    if reason == "length":  # some servers keep the thought to themselves
+        raise UnusableReplyError(
+            f"the model was still thinking when its {sampling.max_tokens:,} tokens were used up: "
+            f"{thinking_advice(sampling.thinking)}"
         )
-    if thought:
-        raise TransientError(f"the reply is nothing but a thought (finish_reason {reason!r})")
+    if _is_visible(text) or message.get("reasoning_content") or message.get("reasoning"):
+        raise UnusableReplyError(
+            f"the reply is nothing but a thought (finish_reason {reason!r}): set `thinking` to "
+            f"{'off' if sampling.thinking else 'on'}, or try another `model`"
+        )
     if refusal := message.get("refusal"):
-        raise TransientError(f"the model refused: {brief(str(refusal))}")
+        raise UnusableReplyError(f"the model refused: {brief(str(refusal))}: try another `model`")
     if message.get("tool_calls"):
-        raise TransientError("the model called a tool, but it was given none")
+        raise UnusableReplyError("the model called a tool, but it was given none: try another `model`")
     raise TransientError(f"the reply is empty (finish_reason {reason!r})")
 
 

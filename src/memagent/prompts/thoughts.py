@@ -27,6 +27,13 @@ _THOUGHT = re.compile(
 )
 
 
+def thinking_advice(thinking: bool | None) -> str:
+    """What to do about a thought that used up the tokens of a reply, where the model was to think or not."""
+    if thinking:
+        return "raise `thinking_tokens`, or set `thinking` to off"
+    return "set `thinking` to on, which gives thoughts room of their own, or take a `model` without thoughts"
+
+
 def without_thought(reply: str) -> str:
     """The reply without the thought that it begins with; empty if the thought never ends."""
     return _THOUGHT.sub("", reply, count=1).strip()

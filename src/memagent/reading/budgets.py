@@ -13,17 +13,31 @@ from memagent.types import CHAT_TOKENS, Model
 _log = logging.getLogger(__name__)
 
 LEAST_CHUNK_TOKENS = 16
+THINKING_TOKENS = 4096
+"""The default room for a thought: several times what a small model needs to think about a chunk."""
+
 _PART_TOKENS = 16  # for the heading of each of several memories
 
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """The parts of a prompt and its completion, in tokens. The defaults are the paper's 8K window."""
+    """The parts of a prompt and its completion, in tokens. The defaults are the paper's 8K window.
+
+    The thoughts before an update and before an answer have room of their own, 0 where the model is not to
+    think.
+    """
 
     problem_tokens: int = 1024
     chunk_tokens: int = 5000
     memory_tokens: int = 1024
     answer_tokens: int = 1024
+    update_thought_tokens: int = 0
+    answer_thought_tokens: int = 0
+
+    @property
+    def in_force(self) -> dict[str, int]:
+        """The budgets by name, without those of thoughts that are turned off."""
+        return {name: tokens for name, tokens in asdict(self).items() if tokens or name in SET_BUDGETS}
 
     def needed_tokens(self, memories: int = 1) -> int:
         """What an update or answer needs at most if it shows this many memories and rewrites one.
@@ -31,7 +45,8 @@ class Budgets:
         The fixed text of the prompt is not counted.
         """
         shown = memories * self.memory_tokens
-        return self.problem_tokens + shown + max(self.chunk_tokens + self.memory_tokens, self.answer_tokens)
+        update = self.chunk_tokens + self.memory_tokens + self.update_thought_tokens
+        return self.problem_tokens + shown + max(update, self.answer_tokens + self.answer_thought_tokens)
 
     def fit(self, window_tokens: int, fixed_tokens: int, given: frozenset[str], memories: int = 1) -> Budgets:
         """These budgets, with those not in `given` reduced until all fit the model's window.
@@ -52,12 +67,14 @@ class Budgets:
                 "chunks have %d tokens instead of %d, so that the prompt's own words fit the window",
                 fitted.chunk_tokens, self.chunk_tokens,
             )  # fmt: skip
-        smallest = min((getattr(fitted, name) for name in names if name != "problem_tokens"), default=room)
+        least = ("chunk_tokens", "memory_tokens", "answer_tokens")
+        smallest = min((getattr(fitted, name) for name in names if name in least), default=room)
         if fitted.needed_tokens(memories) > room or min(smallest, fitted.chunk_tokens) < LEAST_CHUNK_TOKENS:
             raise SettingsError(
                 f"the budgets need {self.needed_tokens(memories) + fixed_tokens + CHAT_TOKENS} tokens, but "
                 f"the model's window has {window_tokens}: lower `chunk_tokens`, `memory_tokens` or "
                 f"`answer_tokens`{' or `heads`' if memories > 1 else ''}"
+                f"{', or turn `thinking` off' if self.answer_thought_tokens else ''}"
             )
         return fitted
 
@@ -76,13 +93,22 @@ class Budgets:
         return replace(self, **{name: int(getattr(self, name) * share) for name in names})
 
 
+SET_BUDGETS = ("problem_tokens", "chunk_tokens", "memory_tokens", "answer_tokens")
+"""The budgets that are settings, and that an adapter may have been trained with."""
+
 _LEAST = Budgets(0, LEAST_CHUNK_TOKENS, LEAST_CHUNK_TOKENS, LEAST_CHUNK_TOKENS)
 
 
 def given_budgets(settings: ReadSettings) -> dict[str, int]:
     """The budgets that the settings set, in tokens, by name."""
-    names = Budgets.__dataclass_fields__
-    return {name: value for name in names if (value := getattr(settings, name)) is not None}
+    return {name: value for name in SET_BUDGETS if (value := getattr(settings, name)) is not None}
+
+
+def thought_budgets(settings: ReadSettings) -> dict[str, int]:
+    """The room for the thoughts that the settings ask for, in tokens, by the names of the budgets."""
+    tokens = settings.thinking_tokens or THINKING_TOKENS
+    update, answer = settings.thinking == "on", settings.thinking != "off"
+    return {"update_thought_tokens": update * tokens, "answer_thought_tokens": answer * tokens}
 
 
 def heading_tokens(memories: int) -> int:
@@ -98,9 +124,9 @@ def fitted_budgets(
     `memories` is how many memories a prompt shows, `chunk_tokens` the workflow's usual size of a chunk.
     Raises `SettingsError` for budgets that do not fit, or templates that leave no room for any.
     """
-    given = given_budgets(settings)
+    given, thoughts = given_budgets(settings), thought_budgets(settings)
     usual = {"chunk_tokens": chunk_tokens} if chunk_tokens else {}
-    budgets = Budgets(**{**usual, **model.trained.budgets, **given})
+    budgets = Budgets(**{**usual, **model.trained.budgets, **given, **thoughts})
     if model.window_tokens is None:
         return budgets
     own = model.count_tokens(prompts.bare_text)
@@ -110,4 +136,5 @@ def fitted_budgets(
             "no budgets fit: shorten the templates, or use a model with a larger window"
         )
     fixed = own + heading_tokens(memories)
-    return budgets.fit(model.window_tokens, fixed, frozenset(given), memories)
+    kept = frozenset({**given, **thoughts} if settings.thinking_tokens else given)
+    return budgets.fit(model.window_tokens, fixed, kept, memories)

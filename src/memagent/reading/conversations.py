@@ -12,7 +12,7 @@ from memagent.documents.chunking import halve
 from memagent.documents.tokens import fewest_tokens, shorten
 from memagent.errors import ContextOverflowError, EmptyAnswerError, EngineError, ProblemTooLongError
 from memagent.prompts import Prompts
-from memagent.prompts.thoughts import without_thought
+from memagent.prompts.thoughts import thinking_advice, without_thought
 from memagent.reading.budgets import LEAST_CHUNK_TOKENS, Budgets
 from memagent.reading.passes import Passes
 from memagent.reading.replies import ReplyReader, Verdict, read_plain_note, settle
@@ -94,7 +94,7 @@ class Reading:
         prompt = ask or partial(self.prompts.for_update, self.problem)
         messages = prompt(chunk.shown, memory)
         try:
-            completion, seconds = await self._complete(messages, self.budgets.memory_tokens)
+            completion, seconds = await self._updated(messages, self.budgets.memory_tokens)
         except ContextOverflowError as error:
             if chunk.tokens <= LEAST_CHUNK_TOKENS or len(chunk.text) == 1:
                 raise EngineError(
@@ -130,7 +130,7 @@ class Reading:
         said = ""
         made = [update]
         try:
-            completion, seconds = await self._complete(messages, self.budgets.memory_tokens)
+            completion, seconds = await self._updated(messages, self.budgets.memory_tokens)
         except ContextOverflowError:
             pass
         else:
@@ -149,7 +149,7 @@ class Reading:
         first = await self._after(update, Verdict("keep"), update.completion)
         messages = self.prompts.for_note(self.problem, chunk.shown)
         try:
-            completion, seconds = await self._complete(messages, self.budgets.memory_tokens)
+            completion, seconds = await self._updated(messages, self.budgets.memory_tokens)
         except ContextOverflowError:
             return [first]
         note = self.prompts.restore(without_thought(completion.text))
@@ -191,7 +191,7 @@ class Reading:
 
     async def aside(self, messages: tuple[Message, ...], memory: str, max_tokens: int) -> Conversation:
         """A conversation that reads no chunk and leaves the memory as it is. Raises `EngineError`."""
-        completion, seconds = await self._complete(messages, max_tokens)
+        completion, seconds = await self._updated(messages, max_tokens)
         return Conversation("update", None, messages, completion, memory, seconds=seconds)
 
     async def conclude(
@@ -211,19 +211,28 @@ class Reading:
         that it is not. Raises `EngineError`, or `EmptyAnswerError` for an empty answer.
         """
         ask = self.prompts.for_doubt if doubtful else self.prompts.for_answer
-        messages = ask(self.problem, shown)
-        completion, seconds = await self._complete(messages, self.budgets.answer_tokens)
+        messages, budgets = ask(self.problem, shown), self.budgets
+        completion, seconds = await self._complete(
+            messages, budgets.answer_tokens, budgets.answer_thought_tokens
+        )
         if not without_thought(completion.text):
             raise EmptyAnswerError(
-                f"the model returned an empty answer (finish reason {completion.finish_reason!r}): "
-                "raise `answer_tokens` if it was still thinking, or try another `model`"
+                f"the model returned an empty answer (finish reason {completion.finish_reason!r}): if it "
+                f"was still thinking, {thinking_advice(budgets.answer_thought_tokens > 0)}; otherwise try "
+                "another `model`"
             )
         return Conversation("answer", None, messages, completion, memory, seconds=seconds)
 
-    async def _complete(self, messages: tuple[Message, ...], max_tokens: int) -> tuple[Completion, float]:
-        """The engine's completion, and how many seconds it took."""
+    async def _updated(self, messages: tuple[Message, ...], max_tokens: int) -> tuple[Completion, float]:
+        return await self._complete(messages, max_tokens, self.budgets.update_thought_tokens)
+
+    async def _complete(
+        self, messages: tuple[Message, ...], max_tokens: int, thought_tokens: int
+    ) -> tuple[Completion, float]:
+        """The engine's completion, and how many seconds it took; it thinks if a thought has room."""
         settings = self.settings
-        sampling = Sampling(max_tokens, settings.temperature, settings.top_p, settings.seed)
+        most_tokens, thinks = max_tokens + thought_tokens, thought_tokens > 0
+        sampling = Sampling(most_tokens, settings.temperature, settings.top_p, settings.seed, thinks)
         started = time.perf_counter()
         completion = await self.engine.complete(messages, sampling)
         return completion, time.perf_counter() - started

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -314,7 +314,7 @@ class Read:
                 "titles": [source.title for source in self.document.sources],
             },
             "tokenizer": model.tokenizer,
-            "budgets": asdict(self.budgets),
+            "budgets": self.budgets.in_force,
             "prompts": self._workflow.prompts.fingerprint,
             "model": model.name,
             "workflow": self.workflow,

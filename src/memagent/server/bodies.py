@@ -40,6 +40,8 @@ class ReadOptions(BaseModel):
     chunk_tokens: Tokens | None = None
     memory_tokens: Tokens | None = None
     answer_tokens: Tokens | None = None
+    thinking: Literal["off", "answers", "on"] | None = None
+    thinking_tokens: Tokens | None = None
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
     seed: Seed | None = None

@@ -17,7 +17,7 @@ from memagent.tasks.files import line_of, load_examples, new_file
 from memagent.tasks.scoring import score_reply
 from memagent.types import Engine, Example, Message, Sampling
 
-_SAMPLING = Sampling(256, temperature=1.0)
+_SAMPLING = Sampling(256, temperature=1.0, thinking=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,6 +183,17 @@ def test_prompt_is_the_chat_template_with_the_turn_of_the_assistant_opened(
     assert completion.usage.completion_tokens == len(completion.completion_ids) == 12
 
 
+def test_a_chat_template_is_told_whether_the_model_is_to_think(model: Any, folder: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = TEMPLATE + "{% if enable_thinking is false %}<think></think>{% endif %}"
+    engine = TransformersEngine(model, tokenizer)
+    prompts = [
+        tokenizer.decode(complete(engine, ["hi"], replace(GREEDY, thinking=it))[0].prompt_ids)
+        for it in (None, True, False)
+    ]
+    assert [prompt.endswith("<think></think>") for prompt in prompts] == [False, False, True]
+
+
 @pytest.mark.parametrize("text", ["", "a", "naïve 東京\n\t <|end|>  x", "words " * 200])
 def test_ids_are_those_of_transformers_own_call(tokenizer: Any, text: str) -> None:
     """Also for a tokenizer that would cut or pad its texts."""

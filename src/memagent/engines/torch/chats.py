@@ -28,9 +28,12 @@ def text_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     return _encoder(tokenizer)(text)
 
 
-def chat_ids(tokenizer: PreTrainedTokenizerBase, messages: Iterable[Message]) -> list[int]:
+def chat_ids(
+    tokenizer: PreTrainedTokenizerBase, messages: Iterable[Message], *, thinking: bool | None = None
+) -> list[int]:
     """The token ids of a chat up to where the assistant's turn begins.
 
+    `thinking` tells a chat template whether the model is to think before it replies; many take no notice.
     A special token that is spelled out in a message is treated as text: its spelling is cut in two, so that
     neither piece is a special token. Raises jinja2's `TemplateError`.
     """
@@ -43,7 +46,8 @@ def chat_ids(tokenizer: PreTrainedTokenizerBase, messages: Iterable[Message]) ->
             message["content"] = special.sub(
                 lambda it: it.group()[0] + cut + it.group()[1:], message["content"]
             )
-    whole = str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
+    told = {} if thinking is None else {"enable_thinking": thinking}
+    whole = str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, **told))
     encode = _encoder(tokenizer)
     return [number for piece in (whole.split(cut) if cut else [whole]) for number in encode(piece)]
 

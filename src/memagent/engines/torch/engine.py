@@ -146,7 +146,7 @@ class TransformersEngine:
         if sampling.max_tokens < 1:
             raise EngineError(f"max_tokens is {sampling.max_tokens}: it must be above 0")
         try:
-            rendered = chat_ids(self._tokenizer, messages)
+            rendered = chat_ids(self._tokenizer, messages, thinking=sampling.thinking)
         except TemplateError as error:
             roles = ", ".join(message.role for message in messages)
             raise EngineError(

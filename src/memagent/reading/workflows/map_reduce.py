@@ -49,7 +49,8 @@ async def map_reduce(
     async for conversation in _take_notes(reading, chunks, notes):
         yield conversation
     budgets = reading.budgets
-    limit = budgets.needed_tokens() - budgets.problem_tokens - budgets.answer_tokens
+    reply = budgets.answer_tokens + budgets.answer_thought_tokens
+    limit = budgets.needed_tokens() - budgets.problem_tokens - reply
     while True:
         while len(notes) > 1 and await reading.count_tokens(BETWEEN.join(notes)) > limit:
             count = reading.model.count_tokens

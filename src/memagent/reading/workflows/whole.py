@@ -156,10 +156,12 @@ async def _room_tokens(reading: Reading) -> int:
     """How many tokens a prompt leaves for the document."""
     own, problem = reading.prompts.bare_text, reading.problem
     taken = await reading.count_tokens(own) + await reading.count_tokens(problem)
-    room = reading.window_tokens - taken - reading.budgets.answer_tokens - _SLACK_TOKENS
+    reply = reading.budgets.answer_tokens + reading.budgets.answer_thought_tokens
+    room = reading.window_tokens - taken - reply - _SLACK_TOKENS
     if room <= _SLACK_TOKENS:
         raise SettingsError(
-            f"a window of {reading.window_tokens} tokens leaves no room for a document: lower `answer_tokens`"
+            f"a window of {reading.window_tokens} tokens leaves no room for a document beside a reply of "
+            f"{reply} tokens: lower `answer_tokens`, or `thinking_tokens` if the model is to think"
         )
     return room
 

@@ -111,7 +111,8 @@ def imitation(conversation: Conversation, tokenizer: Any) -> TrainingSequence:
         return TrainingSequence(completion.prompt_ids, completion.completion_ids)
     reply = text_ids(tokenizer, completion.text)
     end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-    return TrainingSequence(tuple(chat_ids(tokenizer, conversation.messages)), (*reply, *end))
+    prompt = chat_ids(tokenizer, conversation.messages, thinking=False)  # as reads ask by default
+    return TrainingSequence(tuple(prompt), (*reply, *end))
 
 
 def is_file(trajectories: str) -> bool:

@@ -1,0 +1,84 @@
+"""The bodies of requests for completions, in the words that the endpoint turned out to take."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic_core import PydanticSerializationError, to_json
+
+from memagent.engines.endpoint import Connection
+from memagent.engines.refusals import Refusal
+from memagent.types import Message, Sampling
+
+_log = logging.getLogger("memagent")
+
+THINKING = frozenset({"chat_template_kwargs", "reasoning_effort"})
+"""The fields that say whether the model is to think. There is no common one, so requests carry several."""
+
+
+class Requests:
+    """Makes requests for one endpoint, and learns from its refusals how they must be worded."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._limit_name = "max_tokens"
+        self._refused: set[str] = set()
+
+    def body(self, model: str, messages: tuple[Message, ...], sampling: Sampling) -> dict[str, Any]:
+        """The body that asks the model for a completion."""
+        body: dict[str, Any] = {
+            "model": model,
+            "messages": [{"role": message.role, "content": message.content} for message in messages],
+            self._limit_name: sampling.max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+        }
+        if sampling.seed is not None:
+            body["seed"] = sampling.seed
+        if self._connection.record:
+            body |= {"logprobs": True, "return_token_ids": True}
+        body |= _thinking(sampling.thinking)
+        body |= self._connection.extra or {}
+        return {name: value for name, value in body.items() if name not in self._refused}
+
+    def adapt(self, model: str, refusal: Refusal) -> None:
+        """Adapt later requests to this endpoint's parameters, if those are what it complains about.
+
+        Newer hosted models take `max_completion_tokens`, and no temperature; others know nothing of thinking.
+        """
+        refused, said = refusal.param, refusal.message
+        if refused == "max_tokens" and "max_completion_tokens" in said and not refusal.is_overflow:
+            self._limit_name = "max_completion_tokens"
+        unsupported = "unsupported" in f"{refusal.code} {said}".lower()
+        if unsupported and refused in {"temperature", "top_p", "seed"} - self._refused:
+            _log.warning("%s takes no %s: left out", model, refused)
+            self._refused.add(refused)
+        if not refusal.is_overflow:
+            self.leave_out(name for name in THINKING if name in f"{refused} {said}")
+
+    def leave_out(self, names: Iterable[str]) -> None:
+        """Send no request with these fields again."""
+        self._refused.update(names)
+
+
+def _thinking(thinking: bool | None) -> dict[str, Any]:
+    """The fields that say whether the model is to think; none to leave it to the model.
+
+    vLLM, SGLang and llama.cpp hand the first to the chat template. Ollama knows only the second, and has its
+    models think unless that says no; how hard they think is left to them.
+    """
+    if thinking is None:
+        return {}
+    fields: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": thinking}}
+    return fields if thinking else {**fields, "reasoning_effort": "none"}
+
+
+def encoded(body: Mapping[str, Any]) -> bytes:
+    """The body as JSON, in a quarter of the time that `json` takes, unless a text has lone surrogates."""
+    try:
+        return to_json(body)
+    except PydanticSerializationError:
+        return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
