@@ -127,7 +127,7 @@ def published(base_url: str, _: str) -> Reader:
             return ""
 
     async def read(task: Task) -> str:
-        memory = "No previous memory."
+        memory = "No previous memory"
         question = f"<problem>\n{task.problem}\n</problem>\n"
         for chunk in task.chunks:
             memory = await ask(

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from pydantic_core import ErrorDetails
 
 from memagent.errors import SettingsError, did_you_mean, reason, without_secrets
-from memagent.types import Usage
+from memagent.types import Trained, Usage
 
 DEFAULT_WINDOW_TOKENS = 8192
 """The paper's window (arXiv 2507.02259). It stands in for an unknown window, and caps a local model's
@@ -57,8 +57,8 @@ class StrictModel(BaseModel):
             raise SettingsError("\n".join(lines)) from None
 
     def changed(self, **values: Any) -> Self:
-        """A copy with some values replaced. Raises `SettingsError`."""
-        return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | values)
+        """A copy with some values replaced; the others stay set or unset. Raises `SettingsError`."""
+        return type(self)(**{name: getattr(self, name) for name in self.model_fields_set} | values)
 
 
 class EngineSettings(StrictModel):
@@ -119,16 +119,22 @@ class EngineSettings(StrictModel):
 class ReadSettings(StrictModel):
     """How to read a document.
 
-    Budgets left at None default to those that the model's adapter was trained with, or else to the paper's;
-    they shrink to fit the model's window. Prices are per million tokens, in any currency.
+    Budgets left at None default to those that the model or its adapter was trained with, or else to the
+    paper's; they shrink to fit the model's window. Prices are per million tokens, in any currency.
     """
 
     workflow: str | None = Field(
         default=None, description="how to read (gated; an adapter may bring its own)"
     )
-    templates: str | None = Field(default=None, description="a TOML file with your own prompts")
+    templates: str | None = Field(
+        default=None, description="a TOML file with your own prompts, or MemAgent's own memory.py"
+    )
     problem_tokens: Positive | None = Field(default=None, description="the longest problem allowed (1024)")
     chunk_tokens: Positive | None = Field(default=None, description="the size of a chunk (5000)")
+    chunk_ends: Literal["natural", "exact"] = Field(
+        default="natural",
+        description="where a chunk ends: at a paragraph, line, sentence or word, or exactly at its size",
+    )
     memory_tokens: Positive | None = Field(default=None, description="the size of the memory (1024)")
     answer_tokens: Positive | None = Field(default=None, description="the longest answer (1024)")
     thinking: Literal["off", "answers", "on"] = Field(
@@ -171,6 +177,11 @@ class ReadSettings(StrictModel):
         default=None, description="price per million cached prompt tokens (the full price)"
     )
     completion_price: Price | None = Field(default=None, description="price per million completion tokens")
+
+    def fill_from(self, trained: Trained) -> Self:
+        """These settings, with those that nobody has set as the model was trained. Raises `SettingsError`."""
+        unset = trained.settings.keys() - self.model_fields_set
+        return self.changed(**{name: trained.settings[name] for name in unset})
 
     def cost(self, usage: Usage) -> float | None:
         """The cost of these tokens at the user's own prices; None without prices."""

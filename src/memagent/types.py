@@ -203,15 +203,18 @@ class TrainingSequence:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """The settings that an adapter was trained to read with; empty where it does not say.
+    """The settings that an adapter or a published model was trained to read with; empty where unknown.
 
     `budgets` are token counts by the names of the settings, `templates` the texts of its prompts by the
-    names of the fields of `Prompts`, `workflow` the name of its workflow.
+    names of the fields of `Prompts`, `workflow` the name of its workflow, `settings` the values of other
+    settings by their names. `published` names a model whose prompts are its authors' and come as a file.
     """
 
     budgets: Mapping[str, int] = field(default_factory=dict)
     templates: Mapping[str, object] = field(default_factory=dict)
     workflow: str | None = None
+    settings: Mapping[str, object] = field(default_factory=dict)
+    published: str = ""
 
 
 ESTIMATE = "estimate"

@@ -281,6 +281,24 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.parametrize("name", COUNTERS)
+def test_chunks_cut_exactly_are_as_long_as_may_be(name: str) -> None:
+    count, budget = COUNTERS[name], 400
+    pieces = [*cut([STORY], budget, count, exact=True)]
+    assert "".join(text for text, _, _ in pieces) == STORY
+    if name in ("odd", "nothing"):  # no tokenizer: it only has to end
+        return
+    assert {tokens for _, tokens, last in pieces if not last} <= {budget}
+    for (text, _, _), (after, _, _) in pairwise(pieces):
+        assert count(text + after[:2]) > budget
+
+
+def test_chunks_cut_exactly_split_no_character() -> None:
+    family = "👨\u200d👩\u200d👧\u200d👦"
+    pieces = [text for text, _, _ in cut([family * 9], 10, len, exact=True)]
+    assert pieces == [family] * 9
+
+
 def test_small_files_share_chunks_under_their_names(folder: Path) -> None:
     file = head_of(document := open_document(folder))
     chunks = list(split(document, 100, count_words))

@@ -17,12 +17,13 @@ from memagent.cli.flags import Command, with_settings
 from memagent.cli.messages import say, with_flags
 from memagent.documents.tokens import estimate_tokens
 from memagent.engines import choose, open_engine
-from memagent.engines.adapters import adapter_of, trained_with
+from memagent.engines.adapters import adapter_of
 from memagent.engines.discovery import chosen, look_around, wanted
 from memagent.engines.llamacpp import catalogue, hub
 from memagent.engines.llamacpp.embedded import default_files, default_model
 from memagent.engines.llamacpp.engine import usable_window
 from memagent.engines.openai import OpenAIEngine
+from memagent.engines.published import trained_as
 from memagent.errors import MemAgentError, SettingsError, extra_hint, reason, without_secrets
 from memagent.reading.workflows import chosen_workflow
 from memagent.settings import DEFAULT_WINDOW_TOKENS, Settings, user_cache_path, user_config_path
@@ -164,7 +165,7 @@ def _local_model(engine: str, settings: Settings, adapter: Path | None) -> Model
         if not Path(name).is_file():
             raise SettingsError(f"there is no file {name}")
         window = usable_window(Path(name), asked.window_tokens)
-    return Model(name, estimate_tokens, name, window, trained=trained_with(adapter))
+    return Model(name, estimate_tokens, name, window, trained=trained_as(name, adapter))
 
 
 def _version(package: str) -> str:

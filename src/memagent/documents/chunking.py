@@ -1,5 +1,6 @@
 """Cut a document into chunks within a token budget, at natural places, without losing a character.
 
+On request, chunks are cut exactly at the budget instead, as the published readers were trained.
 The length of a chunk is guessed in characters from the chunk before it, moved back to the end of
 a paragraph, line, sentence or word, and then counted: the text is tokenised about once in all.
 Small files share a chunk; each is shown under its name, on a line with a mark that no text in it can know.
@@ -24,6 +25,7 @@ _AIM = 0.97  # of the budget: a guess that exceeds the budget has to be counted 
 _LEAST = 0.75  # of the budget: a smaller chunk is grown if there is more text
 _WINDOW = 0.2  # of a chunk's length: how far back to look for a natural place
 _TRIES = 6
+_LONGEST_TOKEN = 24  # characters: a token that ends with them may replace several that end before
 
 # Best first: a blank line, a line end, a sentence end, white space. Only the end of a match counts;
 # a pattern that begins with a literal character is found ten times as fast.
@@ -40,15 +42,18 @@ _FLAG_HALVES = re.compile("[\U0001f1e6-\U0001f1ff]+$")
 _LONGEST_CHARACTER = 32
 
 
-def split(document: Document | Pass, chunk_tokens: int, count_tokens: TokenCounter) -> Iterator[Chunk]:
+def split(
+    document: Document | Pass, chunk_tokens: int, count_tokens: TokenCounter, *, exact: bool = False
+) -> Iterator[Chunk]:
     """The chunks of a document, in order: what is shown of each has at most `chunk_tokens` tokens.
 
-    Joined, their texts are the document's. Only about one chunk of text is held at a time. A chunk of a
-    single character may exceed the budget. Give a `Pass` to see what it found.
+    Joined, their texts are the document's. Only about one chunk of text is held at a time. With `exact`, a
+    chunk ends where its tokens do, even within a word; otherwise at a natural place. A chunk of a single
+    character may exceed the budget. Give a `Pass` to see what it found.
     """
     blocks = document.blocks() if isinstance(document, Document) else document
     index = 0
-    for pieces in _packed(_pieces(blocks, chunk_tokens, count_tokens), chunk_tokens):
+    for pieces in _packed(_pieces(blocks, chunk_tokens, count_tokens, exact), chunk_tokens):
         for chunk in _chunks_of(pieces, chunk_tokens, count_tokens):
             yield replace(chunk, index=index)
             index += 1
@@ -81,7 +86,7 @@ class _Piece:
     last: bool
 
 
-def _pieces(blocks: Pass, chunk_tokens: int, count_tokens: TokenCounter) -> Iterator[_Piece]:
+def _pieces(blocks: Pass, chunk_tokens: int, count_tokens: TokenCounter, exact: bool) -> Iterator[_Piece]:
     """Cut each source on its own."""
     titled = blocks.document.titled or len(blocks.document.sources) > 1
     mark = mark_of(blocks.document.fingerprint) if titled else ""
@@ -92,7 +97,8 @@ def _pieces(blocks: Pass, chunk_tokens: int, count_tokens: TokenCounter) -> Iter
             head = ""
         offset, pages = end - source.characters_before, list[tuple[int, int | None]]()
         texts = _noting_pages(own, end, pages)
-        for text, tokens, last in cut(texts, chunk_tokens, _counting_behind(head, count_tokens)):
+        counting = _counting_behind(head, count_tokens)
+        for text, tokens, last in cut(texts, chunk_tokens, counting, exact=exact):
             start, end = end, end + len(text)
             spans = _by_page(start, end, pages)
             parts = tuple(
@@ -165,7 +171,7 @@ def _chunks_of(pieces: list[_Piece], chunk_tokens: int, count_tokens: TokenCount
 
 
 def cut(
-    blocks: Iterable[str], chunk_tokens: int, count_tokens: TokenCounter
+    blocks: Iterable[str], chunk_tokens: int, count_tokens: TokenCounter, *, exact: bool = False
 ) -> Iterator[tuple[str, int, bool]]:
     """Cut one text, given in blocks, into pieces, each with its token count and whether it is the last.
 
@@ -182,7 +188,10 @@ def cut(
             return
         # One character more than a piece may have shows whether more text follows.
         ahead = buffer[position : position + 2 * wanted + 1]
-        length, tokens = _fit(ahead, wanted, chunk_tokens, count_tokens)
+        if exact:
+            length, tokens = _fit_exactly(ahead[: 2 * wanted], chunk_tokens, count_tokens)
+        else:
+            length, tokens = _fit(ahead, wanted, chunk_tokens, count_tokens)
         position += length
         yield ahead[:length], tokens, position == len(buffer)
         # Blank or unbroken text may have hardly any tokens: pieces stay finite.
@@ -216,6 +225,25 @@ def _fit(text: str, wanted: int, budget: int, count_tokens: TokenCounter) -> tup
         else:
             guess = max(1, int(length * budget / tokens * _AIM))
     return best if best[0] else _bisect(text, guess, budget, count_tokens)
+
+
+def _fit_exactly(text: str, budget: int, count_tokens: TokenCounter) -> tuple[int, int]:
+    """The length of the longest piece of `text` that fits, in whole characters, and its tokens.
+
+    Found by bisection; then the characters after it are tried, since a whole word may have fewer tokens than
+    its beginning.
+    """
+    fits, over = 1, len(text) + 1
+    while over - fits > 1:
+        middle = (fits + over) // 2
+        if count_tokens(text[:middle]) <= budget:
+            fits = middle
+        else:
+            over = middle
+    ends = range(min(fits + _LONGEST_TOKEN, len(text)), fits, -1)
+    fits = next((end for end in ends if count_tokens(text[:end]) <= budget), fits)
+    length = _whole_character(text, fits)
+    return length, count_tokens(text[:length])
 
 
 def _bisect(text: str, length: int, budget: int, count_tokens: TokenCounter) -> tuple[int, int]:

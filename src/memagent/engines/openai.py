@@ -20,6 +20,7 @@ from memagent.engines.adapters import adapter_of
 from memagent.engines.endpoint import CONCURRENCY, Connection, Endpoint, UnreachableError, is_own
 from memagent.engines.forwarding import Forwarded, RefusedError, joined, one_piece
 from memagent.engines.limit import Again
+from memagent.engines.published import trained_as
 from memagent.engines.refusals import (
     HttpReply,
     TransientError,
@@ -255,7 +256,7 @@ async def connect(name: str | None, connection: Connection) -> OpenAIEngine:
     Raises `EngineError` if nothing answers, or if `name` is None and there is not just one model;
     `SettingsError` if `name` is a path to a missing file that the endpoint does not list.
     """
-    model = Model(name or "", estimate_tokens, calls=connection.concurrency)
+    model = Model(name or "", estimate_tokens, calls=connection.concurrency, trained=trained_as(name or ""))
     engine = OpenAIEngine(model, connection)
     try:
         engine.model = await _model(name, engine)
@@ -282,4 +283,5 @@ async def _model(name: str | None, engine: OpenAIEngine) -> Model:
             f"name a model with `model`: {', '.join(sorted(models)) or 'it lists none'}"
         )
     name = name or whole[0]
-    return replace(engine.model, name=name, window_tokens=window_of(models.get(name, {})))
+    window = window_of(models.get(name, {}))
+    return replace(engine.model, name=name, window_tokens=window, trained=trained_as(name))

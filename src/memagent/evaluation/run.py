@@ -146,7 +146,8 @@ def header_of(run: Evaluation, engine: Engine, attempts: int) -> dict[str, Any]:
     Raises `SettingsError` for budgets or templates that fail every attempt, and for files that are not there.
     """
     model, workflows = engine.model, _workflows(run, engine)
-    settings = run.settings.engine.model_dump() | run.settings.read.model_dump(exclude={"workflow"})
+    read = run.settings.read.fill_from(model.trained)
+    settings = run.settings.engine.model_dump() | read.model_dump(exclude={"workflow"})
     return {
         "version": __version__,
         "python": platform.python_version(),

@@ -21,6 +21,7 @@ from typing import Any, Literal, get_args
 
 from memagent.errors import SettingsError, reason
 from memagent.prompts.guard import Guard, folded
+from memagent.prompts.published import table_from_python
 from memagent.types import Message
 
 UNCHANGED = "UNCHANGED"
@@ -267,8 +268,9 @@ def mark_of(fingerprint: str) -> str:
 def load_prompts(path: str | Path) -> Prompts:
     """Load templates from a TOML file: `update` and `answer`, and optionally other fields of `Prompts`.
 
-    A file is read again only if it has changed: training loads it for every attempt. Raises
-    `SettingsError`, naming the file, for a file, key or slot that is missing or unknown.
+    A file whose name ends in `.py` is MemAgent's own: its prompts are taken from it, and it is never run. A
+    file is read again only if it has changed: training loads it for every attempt. Raises `SettingsError`,
+    naming the file, for a file, key or slot that is missing or unknown.
     """
     try:
         stat = Path(path).stat()
@@ -279,8 +281,11 @@ def load_prompts(path: str | Path) -> Prompts:
 
 @lru_cache(maxsize=8)
 def _load(path: str | Path, _changed_ns: int, _size: int) -> Prompts:
+    read = table_from_python if Path(path).suffix == ".py" else tomllib.loads
     try:
-        table = tomllib.loads(Path(path).read_text("utf-8-sig"))
+        table = read(Path(path).read_text("utf-8-sig"))
+    except SettingsError as error:
+        raise SettingsError(f"{path}: {error}") from error
     except (OSError, ValueError, RecursionError) as error:  # TOML errors are ValueErrors
         raise SettingsError(f"the template file {path} cannot be read: {reason(error)}") from error
     return prompts_from(table, str(path))

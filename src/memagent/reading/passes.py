@@ -29,6 +29,7 @@ class Passes:
             with blank chunks at the beginning, which are never handed out.
         begun: called with the number of chunks of a further pass when it begins.
         passed: called with each chunk that is passed over.
+        exact: whether chunks are cut exactly at their size.
     """
 
     def __init__(
@@ -39,9 +40,11 @@ class Passes:
         taken: Callable[[Chunk, bool], None] = lambda _chunk, _again: None,
         begun: Callable[[int], None] = lambda _chunks: None,
         passed: Callable[[Chunk], None] = lambda _chunk: None,
+        *,
+        exact: bool = False,
     ) -> None:
         self._document = found.document
-        self._plan = in_thread(split(found, chunk_tokens, count_tokens), found.may_convert)
+        self._plan = in_thread(split(found, chunk_tokens, count_tokens, exact=exact), found.may_convert)
         self._taken, self._begun, self._passed = taken, begun, passed
         self._readable: list[Chunk] = []  # outlines, from the first chunk with text on
         self._behind: set[int] = set()  # handed out, or passed over

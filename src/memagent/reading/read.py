@@ -113,7 +113,7 @@ class Read:
         if not problem.strip():
             raise SettingsError("the problem is empty: ask a question")
         self.problem, self.document, self.engine = problem, document, engine
-        self.settings = settings or ReadSettings()
+        self.settings = (settings or ReadSettings()).fill_from(engine.model.trained)
         self.workflow, self._workflow = chosen_workflow(self.settings, engine.model.trained)
         if not (answers or self._workflow.keeps_memory):
             known = ", ".join(name for name, it in WORKFLOWS.items() if it.keeps_memory)
@@ -206,7 +206,8 @@ class Read:
         budgets, prompts = await asyncio.to_thread(lambda: (self.budgets, self._prompts()))
         count_tokens = engine.model.count_tokens
         told = self._taken, self._pass_begins, self._counter.passed_over
-        passes = Passes(self.found, budgets.chunk_tokens, count_tokens, *told)
+        exact = self.settings.chunk_ends == "exact"
+        passes = Passes(self.found, budgets.chunk_tokens, count_tokens, *told, exact=exact)
         reading = Reading(self.problem, engine, prompts, budgets, passes, self.settings, self._answers)
         await reading.check_problem()
         return reading
@@ -318,6 +319,7 @@ class Read:
             "prompts": self._workflow.prompts.fingerprint,
             "model": model.name,
             "workflow": self.workflow,
+            **({"chunk_ends": "exact"} if settings.chunk_ends == "exact" else {}),
             "early_exit": settings.early_exit,
             **({"exit_patience": settings.exit_patience} if settings.exit_patience else {}),
             **({"screen": RULE} if settings.screen else {}),

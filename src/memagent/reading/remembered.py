@@ -56,7 +56,7 @@ async def answer_from(
 
     Raises `SettingsError` for an empty problem or memory and for what exceeds its budget, and `EngineError`.
     """
-    settings = settings or ReadSettings()
+    settings = (settings or ReadSettings()).fill_from(engine.model.trained)
     if not problem.strip():
         raise SettingsError("the problem is empty: ask a question")
     if not memory.strip():

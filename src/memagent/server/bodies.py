@@ -38,6 +38,7 @@ class ReadOptions(BaseModel):
     workflow: Text | None = None
     problem_tokens: Tokens | None = None
     chunk_tokens: Tokens | None = None
+    chunk_ends: Literal["natural", "exact"] | None = None
     memory_tokens: Tokens | None = None
     answer_tokens: Tokens | None = None
     thinking: Literal["off", "answers", "on"] | None = None

@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from memagent.engines.adapters import adapter_of, misfit, name_with, trained_with
+from memagent.engines.adapters import adapter_of, misfit, name_with
 from memagent.engines.forwarding import Forwarded, RefusedError
 from memagent.engines.gguf_header import trained_window
 from memagent.engines.llamacpp import catalogue, embedded, hub
 from memagent.engines.llamacpp.loopback import Loopback
 from memagent.engines.llamacpp.machine import available_cores
 from memagent.engines.openai import Connection, OpenAIEngine
+from memagent.engines.published import trained_as
 from memagent.engines.refusals import Refusal
 from memagent.errors import EngineError, SettingsError, reason
 from memagent.settings import DEFAULT_WINDOW_TOKENS, EngineSettings
@@ -118,7 +119,7 @@ async def open_llamacpp(settings: EngineSettings) -> LlamaCppEngine:
     key = secrets.token_hex(16)
     name = await asyncio.to_thread(name_with, path.stem, beside)
     threads = settings.threads or available_cores()
-    trained = trained_with(adapter)
+    trained = trained_as(path.stem, adapter)
     start = ServerStart(path, window, slots, threads, key, beside, name)
     server = await asyncio.to_thread(_serve, start)
     loopback = Loopback(server.listening_address, key)

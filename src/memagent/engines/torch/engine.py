@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from memagent.engines.adapters import adapter_of, name_with, trained_with
+from memagent.engines.adapters import adapter_of, name_with
+from memagent.engines.published import trained_as
 from memagent.errors import ContextOverflowError, EngineError, SettingsError, extra_hint
 from memagent.settings import DEFAULT_WINDOW_TOKENS, Dtype, EngineSettings
 from memagent.types import Completion, Message, Model, Sampling, Trained, Usage
@@ -230,7 +231,7 @@ async def open_transformers(settings: EngineSettings) -> TransformersEngine:
     name, most_rows = name_with(settings.model, adapter), settings.concurrency or _MOST_ROWS
     return TransformersEngine(
         model, tokenizer, name=name, window_tokens=settings.window_tokens, most_rows=most_rows,
-        trained=trained_with(adapter),
+        trained=trained_as(settings.model, adapter),
     )  # fmt: skip
 
 

@@ -6,8 +6,10 @@ through the protocol, may hold conversations side by side, and yields each one w
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Protocol
 
@@ -26,6 +28,8 @@ from memagent.types import Chunk, Conversation, Model, Trained
 DEFAULT = "notes"
 NOTED_TOKENS = 400
 """The size of the chunks that notes are taken on: small models overlook things in longer ones."""
+
+_log = logging.getLogger(__name__)
 
 
 class Run(Protocol):
@@ -121,9 +125,10 @@ WORKFLOWS = {
 def chosen_workflow(settings: ReadSettings, trained: Trained) -> tuple[str, Workflow]:
     """The name of a read's workflow, and the workflow with the prompts that it will use.
 
-    The settings decide; what they leave open follows the workflow and templates that an adapter was trained
-    with. Raises `SettingsError` for an unknown workflow, one that cannot `screen` although it has to, and
-    templates that cannot be used or are for another workflow.
+    The settings decide; what they leave open follows the workflow and templates that the model was trained
+    with. If a published model's prompts are not at hand, a warning says so. Raises `SettingsError` for an
+    unknown workflow, one that cannot `screen` although it has to, and templates that cannot be used or are
+    for another workflow.
     """
     name = settings.workflow or trained.workflow or DEFAULT
     if name not in WORKFLOWS:
@@ -156,4 +161,16 @@ def chosen_workflow(settings: ReadSettings, trained: Trained) -> tuple[str, Work
             )
     elif trained.templates and name == trained.workflow:
         prompts = prompts_from(trained.templates, "the adapter's templates")
+    elif trained.published and name == trained.workflow:
+        _warn_of_prompts(trained.published)
     return name, replace(workflow, prompts=prompts)
+
+
+@cache
+def _warn_of_prompts(model: str) -> None:
+    """Warn, once for each model, that it is asked in our words."""
+    _log.warning(
+        "%s was trained with its authors' prompts, but is asked in ours: name their memory.py with "
+        "`templates`; see the page Published readers",
+        model,
+    )

@@ -23,10 +23,9 @@ from memagent.reading.ranking import Rarity, named, stems
 from memagent.reading.replies import Verdict
 from memagent.types import Chunk, Conversation, Message
 
-MAX_SHOWN = 6
+MAX_SHOWN = 4
 """How many finds the answer is made from: among more, a small model picks the wrong one."""
 
-_LEAST_SHOWN = 0.15  # of the best one's worth
 _LEAST_COVERED = 0.42
 """Below this share of the problem's words in its best passage, the document may not hold the answer."""
 
@@ -70,9 +69,8 @@ class Kept:
     @property
     def shown(self) -> str:
         """The best of what is kept as the answer is made from it: in the document's order, with files."""
-        worth = [self._worth(it) for it in self._finds]
-        least = max(sorted(worth)[-MAX_SHOWN:][0], _LEAST_SHOWN * max(worth)) if worth else 0.0
-        best = [it for it, much in zip(self._finds, worth, strict=True) if much >= least]
+        chosen = sorted(self._finds, key=self._worth, reverse=True)[:MAX_SHOWN]
+        best = [it for it in self._finds if it in chosen]
         several = len({it.sources[0].file for it in best}) > 1
         return "\n".join(f"- {f'{it.sources[0].file}: ' if several else ''}{it.text}" for it in best)
 

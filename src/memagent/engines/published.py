@@ -1,0 +1,34 @@
+"""Published readers, known by their names: the settings that they were trained to read with.
+
+Their prompts are their authors' and come from the user's own file: see docs/published-readers.md.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from memagent.engines.adapters import trained_with
+from memagent.types import Trained
+
+_MEMAGENT = "rl-memoryagent-"
+_BUDGETS = {"problem_tokens": 1024, "chunk_tokens": 5000, "memory_tokens": 1024, "answer_tokens": 1024}
+_SETTINGS = {"temperature": 0.7, "top_p": 0.95, "chunk_ends": "exact"}
+
+
+def trained_as(model: str, adapter: Path | None = None) -> Trained:
+    """How a model was trained to read: as its adapter says, or by its name; empty if neither tells.
+
+    Args:
+        model: a name as a server, a hub or a file has it, such as `BytedTsinghua-SIA/RL-MemoryAgent-7B` or
+            `RL-MemoryAgent-14B-Q4_K_M`.
+        adapter: the adapter that it is used with.
+
+    The published readers known are MemAgent's own (arXiv 2507.02259), by the settings of their quickstart.
+    Raises `SettingsError` as `trained_with` does.
+    """
+    if adapter is not None:
+        return trained_with(adapter)
+    name = model.rstrip("/").rpartition("/")[2]
+    if not name.lower().startswith(_MEMAGENT):
+        return Trained()
+    return Trained(_BUDGETS, workflow="overwrite", settings=_SETTINGS, published=name)
