@@ -131,7 +131,7 @@ class ReadSettings(StrictModel):
     chunk_tokens: Positive | None = Field(default=None, description="the size of a chunk (5000)")
     memory_tokens: Positive | None = Field(default=None, description="the size of the memory (1024)")
     answer_tokens: Positive | None = Field(default=None, description="the longest answer (1024)")
-    temperature: float = Field(default=0.0, ge=0, le=2, description="0 is greedy and repeatable")
+    temperature: float = Field(default=0.0, ge=0, le=2, description="0 is greedy")
     top_p: float = Field(default=1.0, gt=0, le=1, description="nucleus sampling")
     seed: int | None = Field(default=None, description="the sampler's seed")
     early_exit: bool = Field(
