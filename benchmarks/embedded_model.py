@@ -1,7 +1,7 @@
-"""The embedded model: which quantisation, which settings of llama.cpp, and what repeatability costs.
+"""The embedded model, or the GGUF of `--model`: which quantisation, which settings of llama.cpp.
 
-One server at a time, in this process and on one thread unless stated otherwise. Speeds are per second of
-processor time, which a busy machine does not change; only the part `waiting`, which is about busy machines,
+The servers run in this process, on one thread unless stated otherwise, one at a time. Speeds are per second
+of processor time, which a busy machine hardly changes; only the part `waiting`, which is about busy machines,
 uses the clock. Not covered: how good the model's answers are.
 """
 
@@ -18,7 +18,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -75,9 +75,9 @@ def server(path: Path, window_tokens: int = 8192, threads: int = 1, **changed: A
 def speeds(client: Client, prompt: list[int]) -> tuple[float, float]:
     """Tokens per second of processor time: reading the prompt, writing after it."""
     began = time.process_time()
-    client.complete(prompt, 1)
+    client.complete(prompt, 1, cache_prompt=False)
     read = time.process_time()
-    client.complete(prompt, 1 + _DECODED_TOKENS, cache_prompt=True)
+    client.complete(prompt, 1 + _DECODED_TOKENS)
     return len(prompt) / (read - began), _DECODED_TOKENS / (time.process_time() - read)
 
 
@@ -91,7 +91,7 @@ def losses(client: Client, tokens: list[int]) -> list[float]:
     for start in range(0, len(tokens), _WINDOW_TOKENS):
         window = tokens[start : start + _WINDOW_TOKENS]
         for position in range(1, len(window)):
-            options = {"n_probs": 1, "cache_prompt": True, "logit_bias": [[window[position], 1000.0]]}
+            options = {"n_probs": 1, "logit_bias": [[window[position], 1000.0]]}
             (taken,) = client.complete(window[:position], 1, **options)["completion_probabilities"]
             assert taken["id"] == window[position]
             found.append(-taken["logprob"])
@@ -129,60 +129,35 @@ def quantisations(text: str, folder: Path, args: argparse.Namespace) -> list[dic
     return rows
 
 
+_WAYS: dict[str, dict[str, Any]] = {
+    "memagent's (batches of 512)": {},
+    "batches of 128": {"n_batch": 128, "n_ubatch": 128},
+    "batches of 256": {"n_batch": 256, "n_ubatch": 256},
+    "batches of 2048, in parts of 512": {"n_batch": 2048, "n_ubatch": 512},
+    "without flash attention": {"flash_attn_type": 0},
+    "without repacking": {"no_extra_bufts": True},
+}
+
+
 def settings(text: str, path: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Flash attention and the size of a batch, at two lengths of prompt."""
-    ways = {
-        "batch 128 (memagent)": {},
-        "batch 512": {"n_batch": 512, "n_ubatch": 512},
-        "batch 2048, its parts 512 (llama.cpp)": {"n_batch": 2048, "n_ubatch": 512},
-        "batch 128, flash attention": {"flash_attn_type": 1},
-    }
-    rows = []
-    for length in (args.prompt_tokens, 4 * args.prompt_tokens):
-        for name, changed in ways.items():
-            with server(path, **changed) as client:
-                prompt = client.tokens(text)[:length]
-                rounds = args.rounds if length == args.prompt_tokens else 1
-                taken = [speeds(client, prompt) for _ in range(rounds)]
-            rows.append(
-                {
-                    "settings": name,
-                    "prompt": length,
-                    "read/CPU s": median(read for read, _ in taken),
-                    "write/CPU s": median(write for _, write in taken),
-                }
-            )
-    return rows
-
-
-def prefixes(text: str, path: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """What a reused prefix changes, and what doing without it costs."""
-    rows = []
-    for flash in (0, 1):
-        with server(path, flash_attn_type=flash) as client:
-            tokens = client.tokens(text)
-            differ = 0
-            lengths = range(40, 640, 50)
-            for length in lengths:
-                first = client.complete(tokens[:length], 16, n_probs=1)
-                again = client.complete(tokens[:length], 16, n_probs=1, cache_prompt=True)
-                differ += first["completion_probabilities"] != again["completion_probabilities"]
-            prompt = tokens[: args.prompt_tokens]
-            seconds = []
-            for reuse in (False, True):
-                client.complete([*prompt, *tokens[-20:]], 1)
-                began = time.process_time()
-                client.complete([*prompt, *tokens[-40:-20]], 1, cache_prompt=reuse)
-                seconds.append(time.process_time() - began)
-        rows.append(
-            {
-                "flash attention": "on" if flash else "off",
-                "changed by reuse": f"{differ} of {len(lengths)}",
-                "CPU s, prefix read again": seconds[0],
-                "CPU s, prefix reused": seconds[1],
-            }
-        )
-    return rows
+    """Batches, flash attention and repacking, at two lengths of prompt; every round tries all in turn."""
+    taken: dict[tuple[int, str], list[tuple[float, float]]] = {}
+    with ExitStack() as stack:
+        clients = {name: stack.enter_context(server(path, **changed)) for name, changed in _WAYS.items()}
+        tokens = next(iter(clients.values())).tokens(text)
+        for _ in range(args.rounds):
+            for length in (args.prompt_tokens // 4, args.prompt_tokens):
+                for name, client in clients.items():
+                    taken.setdefault((length, name), []).append(speeds(client, tokens[:length]))
+    return [
+        {
+            "settings": name,
+            "prompt": length,
+            "read/CPU s": round(median(read for read, _ in found), 1),
+            "write/CPU s": round(median(write for _, write in found), 1),
+        }
+        for (length, name), found in taken.items()
+    ]
 
 
 def waiting(_text: str, path: Path, _args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -214,7 +189,8 @@ def work(path: Path, threads: int, policy: str) -> None:
         importlib.import_module("xllamacpp")  # before memagent can set the policy
     with server(path, 2048, threads) as client:
         prompt = client.tokens(measure.STORY.read_text("utf-8"))[:500]
-        taken = [client.complete(prompt, 1 + _DECODED_TOKENS)["timings"] for _ in range(3)]
+        options = {"cache_prompt": False}
+        taken = [client.complete(prompt, 1 + _DECODED_TOKENS, **options)["timings"] for _ in range(3)]
     print(
         json.dumps(
             {
@@ -228,7 +204,6 @@ def work(path: Path, threads: int, policy: str) -> None:
 _PARTS: dict[str, Callable[[str, Path, argparse.Namespace], list[dict[str, Any]]]] = {
     "quantisations": quantisations,
     "settings": settings,
-    "prefixes": prefixes,
     "waiting": waiting,
 }
 
@@ -237,6 +212,7 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--parts", nargs="+", choices=_PARTS, default=[*_PARTS])
+    parser.add_argument("--model", type=Path, help="another GGUF, for the parts but quantisations")
     parser.add_argument("--text", type=Path, default=measure.STORY)
     parser.add_argument("--prompt-tokens", type=int, default=1500)
     parser.add_argument("--scored-tokens", type=int, default=6144, help="of the text, for perplexity")
@@ -253,7 +229,7 @@ def main() -> None:
     text = args.text.read_text("utf-8")
     with tempfile.TemporaryDirectory() as folder:
         for name in args.parts:
-            model = Path(folder) if name == "quantisations" else embedded.default_model()
+            model = Path(folder) if name == "quantisations" else args.model or embedded.default_model()
             record[name] = rows = _PARTS[name](text, model, args)
             print(f"\n{name}\n\n{measure.table([*rows[0]], [[*row.values()] for row in rows])}", flush=True)
     measure.write_json(args.json, record)

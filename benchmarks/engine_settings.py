@@ -48,8 +48,8 @@ def _batch(tokens: int) -> Change:
     return change
 
 
-def _attention(xllamacpp: Any, params: Any) -> None:
-    params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_ENABLED
+def _plain_attention(xllamacpp: Any, params: Any) -> None:
+    params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
 
 
 def _lora_beside(xllamacpp: Any, params: Any) -> None:
@@ -57,12 +57,14 @@ def _lora_beside(xllamacpp: Any, params: Any) -> None:
     params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(str(READER), 1.0)]
 
 
-def _cache(keys: str, values: str, flash: bool = False) -> Change:
+def _no_repacking(_: Any, params: Any) -> None:
+    params.no_extra_bufts = True
+
+
+def _cache(keys: str, values: str) -> Change:
     def change(xllamacpp: Any, params: Any) -> None:
         params.cache_type_k = getattr(xllamacpp.ggml_type, f"GGML_TYPE_{keys}")
         params.cache_type_v = getattr(xllamacpp.ggml_type, f"GGML_TYPE_{values}")
-        if flash:
-            _attention(xllamacpp, params)
 
     return change
 
@@ -91,13 +93,14 @@ def _speculation(kind: str, known: int | None = None, drafted: int | None = None
 SETTINGS: dict[str, Change] = {
     "the default again": lambda *_: None,
     "batch 64": _batch(64),
+    "batch 128": _batch(128),
     "batch 256": _batch(256),
-    "batch 512": _batch(512),
-    "flash attention": _attention,
+    "without flash attention": _plain_attention,
+    "without repacking": _no_repacking,
     "the LoRA beside the model": _lora_beside,
     "KV cache F32": _cache("F32", "F32"),
     "keys Q8_0": _cache("Q8_0", "F16"),
-    "KV cache Q8_0, flash attention": _cache("Q8_0", "Q8_0", flash=True),
+    "KV cache Q8_0": _cache("Q8_0", "Q8_0"),
     "reading with one thread": _reading_threads,
     "writing with two threads": _writing_threads,
     "ngram-simple, 12 then 48": _speculation("simple"),

@@ -21,7 +21,7 @@ def test_every_setting_changes_what_it_says(script: Any) -> None:
 
     def told(params: Any) -> list[Any]:
         kinds = (params.n_batch, params.flash_attn_type, params.cache_type_k, params.cache_type_v)
-        threads = (params.cpuparams.n_threads, params.cpuparams_batch.n_threads)
+        threads = (params.cpuparams.n_threads, params.cpuparams_batch.n_threads, params.no_extra_bufts)
         lookups = (params.speculative.ngram_simple.size_n, params.speculative.ngram_map_k.size_m)
         loras = len(params.lora_adapters)
         return [*kinds, *threads, params.speculative.types, *lookups, loras]

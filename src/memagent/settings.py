@@ -144,7 +144,7 @@ class ReadSettings(StrictModel):
     thinking_tokens: Positive | None = Field(
         default=None, description="the room for a thought, beside the memory or the answer (4096)"
     )
-    temperature: float = Field(default=0.0, ge=0, le=2, description="0 is greedy and repeatable")
+    temperature: float = Field(default=0.0, ge=0, le=2, description="0 is greedy")
     top_p: float = Field(default=1.0, gt=0, le=1, description="nucleus sampling")
     seed: int | None = Field(default=None, description="the sampler's seed")
     early_exit: bool = Field(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
+from base64 import b64encode, encodebytes, urlsafe_b64encode
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
@@ -111,7 +114,15 @@ def test_without_the_extra_it_says_what_to_install() -> None:
 @pytest.mark.parametrize(
     ("text", "tokens"),
     [
-        *(("", 0), ("abc", 1), (" word", 2), ("internationalisation", 4), ("1200", 4), ("\n\n", 2)),
+        *(
+            ("", 0),
+            ("abc", 1),
+            (" word", 2),
+            ("responsibilities", 3),
+            ("k" * 36, 27),
+            ("1200", 4),
+            ("\n\n", 2),
+        ),
         *(("a    b", 3), ("青い", 2), ("Привет", 4), ("...", 2), ("\ud800", 1), ("🙂", 2)),
     ],
 )
@@ -119,7 +130,7 @@ def test_the_estimate_counts_bytes_by_kind(text: str, tokens: int) -> None:
     assert estimate_tokens(text) == tokens
 
 
-@pytest.mark.parametrize(("text", "each"), [("a", 0.18), ("7", 1), ("é", 0.55), ("漢", 1), ("🙂", 2)])
+@pytest.mark.parametrize(("text", "each"), [("ab ", 0.91), (".7", 1.65), ("é", 0.55), ("漢", 1), ("🙂", 2)])
 def test_the_estimate_of_a_long_text_is_exact(text: str, each: float) -> None:
     assert estimate_tokens(text * 300_100) == round(each * 300_100)
 
@@ -128,6 +139,28 @@ def test_the_estimate_errs_on_the_high_side() -> None:
     story = (Path(__file__).parents[2] / "examples" / "blue_carbuncle.txt").read_text("utf-8")
     words = len(story.split())
     assert words * 1.2 < estimate_tokens(story) < words * 2  # modern tokenizers: about 1.3 to 1.4
+
+
+CHANCE = random.Random(0)
+BYTES = CHANCE.randbytes(6000)
+HEX = BYTES.hex()
+UUIDS = [str(UUID(int=CHANCE.getrandbits(128), version=4)) for _ in range(200)]
+LOG = "\n".join(f"{it} GET /api?sig={urlsafe_b64encode(CHANCE.randbytes(24)).decode()}" for it in UUIDS)
+
+
+@pytest.mark.parametrize(
+    ("text", "most"),  # the most tokens that one of the tokenizers below makes of it
+    [
+        pytest.param(b64encode(BYTES).decode(), 6467, id="base64"),
+        pytest.param(encodebytes(BYTES).decode(), 6581, id="base64 in lines"),
+        pytest.param(HEX, 10748, id="hex"),
+        pytest.param("\n".join(UUIDS), 6805, id="uuids"),
+        pytest.param(LOG, 13216, id="log of uuids"),
+    ],
+)
+def test_the_estimate_of_keys_and_encoded_files_is_not_below_the_truth(text: str, most: int) -> None:
+    """Counted by the tokenizers of Qwen2.5, SmolLM2, Mistral (Tekken), DeepSeek and GPT-4 (cl100k)."""
+    assert 0.9 * most <= estimate_tokens(text) < 1.5 * most
 
 
 # Shortening

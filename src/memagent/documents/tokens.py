@@ -27,6 +27,12 @@ _KINDS = (
     (bytes(range(0xE0, 0xF0)), 100),  # ideographs, Hangul, Indic
     (bytes(range(0xF0, 0xF5)), 200),  # emoji
 )
+# So many of these in a row are no word, but a key, an identifier or an encoded file (base64, hex): tokenizers
+# know no parts of those, and make of such a run about as many tokens more as `_KEY_TOKENS`.
+_KEY, _KEY_TOKENS = b"k" * 18, 10
+_KEY_CHARACTERS = bytes(
+    ord("k") if byte < 128 and (chr(byte).isalnum() or chr(byte) in "+-") else 0 for byte in range(256)
+)
 _HUNDREDTHS = bytes(sum(weight for kind, weight in _KINDS if byte in kind) for byte in range(256))
 _IDEOGRAPHS = bytes(byte in range(0xE4, 0xEA) for byte in range(256))  # first bytes of U+4000 to U+9FFF
 _SPACES = bytes(byte in b" \t\n\v\f\r\x1c\x1d\x1e\x1f\xc2\xe1\xe2\xe3" for byte in range(256))
@@ -39,7 +45,9 @@ def estimate_tokens(text: str) -> int:
     for modern tokenizers: chunks that are too small only cost time.
     """
     most = 100 if text.isascii() else 200
-    return -(-_total(text.encode("utf-8", "replace"), _HUNDREDTHS, most) // 100)
+    raw = text.encode("utf-8", "replace")
+    keys = raw.translate(_KEY_CHARACTERS).count(_KEY)
+    return -(-_total(raw, _HUNDREDTHS, most) // 100) + keys * _KEY_TOKENS
 
 
 def fewest_tokens(text: str) -> int:

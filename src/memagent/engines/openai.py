@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from memagent.documents.tokens import estimate_tokens, load_tokenizer, tokenizer_name
@@ -55,21 +56,17 @@ _REPLY_BYTES, _BYTES_PER_TOKEN = 256 * 1024, 256
 _RECORDED_BYTES_PER_TOKEN = 1024
 _PAGE_BYTES, _PAGE_TRIES, _LIST_SECONDS = 16 * 2**20, 3, 10.0
 
-Prepare = Callable[[tuple[Message, ...]], Awaitable[None]]
-"""Called with a prompt before it is sent."""
-
 
 class OpenAIEngine:
-    """Chat completions from one model behind one URL; `prepare` is awaited before each try at a call.
+    """Chat completions from one model behind one URL.
 
     Raises `SettingsError` for an address, proxy or certificate file that cannot be used.
     """
 
-    def __init__(self, model: Model, connection: Connection, prepare: Prepare | None = None) -> None:
+    def __init__(self, model: Model, connection: Connection) -> None:
         self.model = model
         self.connection = connection
         self.endpoint = Endpoint(connection)
-        self._prepare = prepare
         self._slots = asyncio.Semaphore(connection.concurrency)
         self.requests = Requests(connection)
         self._estimates = False
@@ -86,12 +83,7 @@ class OpenAIEngine:
         self, messages: tuple[Message, ...], sampling: Sampling, again: Again
     ) -> Completion:
         """See `Retries.complete_while`."""
-
-        async def once() -> Completion:
-            if self._prepare:
-                await self._prepare(messages)
-            return await self._complete_once(messages, sampling)
-
+        once = partial(self._complete_once, messages, sampling)
         async with self._slots:
             return await self._tries.result(once, self.connection.retries + 1, again)
 

@@ -23,7 +23,7 @@ from memagent.engines.forwarding import Forwarded, RefusedError
 from memagent.engines.gguf_header import trained_window
 from memagent.engines.llamacpp import catalogue, embedded, hub
 from memagent.engines.llamacpp.loopback import Loopback
-from memagent.engines.llamacpp.machine import available_cores
+from memagent.engines.llamacpp.machine import available_cores, memory_bytes
 from memagent.engines.openai import Connection, OpenAIEngine
 from memagent.engines.published import trained_as
 from memagent.engines.refusals import Refusal
@@ -33,7 +33,10 @@ from memagent.types import Completion, Message, Model, Sampling
 
 # A cancelled call ends with the current batch. On a CPU this size is as fast as llama.cpp's 2048,
 # at which a batch of a long prompt takes half a minute on a busy machine.
-_CPU_BATCH_TOKENS = 128
+_CPU_BATCH_TOKENS = 512
+
+_STORED_SHARE = 16  # one part in so many of the machine's memory holds the cache of earlier prompts
+_USUAL_MEMORY_BYTES = 8 * 2**30
 
 _SMALL_MODEL_BYTES = 512 * 2**20
 
@@ -57,8 +60,8 @@ _PLAIN_SAMPLING = {
 class LlamaCppEngine:
     """Completes chats with a model in this process; made by `open_llamacpp`.
 
-    With one call in flight (the default), greedy completions are repeatable bit for bit. Concurrent calls
-    share batches, which changes llama.cpp's rounding, so a near tie may be decided differently.
+    What a prompt has in common with earlier ones is not computed again. That changes llama.cpp's rounding,
+    so a near tie may be decided differently when a greedy call is repeated.
     """
 
     def __init__(self, server: Any, engine: OpenAIEngine, loopback: Loopback) -> None:
@@ -85,11 +88,8 @@ class LlamaCppEngine:
         if others := _parts_beside_text(body):  # llama.cpp reports them as its own error, status 500
             said = f"{self.model.name} completes texts only: leave out parts of type {', '.join(others)}"
             raise RefusedError(Refusal(400, said, "not_supported", "messages"))
-        try:
-            async with self._engine.forward(body) as reply:
-                yield reply
-        finally:
-            self._loopback.forget()  # a read's next prompt must not build on what the chat left
+        async with self._engine.forward(body) as reply:
+            yield reply
 
     async def aclose(self) -> None:
         """Stop the server and free the model; a call in flight ends with its batch. Safe to repeat."""
@@ -127,24 +127,17 @@ async def open_llamacpp(settings: EngineSettings) -> LlamaCppEngine:
     await asyncio.to_thread(loopback.wait_until_it_works)
     file = f"{path.name}, {path.stat().st_size} bytes"
     model = Model(name, loopback.count, file, window, slots, trained)
-    # In whole batches, so that replies stay the same bit for bit: see `Loopback.keep_beginning`.
-    keeps = settings.model is None and slots == 1 and not _has_gpu(import_xllamacpp())
     connection = Connection(
         base_url=f"{server.listening_address}/v1",
         api_key=key,
         concurrency=slots,
         timeout_seconds=settings.timeout_seconds,
         retries=settings.retries,
-        extra=_PLAIN_SAMPLING | {"cache_prompt": keeps},
+        extra=_PLAIN_SAMPLING,
         verbatim=True,
         direct=True,  # the environment's proxies must neither carry nor see loopback traffic
     )
-
-    async def keep_beginning(messages: tuple[Message, ...]) -> None:
-        await asyncio.to_thread(loopback.keep_beginning, messages, _CPU_BATCH_TOKENS)
-
-    engine = OpenAIEngine(model, connection, keep_beginning if keeps else None)
-    return LlamaCppEngine(server, engine, loopback)
+    return LlamaCppEngine(server, OpenAIEngine(model, connection), loopback)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +166,7 @@ def _serve(start: ServerStart) -> Any:
 
 
 def parameters(xllamacpp: Any, start: ServerStart) -> Any:
-    """llama.cpp's parameters. Comments give the reasons for those that affect speed and repeatability."""
+    """llama.cpp's parameters. Comments give the reasons for those that affect speed."""
     params = xllamacpp.CommonParams()
     params.model.path = str(start.path)
     params.model_alias = {start.name or start.path.stem}
@@ -188,17 +181,12 @@ def parameters(xllamacpp: Any, start: ServerStart) -> Any:
     params.cpuparams_batch.n_threads = start.threads
     params.verbosity = -1  # silent
     params.ui = params.endpoint_slots = False
-    # Reusing any prefix changes the batches, and so the rounding: a resumed read, whose server is new, could
-    # differ from one that ran through. `Loopback.keep_beginning` keeps only whole batches, which is safe.
-    # The store of old prompts would take up to 8 GiB.
-    params.cache_prompt = params.cache_idle_slots = False
-    params.cache_ram_mib = 0
+    # A slot keeps its last prompt, and earlier ones are stored: in our prompts the chunk stands first, so the
+    # next question about a document need not compute its chunks again.
+    params.cache_ram_mib = (memory_bytes() or _USUAL_MEMORY_BYTES) // _STORED_SHARE // 2**20
     if not _has_gpu(xllamacpp):
         params.fit_params = False  # divides layers among devices; takes longer than loading a small model
         params.n_batch = params.n_ubatch = _CPU_BATCH_TOKENS
-        # On a CPU, flash attention reads prompts faster (by an eighth at 500 tokens, a third at 2,500), but
-        # its rounding depends on what the cache held before, and after long prompts it writes slower.
-        params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     return params
 
 
