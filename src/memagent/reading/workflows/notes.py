@@ -23,6 +23,9 @@ from memagent.reading.ranking import Rarity, named, stems
 from memagent.reading.replies import Verdict
 from memagent.types import Chunk, Conversation, Message
 
+NOTE_TOKENS = 96
+"""The longest note."""
+
 MAX_SHOWN = 4
 """How many finds the answer is made from: among more, a small model picks the wrong one."""
 
@@ -40,12 +43,14 @@ async def notes(
     Raises `SettingsError` for a memory that holds anything but passages.
     """
     kept = Kept(reading, memory)
+    room = min(NOTE_TOKENS, reading.budgets.memory_tokens)
+    noting = replace(reading, budgets=replace(reading.budgets, memory_tokens=room))
 
     def prompt(shown: str, _: str) -> tuple[Message, ...]:
         return reading.prompts.for_note(reading.problem, shown)
 
     async def take(chunk: Chunk) -> tuple[Chunk, list[Conversation]]:
-        updates = reading.update(chunk, "", lambda *_: Verdict("keep"), prompt)
+        updates = noting.update(chunk, "", lambda *_: Verdict("keep"), prompt)
         return chunk, [update async for update in updates]
 
     width = 1 if reading.settings.screen else reading.model.calls
