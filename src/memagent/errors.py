@@ -3,7 +3,8 @@
 MemAgentError
 ├── SettingsError            a flag, file or template that cannot be used
 │   ├── ProblemTooLongError  the problem does not fit its token budget
-│   └── JournalError         a journal that cannot be read, or belongs to another read
+│   ├── JournalError         a journal that cannot be read, or belongs to another read
+│   └── StoreError           the database or the folder of a server cannot be used
 ├── DocumentError            the document cannot be read
 ├── TrainingError            training cannot continue
 └── EngineError              the model could not be reached, or failed for good
@@ -42,6 +43,10 @@ class ProblemTooLongError(SettingsError):
 
 class JournalError(SettingsError):
     """A journal that cannot be read, or that belongs to another read."""
+
+
+class StoreError(SettingsError):
+    """The database or the folder of a server cannot be used: damaged, deleted, or replaced."""
 
 
 class DocumentError(MemAgentError):

@@ -19,10 +19,11 @@ import pytest
 from openai.types.chat import ChatCompletionMessage
 
 from memagent.engines import ScriptedEngine
+from memagent.engines.event_streams import whole_events
 from memagent.engines.forwarding import Forwarded
+from memagent.engines.refusals import TransientError
 from memagent.errors import ContextOverflowError
 from memagent.server.bodies import ReadOptions
-from memagent.server.direct import _whole_events
 from memagent.server.limits import Limits
 from memagent.settings import EngineSettings, ReadSettings
 from memagent.types import Completion, Message, Sampling
@@ -123,7 +124,7 @@ def test_events_are_cut_at_their_ends_wherever_the_pieces_are_cut() -> None:
             for start in range(0, len(whole), size):
                 yield whole[start : start + size]
 
-        return [it async for it in _whole_events(pieces())]
+        return [it async for it in whole_events(pieces())]
 
     assert asyncio.run(cut(1)) == events
     for size in range(2, 40):
@@ -133,14 +134,21 @@ def test_events_are_cut_at_their_ends_wherever_the_pieces_are_cut() -> None:
         assert {sum(map(len, found[: number + 1])) for number in range(len(found))} <= set(ends)
 
 
-def test_a_stream_without_events_is_not_held_without_end(serving: Any) -> None:
-    engine = Passing([b"x" * 2**20] * 100)
-    engine.go.set()
-    with serving(engine).client() as client:
-        reply = client.post(URL, json=HELLO)
-    assert reply.status_code == 502
-    assert "an event of the reply is longer than" in reply.json()["error"]["message"]
-    assert engine.sent < 100
+def test_a_stream_without_events_is_not_held_without_end() -> None:
+    sent = 0
+
+    async def pieces() -> AsyncGenerator[bytes, None]:
+        nonlocal sent
+        for sent in range(100):  # noqa: B007
+            yield b"x" * 2**20
+
+    async def take() -> None:
+        async for _ in whole_events(pieces()):
+            pass
+
+    with pytest.raises(TransientError, match="an event of the reply is longer than"):
+        asyncio.run(take())
+    assert sent < 99
 
 
 @pytest.mark.parametrize("stream", [False, True])

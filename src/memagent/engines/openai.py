@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from memagent.documents.tokens import estimate_tokens, load_tokenizer, tokenizer
 from memagent.engines import is_missing_path
 from memagent.engines.adapters import adapter_of
 from memagent.engines.endpoint import CONCURRENCY, Connection, Endpoint, UnreachableError, is_own
-from memagent.engines.forwarding import Forwarded, RefusedError, joined, one_piece
+from memagent.engines.forwarding import Forwarded, begin
 from memagent.engines.limit import Again
 from memagent.engines.published import trained_as
 from memagent.engines.refusals import (
@@ -27,17 +27,14 @@ from memagent.engines.refusals import (
     TransientError,
     UnusableReplyError,
     error_of,
-    is_page,
     read_refusal,
 )
 from memagent.engines.replies import (
-    about_a_page,
     check_read_whole,
     parse_json,
     read_completion,
     read_models,
     read_usage,
-    shown_texts,
     window_of,
     written_text,
 )
@@ -90,39 +87,15 @@ class OpenAIEngine:
     @asynccontextmanager
     async def forward(self, body: Mapping[str, Any]) -> AsyncIterator[Forwarded]:
         """See `Forwards.forward`."""
-        content = json.dumps({**(self.connection.extra or {}), **body}).encode()
-        seconds = self.connection.timeout_seconds
-        async with self._slots:
-            try:
-                async with self.endpoint.stream("chat/completions", content, seconds) as reply:
-                    streams = bool(body.get("stream"))
-                    asked = "event-stream" if streams else "json"
-                    accepted = reply.status < 300 and asked in (reply.media_type or asked)
-                    if accepted and streams:
-                        yield Forwarded(reply.media_type, reply.pieces)
-                        return
-                    whole = HttpReply(reply.status, await joined(reply.pieces), reply.retry_after)
-                    if not accepted:
-                        raise self._forwarded_error(whole)
-                    await self._check_forwarded(body, whole)
-                    yield Forwarded(reply.media_type, one_piece(whole.body))
-            except TransientError as failure:
-                raise EngineError(f"{self.endpoint.url} failed: {failure}") from failure
+        async with self._slots, AsyncExitStack() as kept:
 
-    async def _check_forwarded(self, body: Mapping[str, Any], reply: HttpReply) -> None:
-        """Raise the error in the reply, or `ContextOverflowError` if a part of the prompt was dropped."""
-        sent = await asyncio.to_thread(parse_json, reply, self.endpoint.url)
-        if not isinstance(sent, dict) or sent.get("error"):
-            raise self._forwarded_error(reply)
-        await check_read_whole(shown_texts(body["messages"]), read_usage(sent))
+            async def once() -> Forwarded:
+                async with AsyncExitStack() as tried:
+                    forwarded = await begin(self.endpoint, {**(self.connection.extra or {}), **body}, tried)
+                    kept.push_async_exit(tried.pop_all())  # the connection stays open
+                    return forwarded
 
-    def _forwarded_error(self, reply: HttpReply) -> EngineError | TransientError:
-        refusal = read_refusal(reply)
-        if reply.status < 300 and is_page(reply.text):
-            return EngineError(about_a_page(self.endpoint.url))
-        if refusal.is_overflow or reply.status in (401, 403):
-            return error_of(refusal, self.endpoint.url, self.endpoint.has_key)
-        return RefusedError(refusal)
+            yield await self._tries.result(once, min(_PAGE_TRIES, self.connection.retries + 1))
 
     async def post(self, path: str, body: Mapping[str, Any], seconds: float | None = None) -> str:
         """Post to another path on the server (`..` leads above the base address); returns the reply's text.

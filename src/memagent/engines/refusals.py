@@ -74,6 +74,14 @@ class Refusal:
         return self.status in (400, 413, 422, 500, 502) and bool(_OVERFLOW.search(words))
 
 
+class RefusedError(EngineError):
+    """The endpoint refused a forwarded request; `refusal` holds its words."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
+
+
 @dataclass(frozen=True, slots=True)
 class HttpReply:
     """What came back: the status, the body (decompressed), and the Retry-After header."""

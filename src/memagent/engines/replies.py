@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from memagent.documents.tokens import fewest_tokens, fewest_tokens_at_most
@@ -26,6 +27,10 @@ _CUT = frozenset({
     "length", "max_tokens", "max_output_tokens", "max_new_tokens", "max_length", "model_length",
     "token_limit", "finish_reason_length", "finish_reason_max_tokens", "model_context_window_exceeded",
 })  # fmt: skip
+_TOLD = _WHOLE | _CUT | {"tool_calls", "function_call", "content_filter"}
+"""How a chat that is passed through may end: its client is told."""
+_THOUGHTS = ("reasoning_content", "reasoning")
+_BESIDE_TEXT = ("tool_calls", "function_call", "refusal", "audio", "images")
 _MOST_CHARACTERS_PER_TOKEN = 64
 _ALWAYS_ALLOWED_CHARACTERS = 4096
 _MOST_TOKENS = 2**31
@@ -64,6 +69,41 @@ def read_completion(reply: Any, sampling: Sampling, *, verbatim: bool = False) -
         )
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         raise TransientError(f"the reply is no completion: {brief(repr(reply)[:1000])}") from error
+
+
+@dataclass(slots=True)
+class Said:
+    """What a reply that is passed through has said so far, be it whole or a stream of pieces."""
+
+    anything: bool = False
+    """Whether there was a text or a thought, even one that nobody sees."""
+    begun: bool = False
+    """Whether there was something to show: a part of the answer, or a thought."""
+    answered: bool = False
+    """Whether there was something of an answer: visible text, a refusal, a call of a tool."""
+    reason: str = ""
+    """The finish reason, in lower case."""
+
+    def add(self, sent: Any) -> None:
+        """Take in a completion, or a piece of one. Raises `TransientError` if it is none, or has failed."""
+        try:
+            for choice in sent["choices"]:
+                message = choice.get("message") or choice.get("delta") or {}
+                text, thought = _text(message.get("content")), any(message.get(it) for it in _THOUGHTS)
+                self.answered |= is_visible(text) or any(message.get(it) for it in _BESIDE_TEXT)
+                self.anything |= bool(text) or thought
+                self.begun |= self.answered or thought
+                self.reason = str(choice.get("finish_reason") or self.reason).lower()
+        except (KeyError, TypeError, AttributeError) as error:
+            raise TransientError(f"the reply is no completion: {brief(repr(sent)[:1000])}") from error
+        if self.reason and self.reason not in _TOLD:
+            raise TransientError(f"the server ended the reply with finish_reason {self.reason!r}")
+
+    def check(self) -> None:
+        """Raise `TransientError` if the reply, which has ended, is empty without being cut."""
+        if not self.answered and not (self.anything and self.reason in _CUT):
+            what = "nothing but a thought" if self.begun else "empty"
+            raise TransientError(f"the reply is {what} (finish_reason {self.reason!r})")
 
 
 async def check_read_whole(texts: Sequence[str], usage: Usage) -> None:
@@ -162,14 +202,14 @@ def _refuse_empty(text: str, message: Mapping[str, Any], reason: str, sampling: 
     Only an empty reply that the server calls whole says nothing about the model: it may be the server's slip.
     """
     answer = without_thought(text)
-    if _is_visible(answer) and not answer.endswith("</think>"):
+    if is_visible(answer) and not answer.endswith("</think>"):
         return
     if reason == "length":  # some servers keep the thought to themselves
         raise UnusableReplyError(
             f"the model was still thinking when its {sampling.max_tokens:,} tokens were used up: "
             f"{thinking_advice(sampling.thinking)}"
         )
-    if _is_visible(text) or message.get("reasoning_content") or message.get("reasoning"):
+    if is_visible(text) or message.get("reasoning_content") or message.get("reasoning"):
         raise UnusableReplyError(
             f"the reply is nothing but a thought (finish_reason {reason!r}): set `thinking` to "
             f"{'off' if sampling.thinking else 'on'}, or try another `model`"
@@ -181,7 +221,7 @@ def _refuse_empty(text: str, message: Mapping[str, Any], reason: str, sampling: 
     raise TransientError(f"the reply is empty (finish_reason {reason!r})")
 
 
-def _is_visible(text: str) -> bool:
+def is_visible(text: str) -> bool:
     """Whether a text has anything but white space, control and zero-width characters."""
     return any(character.isprintable() and not character.isspace() for character in text)
 

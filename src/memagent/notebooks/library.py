@@ -22,7 +22,7 @@ from memagent.errors import SettingsError, did_you_mean, reason
 from memagent.notebooks.news import Portion
 from memagent.reading.sources import Source, Statement
 from memagent.settings import user_data_path
-from memagent.storage import lock
+from memagent.storage import lock, written_whole
 
 FORMAT = 2
 _SCHEMA = f"""
@@ -94,7 +94,11 @@ class Notebooks:
         self._file = self.folder / "notebooks.sqlite"
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.close(os.open(self._file, os.O_RDWR | os.O_CREAT, 0o600))
+            self._create()
+            if not self._file.stat().st_size:
+                raise SettingsError(
+                    f"{self._file} is empty, so its notebooks are lost: restore it from a copy"
+                )
         except OSError as error:
             raise SettingsError(f"{self.folder} cannot be used: {reason(error)}") from error
         with self._connected() as db:
@@ -102,10 +106,20 @@ class Notebooks:
             if found > FORMAT:
                 raise SettingsError(f"{self._file} has format {found}, not {FORMAT}: update memagent")
             if found < FORMAT:
-                with self._opened("lock") as file:  # if two processes create it at once, one waits
-                    lock(file, wait=True)
-                    db.execute("PRAGMA journal_mode=WAL")
-                    db.executescript(_SCHEMA)
+                db.executescript(_SCHEMA)
+
+    def _create(self) -> None:
+        """Make the database, unless there is one: whole or not at all, so that it is never empty."""
+        if self._file.exists():
+            return
+        with self._opened("lock") as file:  # if two processes create it at once, one waits
+            lock(file, wait=True)
+            if not self._file.exists():
+                with written_whole(self._file) as made:
+                    made.touch(0o600)
+                    with closing(sqlite3.connect(made, isolation_level=None)) as db:
+                        db.execute("PRAGMA journal_mode=WAL")
+                        db.executescript(_SCHEMA)
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:

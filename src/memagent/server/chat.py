@@ -128,6 +128,7 @@ class _Reading:
 
     async def __aenter__(self) -> _Reading:
         try:
+            await asyncio.to_thread(self._chats.store.check_in_place)
             if any(turn.files for turn in self._chat.messages):
                 with storing():
                     self._folder = await asyncio.to_thread(
@@ -185,6 +186,7 @@ class _Reading:
         async with aclosing(aiter(self.read)) as conversations:
             async for self._last in conversations:
                 yield self._last
+                await asyncio.to_thread(self._chats.store.check_in_place)  # before more is paid for
 
     async def finish(self) -> None:
         """Delete the journal: a client that asks again wants another answer."""

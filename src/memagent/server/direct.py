@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from fastapi import Response
 from fastapi.responses import JSONResponse
 
-from memagent.engines.forwarding import Forwards, RefusedError
-from memagent.errors import EngineError
+from memagent.engines.forwarding import Forwards
+from memagent.engines.refusals import RefusedError
+from memagent.engines.replies import is_visible
+from memagent.errors import EmptyAnswerError
 from memagent.server.bodies import ChatRequest
 from memagent.server.errors import ApiError
 from memagent.server.stream import DONE, Reply
 from memagent.settings import ReadSettings
 from memagent.types import Completion, Engine, Message, Sampling
 
-_MOST_EVENT_BYTES = 64 * 2**20
-_EVENT_ENDS = b"\n\n", b"\n\r\n", b"\r\r"  # a blank line, for each kind of line ending
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 
@@ -44,7 +43,7 @@ class Direct:
     async def stream(
         self, chat: ChatRequest, body: Mapping[str, Any], reply: Reply
     ) -> AsyncGenerator[bytes, None]:
-        """The reply as complete server-sent events. Raises `EngineError`, `ApiError`."""
+        """The reply as whole server-sent events. Raises `EngineError`, `ApiError`."""
         if not isinstance(self.engine, Forwards):
             completion = await self._complete(chat)
             yield reply.chunk({"role": "assistant", "content": completion.text})
@@ -54,11 +53,8 @@ class Direct:
             yield DONE
             return
         try:
-            async with (
-                self.engine.forward(body) as forwarded,
-                aclosing(_whole_events(forwarded.pieces)) as whole,
-            ):
-                async for events in whole:
+            async with self.engine.forward(body) as forwarded:
+                async for events in forwarded.pieces:
                     yield events
         except RefusedError as error:
             raise _told(error) from error
@@ -82,6 +78,8 @@ class Direct:
             for turn in chat.messages
         )
         completion = await self.engine.complete(messages, self._sampling(chat))
+        if not is_visible(completion.text):
+            raise EmptyAnswerError(f"the reply of {self.engine.model.name} is empty: ask again, or otherwise")
         text, was_cut = until_stop(completion.text, chat.stops)
         return Completion(text, "stop" if was_cut else completion.finish_reason, usage=completion.usage)
 
@@ -93,25 +91,6 @@ class Direct:
             settings.top_p if chat.top_p is None else chat.top_p,
             settings.seed if chat.seed is None else chat.seed,
         )
-
-
-async def _whole_events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """The same bytes, split only after events, so that others can be sent between them.
-
-    Raises `EngineError` for an event that is too long.
-    """
-    rest = bytearray()
-    async for piece in pieces:
-        unseen = max(0, len(rest) - 2)  # the end of an event may itself be split
-        rest += piece
-        found = [place + len(end) for end in _EVENT_ENDS if (place := rest.rfind(end, unseen)) >= 0]
-        if found:
-            yield bytes(rest[: max(found)])
-            del rest[: max(found)]
-        if len(rest) > _MOST_EVENT_BYTES:
-            raise EngineError(f"an event of the reply is longer than {_MOST_EVENT_BYTES:,} bytes")
-    if rest:
-        yield bytes(rest)
 
 
 def until_stop(text: str, stops: list[str]) -> tuple[str, bool]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -22,6 +21,7 @@ from memagent.errors import (
     JournalError,
     MemAgentError,
     SettingsError,
+    StoreError,
     did_you_mean,
     reason,
 )
@@ -32,6 +32,7 @@ _CODES: tuple[tuple[type[MemAgentError], int, str], ...] = (
     (CallLimitError, 400, "call_limit"),
     (EngineError, 502, "engine_failed"),
     (JournalError, 503, "journal_failed"),
+    (StoreError, 503, "store_failed"),
     (SettingsError, 400, "invalid_settings"),
     (DocumentError, 400, "invalid_document"),
 )
@@ -83,7 +84,7 @@ def storing() -> Iterator[None]:
     """Raise `ApiError` for what the disk refuses to keep, say because it is full."""
     try:
         yield
-    except (OSError, sqlite3.Error) as error:
+    except OSError as error:
         raise _not_stored(error) from error
 
 

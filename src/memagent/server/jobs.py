@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
@@ -16,7 +15,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from memagent.concurrency import in_thread
-from memagent.errors import JournalError, MemAgentError
+from memagent.errors import JournalError, MemAgentError, StoreError
 from memagent.reading.journal import read_journal, told_conversation
 from memagent.reading.progress import Progress
 from memagent.reading.read import Read
@@ -240,18 +239,19 @@ class Jobs:
                 now = read.progress
                 self._tell(job.id, Event("conversation", told_conversation(conversation), now.calls))
                 self._tell(job.id, Event("progress", told_progress(now)))
+                await asyncio.to_thread(self.store.check_in_place)  # before more is paid for
         result = asdict(read.result)
         del result["trace"]  # a path on this machine
         return {"result": result}
 
 
 async def _stored(change: Callable[[], Stored]) -> Stored:
-    """Change the store in a thread. While its disk refuses, say so and try again: no read may be lost."""
+    """Change the store in a thread. While that cannot be, say so and try again: no read may be lost."""
     while True:
         try:
             return await asyncio.to_thread(change)
-        except sqlite3.Error as error:
-            _log.error("the reads cannot be stored (%s): trying again", error)
+        except StoreError as error:
+            _log.error("the reads cannot be stored: %s; trying again", error)
             await asyncio.sleep(_PAUSE_SECONDS)
 
 

@@ -1,7 +1,8 @@
 """What the server keeps on the disk: files, and reads with their documents and journals.
 
-An SQLite database records what there is and in which state; journals hold the progress of the reads. Only
-one server at a time can use a folder. Everything here blocks.
+A database records what there is and in which state; journals hold the progress of the reads. What the
+database does not know is set aside, never deleted: an older copy of it may have been restored. Only one
+server at a time can use a folder. Everything here blocks.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ import re
 import secrets
 import shutil
 import sqlite3
-import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal, Self
 
 from memagent.documents.opening import Document
 from memagent.errors import DocumentError, SettingsError, reason
+from memagent.server.data_folder import claimed, set_aside
+from memagent.server.database import Database
 from memagent.server.documents import joined, opened
 from memagent.server.errors import not_found, storing
 from memagent.storage import lock, written_whole
@@ -29,18 +31,6 @@ from memagent.storage import lock, written_whole
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 UNFINISHED: tuple[State, ...] = ("queued", "running")
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS files (
-    number INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, owner TEXT NOT NULL, name TEXT NOT NULL,
-    purpose TEXT NOT NULL, bytes INTEGER NOT NULL, created REAL NOT NULL
-) STRICT;
-CREATE TABLE IF NOT EXISTS reads (
-    number INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, owner TEXT NOT NULL, state TEXT NOT NULL,
-    created REAL NOT NULL, started REAL, ended REAL, bytes INTEGER NOT NULL, request TEXT NOT NULL,
-    outcome TEXT NOT NULL DEFAULT '{}'
-) STRICT;
-CREATE INDEX IF NOT EXISTS reads_by_state ON reads (state, number);
-"""
 _BRIEF_READS = "number, id, owner, state, created, started, ended, bytes, request, '{}' AS outcome FROM reads"
 _SUFFIX_CHARACTERS = 8
 _MOST_NAME = 200
@@ -90,36 +80,19 @@ class Store:
         self.folder = folder
         self.chats = folder / "chats"
         """Journals of interrupted chats, which continue when sent again, and files of chats."""
-        self._lock = threading.Lock()
+        self._claim = claimed(folder)
+        self._database = Database(folder)
+        self._run = self._database.run
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _check_ours(folder)
-            self._claim: IO[str] = (folder / "lock").open("a")
-            lock(self._claim)
-        except BlockingIOError as error:
-            raise SettingsError(
-                f"{folder} is in use by another server: stop it, or name another folder with `data`"
-            ) from error
-        except OSError as error:
-            raise SettingsError(f"{folder} cannot be used: {reason(error)}") from error
-        try:
-            file = folder / "server.sqlite"
-            file.touch(0o600)  # the folder may be open to other users
-            self._db = sqlite3.connect(file, check_same_thread=False, isolation_level=None)
-            self._db.row_factory = sqlite3.Row
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
-            self._db.executescript(_SCHEMA)
             for place in (folder / "files", folder / "reads", self.chats):
                 place.mkdir(mode=0o700, exist_ok=True)
-        except (sqlite3.DatabaseError, OSError) as error:
+            self._tidy()
+        except OSError as error:
             raise SettingsError(f"{folder} cannot be used: {reason(error)}") from error
-        self._tidy()
 
     def close(self) -> None:
         """Release the folder."""
-        with self._lock:  # an abandoned thread may still be using it
-            self._db.close()
+        self._database.close()
         self._claim.close()
 
     def __enter__(self) -> Self:
@@ -128,31 +101,46 @@ class Store:
     def __exit__(self, *raised: object) -> None:
         self.close()
 
+    def check_in_place(self) -> None:
+        """Raise `StoreError` if the folder was deleted or replaced: what is written now would be lost."""
+        self._database.check_in_place()
+
     def _tidy(self) -> None:
-        """Requeue what was being read when the last server ended; delete what nothing refers to."""
+        """Requeue what was being read when the last server ended; set aside what the database lacks."""
         self._run("UPDATE reads SET state = 'queued' WHERE state = 'running'")
         for kind in ("file", "read"):
             known = {row["id"] for row in self._run(f"SELECT id FROM {kind}s")}  # noqa: S608 one of two names
-            for place in (self.folder / f"{kind}s").glob(f"{kind}-{_HEX * 24}"):
-                if place.name not in known:
-                    shutil.rmtree(place, ignore_errors=True)
+            set_aside(self.folder / f"{kind}s", f"{kind}-{_HEX * 24}", known)
         for place in self.chats.glob("files-????????"):
             shutil.rmtree(place, ignore_errors=True)
 
-    def _run(self, statement: str, *values: object) -> list[sqlite3.Row]:
-        with self._lock:
-            return self._db.execute(statement, values).fetchall()
-
     def chat_journals(self, digest: str) -> list[Path]:
-        """The kept journals of a chat; those of all chats that were left a week ago are deleted."""
+        """The kept journals of a chat; those of all chats that were left a week ago are deleted.
+
+        One that is in use stays, whatever its age seems to be: the clock may have been set.
+        """
         kept: list[Path] = []
         for place in sorted(self.chats.glob(f"{_HEX * 64}-{_HEX * 8}.jsonl")):
             with suppress(FileNotFoundError):  # another chat ended
                 if place.stat().st_mtime < time.time() - _STALE_SECONDS:
-                    place.unlink()
+                    with suppress(BlockingIOError), place.open() as file:
+                        lock(file)
+                        place.unlink()
                 elif place.name.startswith(digest):
                     kept.append(place)
         return kept
+
+    @contextmanager
+    def _new_folder(self, kind: str) -> Iterator[Path]:
+        """A new folder of a file or read. If it cannot be recorded, it is deleted: nobody was promised it."""
+        self.check_in_place()
+        folder = self.folder / f"{kind}s" / f"{kind}-{secrets.token_hex(12)}"
+        folder.mkdir(mode=0o700)
+        try:
+            yield folder
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
 
     def stored_bytes(self, owner: str) -> int:
         """How many bytes an owner has on the disk, without journals."""
@@ -167,14 +155,14 @@ class Store:
     @storing()
     def add_file(self, owner: str, name: str, purpose: str, content: IO[bytes]) -> StoredFile:
         """Keep a file. Raises `ApiError`."""
-        key = f"file-{secrets.token_hex(12)}"
-        place = self.folder / "files" / key / f"content{suffix_of(name)}"
-        with written_whole(place) as made, made.open("wb") as target:
-            shutil.copyfileobj(content, target, 2**20)
-        (row,) = self._run(
-            "INSERT INTO files (id, owner, name, purpose, bytes, created) VALUES (?, ?, ?, ?, ?, ?)"
-            " RETURNING *", key, owner, name, purpose, place.stat().st_size, time.time(),
-        )  # fmt: skip
+        with self._new_folder("file") as folder:
+            place = folder / f"content{suffix_of(name)}"
+            with written_whole(place) as made, made.open("wb") as target:
+                shutil.copyfileobj(content, target, 2**20)
+            (row,) = self._run(
+                "INSERT INTO files (id, owner, name, purpose, bytes, created) VALUES (?, ?, ?, ?, ?, ?)"
+                " RETURNING *", folder.name, owner, name, purpose, place.stat().st_size, time.time(),
+            )  # fmt: skip
         return StoredFile(**row)
 
     def file(self, owner: str, id: str) -> StoredFile:
@@ -208,25 +196,25 @@ class Store:
 
         What is at a path stays there, so `request` must have the document's `fingerprint`. Raises `ApiError`.
         """
-        key = f"read-{secrets.token_hex(12)}"
-        folder, size = self.folder / "reads" / key, 0
-        names = []
-        for number, (name, content) in enumerate(documents):
-            if isinstance(content, Path):
-                names.append((str(content), name))
-                continue
-            place = folder / f"{number}{suffix_of(name)}"
-            names.append((place.name, name))
-            with written_whole(place) as made:
-                if isinstance(content, StoredFile):
-                    _linked(self.path_of(content), made)
-                else:
-                    made.write_bytes(content)
-            size += place.stat().st_size
-        (row,) = self._run(
-            "INSERT INTO reads (id, owner, state, created, bytes, request) VALUES (?, ?, 'queued', ?, ?, ?)"
-            " RETURNING *", key, owner, time.time(), size, json.dumps({**request, "documents": names}),
-        )  # fmt: skip
+        names, size = [], 0
+        with self._new_folder("read") as folder:
+            for number, (name, content) in enumerate(documents):
+                if isinstance(content, Path):
+                    names.append((str(content), name))
+                    continue
+                place = folder / f"{number}{suffix_of(name)}"
+                names.append((place.name, name))
+                with written_whole(place) as made:
+                    if isinstance(content, StoredFile):
+                        _linked(self.path_of(content), made)
+                    else:
+                        made.write_bytes(content)
+                size += place.stat().st_size
+            (row,) = self._run(
+                "INSERT INTO reads (id, owner, state, created, bytes, request)"
+                " VALUES (?, ?, 'queued', ?, ?, ?) RETURNING *", folder.name, owner, time.time(), size,
+                json.dumps({**request, "documents": names}),
+            )  # fmt: skip
         return _job(row)
 
     def read(self, owner: str, id: str) -> Job | None:
@@ -300,16 +288,6 @@ class Store:
         where = f"AND number {behind} ?" if after is not None else ""
         query = f"SELECT {selected} WHERE owner = ? {where} ORDER BY number {order} LIMIT ?"
         return self._run(query, *((owner, limit) if after is None else (owner, after, limit)))
-
-
-def _check_ours(folder: Path) -> None:
-    """Raise `SettingsError` for a folder that has files, but none of a server's: nothing in it is ours."""
-    usual = {"lock", "lost+found"}  # of a server that begins at this moment, and of a new volume
-    has_others = any(it.name not in usual for it in folder.iterdir())
-    if has_others and not (folder / "server.sqlite").exists():
-        raise SettingsError(
-            f"{folder} holds files that are not a server's: name a new or empty folder with `data`"
-        )
 
 
 def _job(row: sqlite3.Row) -> Job:

@@ -22,11 +22,11 @@ import pytest
 
 from memagent.engines import open_engine as open_any
 from memagent.engines.adapters import READER
-from memagent.engines.forwarding import RefusedError
 from memagent.engines.gguf_header import trained_window
 from memagent.engines.llamacpp.engine import LlamaCppEngine, embedded, open_llamacpp
 from memagent.engines.llamacpp.loopback import Loopback
 from memagent.engines.llamacpp.machine import available_cores
+from memagent.engines.refusals import RefusedError
 from memagent.errors import ContextOverflowError, EngineError, SettingsError
 from memagent.prompts import GATED
 from memagent.settings import EngineSettings

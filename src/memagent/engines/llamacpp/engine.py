@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from memagent.engines.adapters import adapter_of, misfit, name_with
-from memagent.engines.forwarding import Forwarded, RefusedError
+from memagent.engines.forwarding import Forwarded
 from memagent.engines.gguf_header import trained_window
 from memagent.engines.llamacpp import catalogue, embedded, hub
 from memagent.engines.llamacpp.loopback import Loopback
 from memagent.engines.llamacpp.machine import available_cores, memory_bytes
 from memagent.engines.openai import Connection, OpenAIEngine
 from memagent.engines.published import trained_as
-from memagent.engines.refusals import Refusal
+from memagent.engines.refusals import Refusal, RefusedError
 from memagent.errors import EngineError, SettingsError, reason
 from memagent.settings import DEFAULT_WINDOW_TOKENS, EngineSettings
 from memagent.types import Completion, Message, Model, Sampling

@@ -1,0 +1,80 @@
+"""The SQLite database of a server's folder. It notices when its folder is deleted or replaced meanwhile."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from pathlib import Path
+
+from memagent.errors import StoreError, reason
+
+NAME = "server.sqlite"
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS files (
+    number INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, owner TEXT NOT NULL, name TEXT NOT NULL,
+    purpose TEXT NOT NULL, bytes INTEGER NOT NULL, created REAL NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS reads (
+    number INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, owner TEXT NOT NULL, state TEXT NOT NULL,
+    created REAL NOT NULL, started REAL, ended REAL, bytes INTEGER NOT NULL, request TEXT NOT NULL,
+    outcome TEXT NOT NULL DEFAULT '{}'
+) STRICT;
+CREATE INDEX IF NOT EXISTS reads_by_state ON reads (state, number);
+"""
+
+
+class Database:
+    """What a server knows of the files and reads in `folder`. Safe to use from several threads.
+
+    Raises `StoreError` if the database cannot be used.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / NAME
+        self._lock = threading.Lock()
+        try:
+            self._file.touch(0o600)  # the folder may be open to other users
+            self._connection = sqlite3.connect(self._file, check_same_thread=False, isolation_level=None)
+            self._connection.row_factory = sqlite3.Row
+            self._connection.execute("PRAGMA journal_mode=WAL")
+            self._connection.execute("PRAGMA synchronous=FULL")
+            self._connection.executescript(_SCHEMA)
+            self._opened = self._in_place()
+        except (sqlite3.Error, OSError) as error:
+            raise StoreError(
+                f"{self._file} cannot be used: {reason(error)}; restore it from a copy"
+            ) from error
+
+    def run(self, statement: str, *values: object) -> list[sqlite3.Row]:
+        """The rows that a statement gives. Raises `StoreError` if the database cannot be used now."""
+        self.check_in_place()
+        with self._lock:
+            try:
+                return self._connection.execute(statement, values).fetchall()
+            except sqlite3.Error as error:
+                raise StoreError(
+                    f"the server's database cannot be used ({error}): try again later; if it stays so, "
+                    f"stop the server and restore {NAME} from a copy"
+                ) from error
+
+    def check_in_place(self) -> None:
+        """Raise `StoreError` if the files that were opened are no longer there: writing would be in vain."""
+        try:
+            unchanged = self._in_place() == self._opened
+        except OSError:
+            unchanged = False
+        if not unchanged:
+            raise StoreError(
+                "the server's data folder was deleted or replaced while it was in use: put it back, or "
+                "start the server again"
+            )
+
+    def _in_place(self) -> list[tuple[int, int]]:
+        """Which files are now where the database and its log were opened."""
+        found = [path.stat() for path in (self._file, self._file.with_name(f"{NAME}-wal"))]
+        return [(it.st_dev, it.st_ino) for it in found]
+
+    def close(self) -> None:
+        """Close the database."""
+        with self._lock:  # an abandoned thread may still be using it
+            self._connection.close()
