@@ -17,7 +17,7 @@ from memagent.types import Chunk
 MAX_SENTENCES = 3
 """The most sentences that one note leads to."""
 
-_LEAST_SHARE = 0.2  # of what the first sentence weighs, for another one
+_LEAST_SHARE = 0.1  # of what the first sentence weighs, for another one
 _LONG = 300  # characters: a longer "sentence" is a list or a table, of which each line counts as one
 
 _ABBREVIATION = r"(?<!\b[A-Z]\.)(?<!\b[A-Z][a-z]\.)(?<!\bMrs\.)"
@@ -48,13 +48,13 @@ class Find:
 def locate(note: str, problem: str, chunk: Chunk, span: Span, rarity: Rarity) -> Find | None:
     """The passages of a chunk, within a span of the whole document, that a note on it comes from.
 
-    None if the note has no telling word that is there. `rarity` has seen the paragraphs of what was read.
+    None if neither the note nor the problem has a telling word that is there. `rarity` has seen the paragraphs of what was read.
     """
     asked, noted = telling(problem), telling(note)
     text = chunk.text[span[0] - chunk.start : span[1] - chunk.start]
     there = frozenset(stems(text))
     own = noted - asked or noted
-    if not own & there:
+    if not (noted | asked) & there:
         return None
     support = rarity.weigh(own & there) / (rarity.weigh(own) or 1.0)
     places = _places(text, (noted | asked) & there, rarity)

@@ -26,7 +26,7 @@ from memagent.settings import ReadSettings
 from memagent.types import Chunk, Conversation, Model, Trained
 
 DEFAULT = "notes"
-NOTED_TOKENS = 400
+NOTED_TOKENS = 300
 """The size of the chunks that notes are taken on: small models overlook things in longer ones."""
 
 _log = logging.getLogger(__name__)

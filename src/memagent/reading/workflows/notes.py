@@ -29,10 +29,11 @@ NOTE_TOKENS = 96
 MAX_SHOWN = 4
 """How many finds the answer is made from: among more, a small model picks the wrong one."""
 
-_LEAST_COVERED = 0.42
+_LEAST_COVERED = 0.4
 """Below this share of the problem's words in its best passage, the document may not hold the answer."""
 
-_FLOOR = 0.05  # for a find without a word of the problem: its note led to it all the same
+_SUPPORT_FLOOR = 0.3  # a note may say in other words what the chunk says
+_COVERAGE_FLOOR = 0.02  # and a chunk what the problem asks for
 
 
 async def notes(
@@ -116,4 +117,4 @@ class Kept:
 
     def _worth(self, find: Find) -> float:
         covered = coverage(self._reading.problem, find.text, self._rarity)
-        return find.support * (covered + _FLOOR)
+        return (find.support + _SUPPORT_FLOOR) * (covered + _COVERAGE_FLOOR)
