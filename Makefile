@@ -55,8 +55,7 @@ test-reader: .venv/dev
 
 # A real instruct model, which is downloaded once (0.5 GB), with the defaults on a report (a minute of two cores).
 test-model: .venv/dev
-	$(BIN)/memagent models fetch --quiet
-	$(BIN)/python -m pytest tests/e2e/test_real_model.py -m model
+	REAL_MODEL="$$($(BIN)/memagent models fetch --quiet)" $(BIN)/python -m pytest tests/e2e/test_real_model.py -m model
 
 clean:
 	rm -rf .venv .venv-train .venv-verl .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .site

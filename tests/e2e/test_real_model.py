@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +25,16 @@ QUESTIONS = {
 @pytest.mark.model
 def test_a_small_instruct_model_answers_with_the_defaults(tmp_path: Path) -> None:
     asked = [word for question in QUESTIONS for word in ("-q", question)]
-    words = ["ask", *asked, str(REPORT), "--model", "qwen2.5-coder-0.5b", "--no-discover", "--json", "--cite"]
+    words = [
+        "ask",
+        *asked,
+        str(REPORT),
+        "--model",
+        os.environ["REAL_MODEL"],
+        "--no-discover",
+        "--json",
+        "--cite",
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "memagent", *words, "--trace", str(tmp_path / "trace.jsonl")],
         capture_output=True,
