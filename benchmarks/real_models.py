@@ -1,10 +1,10 @@
 """Real, untrained instruct models as readers: every workflow of ours beside what people use instead.
 
-`run` reads 20 questions on the story in examples/, HotpotQA questions over their ten paragraphs, SQuADShifts
+It reads 20 questions on the story in examples/, HotpotQA questions over their ten paragraphs, SQuADShifts
 questions over seven paragraphs, RULER's needles at 8K tokens, and the first two kinds again within 32K tokens
 of other paragraphs. A fifth of the questions of HotpotQA and SQuADShifts is asked of documents without the
 answer. Each row goes to the file of `--out` as it comes; the same command goes on with what is missing.
-`report` prints the tables from such files and draws the plot.
+`real_models_report.py` makes tables and the plot of such files.
 
 All readers have the same model, greedy, in this process or behind llama.cpp's own server. Answers may have 64
 tokens. An answer is right if it has a gold answer as whole words (needles: the share of the values); where
@@ -64,7 +64,8 @@ _DECLINED = re.compile(
     r"\b(?:does not|doesn't|do not|don't) (?:\w+ )?"
     r"(?:hold|contain|say|mention|give|provide|state|specify|answer)"
     r"|\bnot (?:in|mentioned|stated|provided|specified|said|given|found)\b"
-    r"|\bno (?:answer|information|mention)\b|\bcannot be (?:answered|determined)\b|\bunknown\b|\bI don't know\b",
+    r"|\bno (?:answer|information|mention)\b|\bcannot be (?:answered|determined)\b"
+    r"|\bunknown\b|\bI don't know\b",
     re.IGNORECASE,
 )
 
@@ -301,14 +302,14 @@ async def run(args: argparse.Namespace) -> None:
     done = (
         {(row["model"], row["reader"], row["id"]) for row in load(args.out)} if args.out.exists() else set()
     )
-    examples = [it for it in _examples(args) if not args.tasks or _family(it.task) in args.tasks]
+    examples = [it for it in _examples(args) if not args.tasks or family(it.task) in args.tasks]
     readers = [it for it in READERS if not args.readers or it.name in args.readers]
     processes: dict[tuple[str, str], Process] = {}
     with args.out.open("a", encoding="utf-8") as file:
         for path in args.models:
             async with opened(path) as (engine, serve):
                 for start in range(0, args.limit, _BATCH):
-                    for task, every in groupby(examples, key=lambda it: _family(it.task)):
+                    for task, every in groupby(examples, key=lambda it: family(it.task)):
                         some = list(every)[start : min(start + _BATCH, args.limit)]
                         for reader in readers:
                             left = [
@@ -336,7 +337,8 @@ async def run(args: argparse.Namespace) -> None:
         process.close()
 
 
-def _family(task: str) -> str:
+def family(task: str) -> str:
+    """The kind of question that a task belongs to: the eight kinds of needles are one."""
     return "needles" if task.startswith("niah") else task
 
 

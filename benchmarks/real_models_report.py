@@ -1,0 +1,134 @@
+"""The tables of `real_models.py`, and its plot: `python real_models_report.py ROWS... [--plot PNG]`.
+
+Scores have 95% intervals; differences are paired, question by question. Questions whose documents lack the
+answer are left out of the scores, and told apart: an answer to them is invented.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import real_models
+from measure import table
+
+from memagent.reports import drawing
+from memagent.tasks.scoring import confidence_interval, paired_interval
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+OURS = "notes"
+_TASKS = {
+    "story": "story",
+    "hotpot": "HotpotQA",
+    "shifts": "SQuADShifts",
+    "needles": "needles 8K",
+    "hotpot-32K": "HotpotQA 32K",
+    "shifts-32K": "SQuADShifts 32K",
+}
+
+Rows = Sequence[dict[str, Any]]
+
+
+def by_reader(rows: Rows) -> dict[str, Rows]:
+    """The rows of each reader, in the order of the readers."""
+    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        found[row["reader"]].append(row)
+    order = [it.name for it in real_models.READERS]
+    return {name: found[name] for name in sorted(found, key=order.index)}
+
+
+def _family(row: Mapping[str, Any]) -> str:
+    return real_models.family(row["task"])
+
+
+def _cell(scores: Sequence[float]) -> str:
+    if not scores:
+        return ""
+    low, high = confidence_interval(scores)
+    return f"{100 * fmean(scores):.0f} [{100 * low:.0f}, {100 * high:.0f}] of {len(scores)}"
+
+
+def scores_table(rows: Rows) -> str:
+    """Scores in percent by reader and kind of question, with what was invented and what it took."""
+    tasks = [it for it in _TASKS if any(_family(row) == it for row in rows)]
+    lines = []
+    for name, own in by_reader(rows).items():
+        there, absent = [it for it in own if not it["absent"]], [it for it in own if it["absent"]]
+        cells = [_cell([it["score"] for it in there if _family(it) == task]) for task in tasks]
+        invented = f"{sum(not it['declined'] for it in absent)} of {len(absent)}" if absent else ""
+        empty = [it["empty"] for it in own if it["empty"] is not None]
+        nothing = f"{sum(empty)} of {len(empty)}" if empty else ""
+        tokens = [it["prompt_tokens"] + it["completion_tokens"] for it in own if it["prompt_tokens"]]
+        told = f"{fmean(tokens):,.0f}" if tokens else ""
+        seconds = f"{fmean(it['seconds'] for it in own):.1f}"
+        lines.append([name, *cells, invented, nothing, told, seconds])
+    head = ["reader", *(_TASKS[it] for it in tasks), "invented", "empty memories", "tokens", "seconds"]
+    return table(head, lines)
+
+
+def differences_table(rows: Rows) -> str:
+    """The difference of our default's score from each other reader's, over the questions that both read."""
+    scores: dict[str, dict[tuple[str, str], float]] = defaultdict(dict)
+    for row in rows:
+        if not row["absent"]:
+            scores[row["reader"]][_family(row), row["id"]] = row["score"]
+    lines = []
+    for name in by_reader(rows):
+        shared = [key for key in scores[name] if key in scores[OURS]]
+        if name == OURS or not shared:
+            continue
+        apart = [scores[OURS][key] - scores[name][key] for key in shared]
+        low, high = paired_interval(apart)
+        told = f"{100 * fmean(apart):+.0f} [{100 * low:+.0f}, {100 * high:+.0f}]"
+        lines.append([name, str(len(shared)), told])
+    return table([f"{OURS} less", "questions", "difference"], lines)
+
+
+def draw(rows: Rows, file: Path) -> None:
+    """A panel a model: each reader's score over all questions that can be answered, with its interval."""
+    models = list(dict.fromkeys(row["model"] for row in rows))
+
+    def picture() -> Figure:
+        figure, panels = drawing.panels(1, len(models), 6.5, 5.5)
+        for model, panel in zip(models, panels, strict=True):
+            readers = by_reader([it for it in rows if it["model"] == model and not it["absent"]])
+            for place, (name, own) in enumerate(reversed(list(readers.items()))):
+                scores = [it["score"] for it in own]
+                low, high = confidence_interval(scores)
+                colour = "#D55E00" if name == OURS else "#0072B2"
+                panel.plot([100 * low, 100 * high], [place, place], color=colour)
+                panel.plot([100 * fmean(scores)], [place], "o", color=colour)
+            panel.set_yticks(range(len(readers)), [drawing.plain(it) for it in reversed(list(readers))])
+            panel.set_xlim(0, 100)
+            panel.set_xlabel("score in percent, with 95% interval")
+            panel.set_title(drawing.plain(model))
+        return figure
+
+    drawing.save({file.stem: picture}, file.parent)
+
+
+def main() -> None:
+    """Print the tables of each model, and draw the plot."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("rows", nargs="+", type=Path)
+    parser.add_argument("--plot", type=Path, metavar="PNG")
+    args = parser.parse_args()
+    rows = [row for path in args.rows for row in real_models.load(path)]
+    for model in dict.fromkeys(row["model"] for row in rows):
+        own = [row for row in rows if row["model"] == model]
+        print(f"{model}\n\n{scores_table(own)}\n\n{differences_table(own)}\n")
+    if args.plot:
+        draw(rows, args.plot)
+
+
+if __name__ == "__main__":
+    main()
