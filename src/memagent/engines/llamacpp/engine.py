@@ -31,8 +31,8 @@ from memagent.errors import EngineError, SettingsError, reason
 from memagent.settings import DEFAULT_WINDOW_TOKENS, EngineSettings
 from memagent.types import Completion, Message, Model, Sampling
 
-# A cancelled call ends with the current batch. On a CPU this size is as fast as llama.cpp's 2048,
-# at which a batch of a long prompt takes half a minute on a busy machine.
+# A cancelled call ends with the current batch, which llama.cpp would make four times as long. On a CPU,
+# smaller ones read more slowly: see docs/embedded-model.md.
 _CPU_BATCH_TOKENS = 512
 
 _STORED_SHARE = 16  # one part in so many of the machine's memory holds the cache of earlier prompts
