@@ -164,7 +164,8 @@ class Example:
 class Trajectory:
     """All conversations of one attempt at one example, and the answer they led to.
 
-    `reward` is set by training and evaluation; `error` says why an attempt has no answer.
+    `reward` is set by training and evaluation; `error` says why an attempt has no answer. `found` is false if
+    the document gave none, as the answer then says.
     """
 
     example_id: str
@@ -172,6 +173,7 @@ class Trajectory:
     answer: str
     reward: float | None = None
     error: str | None = None
+    found: bool = True
 
 
 @dataclass(frozen=True, slots=True)

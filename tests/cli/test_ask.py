@@ -19,11 +19,13 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from memagent.cli import main
 from server import Fault, Server, facts_document, lasting_fault, refusal
 
+pytestmark = pytest.mark.usefixtures("gated")
+
 FIELDS = [
     "answer", "memory", "problem", "workflow", "model", "chunks", "document_tokens", "calls", "cut",
     "prompt_tokens", "cached_tokens", "completion_tokens", "cost", "seconds", "trace",
     "stopped_early", "sources", "statements", "refused", "critical_path", "passed_over", "unused",
-    "estimated",
+    "estimated", "found",
 ]  # fmt: skip
 
 
@@ -383,7 +385,7 @@ def test_several_questions_resume_with_those_that_were_begun(
         (["{story}"], "what is the question?"),
         (["what?", "{story}", "--resume", "--trace", "none.jsonl"], "there is no journal none.jsonl"),
         (["what?", "{story}", "--temperature", "5"], "temperature is 5.0: it must be at most 2"),
-        (["what?", "{story}", "--workflow", "gatde"], "'gatde' is not one of 'overwrite', 'gated'"),
+        (["what?", "{story}", "--workflow", "gatde"], "'gatde' is not one of 'notes', 'overwrite', 'gated'"),
         (["what?", "{story}", "--modle", "m"], "No such option '--modle'. Did you mean '--model'?"),
     ],
 )

@@ -23,6 +23,8 @@ from memagent.notebooks import Notebook
 from memagent.settings import user_data_path
 from server import Server, facts_document, lasting_fault, refusal
 
+pytestmark = pytest.mark.usefixtures("gated")
+
 PATIENCE_SECONDS = 60.0
 PARAGRAPHS = 48
 BUDGETS = ("--chunk-tokens", "75", "--memory-tokens", "500")

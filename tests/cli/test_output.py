@@ -23,6 +23,8 @@ from memagent.cli.messages import FLAGS, harmless, with_flags
 from memagent.settings import OWNERS
 from server import Server, facts_document
 
+pytestmark = pytest.mark.usefixtures("gated")
+
 EVIL = "red \x1b[31m alert \x07 \x9b2J \u202eend"
 Serve = Callable[..., Server]
 

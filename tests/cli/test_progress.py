@@ -20,6 +20,8 @@ from memagent.cli.progress import ReadDisplay, clock, fitted
 from memagent.reading.progress import Progress
 from server import Server, facts_document
 
+pytestmark = pytest.mark.usefixtures("gated")
+
 UNDER_WAY = Progress(
     chunks=3, fraction=0.25, calls=3, prompt_tokens=123456, completion_tokens=7890, seconds=30.0,
     seconds_left=90.0, tokens_per_second=432.1, cost=0.125,

@@ -18,8 +18,8 @@ REPLIES = ["A hat was lost. It is black.", "UNCHANGED", "A hat was lost. It is b
 def record(path: Path, replies: list[str]) -> None:
     document = memagent.text_document("Some words of a story. " * 50, name="story.txt")
     engine = memagent.ScriptedEngine(replies)
-    memagent.read("What was lost?", document, engine=engine, trace=path,
-                  settings=memagent.Settings(read=memagent.ReadSettings(chunk_tokens=100)))  # fmt: skip
+    settings = memagent.Settings(read=memagent.ReadSettings(workflow="gated", chunk_tokens=100))
+    memagent.read("What was lost?", document, engine=engine, trace=path, settings=settings)
 
 
 def test_additions_and_removals_are_told_by_sentence(
@@ -48,7 +48,7 @@ def test_a_chunk_that_was_asked_about_in_vain_is_told(
     trace, texts = tmp_path / "trace.jsonl", iter(["UNCHANGED", "A hat was lost.", "UNCHANGED"])
     document = memagent.text_document("Some words of a story. " * 50, name="story.txt")
     engine = memagent.ScriptedEngine(lambda _messages: next(texts, "It is black."), calls=2)
-    settings = memagent.ReadSettings(chunk_tokens=100, lookahead=2)
+    settings = memagent.ReadSettings(workflow="gated", chunk_tokens=100, lookahead=2)
     memagent.read("What?", document, engine=engine, trace=trace, settings=memagent.Settings(read=settings))
     assert main(["show", str(trace)]) == 0
     told = re.findall(r"^chunk (\d)|^  (asked ahead|unchanged|\+)", capsys.readouterr().out, re.MULTILINE)
