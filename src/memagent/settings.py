@@ -130,7 +130,9 @@ class ReadSettings(StrictModel):
     )
     templates: str | None = Field(default=None, description="a TOML file with your own prompts")
     problem_tokens: Positive | None = Field(default=None, description="the longest problem allowed (1024)")
-    chunk_tokens: Positive | None = Field(default=None, description="the size of a chunk (5000; 400 for notes)")
+    chunk_tokens: Positive | None = Field(
+        default=None, description="the size of a chunk (5000; 400 for notes)"
+    )
     memory_tokens: Positive | None = Field(default=None, description="the size of the memory (1024)")
     answer_tokens: Positive | None = Field(default=None, description="the longest answer (1024)")
     temperature: float = Field(default=0.0, ge=0, le=2, description="0 is greedy and repeatable")

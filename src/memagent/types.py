@@ -122,8 +122,8 @@ class Conversation:
     `memory` is the memory afterwards. An update also records which part of the document it read
     (`span`, character offsets), whether the model said that it now knows `enough`, how many passages
     of its reply were `refused` because the document does not contain them, the beginning of a reply that was
-    `ignored` because it left the memory as it was, and whether it is `unused`: asked ahead of its turn, with
-    a memory that has changed since.
+    `ignored` because it left the memory as it was (but not UNCHANGED, which says so itself), and whether it is
+    `unused`: asked ahead of its turn, with a memory that has changed since.
     """
 
     kind: Literal["update", "answer"]

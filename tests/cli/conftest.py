@@ -7,5 +7,5 @@ import pytest
 
 @pytest.fixture
 def gated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reads use the workflow whose replies scripts and the server of facts give, unless a flag names another."""
+    """Reads use the workflow that scripted replies are for, unless a flag names another."""
     monkeypatch.setenv("MEMAGENT_WORKFLOW", "gated")

@@ -36,6 +36,11 @@ def story(tmp_path: Path) -> Path:
     return path
 
 
+def said_in(story: Path) -> str:
+    """Words that a document says."""
+    return re.findall(r"FACT-\d+: \w+", story.read_text("utf-8"))[0]
+
+
 def test_the_answer_alone_goes_to_stdout(
     serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -50,7 +55,8 @@ def test_the_answer_alone_goes_to_stdout(
 def test_quiet_says_nothing_on_stderr(
     serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["ask", "Which facts?", str(story), "--base-url", serve().base_url, "--quiet"]) == 0
+    server = serve(lambda messages: said_in(story))
+    assert main(["ask", "Which facts?", str(story), "--base-url", server.base_url, "--quiet"]) == 0
     assert capsys.readouterr().err == ""
 
 
@@ -521,7 +527,7 @@ def test_what_was_passed_over_is_always_said(
     serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     story.write_text(
-        "The lamp is green. " + "So it goes on. " * 60 + "Ada has the key. " + "And so on. " * 60
+        "The lamp is green. " + "So it goes on. " * 60 + "FACT-1: Ada has the key. " + "And so on. " * 60
     )
     command = ["ask", "Who has the key?", str(story), "--base-url", serve().base_url, "--chunk-tokens", "50"]
     assert main([*command, "--screen", "--json"]) == 0
@@ -552,11 +558,13 @@ def test_evidence_shows_its_sources_and_tells_what_was_refused(
         )
     )
     arguments = ["ask", "Which hat?", str(story), "--base-url", server.base_url, "--workflow", "evidence"]
-    assert main(arguments) == 0
+    assert main([*arguments, "--cite"]) == 0
     out, err = capsys.readouterr()
     assert out.startswith("The black hat.\n\n- The black hat.\n")
     assert "characters 11 to 44: 'The black hat was lost in Vienna.'" in out
     assert "the document does not have them: 1 passages of replies" in err
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == "The black hat.\n", "the sources were not asked for"
 
 
 def test_cite_tells_where_each_statement_stands(

@@ -91,7 +91,8 @@ def test_a_full_disk_under_stdout_is_no_defect(words: list[str]) -> None:
 def test_a_closed_pipe_is_no_error(serve: Serve, story: Path) -> None:
     read, write = os.pipe()
     os.close(read)
-    done = run(*command(serve(), story, "--quiet"), stdout=write)
+    fact = re.findall(r"FACT-\d+: \w+", story.read_text("utf-8"))[0]
+    done = run(*command(serve(lambda messages: fact), story, "--quiet"), stdout=write)
     os.close(write)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -56,6 +56,24 @@ def test_a_chunk_that_was_asked_about_in_vain_is_told(
     assert steps[:7] == ["1", "unchanged", "2", "+", "3", "asked ahead", "3"]
 
 
+def test_a_reply_that_left_the_memory_as_it_was_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A bare marker is no verdict: the model is asked again, for a note."""
+    trace, document = tmp_path / "trace.jsonl", memagent.text_document("Some words of a story.")
+    engine = memagent.ScriptedEngine(["MEMORY", "Nobody speaks\nof a hat."])
+    settings = memagent.Settings(read=memagent.ReadSettings(workflow="gated"))
+    trajectory = memagent.read("Which hat?", document, engine=engine, trace=trace, settings=settings)
+    assert not trajectory.found
+    assert main(["show", str(trace)]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in lines if line.startswith(("unchanged", "answer"))] == [
+        "unchanged: 'MEMORY'",
+        "unchanged: 'Nobody speaks of a hat.'",
+        f"answer: {trajectory.answer}",
+    ]
+
+
 def test_an_unfinished_journal_is_shown_as_far_as_it_goes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

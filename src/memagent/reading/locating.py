@@ -8,11 +8,11 @@ A sentence is kept with its neighbours in the paragraph, which say who *he* is.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from memagent.reading.ranking import Rarity, stems, telling
-from memagent.reading.sources import Source, source_at
+from memagent.reading.sources import Source, file_span, source_at
 from memagent.types import Chunk
 
 MAX_SENTENCES = 4
@@ -53,7 +53,7 @@ def locate(note: str, problem: str, chunk: Chunk, span: Span, rarity: Rarity) ->
     if not own & there:
         return []
     support = rarity.weigh(own & there) / (rarity.weigh(own) or 1.0)
-    places = _places(text, (noted | asked) & there, rarity)
+    places = _places(text, _within_files(text, chunk, span), (noted | asked) & there, rarity)
     return [Passage(source_at(chunk, span[0] + start, span[0] + end), support) for start, end in places]
 
 
@@ -69,9 +69,18 @@ def paragraphs(text: str) -> list[Span]:
     return [(start, end) for start, end in _between(text, 0, len(text), _PARAGRAPH_END)]
 
 
-def _places(text: str, wanted: frozenset[str], rarity: Rarity) -> list[Span]:
-    """The sentences that have the wanted words, with their neighbours; those that touch are joined."""
-    sentences = [(span, group) for group, it in enumerate(paragraphs(text)) for span in _sentences(text, *it)]
+def _within_files(text: str, chunk: Chunk, span: Span) -> Iterator[Span]:
+    """The paragraphs of a text, which is a chunk's within a span: none is of two files."""
+    start, last = span
+    while start < last:
+        end = min(file_span(chunk, start)[1], last)
+        yield from _between(text, start - span[0], end - span[0], _PARAGRAPH_END)
+        start = end
+
+
+def _places(text: str, groups: Iterable[Span], wanted: frozenset[str], rarity: Rarity) -> list[Span]:
+    """The sentences that have the wanted words, with those beside them in a group; neighbours are joined."""
+    sentences = [(span, group) for group, it in enumerate(groups) for span in _sentences(text, *it)]
     words = [frozenset(stems(text[start:end])) & wanted for (start, end), _ in sentences]
     left, chosen, first = set(wanted), set[int](), 0.0
     while left and len(chosen) < MAX_SENTENCES:
