@@ -45,7 +45,7 @@ def test_the_default_answers_from_what_was_noted(
     assert main(words) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["found"] and told["workflow"] == "notes" and told["calls"] == told["chunks"] + 1 > 2
-    assert told["memory"] == f'file "{story}"\nE1 "It rained. {SAID} It was late." (0-55)'
+    assert told["memory"] == f'file "{story}"\nE1 "It rained. {SAID} It was late." (0-57)'
     last = server.asked[-1]["messages"][-1]["content"]
     assert f"- It rained. {SAID} It was late." in last and "not in the document" not in last
 
@@ -98,7 +98,8 @@ def test_sources_go_to_stdout_only_if_they_are_asked_for(
     assert main(words) == 0
     assert capsys.readouterr().out == f"{SAID}\n"
     assert main([*words, "--cite"]) == 0
-    assert f"{story}, characters 11 to 44: '{SAID}'" in capsys.readouterr().out
+    place = f"{story}, characters 0 to 57: 'It rained. {SAID} It was late.'"
+    assert place in capsys.readouterr().out
 
 
 def test_no_passage_is_of_two_files(serve: Serve, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

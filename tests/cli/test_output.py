@@ -165,7 +165,7 @@ def test_settings_that_the_library_names_are_named_as_flags() -> None:
 
 
 OF_PIP = {"--disable-pip-version-check", "--quiet", "--no-deps", "--only-binary", "--dest", "--python"}
-OF_PIP |= {"--force-reinstall"}
+OF_PIP |= {"--force-reinstall", "--no-cache-dir"}
 
 
 def named_flags(source: str) -> Iterator[str]:
