@@ -417,8 +417,13 @@ def count_tokens(text: str) -> int:
     return len(re.findall(_TOKEN, text))
 
 
+_FACT = r"FACT-\d+: \w+"
+
+
 def read_facts(messages: Messages) -> str:
     """A reader that keeps every `FACT-<number>: <value>` and a seal over all that it was shown.
+
+    Asked for a note, or to answer from passages, it names the facts.
 
     A chunk without facts leaves the memory as it is: by UNCHANGED where the prompt knows that
     word, else by a copy of the memory. A new one stands below MEMORY where the prompt asks for it.
@@ -426,12 +431,15 @@ def read_facts(messages: Messages) -> str:
     the memory and in the answer.
     """
     prompt = messages[-1]["content"]
+    noted = _section(prompt, "text") or _section(prompt, "passages")
+    if noted is not None:
+        return "; ".join(re.findall(_FACT, noted)) or "nothing is told"
     memory = _section(prompt, "memory") or ""
     lines = [line for line in memory.splitlines() if re.match("FACT|SEAL", line)]
     chunk = _section(prompt, "chunk")
     if chunk is None:
         return "; ".join(lines) or "nothing was found"
-    facts = re.findall(r"FACT-\d+: \w+", chunk)
+    facts = re.findall(_FACT, chunk)
     if not facts:
         return "UNCHANGED" if "UNCHANGED" in prompt else memory
     kept = [line for line in lines if line.startswith("FACT")]

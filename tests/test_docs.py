@@ -24,7 +24,7 @@ from memagent.reading.read import Result
 from memagent.settings import OWNERS, EngineSettings, ReadSettings, StrictModel
 from memagent.training.settings import TrainingSettings, load_training
 from memagent.types import Example
-from server import Server
+from server import Messages, Server
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -54,11 +54,17 @@ def commands(page: Path) -> Iterator[str]:
                 yield line
 
 
+def reply(messages: Messages) -> str:
+    """A model that copies what it is to take a note on, and answers all questions alike."""
+    noted = re.search(r"<(text-\w+)>\n(.*?)\n</\1>", messages[-1]["content"], re.DOTALL)
+    return noted[2] if noted else "a hat"
+
+
 @pytest.fixture
 def workplace(serve: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the examples, and an endpoint in the environment."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    monkeypatch.setenv("OPENAI_BASE_URL", serve(lambda messages: "a hat").base_url)
+    monkeypatch.setenv("OPENAI_BASE_URL", serve(reply).base_url)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -95,16 +101,8 @@ def test_toml_snippets_are_accepted(code: str, workplace: Path) -> None:
         return
     flag = "--templates" if "update" in keys else "--config"
     Path("snippet.toml").write_text(code, "utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "memagent",
-        "ask",
-        "What?",
-        "examples/blue_carbuncle.txt",
-        flag,
-        "snippet.toml",
-    ]
+    command = [sys.executable, "-m", "memagent", "ask", "What?", "examples/blue_carbuncle.txt"]
+    command += [flag, "snippet.toml", *(["--workflow", "overwrite"] if flag == "--templates" else [])]
     # The snippet's own endpoint is not there: the environment's wins over a file's.
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -166,7 +164,9 @@ def test_settings_that_are_gone_are_not_documented() -> None:
 def test_every_field_of_a_journal_is_documented(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "file-formats.md").read_text("utf-8")
     engine = memagent.ScriptedEngine(lambda messages: "MEMORY\na hat")
-    memagent.read("Who?", memagent.text_document("A hat."), engine=engine, trace=tmp_path / "journal.jsonl")
+    settings = memagent.Settings(read=memagent.ReadSettings(workflow="gated"))
+    trace = tmp_path / "journal.jsonl"
+    memagent.read("Who?", memagent.text_document("A hat."), engine=engine, trace=trace, settings=settings)
     lines = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
     assert {line["type"] for line in lines} == {"header", "reply", "conversation", "answer"}
     assert {name for line in lines for name in line if f"`{name}`" not in page} == set()

@@ -124,13 +124,17 @@ class ReadSettings(StrictModel):
     """
 
     workflow: str | None = Field(
-        default=None, description="how to read (gated; an adapter may bring its own)"
+        default=None,
+        description="how to read (notes; an adapter may bring its own; gated, heads, tree, reread, parallel, "
+        "map_reduce, refine and overwrite are for trained or larger models)",
     )
     templates: str | None = Field(
         default=None, description="a TOML file with your own prompts, or MemAgent's own memory.py"
     )
     problem_tokens: Positive | None = Field(default=None, description="the longest problem allowed (1024)")
-    chunk_tokens: Positive | None = Field(default=None, description="the size of a chunk (5000)")
+    chunk_tokens: Positive | None = Field(
+        default=None, description="the size of a chunk (5000; 300 for notes)"
+    )
     chunk_ends: Literal["natural", "exact"] = Field(
         default="natural",
         description="where a chunk ends: at a paragraph, line, sentence or word, or exactly at its size",

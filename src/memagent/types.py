@@ -127,8 +127,8 @@ class Conversation:
     `memory` is the memory afterwards. An update also records which part of the document it read
     (`span`, character offsets), whether the model said that it now knows `enough`, how many passages
     of its reply were `refused` because the document does not contain them, the beginning of a reply that was
-    `ignored` because it left the memory as it was, and whether it is `unused`: asked ahead of its turn, with
-    a memory that has changed since.
+    `ignored` because it left the memory as it was (but not UNCHANGED, which says so itself), and whether it
+    is `unused`: asked ahead of its turn, with a memory that has changed since.
     """
 
     kind: Literal["update", "answer"]
@@ -169,7 +169,8 @@ class Example:
 class Trajectory:
     """All conversations of one attempt at one example, and the answer they led to.
 
-    `reward` is set by training and evaluation; `error` says why an attempt has no answer.
+    `reward` is set by training and evaluation; `error` says why an attempt has no answer. `found` is false if
+    the document gave none, as the answer then says.
     """
 
     example_id: str
@@ -177,6 +178,7 @@ class Trajectory:
     answer: str
     reward: float | None = None
     error: str | None = None
+    found: bool = True
 
 
 @dataclass(frozen=True, slots=True)

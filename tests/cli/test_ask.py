@@ -19,11 +19,13 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from memagent.cli import main
 from server import Fault, Server, facts_document, lasting_fault, refusal
 
+pytestmark = pytest.mark.usefixtures("gated")
+
 FIELDS = [
     "answer", "memory", "problem", "workflow", "model", "chunks", "document_tokens", "calls", "cut",
     "prompt_tokens", "cached_tokens", "completion_tokens", "cost", "seconds", "trace",
     "stopped_early", "sources", "statements", "refused", "critical_path", "passed_over", "unused",
-    "estimated",
+    "estimated", "found",
 ]  # fmt: skip
 
 
@@ -32,6 +34,11 @@ def story(tmp_path: Path) -> Path:
     path = tmp_path / "story.txt"
     path.write_text(facts_document(chunks=4), "utf-8")
     return path
+
+
+def said_in(story: Path) -> str:
+    """Words that a document says."""
+    return re.findall(r"FACT-\d+: \w+", story.read_text("utf-8"))[0]
 
 
 def test_the_answer_alone_goes_to_stdout(
@@ -48,7 +55,8 @@ def test_the_answer_alone_goes_to_stdout(
 def test_quiet_says_nothing_on_stderr(
     serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["ask", "Which facts?", str(story), "--base-url", serve().base_url, "--quiet"]) == 0
+    server = serve(lambda messages: said_in(story))
+    assert main(["ask", "Which facts?", str(story), "--base-url", server.base_url, "--quiet"]) == 0
     assert capsys.readouterr().err == ""
 
 
@@ -383,7 +391,7 @@ def test_several_questions_resume_with_those_that_were_begun(
         (["{story}"], "what is the question?"),
         (["what?", "{story}", "--resume", "--trace", "none.jsonl"], "there is no journal none.jsonl"),
         (["what?", "{story}", "--temperature", "5"], "temperature is 5.0: it must be at most 2"),
-        (["what?", "{story}", "--workflow", "gatde"], "'gatde' is not one of 'overwrite', 'gated'"),
+        (["what?", "{story}", "--workflow", "gatde"], "'gatde' is not one of 'notes', 'overwrite', 'gated'"),
         (["what?", "{story}", "--modle", "m"], "No such option '--modle'. Did you mean '--model'?"),
     ],
 )
@@ -519,7 +527,7 @@ def test_what_was_passed_over_is_always_said(
     serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     story.write_text(
-        "The lamp is green. " + "So it goes on. " * 60 + "Ada has the key. " + "And so on. " * 60
+        "The lamp is green. " + "So it goes on. " * 60 + "FACT-1: Ada has the key. " + "And so on. " * 60
     )
     command = ["ask", "Who has the key?", str(story), "--base-url", serve().base_url, "--chunk-tokens", "50"]
     assert main([*command, "--screen", "--json"]) == 0
@@ -550,11 +558,13 @@ def test_evidence_shows_its_sources_and_tells_what_was_refused(
         )
     )
     arguments = ["ask", "Which hat?", str(story), "--base-url", server.base_url, "--workflow", "evidence"]
-    assert main(arguments) == 0
+    assert main([*arguments, "--cite"]) == 0
     out, err = capsys.readouterr()
     assert out.startswith("The black hat.\n\n- The black hat.\n")
     assert "characters 11 to 44: 'The black hat was lost in Vienna.'" in out
     assert "the document does not have them: 1 passages of replies" in err
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == "The black hat.\n", "the sources were not asked for"
 
 
 def test_cite_tells_where_each_statement_stands(

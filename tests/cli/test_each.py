@@ -15,6 +15,8 @@ from memagent.cli import main
 from memagent.storage import Log
 from server import Server, lasting_fault, refusal
 
+pytestmark = pytest.mark.usefixtures("gated")
+
 Serve = Callable[..., Server]
 
 

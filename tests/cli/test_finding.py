@@ -14,6 +14,8 @@ from memagent.engines import discovery
 from memagent.engines.discovery import Place
 from server import Server
 
+pytestmark = pytest.mark.usefixtures("gated")
+
 Serve = Callable[..., Server]
 
 

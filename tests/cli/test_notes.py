@@ -23,6 +23,8 @@ from memagent.notebooks import Notebook
 from memagent.settings import user_data_path
 from server import Server, facts_document, lasting_fault, refusal
 
+pytestmark = pytest.mark.usefixtures("gated")
+
 PATIENCE_SECONDS = 60.0
 PARAGRAPHS = 48
 BUDGETS = ("--chunk-tokens", "75", "--memory-tokens", "500")
@@ -122,7 +124,7 @@ def test_what_is_kept_is_for_its_user_alone(notes: Notes, tmp_path: Path) -> Non
         (("add", "diary", "x.txt", "--text", "x"), "the --text or the files?"),
         (
             ("add", "diary", "--text", "x", "--workflow", "rag"),
-            "keeps no memory that lives on: use overwrite",
+            "keeps no memory that lives on: use notes, overwrite",
         ),
         (("ask", "diary", "Who?"), "nothing has been read yet: add to it, then ask"),
         (("show", "diary", "--version", "7"), "has no version 7"),
@@ -160,6 +162,26 @@ def test_a_file_that_is_damaged_late_does_not_take_the_others_with_it(notes: Not
     assert (code, "version 1" in out) == (0, True)
     assert err == "left out: log/2.txt.gz is damaged: it ends too early\n"
     assert facts(notes("show", "n")[1]) == ["FACT-1: one"]
+
+
+def test_what_nothing_was_noted_of_still_counts_as_new(
+    notes: Notes, serve: Callable[..., Server], tmp_path: Path
+) -> None:
+    (tmp_path / "facts.txt").write_text("FACT-1: one\n")
+    notes("new", "diary", "--about", "all facts")
+    silent = ("--base-url", serve(lambda messages: "UNCHANGED").base_url)
+    code, out, err = notes("add", "diary", "facts.txt", *silent)
+    assert (code, out) == (0, "") and "nothing was noted of facts.txt, which still counts as new" in err
+    assert "diary: version 0" in notes("list")[1]
+    assert "version 1" in notes("add", "diary", "facts.txt")[1]
+
+
+def test_sources_are_printed_only_if_they_are_asked_for(notes: Notes) -> None:
+    notes("new", "diary", "--about", "all facts")
+    notes("add", "diary", "--text", "FACT-1: one", "--workflow", "notes")
+    ask = ("ask", "diary", "Which?", "--workflow", "notes")
+    assert notes(*ask)[1] == "FACT-1: one\n"
+    assert "characters 0 to 11: 'FACT-1: one'" in notes(*ask, "--cite")[1]
 
 
 def test_a_memory_over_a_smaller_budget_is_not_cut_in_silence(notes: Notes) -> None:

@@ -23,6 +23,8 @@ from memagent.cli.messages import FLAGS, harmless, with_flags
 from memagent.settings import OWNERS
 from server import Server, facts_document
 
+pytestmark = pytest.mark.usefixtures("gated")
+
 EVIL = "red \x1b[31m alert \x07 \x9b2J \u202eend"
 Serve = Callable[..., Server]
 
@@ -89,7 +91,8 @@ def test_a_full_disk_under_stdout_is_no_defect(words: list[str]) -> None:
 def test_a_closed_pipe_is_no_error(serve: Serve, story: Path) -> None:
     read, write = os.pipe()
     os.close(read)
-    done = run(*command(serve(), story, "--quiet"), stdout=write)
+    fact = re.findall(r"FACT-\d+: \w+", story.read_text("utf-8"))[0]
+    done = run(*command(serve(lambda messages: fact), story, "--quiet"), stdout=write)
     os.close(write)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -162,7 +165,7 @@ def test_settings_that_the_library_names_are_named_as_flags() -> None:
 
 
 OF_PIP = {"--disable-pip-version-check", "--quiet", "--no-deps", "--only-binary", "--dest", "--python"}
-OF_PIP |= {"--force-reinstall"}
+OF_PIP |= {"--force-reinstall", "--no-cache-dir"}
 
 
 def named_flags(source: str) -> Iterator[str]:

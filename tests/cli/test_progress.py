@@ -20,6 +20,9 @@ from memagent.cli.progress import ReadDisplay, clock, fitted
 from memagent.reading.progress import Progress
 from server import Server, facts_document
 
+pytestmark = pytest.mark.usefixtures("gated")
+
+SETTINGS = ReadSettings(workflow="gated", chunk_tokens=100)
 UNDER_WAY = Progress(
     chunks=3, fraction=0.25, calls=3, prompt_tokens=123456, completion_tokens=7890, seconds=30.0,
     seconds_left=90.0, tokens_per_second=432.1, cost=0.125,
@@ -54,7 +57,7 @@ def screen(questions: list[str], width: int, memory: str = "A hat was lost.") ->
     display = ReadDisplay(console, False, questions)
     document = text_document("Some words of a story. " * 100)
     for number, question in enumerate(questions, 1):
-        read = Read(question, document, ScriptedEngine([memory] * 9), ReadSettings(chunk_tokens=100))
+        read = Read(question, document, ScriptedEngine([memory] * 9), SETTINGS)
         display.begin(number, read)
 
         async def step(number: int = number, read: Read = read) -> None:
@@ -124,7 +127,7 @@ def test_a_line_shows_what_a_long_memory_has_gained() -> None:
     replies = [first, first + "The goose was white.", *["UNCHANGED"] * 9]
     console = Console(file=io.StringIO(), width=300)
     document = text_document("Some words of a story. " * 100)
-    read = Read("Which?", document, ScriptedEngine(replies), ReadSettings(chunk_tokens=100))
+    read = Read("Which?", document, ScriptedEngine(replies), SETTINGS)
     display = ReadDisplay(console, False, ["Which?"])
     display.begin(1, read)
 

@@ -18,8 +18,8 @@ REPLIES = ["A hat was lost. It is black.", "UNCHANGED", "A hat was lost. It is b
 def record(path: Path, replies: list[str]) -> None:
     document = memagent.text_document("Some words of a story. " * 50, name="story.txt")
     engine = memagent.ScriptedEngine(replies)
-    memagent.read("What was lost?", document, engine=engine, trace=path,
-                  settings=memagent.Settings(read=memagent.ReadSettings(chunk_tokens=100)))  # fmt: skip
+    settings = memagent.Settings(read=memagent.ReadSettings(workflow="gated", chunk_tokens=100))
+    memagent.read("What was lost?", document, engine=engine, trace=path, settings=settings)
 
 
 def test_additions_and_removals_are_told_by_sentence(
@@ -48,12 +48,30 @@ def test_a_chunk_that_was_asked_about_in_vain_is_told(
     trace, texts = tmp_path / "trace.jsonl", iter(["UNCHANGED", "A hat was lost.", "UNCHANGED"])
     document = memagent.text_document("Some words of a story. " * 50, name="story.txt")
     engine = memagent.ScriptedEngine(lambda _messages: next(texts, "It is black."), calls=2)
-    settings = memagent.ReadSettings(chunk_tokens=100, lookahead=2)
+    settings = memagent.ReadSettings(workflow="gated", chunk_tokens=100, lookahead=2)
     memagent.read("What?", document, engine=engine, trace=trace, settings=memagent.Settings(read=settings))
     assert main(["show", str(trace)]) == 0
     told = re.findall(r"^chunk (\d)|^  (asked ahead|unchanged|\+)", capsys.readouterr().out, re.MULTILINE)
     steps = ["".join(it) for it in told]
     assert steps[:7] == ["1", "unchanged", "2", "+", "3", "asked ahead", "3"]
+
+
+def test_a_reply_that_left_the_memory_as_it_was_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A bare marker is no verdict: the model is asked again, for a note."""
+    trace, document = tmp_path / "trace.jsonl", memagent.text_document("Some words of a story.")
+    engine = memagent.ScriptedEngine(["MEMORY", "Nobody speaks\nof a hat."])
+    settings = memagent.Settings(read=memagent.ReadSettings(workflow="gated"))
+    trajectory = memagent.read("Which hat?", document, engine=engine, trace=trace, settings=settings)
+    assert not trajectory.found
+    assert main(["show", str(trace)]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in lines if line.startswith(("unchanged", "answer"))] == [
+        "unchanged: 'MEMORY'",
+        "unchanged: 'Nobody speaks of a hat.'",
+        f"answer: {trajectory.answer}",
+    ]
 
 
 def test_an_unfinished_journal_is_shown_as_far_as_it_goes(

@@ -69,6 +69,17 @@ def test_the_page_holds_the_journal_the_text_and_the_sources(
     assert STORY[source["start"] : source["end"]] == source["excerpt"]
 
 
+def test_no_sources_are_looked_for_if_no_answer_was_found(tmp_path: Path) -> None:
+    trace, out = tmp_path / "trace.jsonl", tmp_path / "page.html"
+    (tmp_path / "a.txt").write_text(STORY, "utf-8")
+    engine = memagent.ScriptedEngine(lambda messages: "Nobody knows.")
+    memagent.read("Who?", tmp_path / "a.txt", engine=engine, trace=trace, settings=memagent.Settings())
+    assert main(["view", str(trace), "--out", str(out)]) == 0
+    lines = [json.loads(line) for line in held(out, "embedded-journal").splitlines()]
+    assert (lines[-1]["type"], lines[-1]["found"]) == ("answer", False)
+    assert held(out, "embedded-text") == STORY
+
+
 def test_the_sources_of_excerpts_are_those_of_the_memory(tmp_path: Path) -> None:
     trace, out = record(tmp_path, "a.txt", workflow="evidence"), tmp_path / "page.html"
     assert main(["view", str(trace), "--out", str(out)]) == 0

@@ -36,7 +36,9 @@ def example(seed: int, count_tokens: TokenCounter) -> Example:
 
 async def found(adapter: str | None) -> list[bool]:
     """Which of the needles the embedded model finds with an adapter, or with its own (None)."""
-    settings = ReadSettings(chunk_tokens=CHUNK_TOKENS, memory_tokens=48, answer_tokens=32, problem_tokens=64)
+    settings = ReadSettings(
+        workflow="gated", chunk_tokens=CHUNK_TOKENS, memory_tokens=48, answer_tokens=32, problem_tokens=64
+    )
     outcomes = []
     async with open_engine(EngineSettings(adapter=adapter, window_tokens=1024)) as engine:
         for seed in range(SEEDS):

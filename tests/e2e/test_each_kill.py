@@ -20,7 +20,7 @@ def start(server: Server, folder: Path) -> subprocess.Popen[str]:
     command = [
         sys.executable, "-m", "memagent", "ask", "--each", "Which facts?", str(folder), "--quiet", "--out",
         str(folder.parent / "table.jsonl"), "--base-url", server.base_url, "--chunk-tokens", "75",
-        "--memory-tokens", "300", "--concurrency", str(CALLS), "--retries", "0",
+        "--memory-tokens", "300", "--concurrency", str(CALLS), "--retries", "0", "--workflow", "gated",
     ]  # fmt: skip
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ, text=True

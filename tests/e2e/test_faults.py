@@ -42,6 +42,7 @@ def ask(
         [
             *(sys.executable, "-m", "memagent", "ask", "What are all the facts?", str(document)),
             *("--base-url", server.base_url, "--model", "test-model", "--trace", str(trace), "--json"),
+            *("--workflow", "gated"),
             *("--chunk-tokens", "60", "--memory-tokens", "300", "--answer-tokens", "300"),
             *("--timeout-seconds", str(TIMEOUT_SECONDS), "--retries", str(retries), *options),
         ],

@@ -1,6 +1,6 @@
 """Kill a read with signal 9 at ten moments; it ends as if nothing had been, and pays little twice.
 
-`map_reduce` has several calls in flight: only those may be paid twice.
+`map_reduce` and `notes` have several calls in flight: only those may be paid twice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from server import Server, facts_document
 
 PARAGRAPHS = 56  # some 40 chunks
 KILLS = 10
-CALLS = {"overwrite": 1, "gated": 1, "map_reduce": 4}
+CALLS = {"overwrite": 1, "gated": 1, "map_reduce": 4, "notes": 4}
 """How many calls each workflow may have in flight."""
 LATENCY_SECONDS = 0.03
 PATIENCE_SECONDS = 60.0

@@ -15,6 +15,7 @@ import pytest
 
 from memagent.errors import JournalError
 from memagent.reading.journal import read_journal
+from memagent.reading.read import NOT_FOUND
 from memagent.storage import Log
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -89,6 +90,15 @@ def test_a_read_is_shown_from_the_disk(viewed: Callable[..., Page], record: Call
     expect(page.locator("#text")).to_contain_text("The goose held a blue stone.")
     page.get_by_label("Changes").uncheck()
     expect(page.locator("#memory")).to_have_text("Peterson found a goose. The goose held a blue stone.")
+
+
+def test_that_no_answer_was_found_is_shown_quietly_with_what_the_model_replied(
+    viewed: Callable[..., Page], record: Callable[..., Path]
+) -> None:
+    page = viewed(record(facts=()))
+    expect(page.locator("#answer p.quiet")).to_have_text(NOT_FOUND)
+    expect(page.locator("#answer li")).to_have_count(0)
+    expect(page.locator("#step")).to_contain_text("replied “UNCHANGED”")
 
 
 def test_the_text_beside_the_memory_is_the_chunk_character_for_character(

@@ -11,6 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from memagent.reading.read import NOT_FOUND
 from memagent.server.limits import Keys
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -71,6 +72,14 @@ def test_a_pasted_text_is_read_and_a_reload_comes_back_to_it(page: Page, serving
     expect(page.locator("#remembered li")).to_have_count(2)
     page.locator("#remembered li").last.get_by_role("button", name="Show in the text").click()
     expect(page.locator("#text mark")).to_have_text("The goose held a blue stone.")
+
+
+def test_a_read_that_noted_nothing_says_so_quietly(page: Page, serving: Callable[..., str]) -> None:
+    page.goto(serving())
+    page.get_by_label("Question").fill("What did the goose hold?")
+    page.get_by_label("Or a text").fill(FILLER * 12)
+    page.get_by_role("button", name="Read it").click()
+    expect(page.locator("#answer p.quiet")).to_have_text(NOT_FOUND)
 
 
 def test_notes_that_have_nothing_in_common_are_not_compared(page: Page, serving: Callable[..., str]) -> None:

@@ -23,6 +23,7 @@ from memagent.engines.event_streams import whole_events
 from memagent.engines.forwarding import Forwarded
 from memagent.engines.refusals import TransientError
 from memagent.errors import ContextOverflowError
+from memagent.reading.read import NOT_FOUND
 from memagent.server.bodies import ReadOptions
 from memagent.server.limits import Limits
 from memagent.settings import EngineSettings, ReadSettings
@@ -369,6 +370,24 @@ def test_annotations_tell_where_the_answer_stands(serving: Any) -> None:
     assert unsupported == {"text": "He has nine legs.", "start_index": 28, "end_index": 45, "source": None}
 
 
+@pytest.mark.parametrize("workflow", ["notes", "gated"])
+def test_that_no_answer_was_found_is_told_beside_it(workflow: str, serving: Any) -> None:
+    engine = ScriptedEngine(lambda messages: "UNCHANGED", window_tokens=2000)
+    body = chat("The lamp is green. " * 60, memagent={"workflow": workflow})
+    with serving(engine).client() as client:
+        reply = client.post(URL, json=body).json()
+        lines = client.post(URL, json=body | {"stream": True}).text.splitlines()
+    message = reply["choices"][0]["message"]
+    assert (message["content"], message["memagent"]) == (NOT_FOUND, {"found": False})
+    assert reply["choices"][0]["finish_reason"] == "stop"
+    usage = reply["usage"]
+    assert usage["completion_tokens_details"]["reasoning_tokens"] == usage["completion_tokens"] > 0
+    deltas = [it["choices"][0]["delta"] for it in events(iter(lines))]
+    assert [it["memagent"] for it in deltas if "memagent" in it] == [{"found": False}]
+    assert "".join(it.get("content") or "" for it in deltas) == NOT_FOUND
+    assert all("green" in prompt[-1].content for prompt in engine.prompts), "nobody answers from nothing"
+
+
 def test_every_setting_but_the_servers_own_can_be_said() -> None:
     own = {"templates", "prompt_price", "cached_price", "completion_price"}
     assert set(ReadOptions.model_fields) == set(ReadSettings.model_fields) - own
@@ -394,7 +413,7 @@ def test_screening_is_told_beside_the_answer(serving: Any, facts: Any, tmp_path:
     deltas = [it["choices"][0]["delta"] for it in events(iter(streamed.splitlines()))]
     assert [it for it in deltas if "memagent" in it] == [{"memagent": told}]
     assert any("passed over, " in it.get("reasoning_content", "") for it in deltas)
-    assert "memagent" not in without["choices"][0]["message"]
+    assert without["choices"][0]["message"]["memagent"] == {"found": True}
     assert by_server["memagent"] == told
 
 

@@ -25,6 +25,7 @@ from mcp.client.streamable_http import streamable_http_client
 from memagent.cli import main
 from memagent.engines import ScriptedEngine
 from memagent.notebooks import Notebooks
+from memagent.reading.read import NOT_FOUND
 from memagent.server.folders import opened_folders
 from memagent.server.jobs import Jobs
 from memagent.server.mcp import Desk, create_mcp
@@ -209,6 +210,23 @@ def test_the_oldest_read_is_found_before_it_makes_room_for_others(
             await call(client, "ask", question="Which? 3", paths=["short.txt"])
             assert "there is no read" in await refusal(client, "read_result", id=told[0]["id"])
             assert await call(client, "read_result", id=told[1]["id"]) == told[1]
+
+    finish(run())
+
+
+def test_that_nothing_was_noted_is_told(home: Path, facts: Callable[..., ScriptedEngine]) -> None:
+    async def run() -> None:
+        async with client_of(home, ScriptedEngine(lambda messages: "(empty)", window_tokens=2000)) as client:
+            told = await call(client, "ask", question="Which facts?", paths=["short.txt"])
+            assert (told["found"], told["answer"], told["statements"]) == (False, NOT_FOUND, [])
+            await call(client, "notes_new", name="diary", about="all facts")
+            added = await call(client, "notes_add", name="diary", paths=["short.txt"])
+            assert (added["versions"], added["known"]) == ([], [])
+            assert [Path(it).name for it in added["unnoted"]] == ["short.txt"]
+        async with client_of(home, facts()) as client:
+            assert (await call(client, "ask", question="Which are they?", paths=["short.txt"]))["found"]
+            added = await call(client, "notes_add", name="diary", paths=["short.txt"])
+            assert (len(added["versions"]), added["unnoted"]) == (1, []), "the file still counted as new"
 
     finish(run())
 

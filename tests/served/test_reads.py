@@ -18,6 +18,7 @@ from test_opening import office
 from memagent.engines import ScriptedEngine
 from memagent.errors import SettingsError, StoreError
 from memagent.reading.journal import read_journal
+from memagent.reading.read import NOT_FOUND
 from memagent.server import jobs
 from memagent.server.limits import Keys, Limits
 from memagent.server.reads import _whole_lines
@@ -69,6 +70,16 @@ def test_a_read_tells_its_conversations_and_its_result(serving: Any) -> None:
     assert seen[-1] == ("end", {"state": "done"}, None)
     assert "FACT-11" in result["answer"] and "trace" not in result
     assert whole["state"] == "done" and whole["result"] == result
+
+
+def test_a_read_that_noted_nothing_says_so(serving: Any) -> None:
+    with serving(ScriptedEngine(lambda messages: "UNCHANGED", window_tokens=2000)).client() as client:
+        read = start(client, workflow="notes")
+        seen = events(client, read)
+        result = client.get(f"/v1/reads/{read}/result").json()
+    assert (result["found"], result["answer"], result["memory"]) == (False, NOT_FOUND, "")
+    kinds = [data["kind"] for name, data, _ in seen if name == "conversation"]
+    assert set(kinds) == {"update"} and seen[-1] == ("end", {"state": "done"}, None)
 
 
 def test_reads_outlast_a_disk_that_is_full(serving: Any, monkeypatch: Any) -> None:

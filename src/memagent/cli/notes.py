@@ -198,7 +198,8 @@ def ask(
             say_json(of | asdict(told))
             return 0
         unsupported = "the memory names no source for it"
-        say("\n".join([told.answer, *citations(told.statements, unsupported)]))
+        cited = citations(told.statements, unsupported) if settings.read.cite else ()
+        say("\n".join([told.answer, *cited]))
         if not quiet:
             cost = spent(told.prompt_tokens, told.completion_tokens, told.cost)
             tell(console, f"from version {found.version}; {cost}")

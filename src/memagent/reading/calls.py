@@ -54,7 +54,7 @@ async def aread(
     async with nullcontext(engine) if engine else open_engine(settings.engine) as opened:
         read = Read(problem, document, opened, settings.read, trace=place, resume=resume)
         conversations = tuple([conversation async for conversation in read])
-    return Trajectory(example_id="", conversations=conversations, answer=read.answer)
+    return Trajectory(example_id="", conversations=conversations, answer=read.answer, found=read.has_answer)
 
 
 def read(

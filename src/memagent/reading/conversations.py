@@ -11,7 +11,7 @@ from functools import partial
 from memagent.documents.chunking import halve
 from memagent.documents.tokens import fewest_tokens, shorten
 from memagent.errors import ContextOverflowError, EmptyAnswerError, EngineError, ProblemTooLongError
-from memagent.prompts import Prompts
+from memagent.prompts import UNCHANGED, Prompts
 from memagent.prompts.thoughts import thinking_advice, without_thought
 from memagent.reading.budgets import LEAST_CHUNK_TOKENS, Budgets
 from memagent.reading.passes import Passes
@@ -162,7 +162,8 @@ class Reading:
     async def _after(self, update: Conversation, verdict: Verdict, written: Completion) -> Conversation:
         """The update with the memory that results from the verdict on what was `written`."""
         before, after = update.memory, verdict.memory_after(update.memory)
-        ignored = written.text[:MAX_IGNORED] if after == before else ""
+        said = without_thought(written.text)
+        ignored = said[:MAX_IGNORED] if after == before and said != UNCHANGED else ""
         update = replace(
             update, enough=verdict.enough, refused=verdict.refused, ignored=ignored, memory=after
         )

@@ -7,11 +7,11 @@ has lead to its sentences: each next one is that which has the most of them that
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from memagent.reading.ranking import Rarity, stems, telling
-from memagent.reading.sources import Source, source_at
+from memagent.reading.sources import Source, file_span, source_at
 from memagent.types import Chunk
 
 MAX_SENTENCES = 3
@@ -42,14 +42,14 @@ class Find:
     @property
     def text(self) -> str:
         """The passages as one line."""
-        return " ".join(" ".join(it.excerpt.split()) for it in self.sources)
+        return " ".join(in_one_line(it.excerpt) for it in self.sources)
 
 
 def locate(note: str, problem: str, chunk: Chunk, span: Span, rarity: Rarity) -> Find | None:
     """The passages of a chunk, within a span of the whole document, that a note on it comes from.
 
-    None if neither the note nor the problem has a telling word that is there. `rarity` has seen the paragraphs
-    of what was read.
+    None if neither the note nor the problem has a telling word that is there. `rarity` has seen what was
+    read, by paragraphs.
     """
     asked, noted = telling(problem), telling(note)
     text = chunk.text[span[0] - chunk.start : span[1] - chunk.start]
@@ -58,8 +58,13 @@ def locate(note: str, problem: str, chunk: Chunk, span: Span, rarity: Rarity) ->
     if not (noted | asked) & there:
         return None
     support = rarity.weigh(own & there) / (rarity.weigh(own) or 1.0)
-    places = _places(text, (noted | asked) & there, rarity)
+    places = _places(text, _within_files(text, chunk, span), (noted | asked) & there, rarity)
     return Find(tuple(source_at(chunk, span[0] + start, span[0] + end) for start, end in places), support)
+
+
+def in_one_line(text: str) -> str:
+    """A text with single spaces in place of all white space."""
+    return " ".join(text.split())
 
 
 def coverage(problem: str, text: str, rarity: Rarity) -> float:
@@ -74,9 +79,18 @@ def paragraphs(text: str) -> list[Span]:
     return [(start, end) for start, end in _between(text, 0, len(text), _PARAGRAPH_END)]
 
 
-def _places(text: str, wanted: frozenset[str], rarity: Rarity) -> list[Span]:
-    """The sentences that have the wanted words, in order; those that follow each other are joined."""
-    sentences = [(span, group) for group, it in enumerate(paragraphs(text)) for span in _sentences(text, *it)]
+def _within_files(text: str, chunk: Chunk, span: Span) -> Iterator[Span]:
+    """The paragraphs of a text, which is a chunk's within a span: none is of two files."""
+    start, last = span
+    while start < last:
+        end = min(file_span(chunk, start)[1], last)
+        yield from _between(text, start - span[0], end - span[0], _PARAGRAPH_END)
+        start = end
+
+
+def _places(text: str, groups: Iterable[Span], wanted: frozenset[str], rarity: Rarity) -> list[Span]:
+    """The sentences that have the wanted words, in order; those next to each other in a group are joined."""
+    sentences = [(span, group) for group, it in enumerate(groups) for span in _sentences(text, *it)]
     words = [frozenset(stems(text[start:end])) & wanted for (start, end), _ in sentences]
     left, chosen, first = set(wanted), set[int](), 0.0
     while left and len(chosen) < MAX_SENTENCES:

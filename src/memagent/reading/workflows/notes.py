@@ -18,7 +18,7 @@ from memagent.concurrency import side_by_side
 from memagent.prompts.thoughts import without_thought
 from memagent.reading.conversations import MAX_IGNORED, Reading
 from memagent.reading.excerpts import Excerpt, excerpts_of, memory_of
-from memagent.reading.locating import Find, coverage, locate, paragraphs
+from memagent.reading.locating import Find, coverage, in_one_line, locate, paragraphs
 from memagent.reading.ranking import Rarity, named, stems
 from memagent.reading.replies import Verdict
 from memagent.types import Chunk, Conversation, Message
@@ -77,8 +77,11 @@ class Kept:
         """The best of what is kept as the answer is made from it: in the document's order, with files."""
         chosen = sorted(self._finds, key=self._worth, reverse=True)[:MAX_SHOWN]
         best = [it for it in self._finds if it in chosen]
-        several = len({it.sources[0].file for it in best}) > 1
-        return "\n".join(f"- {f'{it.sources[0].file}: ' if several else ''}{it.text}" for it in best)
+        several = len({source.file for it in best for source in it.sources}) > 1
+        lines = [it.text for it in best]
+        if several:
+            lines = [f"{it.file}: {in_one_line(it.excerpt)}" for found in best for it in found.sources]
+        return "\n".join(f"- {it}" for it in lines)
 
     @property
     def is_doubtful(self) -> bool:

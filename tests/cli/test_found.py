@@ -1,0 +1,127 @@
+"""What `memagent ask` says, with the default workflow, if a document does not hold the answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from memagent.cli import main
+from memagent.reading.read import NOT_FOUND
+from server import Messages, Server
+
+Serve = Callable[..., Server]
+
+SILENT = "Nothing is told of that."
+SAID = "The black hat was lost in Vienna."
+
+
+@pytest.fixture
+def story(tmp_path: Path) -> Path:
+    path = tmp_path / "story.txt"
+    path.write_text(f"It rained. {SAID} It was late.\n\n" + "The lamp burned all night. " * 80, "utf-8")
+    return path
+
+
+def notes(answer: str, note: str = SAID) -> Callable[[Messages], str]:
+    """A model that writes a note where the hat is told of, and gives this answer."""
+
+    def reply(messages: Messages) -> str:
+        prompt = messages[-1]["content"]
+        if "<text-" not in prompt:
+            return answer
+        return note if "hat" in prompt else SILENT
+
+    return reply
+
+
+def test_the_default_answers_from_what_was_noted(
+    serve: Serve, story: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = serve(notes("It was lost in Vienna.", "It says that the black hat was lost in Vienna."))
+    words = ["ask", "Where was the black hat lost?", str(story), "--base-url", server.base_url, "--json"]
+    assert main(words) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["found"] and told["workflow"] == "notes" and told["calls"] == told["chunks"] + 1 > 2
+    assert told["memory"] == f'file "{story}"\nE1 "It rained. {SAID} It was late." (0-57)'
+    last = server.asked[-1]["messages"][-1]["content"]
+    assert f"- It rained. {SAID} It was late." in last and "not in the document" not in last
+
+
+def test_nobody_answers_from_nothing(serve: Serve, story: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    server = serve(lambda messages: SILENT)
+    words = ["ask", "Where was the black hat lost?", str(story), "--base-url", server.base_url]
+    assert main(words) == 0
+    out, err = capsys.readouterr()
+    assert out == f"{NOT_FOUND}\n"
+    assert "no answer was found: nothing was noted, so no model was asked" in err
+    assert len(server.asked) > 1 and all("<text-" in it["messages"][-1]["content"] for it in server.asked)
+    assert main([*words, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["found"], told["answer"], told["statements"], told["memory"]) == (False, NOT_FOUND, [], "")
+
+
+def test_a_model_may_say_that_doubtful_passages_do_not_answer(
+    serve: Serve, story: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = serve(notes("Not in the document."))
+    question = "Which surgeon sewed the emperor's hat in Madrid, and when?"
+    words = ["ask", question, str(story), "--base-url", server.base_url, "--json", "--cite"]
+    assert main(words) == 0
+    out, err = capsys.readouterr()
+    told = json.loads(out)
+    assert "reply: not in the document" in server.asked[-1]["messages"][-1]["content"]
+    assert (told["found"], told["answer"], told["statements"]) == (False, NOT_FOUND, [])
+    assert SAID in told["memory"] and "no answer was found: what was noted does not hold it" in err
+
+
+def test_an_answer_that_the_document_does_not_say_is_marked(
+    serve: Serve, story: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    marked = "the document does not say this in these words: check it"
+    words = ["ask", "Where was the black hat lost?", str(story), "--base-url"]
+    assert main([*words, serve(notes("A thief took it to Paris.")).base_url]) == 0
+    out, err = capsys.readouterr()
+    assert out == "A thief took it to Paris.\n" and marked in err
+    assert main([*words, serve(notes("The hat was lost in Vienna.")).base_url]) == 0
+    assert main([*words, serve(notes(SAID)).base_url]) == 0
+    out, err = capsys.readouterr()
+    assert out.endswith(f"{SAID}\n") and marked not in err.rpartition("answered in")[2]
+
+
+def test_sources_go_to_stdout_only_if_they_are_asked_for(
+    serve: Serve, story: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["ask", "Where was the black hat lost?", str(story), "--base-url", serve(notes(SAID)).base_url]
+    assert main(words) == 0
+    assert capsys.readouterr().out == f"{SAID}\n"
+    assert main([*words, "--cite"]) == 0
+    place = f"{story}, characters 0 to 57: 'It rained. {SAID} It was late.'"
+    assert place in capsys.readouterr().out
+
+
+def test_no_passage_is_of_two_files(serve: Serve, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Small files share a chunk, and nothing but the end of a line may stand between them."""
+    texts = {"a.txt": "The hat of Tom is black.\n", "b.txt": "The hat of Ann is white.\n"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text, "utf-8")
+    server = serve(notes("Black.", "The hat of Tom is black, the hat of Ann is white."))
+    words = ["ask", "Which hat does Tom have?", str(tmp_path), "--base-url", server.base_url, "--json"]
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out)["memory"].splitlines() == [
+        f'file "{tmp_path / "a.txt"}"', 'E1 "The hat of Tom is black." (0-24)',
+        f'file "{tmp_path / "b.txt"}"', 'E2 "The hat of Ann is white." (0-24)',
+    ]  # fmt: skip
+
+
+def test_a_row_of_many_files_says_that_no_answer_was_found(
+    serve: Serve, story: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = story.with_name("table.jsonl")
+    words = ["ask", "--each", "Who?", str(story), "--out", str(table)]
+    assert main([*words, "--base-url", serve(lambda messages: SILENT).base_url]) == 0
+    row = json.loads(table.read_text("utf-8"))
+    assert (row["status"], row["answer"], row["statements"]) == ("answered", NOT_FOUND, [])
+    assert row["warnings"] == ["no answer was found"]
