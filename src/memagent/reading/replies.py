@@ -94,7 +94,10 @@ def read_plain_note(note: str, memory: str, problem: str, text: str) -> Verdict:
 
 def read_note(reply: str, memory: str, prompts: Prompts) -> Verdict:
     """A note on a chunk, added below `memory`, the notes on it so far. Never asks: nothing is dropped."""
-    note = read_gated(reply, "", prompts).text
+    verdict = read_gated(reply, "", prompts)
+    if verdict.action == "note":
+        return verdict
+    note = verdict.text
     return Verdict("replace", f"{memory}\n{note}".strip()) if note else Verdict("keep")
 
 
