@@ -74,7 +74,7 @@ def test_a_read_tells_its_conversations_and_its_result(serving: Any) -> None:
 
 def test_a_read_that_noted_nothing_says_so(serving: Any) -> None:
     with serving(ScriptedEngine(lambda messages: "UNCHANGED", window_tokens=2000)).client() as client:
-        read = start(client, workflow="notes")
+        read = start(client, workflow="gated")
         seen = events(client, read)
         result = client.get(f"/v1/reads/{read}/result").json()
     assert (result["found"], result["answer"], result["memory"]) == (False, NOT_FOUND, "")

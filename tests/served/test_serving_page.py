@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from memagent.reading.read import NOT_FOUND
+
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "serving.md").read_text("utf-8")
 
@@ -28,7 +30,7 @@ def test_the_snippets_run(
     names: dict[str, Any] = {}
     for snippet in snippets:
         exec(snippet.replace("http://127.0.0.1:8321", served.address), names)
-    assert capsys.readouterr().out.strip() == "nothing was found"
+    assert capsys.readouterr().out.strip() == NOT_FOUND
 
 
 def test_every_route_is_on_the_page(serving: Any) -> None:
