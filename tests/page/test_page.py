@@ -92,13 +92,13 @@ def test_a_read_is_shown_from_the_disk(viewed: Callable[..., Page], record: Call
     expect(page.locator("#memory")).to_have_text("Peterson found a goose. The goose held a blue stone.")
 
 
-def test_that_no_answer_was_found_is_shown_quietly_with_what_the_model_replied(
+def test_that_no_answer_was_found_is_shown_quietly(
     viewed: Callable[..., Page], record: Callable[..., Path]
 ) -> None:
     page = viewed(record(facts=()))
     expect(page.locator("#answer p.quiet")).to_have_text(NOT_FOUND)
     expect(page.locator("#answer li")).to_have_count(0)
-    expect(page.locator("#step")).to_contain_text("replied “UNCHANGED”")
+    expect(page.locator("#step")).to_contain_text("memory unchanged")
 
 
 def test_the_text_beside_the_memory_is_the_chunk_character_for_character(
@@ -361,7 +361,7 @@ def test_what_a_step_was_is_told(empty: Page, tmp_path: Path) -> None:
         step(0, "A.", (0, 10), finish_reason="length"),
         {"type": "overflow", "prompt_sha256": "0", "error": "too long"},
         step(1, "A. B.", (10, 15)),
-        step(1, "A. B.", (15, 20)),
+        step(1, "A. B.", (15, 20), ignored="MEMORY"),
         step(2, "A. B.", (20, 30), unused=True),
         step(2, "A. B.", (20, 30)),
         step(2, "A. B. C.", (20, 30), enough=True, usage={**usage(2000), "cached_tokens": 1500}),
@@ -373,9 +373,9 @@ def test_what_a_step_was_is_told(empty: Page, tmp_path: Path) -> None:
     for said in (
         "chunk 1 · memory changed · reply cut at its token budget",
         "chunk 2 · memory changed · part of a chunk that was split",
-        "chunk 2 · memory unchanged · part of a chunk that was split",
+        "chunk 2 · memory unchanged · replied “MEMORY” · part of a chunk that was split",
         "chunk 3 · memory unchanged · 10",
-        "memory changed · asked what the reply was · enough is known · 2,000 (1,500 cached) + 5 tokens",
+        "memory changed · asked once more · enough is known · 2,000 (1,500 cached) + 5 tokens",
         "the answer · 10 + 5 tokens · 2 min",
     ):
         expect(told).to_contain_text(said)

@@ -102,7 +102,7 @@ function notesOf(step) {
   if (step.kind !== "answer") notes.push(step.changed ? "memory changed" : "memory unchanged");
   if (step.ignored) notes.push(`replied “${step.ignored.slice(0, 80)}”`);
   if (step.split) notes.push("part of a chunk that was split");
-  if (step.asked) notes.push("asked what the reply was");
+  if (step.asked) notes.push("asked once more");
   if (step.cut) notes.push("reply cut at its token budget");
   if (step.enough) notes.push("enough is known");
   return notes;
