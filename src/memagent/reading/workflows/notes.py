@@ -23,7 +23,7 @@ from memagent.reading.ranking import Rarity, named, stems
 from memagent.reading.replies import Verdict
 from memagent.types import Chunk, Conversation, Message
 
-NOTE_TOKENS = 96
+NOTE_TOKENS = 48
 """The longest note."""
 
 MAX_SHOWN = 4
