@@ -30,7 +30,7 @@ from memagent.prompts import GATED, OVERWRITE
 
 PROBLEM = "Where is the key?"
 OURS = ("memory", "problem", "chunk")
-SETTINGS = ReadSettings(chunk_tokens=40, memory_tokens=400, answer_tokens=50)
+SETTINGS = ReadSettings(workflow="gated", chunk_tokens=40, memory_tokens=400, answer_tokens=50)
 
 
 def wide(text: str) -> str:

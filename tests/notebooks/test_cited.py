@@ -21,7 +21,9 @@ from memagent.notebooks import Notebook, Notebooks, note_document
 from memagent.reading.sources import Statement
 from server import Server, read_facts
 
-SETTINGS = ReadSettings(chunk_tokens=40, memory_tokens=500, answer_tokens=500, problem_tokens=20)
+SETTINGS = ReadSettings(
+    workflow="gated", chunk_tokens=40, memory_tokens=500, answer_tokens=500, problem_tokens=20
+)
 
 
 class Keeper:
@@ -188,7 +190,7 @@ def test_sources_on_the_command_line(
     path = tmp_path / "a.txt"
     path.write_text("FACT-1: red\n")
     assert main(["notes", "new", "x", "--about", "all facts", *options[:2]]) == 0
-    assert main(["notes", "add", "x", str(path), *options]) == 0
+    assert main(["notes", "add", "x", str(path), "--workflow", "gated", *options]) == 0
     capsys.readouterr()
     assert main(["notes", "ask", "x", "Which facts?", "--cite", *options]) == 0
     out = capsys.readouterr().out

@@ -8,8 +8,9 @@ A sentence is kept with its neighbours in the paragraph, which say who *he* is.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from memagent.reading.ranking import Rarity, stems, telling
 from memagent.reading.sources import Source, source_at
@@ -48,12 +49,13 @@ def locate(note: str, problem: str, chunk: Chunk, span: Span, rarity: Rarity) ->
     """
     asked, noted = telling(problem), telling(note)
     text = chunk.text[span[0] - chunk.start : span[1] - chunk.start]
-    there = frozenset(stems(text))
+    groups = list(_paragraphs(chunk, span))
+    there = frozenset(word for start, end in groups for word in stems(text[start:end]))
     own = noted - asked or noted
     if not own & there:
         return []
     support = rarity.weigh(own & there) / (rarity.weigh(own) or 1.0)
-    places = _places(text, (noted | asked) & there, rarity)
+    places = _places(text, groups, (noted | asked) & there, rarity)
     return [Passage(source_at(chunk, span[0] + start, span[0] + end), support) for start, end in places]
 
 
@@ -69,9 +71,17 @@ def paragraphs(text: str) -> list[Span]:
     return [(start, end) for start, end in _between(text, 0, len(text), _PARAGRAPH_END)]
 
 
-def _places(text: str, wanted: frozenset[str], rarity: Rarity) -> list[Span]:
+def _paragraphs(chunk: Chunk, span: Span) -> Iterator[Span]:
+    """The paragraphs of a chunk within a span of the whole document, as spans of it; none is of two files."""
+    text, (first, last) = chunk.text[span[0] - chunk.start : span[1] - chunk.start], span
+    files = [it.start for it in chunk.parts if it.start == it.offset and first < it.start < last]
+    for start, end in pairwise([first, *files, last]):
+        yield from _between(text, start - first, end - first, _PARAGRAPH_END)
+
+
+def _places(text: str, groups: Iterable[Span], wanted: frozenset[str], rarity: Rarity) -> list[Span]:
     """The sentences that have the wanted words, with their neighbours; those that touch are joined."""
-    sentences = [(span, group) for group, it in enumerate(paragraphs(text)) for span in _sentences(text, *it)]
+    sentences = [(span, group) for group, it in enumerate(groups) for span in _sentences(text, *it)]
     words = [frozenset(stems(text[start:end])) & wanted for (start, end), _ in sentences]
     left, chosen, first = set(wanted), set[int](), 0.0
     while left and len(chosen) < MAX_SENTENCES:
