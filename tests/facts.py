@@ -26,7 +26,7 @@ from memagent.errors import ContextOverflowError, EngineError
 from server import Reply, complete, count_tokens, read_facts
 
 PROBLEM = "What are all the facts?"
-SETTINGS = ReadSettings(chunk_tokens=120, memory_tokens=300, answer_tokens=300)
+SETTINGS = ReadSettings(workflow="gated", chunk_tokens=120, memory_tokens=300, answer_tokens=300)
 
 
 class FactsEngine:

@@ -30,7 +30,7 @@ from memagent.prompts import GATED, OVERWRITE
 
 PROBLEM = "Where is the key?"
 OURS = ("memory", "problem", "chunk")
-SETTINGS = ReadSettings(chunk_tokens=40, memory_tokens=400, answer_tokens=50)
+SETTINGS = ReadSettings(workflow="gated", chunk_tokens=40, memory_tokens=400, answer_tokens=50)
 
 
 def wide(text: str) -> str:
@@ -275,18 +275,23 @@ def check(prompts: Prompts, trajectory: Trajectory, names: tuple[str, ...], docu
         assert user.role == "user"
         known = re.search(r"<memory-(\w+)>", user.content)
         prompts = replace(prompts, mark=known.group(1)) if known else prompts
-        ours = tuple(f"{name}-{prompts.mark}" for name in names) if known else names
+        is_marked = "{mark}" in prompts.update
+        ours = tuple(f"{name}-{prompts.mark}" for name in names) if is_marked else names
         if user.content.startswith(literals(prompts.check)[0]):
             asked = sections(user.content, marked(prompts.check, prompts))
             assert asked["memory"] == prompts.neutralise(memory)
             memory = conversation.memory
             continue
         update = conversation.kind == "update"
-        found = sections(user.content, marked(prompts.update if update else prompts.answer, prompts))
+        if prompts.note and user.content.startswith(f"<text-{prompts.mark}>"):
+            found = sections(user.content.rstrip("\n"), marked(prompts.note.rstrip("\n"), prompts))
+            ours, benign = (*ours, f"text-{prompts.mark}"), prompts.for_note("P", "C")
+        else:
+            found = sections(user.content, marked(prompts.update if update else prompts.answer, prompts))
+            assert found["memory"] == (prompts.neutralise(memory) or prompts.empty_memory)
+            benign = prompts.for_update("P", "C", "M") if update else prompts.for_answer("P", "M")
         assert found["problem"] == PROBLEM
-        assert found["memory"] == (prompts.neutralise(memory) or prompts.empty_memory)
         memory = conversation.memory
-        benign = prompts.for_update("P", "C", "M") if update else prompts.for_answer("P", "M")
         if update:
             start, end = conversation.span or (0, 0)
             assert found["chunk"] == prompts.neutralise(document[start:end])

@@ -19,9 +19,12 @@ from memagent.engines.scripted import ScriptedEngine, count_words
 from memagent.errors import CallLimitError
 from memagent.notebooks import Notebook, Notebooks, note_document
 from memagent.reading.sources import Statement
+from memagent.reading.workflows import DEFAULT
 from server import Server, read_facts
 
-SETTINGS = ReadSettings(chunk_tokens=40, memory_tokens=500, answer_tokens=500, problem_tokens=20)
+SETTINGS = ReadSettings(
+    workflow="gated", chunk_tokens=40, memory_tokens=500, answer_tokens=500, problem_tokens=20
+)
 
 
 class Keeper:
@@ -36,6 +39,8 @@ class Keeper:
             found = keys(chunk[1] if chunk else "")
             return Completion("\n".join(f'ADD "{it}"' for it in found) or "UNCHANGED")
         kept = keys(memory[1]) if memory else []
+        if chunk is None and "<text-" in prompt:
+            return Completion(" ".join(keys(prompt)) or "It does not say.")
         if chunk is None:
             marks = re.findall(r"(E\d+) ", prompt)
             return Completion(" ".join([*kept, *(f"[{it}]" for it in marks), "The moon is a key of cheese."]))
@@ -161,6 +166,25 @@ def test_a_pdf_that_was_saved_again_before_it_was_read_to_its_end_is_read_whole(
     assert [(it.start, it.end) for it in version.portions] == [(0, path.stat().st_size)]
 
 
+def test_a_notebook_goes_on_with_the_workflow_of_its_memory(tmp_path: Path) -> None:
+    notebook = Notebook.new("it", "all keys", Notebooks(tmp_path / "notebooks"))
+    path, unnamed = tmp_path / "log.txt", SETTINGS.changed(workflow=None)
+    path.write_text("The first key is red.\n")
+    add(notebook, path)
+    path.write_text("The first key is red.\nThe second key is blue.\n")
+    add(notebook, path, settings=unnamed)
+    assert [it.workflow for it in notebook.versions()] == ["gated", "gated"]
+    assert keys(notebook.version().memory) == ["The first key is red.", "The second key is blue."]
+    told = [it.source.excerpt for it in ask(notebook, unnamed) if it.source]
+    assert told == ["The first key is red.", "The second key is blue."]
+    path.write_text(path.read_text() + "The third key is green.\n")
+    with pytest.raises(SettingsError, match="does not consist of excerpts"):
+        add(notebook, path, settings=SETTINGS.changed(workflow="notes"))
+    fresh = Notebook.new("fresh", "all keys", Notebooks(tmp_path / "notebooks"))
+    add(fresh, path, settings=unnamed)
+    assert fresh.version().workflow == DEFAULT
+
+
 def test_a_notebook_of_the_format_before_is_read_on(tmp_path: Path) -> None:
     notebooks = Notebooks(tmp_path / "notebooks")
     notebook = Notebook.new("keys", "all keys", notebooks)
@@ -188,7 +212,7 @@ def test_sources_on_the_command_line(
     path = tmp_path / "a.txt"
     path.write_text("FACT-1: red\n")
     assert main(["notes", "new", "x", "--about", "all facts", *options[:2]]) == 0
-    assert main(["notes", "add", "x", str(path), *options]) == 0
+    assert main(["notes", "add", "x", str(path), "--workflow", "gated", *options]) == 0
     capsys.readouterr()
     assert main(["notes", "ask", "x", "Which facts?", "--cite", *options]) == 0
     out = capsys.readouterr().out

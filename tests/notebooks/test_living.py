@@ -21,7 +21,9 @@ from memagent.notebooks import Addition, Notebook, Notebooks, Version
 
 MEMORY = Path("/dev/shm")  # no disk to wait for
 NAMES = ("a.txt", "b.txt", "c.txt")
-SETTINGS = ReadSettings(chunk_tokens=8, memory_tokens=500, answer_tokens=500, problem_tokens=20)
+SETTINGS = ReadSettings(
+    workflow="gated", chunk_tokens=8, memory_tokens=500, answer_tokens=500, problem_tokens=20
+)
 
 
 def words_of(text: str) -> list[str]:

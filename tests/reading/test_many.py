@@ -31,7 +31,7 @@ from memagent.reading.many.run import Survey, read_each
 from memagent.types import Completion, Sampling, Usage
 from server import Fault, Server, lasting_fault, read_facts
 
-READ = Settings(read=ReadSettings(chunk_tokens=50, memory_tokens=40, answer_tokens=40))
+READ = Settings(read=ReadSettings(workflow="gated", chunk_tokens=50, memory_tokens=40, answer_tokens=40))
 LONG_AGO = 1_000_000_000
 
 

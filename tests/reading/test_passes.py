@@ -102,7 +102,7 @@ def test_a_document_without_text_is_an_error_in_any_pass() -> None:
 
 
 def test_progress_counts_each_chunk_once_and_tells_of_the_pass() -> None:
-    replies = iter(["MEMORY\nA note."])
+    replies = iter(["MEMORY\nAda came at noon."])
     engine = ScriptedEngine(lambda messages: next(replies, "UNCHANGED"))
     settings = ReadSettings(workflow="parallel", chunk_tokens=300)
     once = Read("What?", text_document(TEXT), engine, settings.changed(rounds=1))
@@ -114,7 +114,7 @@ def test_progress_counts_each_chunk_once_and_tells_of_the_pass() -> None:
         ]
 
     asyncio.run(ended(once))
-    replies = iter(["MEMORY\nA note."])
+    replies = iter(["MEMORY\nAda came at noon."])
     told = asyncio.run(ended(read))
     now = read.progress
     assert (now.chunks, now.document_tokens) == (once.progress.chunks, once.progress.document_tokens)

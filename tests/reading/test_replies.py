@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memagent.engines.adapters import READER, trained_file
-from memagent.prompts import GATED, Prompts, load_prompts
+from memagent.prompts import GATED, OVERWRITE, Prompts, load_prompts
 from memagent.prompts.thoughts import without_thought
 from memagent.reading.replies import (
     ReplyReader,
@@ -111,15 +111,18 @@ def test_training_sees_markers_alone(replies: str) -> None:
 
 @pytest.mark.parametrize("text", [text for _, text in (*HONEST, *IDLE)])
 def test_overwrite_is_the_published_workflow(text: str) -> None:
-    assert read_overwrite(text, OLD, GATED) == Verdict("replace", text)
-    assert read_overwrite(f"<think>hm</think>\n{text}\n", OLD, GATED) == Verdict("replace", text)
+    memory = "" if text == GATED.empty_memory else text  # which looks the same in the next prompt
+    assert read_overwrite(text, OLD, GATED) == Verdict("replace", memory)
+    assert read_overwrite(f"<think>hm</think>\n{text}\n", OLD, GATED) == Verdict("replace", memory)
+    assert OVERWRITE.for_update("?", "chunk", memory) == OVERWRITE.for_update("?", "chunk", text)
 
 
 def test_only_an_empty_reply_leaves_the_published_memory() -> None:
     for reply in ("", " \n", "<think>hm</think>", "<think>hm"):
         assert read_overwrite(reply, OLD, GATED) == Verdict("keep")
-    for reply in ("UNCHANGED", "(empty)", "MEMORY\nx", "x\nENOUGH", "<memory-0000>x</memory-0000>"):
+    for reply in ("UNCHANGED", "MEMORY", "MEMORY\nx", "x\nENOUGH", "<memory-0000>x</memory-0000>"):
         assert read_overwrite(reply, OLD, GATED) == Verdict("replace", reply)
+    assert read_overwrite("(empty)", OLD, GATED) == Verdict("replace", "")
 
 
 # Markers
@@ -152,7 +155,23 @@ def test_unchanged_in_many_guises(prompts: Prompts, reply: str) -> None:
 
 def test_unchanged_below_memory_is_unchanged() -> None:
     assert read_gated("MEMORY\nUNCHANGED", OLD, GATED) == Verdict("keep")
-    assert read_gated("MEMORY\n", OLD, GATED) == Verdict("keep")
+
+
+@pytest.mark.parametrize("memory", ["", OLD])
+@pytest.mark.parametrize(
+    "reply", ["MEMORY\n", "**MEMORY**", "MEMORY:\n\n(empty)", "MEMORY\nthe memory anew", ""]
+)
+def test_a_marker_without_a_memory_is_no_verdict(reply: str, memory: str) -> None:
+    assert read_gated(reply, memory, GATED) == Verdict("note")
+    assert read_gated(reply, memory, UNMARKED).action in ("note", "ask", "replace"), "it has no markers"
+    for prompts in (SHIPPED, replace(GATED, asks=False), replace(GATED, note="")):
+        assert read_gated(reply, memory, prompts).action != "note", "the markers alone decide"
+
+
+def test_one_word_below_a_marker_may_be_meant() -> None:
+    assert "the one word" in GATED.update
+    assert read_gated("MEMORY\none", "", GATED) == Verdict("replace", "one")
+    assert read_gated("the one word", "", GATED) == Verdict("note")
 
 
 @pytest.mark.parametrize(
@@ -229,7 +248,8 @@ def test_a_memory_keeps_its_last_word_where_enough_was_not_asked_for(prompts: Pr
 @FORMS
 def test_the_word_for_an_empty_memory_is_no_finding(prompts: Prompts) -> None:
     for memory in ("", OLD):
-        assert read_gated(prompts.empty_memory, memory, prompts) == Verdict("keep")
+        verdict = Verdict("note" if prompts.asks else "keep")
+        assert read_gated(prompts.empty_memory, memory, prompts) == verdict
 
 
 @pytest.mark.parametrize("marker", ENOUGH)

@@ -24,7 +24,7 @@ from memagent import (
     SettingsError,
 )
 from memagent.engines.scripted import count_words
-from memagent.prompts import GATED
+from memagent.prompts import GATED, OVERWRITE
 from memagent.reading.ranking import best_places, stems
 from memagent.reading.workflows.reread import PROMPTS
 from memagent.types import Model, Part
@@ -191,10 +191,10 @@ def test_chunks_rank_by_rare_words_and_their_stems() -> None:
 
 def test_optional_templates_are_checked_and_change_no_other_fingerprint() -> None:
     assert (
-        GATED.fingerprint
+        OVERWRITE.fingerprint
         == Prompts(
             **{
-                name: getattr(GATED, name)
+                name: getattr(OVERWRITE, name)
                 for name in (
                     "update",
                     "answer",

@@ -28,7 +28,7 @@ from memagent.reading.screening import Screen
 from memagent.reading.workflows import WORKFLOWS
 from memagent.types import Model
 
-SETTINGS = ReadSettings(chunk_tokens=28, memory_tokens=60, answer_tokens=40, screen=True)
+SETTINGS = ReadSettings(workflow="gated", chunk_tokens=28, memory_tokens=60, answer_tokens=40, screen=True)
 PROBLEM = "Where was the designer of the Velvet Engine born?"
 FACTS = {4: "The Velvet Engine was designed by Ada Moss.", 11: "Ada Moss came from Ghent."}
 ALONE = [name for name, it in WORKFLOWS.items() if it.screens]
@@ -56,7 +56,7 @@ class Noting:
             raise EngineError("out of order")
         self.prompts.append(prompt)
         known = [fact for fact in FACTS.values() if fact in prompt]
-        if "<chunk-" not in prompt or not known:
+        if "<chunk-" not in prompt or not known:  # a note, an answer, or nothing
             return Completion(" ".join(known) or ("UNCHANGED" if "<chunk-" in prompt else "unknown"))
         if "ADD" in prompt:
             chunk = re.findall(r"<chunk-\w+>\n(.*?)\n</chunk", prompt, re.DOTALL)[0]
@@ -80,8 +80,8 @@ def read(engine: Noting, text: str, trace: Path | None = None, resume: bool = Fa
 
 def shown(engine: Noting) -> list[str]:
     """The chunks that were shown."""
-    found = (re.search(r"<chunk-\w+>\n(.*?)\n</chunk", it, re.DOTALL) for it in engine.prompts)
-    return [it[1].strip() for it in found if it]
+    found = (re.search(r"<(chunk|text)-\w+>\n(.*?)\n</\1", it, re.DOTALL) for it in engine.prompts)
+    return [it[2].strip() for it in found if it]
 
 
 def chunks_of(text: str) -> list[str]:

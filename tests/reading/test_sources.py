@@ -213,7 +213,7 @@ def test_a_reply_that_is_asked_about_has_its_sources() -> None:
         said = [it for it in ("The lamp stands in Oslo", "The anchor lies in Bergen") if it in prompt]
         return f"MEMORY\n{said[-1]}." if said and "<chunk" in prompt.partition(said[-1])[0] else "UNCHANGED"
 
-    settings = ReadSettings(cite=True, chunk_tokens=300)
+    settings = ReadSettings(workflow="gated", cite=True, chunk_tokens=300)
     made = Read("Where?", text_document(text, "a.txt"), ScriptedEngine(replies), settings)
 
     async def run() -> list[str]:

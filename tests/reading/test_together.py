@@ -26,7 +26,7 @@ from memagent.reading.together import Seat, Together
 from memagent.types import Model
 
 DOCUMENT = "\n\n".join(f"Chunk {number} says " + f"word{number} " * 80 for number in range(6))
-SETTINGS = ReadSettings(chunk_tokens=90, memory_tokens=40, answer_tokens=40)
+SETTINGS = ReadSettings(workflow="gated", chunk_tokens=90, memory_tokens=40, answer_tokens=40)
 QUESTIONS = ("What is first?", "What is second?", "What is third?", "What is fourth?")
 
 
@@ -86,7 +86,9 @@ class Caching:
         return Completion(self.reply(prompt))
 
     def reply(self, prompt: str) -> str:
-        return "UNCHANGED" if "<chunk-" in prompt else "nothing"
+        if "<chunk-" not in prompt:
+            return "nothing"
+        return "MEMORY\nIt says." if "Chunk 0 says" in prompt and "(empty)" in prompt else "UNCHANGED"
 
     async def aclose(self) -> None: ...
 

@@ -263,13 +263,14 @@ def test_where_a_reply_decides_what_is_read_next_chunks_are_read_in_turn(values:
 
 @given(pattern=st.text("x..", min_size=1, max_size=20), seed=st.integers(0, 9))
 @hypothesis_settings(max_examples=20, deadline=None)
-def test_a_forecast_covers_what_is_asked_in_vain(pattern: str, seed: int) -> None:
+def test_a_forecast_covers_all_but_what_is_asked_in_vain(pattern: str, seed: int) -> None:
     settings = SETTINGS.changed(lookahead=6, memory_tokens=24, answer_tokens=24)
     text, engine = document(pattern), Noter(seed)
-    most, _ = asyncio.run(forecast("What?", text_document(text), engine.model, settings))
-    result, _ = run(engine, text, settings, problem="What?")
-    assert result.calls <= most.calls
-    assert result.prompt_tokens <= most.prompt_tokens
+    most = asyncio.run(forecast("What?", text_document(text), engine.model, settings))
+    result, made = run(engine, text, settings, problem="What?")
+    assert result.calls - result.unused <= most.calls
+    used = sum(it.completion.usage.prompt_tokens for it in made if not it.unused)
+    assert used <= most.prompt_tokens
 
 
 def test_a_journal_tells_what_was_asked_in_vain(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ EXAMPLES = [
     Example(f"e{number}", "mine", f"Who came at {number}?", f"Ada came at {number}. " * 40, ("Ada",), 160)
     for number in range(3)
 ]
-SETTINGS = ReadSettings(chunk_tokens=50, memory_tokens=6, answer_tokens=9, temperature=1.0)
+SETTINGS = ReadSettings(workflow="gated", chunk_tokens=50, memory_tokens=6, answer_tokens=9, temperature=1.0)
 
 
 class Sampler:

@@ -16,7 +16,7 @@ from memagent.evaluation.run import Evaluation
 from memagent.reading.forecast import Bound, forecast
 from memagent.reading.workflows import chosen_workflow
 from memagent.reports.folder import table
-from memagent.settings import ReadSettings, Settings
+from memagent.settings import Settings
 from memagent.types import ESTIMATE
 
 
@@ -35,10 +35,10 @@ async def dry_run(
         longest = await asyncio.to_thread(lambda: max(questions, key=model.count_tokens))
         # With rag, each question has passages of its own; otherwise, the longest stands for all of them.
         asked = Counter(questions) if workflow == "rag" else {longest: len(questions)}
-        most = usual = Bound()
+        most = Bound()
         for question, times in asked.items():
-            read, usual_read = await forecast(question, document, model, settings.read)
-            most, usual = most + Bound.of(read, times), usual + Bound.of(usual_read, times)
+            read = await forecast(question, document, model, settings.read)
+            most += Bound.of(read, times)
     plan = {
         "files": [{"name": name, "characters": count} for name, count in characters.items()],
         "model": model.name,
@@ -48,13 +48,12 @@ async def dry_run(
         "chunks": read.chunks,
         "document_tokens": read.document_tokens,
         **asdict(most),
-        "usual": asdict(usual),
         "estimated": model.tokenizer == ESTIMATE,
     }
     if as_json:
         say_json(plan)
     else:
-        say("\n".join(_lines(plan, most, usual, settings.read)))
+        say("\n".join(_lines(plan, most, settings.read.max_calls)))
     return blocks.skipped
 
 
@@ -76,12 +75,11 @@ async def dry_run_evaluation(run: Evaluation) -> None:
     ]  # fmt: skip
     heads = ["task", "size", "workflow", "attempts", "calls", "tokens in", "out", "cost"]
     most = sum((it.most for it in found.values()), Bound())
-    usual = sum((it.usual for it in found.values()), Bound())
-    lines = [f"model: {model.name}", "at the very most:", "", table(heads, rows, texts=3)]
+    lines = [f"model: {model.name}", "at most:", "", table(heads, rows, texts=3)]
     if failing := sum(it.failing for it in found.values()):
         attempts = sum(it.attempts for it in found.values())
         lines.append(f"{failing:,} of {attempts:,} attempts would fail before their first call")
-    lines += _at_most(most, usual, " for all attempts", model.tokenizer == ESTIMATE, run.settings.read)
+    lines += _at_most(most, " for all attempts", model.tokenizer == ESTIMATE)
     say("\n".join(lines))
 
 
@@ -93,7 +91,7 @@ def _characters(blocks: Pass) -> Counter[str]:
     return found
 
 
-def _lines(found: Mapping[str, Any], most: Bound, usual: Bound, settings: ReadSettings) -> list[str]:
+def _lines(found: Mapping[str, Any], most: Bound, max_calls: int | None) -> list[str]:
     questions = found["questions"]
     window = (
         f"{found['window_tokens']:,} tokens"
@@ -106,33 +104,21 @@ def _lines(found: Mapping[str, Any], most: Bound, usual: Bound, settings: ReadSe
         f"workflow: {found['workflow']}, {_chunks(found['chunks'])}, {found['document_tokens']:,} tokens",
     ]
     for_all = " for all questions" if questions > 1 else ""
-    lines += _at_most(most, usual, for_all, found["estimated"], settings)
-    if (max_calls := settings.max_calls) and most.calls > max_calls * questions:
-        would = "would" if usual.calls > max_calls * questions else "may"
-        lines.append(f"--max-calls {max_calls} {would} stop it")
+    lines += _at_most(most, for_all, found["estimated"])
+    if max_calls and most.calls > max_calls * questions:
+        lines.append(f"--max-calls {max_calls} may stop it")
     return lines
 
 
-def _at_most(
-    most: Bound, usual: Bound, for_all: str, estimated: bool, settings: ReadSettings
-) -> Iterator[str]:
-    """The lines for both bounds."""
-    in_vain = " and as many in vain" if settings.lookahead > 1 else ""
-    if usual.calls < most.calls:
-        yield f"as a rule, at most{for_all}: {_told(usual)}"
-        yield f"at the very most, with a question about each reply{in_vain}: {_told(most)}"
-    else:
-        yield f"at most{for_all}: {_told(most)}"
+def _at_most(most: Bound, for_all: str, estimated: bool) -> Iterator[str]:
+    """The lines that tell a bound."""
+    calls = "1 call" if most.calls == 1 else f"{most.calls:,} calls"
+    yield f"at most{for_all}: {calls}, {spent(most.prompt_tokens, most.completion_tokens, most.cost)}"
     if estimated:
         yield (
             "token counts are estimates (--tokenizer names the model's own): chunks that prove too long for "
             "the window take more calls"
         )
-
-
-def _told(bound: Bound) -> str:
-    calls = "1 call" if bound.calls == 1 else f"{bound.calls:,} calls"
-    return f"{calls}, {spent(bound.prompt_tokens, bound.completion_tokens, bound.cost)}"
 
 
 def _chunks(count: int) -> str:

@@ -17,15 +17,11 @@ from memagent.types import Engine
 
 @dataclass(slots=True)
 class Bounds:
-    """The most that attempts take: strictly, and as a rule, which is without questions about replies.
-
-    `failing` of them would fail before their first call, at no cost.
-    """
+    """The most that attempts take; `failing` of them would fail before their first call, at no cost."""
 
     attempts: int = 0
     failing: int = 0
     most: Bound = field(default_factory=Bound)
-    usual: Bound = field(default_factory=Bound)
 
 
 async def forecast_evaluation(run: Evaluation, engine: Engine) -> Mapping[tuple[Cell, str], Bounds]:
@@ -46,10 +42,9 @@ async def forecast_evaluation(run: Evaluation, engine: Engine) -> Mapping[tuple[
             bounds.attempts += samples
             settings = run.plan.settings_for(work.cell.task, workflow, 0, run.settings.read)
             try:
-                most, usual = await forecast(example.problem, document, engine.model, settings)
+                most = await forecast(example.problem, document, engine.model, settings)
             except MemAgentError:
                 bounds.failing += samples
             else:
                 bounds.most += Bound.of(most, samples)
-                bounds.usual += Bound.of(usual, samples)
     return found

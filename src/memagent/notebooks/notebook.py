@@ -102,6 +102,7 @@ class Notebook:
     ) -> Addition:
         """Read what is new in a document into the notebook: iterate over the result.
 
+        Unless the settings name a workflow, the one that wrote the current version goes on with its memory.
         If another process is changing the notebook, `waiting` is called once and the addition waits; without
         `waiting`, that is an error.
         """
@@ -112,6 +113,7 @@ class Notebook:
     ) -> NotebookAnswer:
         """Answer a question from the memory of a version, by default the current one: one call.
 
+        Unless the settings name a workflow, it is answered as the workflow that wrote the version does.
         Raises `SettingsError` for an empty memory or question and for an unknown version, and `EngineError`.
         """
         found, entry = await asyncio.to_thread(lambda: (self.version(version), self.entry))
@@ -121,7 +123,12 @@ class Notebook:
             )
             raise SettingsError(f"the notebook {entry.name!r} is empty, because {why}: add to it, then ask")
         remembered = await answer_from(
-            found.memory, question, engine, settings, found.memory_tokens, found.statements
+            found.memory,
+            question,
+            engine,
+            _as_written(found, settings or ReadSettings()),
+            found.memory_tokens,
+            found.statements,
         )
         return NotebookAnswer(entry.name, found.number, question, remembered)
 
@@ -219,11 +226,12 @@ class Addition:
         """Read some news, and make a version from it."""
         about = (await asyncio.to_thread(lambda: self._notebook.entry)).about
         traces = await asyncio.to_thread(self._notebooks.journals, self._id, base.number)
+        settings = _as_written(base, self._settings)
         read = self.read = Read(
             about,
             news.document,
             self._engine,
-            self._settings,
+            settings,
             trace=traces,
             resume=True,
             memory=base.memory,
@@ -234,7 +242,7 @@ class Addition:
         model = self._engine.model
         counts_anew = model.name != base.model and model.tokenizer != ESTIMATE
         if budget_tokens < base.memory_tokens or counts_anew:
-            await asyncio.to_thread(check_memory, base.memory, self._settings, model)
+            await asyncio.to_thread(check_memory, base.memory, settings, model)
         try:
             async with aclosing(aiter(read)) as conversations:
                 async for conversation in conversations:
@@ -254,6 +262,13 @@ class Addition:
         values = _told(read) | {"portions": portions, "memory_tokens": budget_tokens}
         made = await asyncio.to_thread(self._notebooks.commit, self._id, values, base.number)
         self.versions += (made,)
+
+
+def _as_written(version: Version, settings: ReadSettings) -> ReadSettings:
+    """The settings with the workflow that wrote a version, whose memory others may not understand."""
+    if settings.workflow or not version.workflow:
+        return settings
+    return settings.changed(workflow=version.workflow)
 
 
 def _told(read: Read) -> dict[str, Any]:

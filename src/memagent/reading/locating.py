@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from memagent.reading.ranking import Rarity, stems, telling
-from memagent.reading.sources import Source, file_span, source_at
+from memagent.reading.sources import Source, source_at
 from memagent.types import Chunk
 
 MAX_SENTENCES = 3
@@ -53,12 +54,13 @@ def locate(note: str, problem: str, chunk: Chunk, span: Span, rarity: Rarity) ->
     """
     asked, noted = telling(problem), telling(note)
     text = chunk.text[span[0] - chunk.start : span[1] - chunk.start]
-    there = frozenset(stems(text))
+    groups = list(_paragraphs(chunk, span))
+    there = frozenset(word for start, end in groups for word in stems(text[start:end]))
     own = noted - asked or noted
     if not (noted | asked) & there:
         return None
     support = rarity.weigh(own & there) / (rarity.weigh(own) or 1.0)
-    places = _places(text, _within_files(text, chunk, span), (noted | asked) & there, rarity)
+    places = _places(text, groups, (noted | asked) & there, rarity)
     return Find(tuple(source_at(chunk, span[0] + start, span[0] + end) for start, end in places), support)
 
 
@@ -79,13 +81,12 @@ def paragraphs(text: str) -> list[Span]:
     return [(start, end) for start, end in _between(text, 0, len(text), _PARAGRAPH_END)]
 
 
-def _within_files(text: str, chunk: Chunk, span: Span) -> Iterator[Span]:
-    """The paragraphs of a text, which is a chunk's within a span: none is of two files."""
-    start, last = span
-    while start < last:
-        end = min(file_span(chunk, start)[1], last)
-        yield from _between(text, start - span[0], end - span[0], _PARAGRAPH_END)
-        start = end
+def _paragraphs(chunk: Chunk, span: Span) -> Iterator[Span]:
+    """The paragraphs of a chunk within a span of the whole document, as spans of it; none is of two files."""
+    text, (first, last) = chunk.text[span[0] - chunk.start : span[1] - chunk.start], span
+    files = [it.start for it in chunk.parts if it.start == it.offset and first < it.start < last]
+    for start, end in pairwise([first, *files, last]):
+        yield from _between(text, start - first, end - first, _PARAGRAPH_END)
 
 
 def _places(text: str, groups: Iterable[Span], wanted: frozenset[str], rarity: Rarity) -> list[Span]:

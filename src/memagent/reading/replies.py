@@ -147,7 +147,12 @@ def _by_markers(text: str, prompts: Prompts) -> Verdict:
     body = _unwrapped(text[found.end() :] if found else text, prompts.tags)
     if _bare(body) == UNCHANGED:
         return Verdict("keep", "", enough)
-    if not enough and prompts.asks and prompts.note and (not body or _echoes(body, prompts)):
+    if (
+        not enough
+        and prompts.asks
+        and prompts.note
+        and (not body or _echoes(body, found is not None, prompts))
+    ):
         return Verdict("note")
     if body in ("", prompts.empty_memory):
         return Verdict("keep", "", enough)
@@ -155,9 +160,14 @@ def _by_markers(text: str, prompts: Prompts) -> Verdict:
     return Verdict("replace" if explained else "ask", body, enough)
 
 
-def _echoes(text: str, prompts: Prompts) -> bool:
-    """Whether a reply only repeats the placeholder of an empty memory, or words of the prompt's own."""
-    return text == prompts.empty_memory or f" {_bare(text)} " in f" {_bare(prompts.update, most=None)} "
+def _echoes(text: str, marked: bool, prompts: Prompts) -> bool:
+    """Whether a reply only repeats the placeholder of an empty memory, or words of the prompt's own.
+
+    One such word below a marker may be meant.
+    """
+    said = _bare(text)
+    repeated = f" {said} " in f" {_bare(prompts.update, most=None)} "
+    return text == prompts.empty_memory or (repeated and not (marked and " " not in said))
 
 
 def _without_enough(text: str) -> tuple[str, bool]:

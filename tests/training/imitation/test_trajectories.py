@@ -29,7 +29,7 @@ MADE = Trajectory(
     "A",
     reward=0.5,
 )
-SETTINGS = ReadSettings(temperature=1.0, seed=7, chunk_tokens=40)
+SETTINGS = ReadSettings(workflow="gated", temperature=1.0, seed=7, chunk_tokens=40)
 
 
 async def each(*trajectories: Trajectory) -> AsyncIterator[Trajectory]:
@@ -160,7 +160,7 @@ class Model7:
             problem = re.split(r"<problem-\w+>\n", text)[1].split("\n")[0]
             await asyncio.sleep(0.001 * (len(problem) % 3))  # some take longer than others
             if "<chunk" in text:
-                return Completion("UNCHANGED")
+                return Completion("MEMORY\nAda did.")
             self.seeds.append(sampling.seed)
             return Completion(self._answer(problem, sampling.seed))
         finally:

@@ -76,7 +76,9 @@ def pool(
     asked = [replace(it, id=f"{it.id}-{n}", problem=f"{it.problem} {n}") for it in made for n in range(4)]
     write_examples(folder / "examples.jsonl", asked)
     settings = TrainingSettings(
-        read=ReadSettings(chunk_tokens=200, memory_tokens=100, answer_tokens=40, problem_tokens=100),
+        read=ReadSettings(
+            workflow="gated", chunk_tokens=200, memory_tokens=100, answer_tokens=40, problem_tokens=100
+        ),
         data=DataSettings(examples=(str(folder / "examples.jsonl"),)),
         warm_start=WarmStartSettings(count=4 * documents, neighbours=neighbours, chunk_tokens=chunk_tokens),
     )

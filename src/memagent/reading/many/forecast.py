@@ -60,7 +60,7 @@ async def forecast_each(survey: Survey, engine: Engine) -> Forecast:
                 if found.document is None:
                     rows["no_text" if found.error else "kept"] += 1
                     continue
-                now, _ = await forecast(problem, found.document, engine.model, survey.settings.read)
+                now = await forecast(problem, found.document, engine.model, survey.settings.read)
             except NoTextError:
                 rows["no_text"] += 1
             except DocumentError as error:

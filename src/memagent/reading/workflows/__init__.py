@@ -154,10 +154,9 @@ def chosen_workflow(settings: ReadSettings, trained: Trained) -> tuple[str, Work
                 f"the templates in {settings.templates} are for {prompts.workflow}, not for {name}: "
                 f"set workflow to {prompts.workflow}, or name other templates"
             )
-        needed = workflow.prompts.optional
-        if workflow.prompts.replies == "marked":  # no template need ask again for a reply that is no verdict
-            needed -= {"note"}
-        if missing := needed - prompts.optional:
+        # Where replies are marked, a note is only the second try: templates may do without.
+        spared = {"note"} if workflow.prompts.replies == "marked" else set[str]()
+        if missing := workflow.prompts.optional - prompts.optional - spared:
             raise SettingsError(
                 f"the templates in {settings.templates} lack {min(missing)}, which {name} needs: "
                 "add it, or set workflow to one that does without"

@@ -149,8 +149,12 @@ async def heads(
         before = now.parts[now.next]
 
         def read_reply(reply: str, part: str, prompts: Prompts) -> Verdict:
-            own = own_part(without_thought(reply), now, prompts, f"{reading.problem}\n{chunk.shown}")
-            return read_gated(own, part, prompts)
+            said = without_thought(reply)
+            own = own_part(said, now, prompts, f"{reading.problem}\n{chunk.shown}")
+            verdict = read_gated(own, part, prompts)
+            if verdict.action == "note" and any(it and it in prompts.restore(said) for it in now.parts):
+                return Verdict("keep")  # it only says again what another part says
+            return verdict
 
         def prompt(shown: str, part: str) -> tuple[Message, ...]:
             return reading.prompts.for_update(reading.problem, shown, now.shown(part, empty))

@@ -10,7 +10,7 @@ the note its chunk supports and the more of the problem's words it has.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -35,6 +35,8 @@ _LEAST_COVERED = 0.4
 _SUPPORT_FLOOR = 0.3  # a note may say in other words what the chunk says
 _COVERAGE_FLOOR = 0.02  # and a chunk what the problem asks for
 
+_Taken = tuple[Chunk, list[Conversation]]
+
 
 async def notes(
     reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
@@ -50,18 +52,27 @@ async def notes(
     def prompt(shown: str, _: str) -> tuple[Message, ...]:
         return reading.prompts.for_note(reading.problem, shown)
 
-    async def take(chunk: Chunk) -> tuple[Chunk, list[Conversation]]:
+    async def take(chunk: Chunk) -> _Taken:
         updates = noting.update(chunk, "", lambda *_: Verdict("keep"), prompt)
         return chunk, [update async for update in updates]
 
-    width = 1 if reading.settings.screen else reading.model.calls
-    async with aclosing(side_by_side(take, chunks, width)) as taken:
+    in_turn = reading.settings.screen
+    taken = _in_turn(take, chunks) if in_turn else side_by_side(take, chunks, reading.model.calls)
+    async with aclosing(taken):
         async for chunk, updates in taken:
             await asyncio.to_thread(kept.see, chunk)
             for update in updates:
                 yield await asyncio.to_thread(kept.take, update, chunk)
     async for answer in reading.conclude(kept.memory, kept.shown, kept.is_doubtful):
         yield answer
+
+
+async def _in_turn(
+    take: Callable[[Chunk], Awaitable[_Taken]], chunks: AsyncIterator[Chunk]
+) -> AsyncGenerator[_Taken, None]:
+    """As `side_by_side`, but which chunk is next is decided by the memory of all before it."""
+    async for chunk in chunks:
+        yield await take(chunk)
 
 
 class Kept:

@@ -1,0 +1,197 @@
+"""A note on every chunk: the memory is what the notes come from, word for word, and the best of it stays."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+
+from facts import run, section
+from memagent import (
+    Completion,
+    ContextOverflowError,
+    Conversation,
+    Message,
+    Model,
+    Read,
+    ReadSettings,
+    Result,
+    Sampling,
+    SettingsError,
+    open_document,
+    text_document,
+)
+from memagent.documents.tokens import estimate_tokens
+from memagent.reading.excerpts import excerpts_of
+from memagent.reading.journal import read_journal
+
+PROBLEM = "Which keys does the warden Jonas carry?"
+FACTS = (
+    "The warden Jonas carries a brass key.",
+    "Jonas also carries the iron key of the gate.",
+    "Of silver is the last key that the warden Jonas carries.",
+)
+RAIN = "Rain fell on hill {0}. Sheep went by road {0}. A cart stood near barn {0}."
+DOCUMENT = "\n\n".join(
+    text
+    for place in range(12)
+    for text in (RAIN.format(place), *FACTS[place // 4 : place // 4 + (place % 4 == 2)])
+)
+SETTINGS = ReadSettings(workflow="notes", chunk_tokens=60, memory_tokens=200, answer_tokens=40)
+
+
+class Noter:
+    """Notes the sentences with a key that it sees, in other words; its answers name the keys it is shown."""
+
+    def __init__(self, calls: int = 4) -> None:
+        self.model = Model("noter", estimate_tokens, calls=calls)
+        self.prompts: list[str] = []
+        self.now = self.busiest = 0
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        prompt = messages[-1].content
+        self.prompts.append(prompt)
+        self.now += 1
+        self.busiest = max(self.busiest, self.now)
+        await asyncio.sleep(0.001)
+        self.now -= 1
+        if text := section(prompt, "text"):
+            seen = [it for it in re.split(r"(?<=\.)\s+", text) if "key" in it]
+            return Completion(" And: ".join(seen) or "It does not say which.")
+        kinds = re.findall("brass|iron|silver|golden", section(prompt, "passages"))
+        return Completion(", ".join(dict.fromkeys(kinds)) or "Not in the document.")
+
+    async def aclose(self) -> None: ...
+
+
+def read(
+    engine: Noter | None = None, text: str = DOCUMENT, **settings: object
+) -> tuple[Result, list[Conversation]]:
+    return run(engine or Noter(), text_document(text, "a.txt"), SETTINGS.changed(**settings), problem=PROBLEM)
+
+
+def test_what_stands_in_the_document_is_found_and_kept_word_for_word() -> None:
+    engine = Noter()
+    result, (*updates, answer) = read(engine)
+    assert (result.found, result.answer) == (True, "brass, iron, silver")
+    kept = [it.source for it in excerpts_of(result.memory)]
+    assert [it.excerpt for it in kept] == [*FACTS]
+    assert all(DOCUMENT[it.start : it.end] == it.excerpt and it.file == "a.txt" for it in kept)
+    assert "".join(section(it.messages[-1].content, "text") for it in updates) == DOCUMENT.rstrip()
+    assert section(answer.messages[-1].content, "passages") == "\n".join(f"- {fact}" for fact in FACTS)
+    assert all("memory" not in prompt and "UNCHANGED" not in prompt for prompt in engine.prompts)
+
+
+def test_what_a_note_left_out_is_told() -> None:
+    _, (*updates, _) = read()
+    before = ""
+    for update in updates:
+        assert bool(update.ignored) == (update.memory == before)
+        assert update.completion.text.startswith(update.ignored)
+        before = update.memory
+
+
+def test_notes_are_taken_side_by_side_and_kept_in_order() -> None:
+    alone, several = Noter(calls=1), Noter(calls=4)
+    assert [it.memory for it in read(alone)[1]] == [it.memory for it in read(several)[1]]
+    assert (alone.busiest, several.busiest) == (1, 4)
+
+
+def test_a_read_resumes_exactly_after_any_cut(tmp_path: Path) -> None:
+    trace, document, engine = tmp_path / "whole.jsonl", text_document(DOCUMENT, "a.txt"), Noter()
+    result, made = run(engine, document, SETTINGS, trace, problem=PROBLEM)
+    lines = trace.read_bytes().splitlines(keepends=True)
+    for cut in range(1, len(lines) + 1):
+        for torn in (b"", lines[cut][: len(lines[cut]) // 2] if cut < len(lines) else b'{"type'):
+            copy = tmp_path / f"{cut}-{len(torn)}.jsonl"
+            copy.write_bytes(b"".join(lines[:cut]) + torn)
+            replies = sum(line["type"] == "reply" for line in read_journal(copy))
+            again = Noter()
+            resumed, conversations = run(again, document, SETTINGS, copy, resume=True, problem=PROBLEM)
+            assert [it.memory for it in conversations] == [it.memory for it in made]
+            assert (resumed.answer, resumed.statements) == (result.answer, result.statements)
+            assert len(again.prompts) == len(engine.prompts) - replies
+
+
+def test_it_passes_over_what_relates_to_nothing() -> None:
+    engine = Noter()
+    result, _ = read(engine, screen=True)
+    assert result.passed_over > 0 and len(engine.prompts) == result.chunks - result.passed_over + 1
+    assert result.answer == "brass, iron, silver"
+    assert engine.busiest == 1, "what is noted decides what is read next"
+
+
+def test_it_starts_from_a_memory_and_goes_on_with_it() -> None:
+    first, _ = read(text=FACTS[0])
+    document = text_document(f"{FACTS[1]}\n\n{RAIN.format(1)}", "b.txt")
+    engine = Noter()
+    more = Read(PROBLEM, document, engine, SETTINGS, memory=first.memory)
+
+    async def last() -> Conversation:
+        return [it async for it in more][-1]
+
+    answer = asyncio.run(last())
+    assert [(it.source.file, it.source.excerpt) for it in excerpts_of(more.memory)] == [
+        ("a.txt", FACTS[0]),
+        ("b.txt", FACTS[1]),
+    ]
+    shown = section(answer.messages[-1].content, "passages")
+    assert shown == f"- a.txt: {FACTS[0]}\n- b.txt: {FACTS[1]}", "of several files, each is named"
+    other = Read(PROBLEM, document, engine, SETTINGS, memory="Jonas has a key.")
+    with pytest.raises(SettingsError, match=r"does not consist of excerpts.*'Jonas has a key\.'"):
+        asyncio.run(anext(aiter(other)))
+
+
+def test_within_the_budget_the_best_passages_stay() -> None:
+    vague = "\n\n".join(f"A golden key lies in drawer {number} of room {number}." for number in range(20))
+    text = f"{vague}\n\n{RAIN.format(1)}\n\n{FACTS[0]}\n\n{vague.replace('golden', 'small')}"
+    result, made = read(text=text, memory_tokens=90)
+    sizes = [estimate_tokens(it.memory) for it in made]
+    assert max(sizes) <= 90 and sizes[-1] > 45, "the room there is is used"
+    kept = [it.source.excerpt for it in excerpts_of(result.memory)]
+    assert FACTS[0] in kept and len(kept) < 5
+    assert not any(it.completion.finish_reason == "length" for it in made), "no passage is cut"
+
+
+def test_a_passage_that_is_told_twice_is_kept_once() -> None:
+    result, _ = read(text="\n\n".join([FACTS[0], RAIN.format(1), FACTS[0]]), chunk_tokens=16)
+    assert [it.source.excerpt for it in excerpts_of(result.memory)] == [FACTS[0]]
+
+
+@pytest.mark.parametrize(
+    ("text", "doubtful"), [(FACTS[0], False), ("The warden has a key. It is iron, somebody said.", True)]
+)
+def test_the_model_may_decline_only_if_it_is_doubtful(text: str, doubtful: bool) -> None:
+    _, (*_, answer) = read(text=f"{RAIN.format(1)}\n\n{text}")
+    assert ("not in the document" in answer.messages[-1].content) == doubtful
+
+
+def test_an_answer_that_is_declined_is_not_found(tmp_path: Path) -> None:
+    text, trace = f"{RAIN.format(1)}\n\nA key was seen, of tin.", tmp_path / "read.jsonl"
+    result, (*_, answer) = run(Noter(), text, SETTINGS, trace, problem=PROBLEM)
+    assert answer.completion.text == "Not in the document."
+    assert not result.found and result.memory
+    assert "does not hold the answer" in result.answer and result.statements == ()
+    assert [line["found"] for line in read_journal(trace) if line["type"] == "answer"] == [False]
+
+
+def test_files_that_adjoin_make_no_passage_together(tmp_path: Path) -> None:
+    (tmp_path / "1.txt").write_text(FACTS[0])
+    (tmp_path / "2.txt").write_text(FACTS[1])
+    result, _ = run(Noter(), open_document(tmp_path), SETTINGS.changed(chunk_tokens=400), problem=PROBLEM)
+    kept = [(Path(it.source.file).name, it.source.excerpt) for it in excerpts_of(result.memory)]
+    assert kept == [("1.txt", FACTS[0]), ("2.txt", FACTS[1])]
+
+
+def test_a_chunk_that_is_too_long_for_the_window_is_noted_on_in_parts() -> None:
+    class Narrow(Noter):
+        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+            if estimate_tokens(messages[-1].content) > 130:
+                raise ContextOverflowError("too long")
+            return await super().complete(messages, sampling)
+
+    result, (*updates, _) = read(Narrow(), chunk_tokens=200)
+    assert len(updates) > result.chunks and result.answer == "brass, iron, silver"
+    assert all(it.source.excerpt in DOCUMENT for it in excerpts_of(result.memory))
