@@ -1,4 +1,4 @@
-"""Where a note comes from: whole sentences of the chunk, with their neighbours, of one file each."""
+"""Where a note comes from: whole sentences of the chunk, of one file each."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ def located(text: str, note: str, problem: str = PROBLEM, *parts: Part) -> list[
     """The file, the excerpt and the support of each passage, which stands in its file as it is."""
     chunk = Chunk(0, text, 0, len(text), 1, parts or (Part("a.txt", 0, len(text)),))
     found = locate(note, problem, chunk, (0, len(text)), rarity_of(text))
-    for it in found:
-        part = next(part for part in chunk.parts if part.source == it.source.file)
-        file = text[part.start : part.end]
-        assert file[it.source.start : it.source.end] == it.source.excerpt
-    return [(it.source.file, it.source.excerpt, it.support) for it in found]
+    sources = found.sources if found else ()
+    for it in sources:
+        part = next(part for part in chunk.parts if part.source == it.file)
+        assert text[part.start : part.end][it.start : it.end] == it.excerpt
+    return [(it.file, it.excerpt, found.support) for it in sources] if found else []
 
 
 def excerpts(text: str, note: str, problem: str = PROBLEM) -> list[str]:
     return [excerpt for _, excerpt, _ in located(text, note, problem)]
 
 
-def test_a_sentence_comes_with_those_beside_it_in_its_paragraph() -> None:
-    told = "Peter Hay left the house. He keeps the lamp in Oslo. That is known."
+def test_sentences_next_to_each_other_are_one_passage() -> None:
+    told = "He keeps the lamp. It stands in Oslo."
     text = f"{RAIN}\n\nSomebody spoke. {told} More was said.\n\n{RAIN}"
     assert excerpts(text, "The lamp is in Oslo.") == [told]
-    assert excerpts(f"Oslo has the lamp.\n\n{RAIN}", "The lamp is in Oslo.") == ["Oslo has the lamp."]
+    apart = "He keeps the lamp. That is known. It stands in Oslo."
+    assert excerpts(apart, "The lamp is in Oslo.") == ["He keeps the lamp.", "It stands in Oslo."]
 
 
 @pytest.mark.parametrize("row", ["- {name}: shelf {shelf}", "| {name} | shelf {shelf} |"])
@@ -50,11 +51,15 @@ def test_of_a_list_or_a_table_only_lines_are_taken(row: str) -> None:
     lines += [row.format(name=f"thing{place}", shelf=place) for place in range(10)]
     place = names.index("green lamp")
     found = excerpts("\n".join(lines), f"The green lamp is on shelf {70 + place}.")
-    assert found == ["\n".join(lines[place - 1 : place + 2])]
+    assert lines[place] in "\n".join(found).split("\n") and len(found) <= 3
 
 
 def test_a_note_of_several_values_leads_to_each() -> None:
-    told = ["The first code is 7421.", "A second code is 8832.", "The last code was 9143."]
+    told = [
+        "The first code is 7421.",
+        "A second code is 8832.",
+        "The last code was 9143.",
+    ]
     text = "\n\n".join([RAIN, told[0], RAIN, told[1], RAIN, told[2]])
     assert excerpts(text, "The codes are 7421, 8832 and 9143.", "What are the codes?") == told
 
@@ -62,7 +67,7 @@ def test_a_note_of_several_values_leads_to_each() -> None:
 @pytest.mark.parametrize("name", ["Mr. Brown", "Dr. Brown", "Mrs. Brown", "J. R. Brown", "St. Brown"])
 def test_a_sentence_does_not_end_at_an_abbreviation(name: str) -> None:
     text = f"One came. Two went. {name} owns the lamp. Four sat. Five stood."
-    assert excerpts(text, "Brown owns the lamp.") == [f"Two went. {name} owns the lamp. Four sat."]
+    assert excerpts(text, "Brown owns the lamp.") == [f"{name} owns the lamp."]
 
 
 @pytest.mark.parametrize("end", ["", "\n"])
@@ -73,7 +78,7 @@ def test_no_passage_is_of_two_files(end: str) -> None:
     found = located(text, "The green lamp is late, Oslo has it.", PROBLEM, *parts)
     assert [(file, excerpt) for file, excerpt, _ in found] == [
         ("one.txt", "It is late. The lamp is green"),
-        ("two.txt", "Oslo has it. Go there."),
+        ("two.txt", "Oslo has it."),
     ]
 
 
@@ -81,9 +86,8 @@ def test_a_note_that_has_nothing_of_the_chunk_leads_nowhere() -> None:
     assert located(RAIN, "The lamp is in Oslo.") == []
     assert located(RAIN, "The text says nothing about it.") == []
     assert located(RAIN, "") == []
-    assert located("A green lamp. What of it?", "It is in Oslo.") == [], (
-        "the problem's own words do not count"
-    )
+    ((_, excerpt, support),) = located("A green lamp. What of it?", "It is in Oslo.")
+    assert (excerpt, support) == ("A green lamp.", 0.0), "what the problem names is found all the same"
 
 
 def test_support_is_the_share_of_the_note_that_the_chunk_has() -> None:
@@ -97,9 +101,11 @@ def test_only_the_span_that_was_shown_is_searched() -> None:
     text = f"The lamp is in Oslo.\n\nOslo is a city.\n\n{RAIN}"
     chunk = Chunk(0, text, 100, 100 + len(text), 1, (Part("a.txt", 100, 100 + len(text), offset=40),))
     start = 100 + text.index("Oslo is")
-    (found,) = locate("It is in Oslo.", PROBLEM, chunk, (start, start + 15), rarity_of(text))
-    assert found.source.excerpt == "Oslo is a city."
-    assert found.source.start == start - 40, "as it stands in its file"
+    found = locate("It is in Oslo.", PROBLEM, chunk, (start, start + 15), rarity_of(text))
+    assert found
+    (source,) = found.sources
+    assert source.excerpt == "Oslo is a city."
+    assert source.start == start - 40, "as it stands in its file"
 
 
 def test_coverage_is_what_a_text_has_of_the_problem_by_weight() -> None:

@@ -83,4 +83,4 @@ def test_overwrite_stays_as_it_was_published() -> None:
 
 def test_unchanged_is_a_verdict() -> None:
     result, made, _ = read("UNCHANGED", TOLD)
-    assert (len(made), result.found, made[0].ignored) == (1, False, "UNCHANGED")
+    assert (len(made), result.found, made[0].ignored) == (1, False, "")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -46,7 +47,7 @@ def chat_ids(
             message["content"] = special.sub(
                 lambda it: it.group()[0] + cut + it.group()[1:], message["content"]
             )
-    told = {} if thinking is None else {"enable_thinking": thinking}
+    told: dict[str, Any] = {} if thinking is None else {"enable_thinking": thinking}
     whole = str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, **told))
     encode = _encoder(tokenizer)
     return [number for piece in (whole.split(cut) if cut else [whole]) for number in encode(piece)]

@@ -27,7 +27,9 @@ NOTE_TOKENS = 48
 """The longest note."""
 
 MAX_SHOWN = 4
-"""How many finds the answer is made from: among more, a small model picks the wrong one."""
+"""How many finds the answer is made from, beside all that are as good: among more, small models err."""
+
+_AS_GOOD = 0.7  # of the best one's worth: the question wants many
 
 _LEAST_COVERED = 0.4
 """Below this share of the problem's words in its best passage, the document may not hold the answer."""
@@ -86,8 +88,9 @@ class Kept:
     @property
     def shown(self) -> str:
         """The best of what is kept as the answer is made from it: in the document's order, with files."""
-        chosen = sorted(self._finds, key=self._worth, reverse=True)[:MAX_SHOWN]
-        best = [it for it in self._finds if it in chosen]
+        worth = sorted(map(self._worth, self._finds), reverse=True)
+        least = min(worth[:MAX_SHOWN][-1], _AS_GOOD * worth[0]) if worth else 0.0
+        best = [it for it in self._finds if self._worth(it) >= least]
         several = len({source.file for it in best for source in it.sources}) > 1
         lines = [it.text for it in best]
         if several:
