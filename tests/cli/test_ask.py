@@ -457,7 +457,7 @@ def test_a_dry_run_asks_no_model(
 ) -> None:
     server = serve(listed=[{"id": "reader-7b", "max_model_len": 8192}])
     arguments = ["ask", "Which facts?", str(story), "--base-url", server.base_url, "--chunk-tokens", "100"]
-    arguments += ["--memory-tokens", "60"]
+    arguments += ["--memory-tokens", "60", "--workflow", "gated"]
     prices = ["--prompt-price", "1000000", "--completion-price", "1000000"]
     assert main([*arguments, "--dry-run", "--json", *prices]) == 0
     plan = json.loads(capsys.readouterr().out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -92,3 +93,17 @@ def test_what_a_chat_template_adds_is_foretold_too() -> None:
     engine.model = replace(engine.model, chat_tokens=64)
     settings = ReadSettings(workflow="full")
     assert_within(spent(engine, settings), foretold(engine, settings))
+
+
+@pytest.mark.parametrize("workflow", ["notes", "evidence"])
+def test_a_memory_of_passages_is_foretold_full_and_with_its_answer(workflow: str) -> None:
+    def quote(messages: tuple[Message, ...]) -> str:
+        """What is told of the first lamps that are shown."""
+        told = re.findall(r"lamp\d+ is number \d+\.", messages[-1].content)[:8]
+        return "\n".join(f'ADD "{it}"' for it in told) if workflow == "evidence" else " ".join(told)
+
+    settings = ReadSettings(workflow=workflow, chunk_tokens=80, memory_tokens=60, answer_tokens=40)
+    now, most = spent(ScriptedEngine(quote), settings), foretold(ScriptedEngine(quote), settings)
+    assert_within(now, most)
+    assert now.calls == most.calls == most.chunks + 1, "the answer's is counted"
+    assert most.prompt_tokens < 1.3 * now.prompt_tokens, "notes are asked for without the memory"
