@@ -25,6 +25,7 @@ from memagent.engines import open_engine  # noqa: E402
 from memagent.engines.adapters import READER, name_with, trained_with  # noqa: E402
 from memagent.engines.llamacpp import embedded  # noqa: E402
 from memagent.engines.llamacpp import engine as llamacpp  # noqa: E402
+from memagent.engines.requests import Requests  # noqa: E402
 from memagent.engines.torch.chats import chat_ids  # noqa: E402
 from memagent.engines.torch.engine import TransformersEngine, open_transformers  # noqa: E402
 from memagent.engines.torch.lora import with_adapter  # noqa: E402
@@ -192,7 +193,8 @@ def completed(model: Path | None, adapter: Path | None = None) -> Completion:
     async def run() -> Completion:
         engine = await llamacpp.open_llamacpp(settings)
         extra = {**(engine._engine.connection.extra or {}), "logit_bias": dict.fromkeys(BYTES, -100)}
-        engine._engine.connection = replace(engine._engine.connection, record=True, extra=extra)
+        connection = replace(engine._engine.connection, record=True, extra=extra)
+        engine._engine.connection, engine._engine.requests = connection, Requests(connection)
         try:
             return await engine.complete(MESSAGES, Sampling(10))
         finally:

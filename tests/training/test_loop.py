@@ -404,7 +404,8 @@ def test_the_optimizer_steps_are_as_many_as_were_asked_for(folder: Path, updates
     state = checkpoint.load(checkpoint.newest(run) or run)
     steps = {float(it["step"]) for it in state["optimizer"]["optimizer"]["state"].values()}
     assert steps == {3 * updates}
-    assert [row["tokens"] for row in lines(run, "training")] == [64] * 3, "each token once"
+    tokens = [row["tokens"] for row in lines(run, "training")]
+    assert len(tokens) == 3 and all(62 <= it <= 64 for it in tokens), "each once; no answer from nothing"
 
 
 def attempt(*answers: str, reward: float) -> Trajectory:

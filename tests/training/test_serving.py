@@ -178,7 +178,7 @@ def test_training_on_what_a_server_samples(
     more = (*changes, "optimizer.learning_rate=0.05", "evaluation.every=1")
     train(chosen(tmp_path, server, *more), tmp_path / "run")
     rows = lines(tmp_path / "run", "training")
-    assert [row["tokens"] for row in rows] == [64] * 3
+    assert all(62 <= row["tokens"] <= 64 for row in rows), "with an empty memory, no answer is asked for"
     assert all(row["gradient_norm"] > 0 for row in rows)
     # The learner computes the server's log-probabilities again: they agree if it has the newest weights.
     assert all(row["mismatch"] < 1e-5 for row in rows)
