@@ -185,6 +185,21 @@ def test_a_notebook_goes_on_with_the_workflow_of_its_memory(tmp_path: Path) -> N
     assert fresh.version().workflow == DEFAULT
 
 
+def test_a_notebook_of_passages_is_asked_as_a_read_of_them_is(tmp_path: Path) -> None:
+    notebook, settings = (
+        Notebook.new("it", "all keys", Notebooks(tmp_path / "notebooks")),
+        SETTINGS.changed(workflow="notes"),
+    )
+    path = tmp_path / "log.txt"
+    path.write_text("The first key is red.\n")
+    add(notebook, path, settings=settings)
+    prompts = list[str]()
+    engine = ScriptedEngine(lambda messages: prompts.append(messages[-1].content) or "Red.")
+    assert asyncio.run(notebook.ask("Which key?", engine, settings)).remembered.answer == "Red."
+    (prompt,) = prompts
+    assert "- The first key is red." in prompt and "E1" not in prompt
+
+
 def test_a_notebook_of_the_format_before_is_read_on(tmp_path: Path) -> None:
     notebooks = Notebooks(tmp_path / "notebooks")
     notebook = Notebook.new("keys", "all keys", notebooks)

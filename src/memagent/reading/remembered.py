@@ -71,7 +71,8 @@ async def answer_from(
     await reading.check_problem()
     if budgets.memory_tokens < memory_tokens:
         await asyncio.to_thread(check_memory, memory, settings, model)
-    conversation = await reading.answer(memory, memory)
+    shown = await asyncio.to_thread(workflow.shown, reading, memory) if workflow.shown else memory
+    conversation = await reading.answer(shown, memory)
     usage = conversation.completion.usage
     answer = prompts.restore(without_thought(conversation.completion.text))
     cited: tuple[Statement, ...] = ()

@@ -20,7 +20,7 @@ from memagent.reading.conversations import Reading
 from memagent.reading.sources import Provenance, Sources, Statement
 from memagent.reading.workflows import evidence, heads, map_reduce, parallel, refine, reread, tree, whole
 from memagent.reading.workflows.gated import gated
-from memagent.reading.workflows.notes import notes
+from memagent.reading.workflows.notes import notes, shown_of
 from memagent.reading.workflows.overwrite import overwrite
 from memagent.settings import ReadSettings
 from memagent.types import Chunk, Conversation, Model, Trained
@@ -49,9 +49,9 @@ class Workflow:
     chunk, so that chunks may be passed over by what its memory holds; `looks_ahead` whether a reply may leave
     its memory alone, so that chunks may be asked about ahead; `keeps_memory` whether all that it knows is in
     its memory, so that another read may start from it and the answer may be left out. `heeds` names the
-    settings that it uses and most workflows do not; `chunk_tokens` is its usual size of a chunk, if
-    not the paper's. `provenance` makes the `Sources` of a memory that holds
-    its sources itself.
+    settings that it uses and most workflows do not; `chunk_tokens` is its usual size of a chunk, if not the
+    paper's. `provenance` makes the `Sources` of a memory that holds its sources itself; `shown` says what of
+    a memory an answer is made from, if not all of it as it is.
     """
 
     run: Run
@@ -63,6 +63,7 @@ class Workflow:
     heeds: tuple[str, ...] = ()
     chunk_tokens: int | None = None
     provenance: Callable[[], Sources] | None = None
+    shown: Callable[[Reading, str], str] | None = None
 
     def budgets(self, settings: ReadSettings, model: Model) -> Budgets:
         """The budgets of a read, fitted to the model's window. May block: it counts tokens.
@@ -94,7 +95,7 @@ class Workflow:
 WORKFLOWS = {
     "notes": Workflow(
         notes, NOTES, templates=True, screens=True, keeps_memory=True, chunk_tokens=NOTED_TOKENS,
-        provenance=evidence.Citations,
+        provenance=evidence.Citations, shown=shown_of,
     ),
     "overwrite": Workflow(overwrite, OVERWRITE, templates=True, screens=True, keeps_memory=True),
     "gated": Workflow(gated, GATED, templates=True, screens=True, looks_ahead=True, keeps_memory=True),

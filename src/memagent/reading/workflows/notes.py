@@ -69,6 +69,11 @@ async def notes(
         yield answer
 
 
+def shown_of(reading: Reading, memory: str) -> str:
+    """What the answer is made from if the memory was kept by an earlier read. Blocks."""
+    return Kept(reading, memory).shown
+
+
 async def _in_turn(
     take: Callable[[Chunk], Awaitable[_Taken]], chunks: AsyncIterator[Chunk]
 ) -> AsyncGenerator[_Taken, None]:
