@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
 from memagent.documents.opening import Block, Document, Pass
-from memagent.documents.tokens import MOST_CHARACTERS_PER_TOKEN
+from memagent.documents.tokens import MOST_CHARACTERS_PER_TOKEN, longest_prefix
 from memagent.errors import DocumentError
 from memagent.prompts import mark_of
 from memagent.types import Chunk, Part, TokenCounter
@@ -233,13 +233,7 @@ def _fit_exactly(text: str, budget: int, count_tokens: TokenCounter) -> tuple[in
     Found by bisection; then the characters after it are tried, since a whole word may have fewer tokens than
     its beginning.
     """
-    fits, over = 1, len(text) + 1
-    while over - fits > 1:
-        middle = (fits + over) // 2
-        if count_tokens(text[:middle]) <= budget:
-            fits = middle
-        else:
-            over = middle
+    fits = longest_prefix(text, budget, count_tokens, 1, len(text) + 1)
     ends = range(min(fits + _LONGEST_TOKEN, len(text)), fits, -1)
     fits = next((end for end in ends if count_tokens(text[:end]) <= budget), fits)
     length = _whole_character(text, fits)

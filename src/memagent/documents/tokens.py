@@ -126,11 +126,18 @@ def shorten(text: str, limit_tokens: int, count_tokens: TokenCounter) -> str:
     """The longest prefix of `text` (by bisection) that has at most `limit_tokens` tokens."""
     if count_tokens(text) <= limit_tokens:
         return text
-    fits, over = 0, len(text)
+    return text[: longest_prefix(text, limit_tokens, count_tokens, 0, len(text))].rstrip()
+
+
+def longest_prefix(text: str, limit_tokens: int, count_tokens: TokenCounter, fits: int, over: int) -> int:
+    """The length of the longest prefix of `text` (by bisection) that has at most `limit_tokens` tokens.
+
+    A prefix of `fits` characters counts as one that fits, one of `over` as one that does not.
+    """
     while over - fits > 1:
         middle = (fits + over) // 2
         if count_tokens(text[:middle]) <= limit_tokens:
             fits = middle
         else:
             over = middle
-    return text[:fits].rstrip()
+    return fits

@@ -54,7 +54,7 @@ def locate(note: str, problem: str, chunk: Chunk, span: Span, rarity: Rarity) ->
     """
     asked, noted = telling(problem), telling(note)
     text = chunk.text[span[0] - chunk.start : span[1] - chunk.start]
-    groups = list(_paragraphs(chunk, span))
+    groups = list(_within_files(text, chunk, span))
     there = frozenset(word for start, end in groups for word in stems(text[start:end]))
     own = noted - asked or noted
     if not (noted | asked) & there:
@@ -78,12 +78,12 @@ def coverage(problem: str, text: str, rarity: Rarity) -> float:
 
 def paragraphs(text: str) -> list[Span]:
     """The paragraphs of a text that are not blank."""
-    return [(start, end) for start, end in _between(text, 0, len(text), _PARAGRAPH_END)]
+    return list(_between(text, 0, len(text), _PARAGRAPH_END))
 
 
-def _paragraphs(chunk: Chunk, span: Span) -> Iterator[Span]:
-    """The paragraphs of a chunk within a span of the whole document, as spans of it; none is of two files."""
-    text, (first, last) = chunk.text[span[0] - chunk.start : span[1] - chunk.start], span
+def _within_files(text: str, chunk: Chunk, span: Span) -> Iterator[Span]:
+    """The paragraphs of a text, which is a chunk's within a span of the document; none is of two files."""
+    first, last = span
     files = [it.start for it in chunk.parts if it.start == it.offset and first < it.start < last]
     for start, end in pairwise([first, *files, last]):
         yield from _between(text, start - first, end - first, _PARAGRAPH_END)

@@ -31,8 +31,8 @@ class Verdict:
     """What a reply does: `keep` the memory, `replace` it with `text`, or, if neither is certain, `ask`.
 
     `note` says that the reply is no verdict at all: the chunk is still to be noted on. `text` is the memory
-    that the reply would make. `enough` is whether the model said that no more is
-    needed, `refused` how many of the reply's passages were not taken.
+    that the reply would make. `enough` is whether the model said that no more is needed, `refused` how many
+    of the reply's passages were not taken.
     """
 
     action: Literal["keep", "replace", "ask", "note"]

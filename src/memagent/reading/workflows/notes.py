@@ -93,9 +93,10 @@ class Kept:
     @property
     def shown(self) -> str:
         """The best of what is kept as the answer is made from it: in the document's order, with files."""
-        worth = sorted(map(self._worth, self._finds), reverse=True)
-        least = min(worth[:MAX_SHOWN][-1], _AS_GOOD * worth[0]) if worth else 0.0
-        best = [it for it in self._finds if self._worth(it) >= least]
+        worth = [self._worth(it) for it in self._finds]
+        ranked = sorted(worth, reverse=True)[:MAX_SHOWN]
+        least = min(ranked[-1], _AS_GOOD * ranked[0]) if ranked else 0.0
+        best = [find for find, much in zip(self._finds, worth, strict=True) if much >= least]
         several = len({source.file for it in best for source in it.sources}) > 1
         lines = [it.text for it in best]
         if several:
