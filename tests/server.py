@@ -423,7 +423,7 @@ _FACT = r"FACT-\d+: \w+"
 def read_facts(messages: Messages) -> str:
     """A reader that keeps every `FACT-<number>: <value>` and a seal over all that it was shown.
 
-    Asked for a note, or to answer from passages, it names the facts.
+    Asked for a note, or to answer from a document, it names the facts.
 
     A chunk without facts leaves the memory as it is: by UNCHANGED where the prompt knows that
     word, else by a copy of the memory. A new one stands below MEMORY where the prompt asks for it.
@@ -431,7 +431,7 @@ def read_facts(messages: Messages) -> str:
     the memory and in the answer.
     """
     prompt = messages[-1]["content"]
-    noted = _section(prompt, "text") or _section(prompt, "passages")
+    noted = _section(prompt, "text") or _section(prompt, "document")
     if noted is not None:
         return "; ".join(re.findall(_FACT, noted)) or "nothing is told"
     memory = _section(prompt, "memory") or ""

@@ -125,7 +125,8 @@ class ReadSettings(StrictModel):
 
     workflow: str | None = Field(
         default=None,
-        description="how to read (notes; an adapter may bring its own; gated, heads, tree, reread, parallel, "
+        description="how to read (auto: full if the document fits the window, else notes; an adapter may "
+        "bring its own; gated, heads, tree, reread, parallel, "
         "map_reduce, refine and overwrite are for trained or larger models)",
     )
     templates: str | None = Field(
@@ -133,7 +134,7 @@ class ReadSettings(StrictModel):
     )
     problem_tokens: Positive | None = Field(default=None, description="the longest problem allowed (1024)")
     chunk_tokens: Positive | None = Field(
-        default=None, description="the size of a chunk (5000; 300 for notes)"
+        default=None, description="the size of a chunk (5000; 300 for notes and auto)"
     )
     chunk_ends: Literal["natural", "exact"] = Field(
         default="natural",

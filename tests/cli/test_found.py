@@ -1,4 +1,4 @@
-"""What `memagent ask` says, with the default workflow, if a document does not hold the answer."""
+"""What `memagent ask` says if a document does not hold the answer, or was read in one prompt."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from memagent.reading.read import NOT_FOUND
 from server import Messages, Server
 
 Serve = Callable[..., Server]
+NOTES = ("--workflow", "notes")
 
 SILENT = "Nothing is told of that."
 SAID = "The black hat was lost in Vienna."
@@ -30,21 +31,21 @@ def notes(answer: str, note: str = SAID) -> Callable[[Messages], str]:
 
     def reply(messages: Messages) -> str:
         prompt = messages[-1]["content"]
-        if "<text-" not in prompt:
+        if "<document-" in prompt:
             return answer
         return note if "hat" in prompt else SILENT
 
     return reply
 
 
-def test_the_default_answers_from_what_was_noted(
+def test_notes_answers_from_what_was_noted(
     serve: Serve, story: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server = serve(notes("It was lost in Vienna.", "It says that the black hat was lost in Vienna."))
-    words = ["ask", "Where was the black hat lost?", str(story), "--base-url", server.base_url, "--json"]
-    assert main(words) == 0
+    words = ["ask", "Where was the black hat lost?", str(story), *NOTES, "--json"]
+    assert main([*words, "--base-url", server.base_url]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["found"] and told["workflow"] == "notes" and told["calls"] == told["chunks"] + 1 > 2
+    assert told["found"] and told["calls"] == told["chunks"] + 1 > 2
     assert told["memory"] == f'file "{story}"\nE1 "{SAID}" (11-44)'
     last = server.asked[-1]["messages"][-1]["content"]
     assert f"- {SAID}" in last and "not in the document" not in last
@@ -52,7 +53,7 @@ def test_the_default_answers_from_what_was_noted(
 
 def test_nobody_answers_from_nothing(serve: Serve, story: Path, capsys: pytest.CaptureFixture[str]) -> None:
     server = serve(lambda messages: SILENT)
-    words = ["ask", "Which surgeon sewed it?", str(story), "--base-url", server.base_url]
+    words = ["ask", "Which surgeon sewed it?", str(story), *NOTES, "--base-url", server.base_url]
     assert main(words) == 0
     out, err = capsys.readouterr()
     assert out == f"{NOT_FOUND}\n"
@@ -68,13 +69,16 @@ def test_a_model_may_say_that_doubtful_passages_do_not_answer(
 ) -> None:
     server = serve(notes("Not in the document."))
     question = "Which surgeon sewed the emperor's hat in Madrid, and when?"
-    words = ["ask", question, str(story), "--base-url", server.base_url, "--json", "--cite"]
+    words = ["ask", question, str(story), *NOTES, "--base-url", server.base_url, "--json", "--cite"]
     assert main(words) == 0
     out, err = capsys.readouterr()
     told = json.loads(out)
     assert "reply: not in the document" in server.asked[-1]["messages"][-1]["content"]
     assert (told["found"], told["answer"], told["statements"]) == (False, NOT_FOUND, [])
-    assert SAID in told["memory"] and "no answer was found: what was noted does not hold it" in err
+    assert (
+        SAID in told["memory"]
+        and "no answer was found: the model says that what was noted does not hold it" in err
+    )
 
 
 def test_an_answer_that_the_document_does_not_say_is_marked(
@@ -108,7 +112,15 @@ def test_no_passage_is_of_two_files(serve: Serve, tmp_path: Path, capsys: pytest
     for name, text in texts.items():
         (tmp_path / name).write_text(text, "utf-8")
     server = serve(notes("Black.", "The hat of Tom is black, the hat of Ann is white."))
-    words = ["ask", "Which hat does Tom have?", str(tmp_path), "--base-url", server.base_url, "--json"]
+    words = [
+        "ask",
+        "Which hat does Tom have?",
+        str(tmp_path),
+        *NOTES,
+        "--base-url",
+        server.base_url,
+        "--json",
+    ]
     assert main(words) == 0
     assert json.loads(capsys.readouterr().out)["memory"].splitlines() == [
         f'file "{tmp_path / "a.txt"}"', 'E1 "The hat of Tom is black." (0-24)',
@@ -120,8 +132,24 @@ def test_a_row_of_many_files_says_that_no_answer_was_found(
     serve: Serve, story: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = story.with_name("table.jsonl")
-    words = ["ask", "--each", "Who?", str(story), "--out", str(table)]
+    words = ["ask", "--each", "Who?", str(story), *NOTES, "--out", str(table)]
     assert main([*words, "--base-url", serve(lambda messages: SILENT).base_url]) == 0
     row = json.loads(table.read_text("utf-8"))
     assert (row["status"], row["answer"], row["statements"]) == ("answered", NOT_FOUND, [])
     assert row["warnings"] == ["no answer was found"]
+
+
+def test_what_fits_one_prompt_is_read_in_one_and_it_is_said(
+    serve: Serve, story: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = serve(notes(SAID))
+    words = ["ask", "Where was the black hat lost?", str(story), "--base-url", server.base_url, "--json"]
+    assert main(words) == 0
+    out, err = capsys.readouterr()
+    told = json.loads(out)
+    assert (told["workflow"], told["calls"], told["memory"], told["answer"]) == ("auto", 1, "", SAID)
+    assert "read in one prompt, since it fits the window" in err
+    server = serve(lambda messages: "Not in the document.")
+    words = ["ask", "Which surgeon of Madrid sewed it?", str(story), "--base-url", server.base_url]
+    assert main(words) == 0
+    assert capsys.readouterr().out == f"{NOT_FOUND}\n"

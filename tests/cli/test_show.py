@@ -140,7 +140,8 @@ def test_chunks_of_a_folder_with_a_file_that_was_left_out(
     (folder / "a.txt").write_text("A hat was lost.")
     (folder / "0.html").write_text("<p> </p>")
     document = memagent.open_document(folder)
-    memagent.read("What?", document, engine=memagent.ScriptedEngine(["A hat.", "A hat."]), trace=trace)
+    engine = memagent.ScriptedEngine(["A hat.", "A hat."])
+    memagent.read("What?", document, engine=engine, trace=trace, workflow="notes")
     assert main(["show", str(trace), "--chunks"]) == 0
     out, err = capsys.readouterr()
     assert "| A hat was lost." in out and "only the places" not in err

@@ -73,7 +73,7 @@ def test_no_sources_are_looked_for_if_no_answer_was_found(tmp_path: Path) -> Non
     trace, out = tmp_path / "trace.jsonl", tmp_path / "page.html"
     (tmp_path / "a.txt").write_text(STORY, "utf-8")
     engine = memagent.ScriptedEngine(lambda messages: "Nobody knows.")
-    memagent.read("Who?", tmp_path / "a.txt", engine=engine, trace=trace, settings=memagent.Settings())
+    memagent.read("Who?", tmp_path / "a.txt", engine=engine, trace=trace, workflow="notes")
     assert main(["view", str(trace), "--out", str(out)]) == 0
     lines = [json.loads(line) for line in held(out, "embedded-journal").splitlines()]
     assert (lines[-1]["type"], lines[-1]["found"]) == ("answer", False)

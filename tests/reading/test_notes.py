@@ -60,7 +60,7 @@ class Noter:
         if text := section(prompt, "text"):
             seen = [it for it in re.split(r"(?<=\.)\s+", text) if "key" in it]
             return Completion(" And: ".join(seen) or "It does not say which.")
-        kinds = re.findall("brass|iron|silver|golden", section(prompt, "passages"))
+        kinds = re.findall("brass|iron|silver|golden", section(prompt, "document"))
         return Completion(", ".join(dict.fromkeys(kinds)) or "Not in the document.")
 
     async def aclose(self) -> None: ...
@@ -80,7 +80,7 @@ def test_what_stands_in_the_document_is_found_and_kept_word_for_word() -> None:
     assert [it.excerpt for it in kept] == [*FACTS]
     assert all(DOCUMENT[it.start : it.end] == it.excerpt and it.file == "a.txt" for it in kept)
     assert "".join(section(it.messages[-1].content, "text") for it in updates) == DOCUMENT.rstrip()
-    assert section(answer.messages[-1].content, "passages") == "\n".join(f"- {fact}" for fact in FACTS)
+    assert section(answer.messages[-1].content, "document") == "\n".join(f"- {fact}" for fact in FACTS)
     assert all("memory" not in prompt and "UNCHANGED" not in prompt for prompt in engine.prompts)
 
 
@@ -137,7 +137,7 @@ def test_it_starts_from_a_memory_and_goes_on_with_it() -> None:
         ("a.txt", FACTS[0]),
         ("b.txt", FACTS[1]),
     ]
-    shown = section(answer.messages[-1].content, "passages")
+    shown = section(answer.messages[-1].content, "document")
     assert shown == f"- a.txt: {FACTS[0]}\n- b.txt: {FACTS[1]}", "of several files, each is named"
     other = Read(PROBLEM, document, engine, SETTINGS, memory="Jonas has a key.")
     with pytest.raises(SettingsError, match=r"does not consist of excerpts.*'Jonas has a key\.'"):

@@ -115,7 +115,7 @@ def test_no_document_can_open_or_close_a_section(reader: str) -> None:
 def test_the_calls_that_are_allowed_are_kept_to(reader: str) -> None:
     settings = SETTINGS.changed(max_calls=2)
     engine = FactsEngine(find_code)
-    if reader in ("full", "truncate", "rag"):
+    if reader in ("auto", "full", "truncate", "rag"):
         assert len(read(reader, story(), engine, settings)) == 1
         return
     with pytest.raises(CallLimitError):
@@ -219,7 +219,7 @@ def test_a_question_about_a_reply_that_does_not_fit_keeps_memory_and_reply(reade
     assert memories[-1] == memories[1]
 
 
-@EVERY
+@pytest.mark.parametrize("reader", [it for it in WORKFLOWS if it != "auto"])  # its bound is that of notes
 def test_a_forecast_counts_all_that_can_be_asked(reader: str) -> None:
     """A model that fills every reply, and never says the same twice; questions about replies come on top."""
     numbers = count()
@@ -426,7 +426,7 @@ def test_templates_are_for_the_workflows_with_a_memory(tmp_path: Any) -> None:
     path.write_text('update = "{problem} {chunk} {memory} mine"\nanswer = "{problem} {memory} mine"', "utf-8")
     settings = ReadSettings(templates=str(path), workflow="gated")
     assert chosen_workflow(settings, Trained())[1].prompts.answer.endswith("mine")
-    with pytest.raises(SettingsError, match="lack doubt, which notes needs"):
+    with pytest.raises(SettingsError, match="lack doubt, which auto needs"):
         chosen_workflow(settings.changed(workflow=None), Trained())
     full = chosen_workflow(settings.changed(workflow="full"), Trained())
     assert full == ("full", WORKFLOWS["full"])
@@ -460,7 +460,7 @@ def test_templates_for_another_workflow_are_refused(tmp_path: Path) -> None:
     assert (
         chosen_workflow(settings.changed(workflow="overwrite"), Trained())[1].prompts.workflow == "overwrite"
     )
-    with pytest.raises(SettingsError, match="are for overwrite, not for notes: set workflow to overwrite"):
+    with pytest.raises(SettingsError, match="are for overwrite, not for auto: set workflow to overwrite"):
         chosen_workflow(settings, Trained())
 
 
@@ -478,7 +478,7 @@ def test_an_unknown_workflow_is_named_with_the_nearest() -> None:
         chosen_workflow(ReadSettings(workflow="gatted"), Trained())
 
 
-@EVERY
+@pytest.mark.parametrize("reader", [it for it in WORKFLOWS if it != "auto"])  # then it reads as notes does
 def test_the_answer_can_be_left_out_where_all_is_in_the_memory(reader: str) -> None:
     document = text_document(story(place=0.5))
     settings = SETTINGS.changed(workflow=reader, memory_tokens=200)

@@ -257,11 +257,13 @@ async def _answer(
     """Read for one question; an error is returned, not raised."""
     (number, (question, traces)), seat = seated
     read: Read | None = None
+    noted = False
     try:
         read = Read(question, asked.document, seat, asked.settings.read, trace=traces, resume=asked.resume)
         seat.progress = partial(getattr, read, "progress")
         display.begin(number, read)
         async for conversation in read:
+            noted |= conversation.kind == "update"
             display.show(number, conversation)
     except EngineError as error:
         if read is None or read.trace is None:
@@ -279,9 +281,10 @@ async def _answer(
         display.end(number)
         if read:
             asked.passes.append(read.found)
+    if read.workflow == "auto" and not noted:
+        display.remark("read in one prompt, since it fits the window (--workflow notes takes notes)")
     if not read.has_answer:
-        why = "what was noted does not hold it" if read.memory else "nothing was noted, so no model was asked"
-        warn(console, f"no answer was found: {why}")
+        warn(console, f"no answer was found: {_why(read.memory, noted)}")
     elif not await asyncio.to_thread(_is_said, read):
         warn(console, "the document does not say this in these words: check it")
     if cut := read.progress.cut:
@@ -293,13 +296,20 @@ async def _answer(
     return question, read.result
 
 
+def _why(memory: str, noted: bool) -> str:
+    """Why there is no answer."""
+    if noted and not memory:
+        return "nothing was noted, so no model was asked"
+    return f"the model says that {'what was noted' if noted else 'the document'} does not hold it"
+
+
 def _is_said(read: Read) -> bool:
     """Whether the document says anything of the answer. Blocks: the text is searched, but no model asked."""
-    statements = read.statements
-    if not statements:
-        bare = [Statement(text, None) for text in statements_of(read.answer)]
-        statements = located(bare, split(read.document.blocks(), read.budgets.chunk_tokens, estimate_tokens))
-    return any(it.source for it in statements)
+    if any(it.source for it in read.statements):
+        return True
+    bare = [Statement(text, None) for text in statements_of(read.answer)]
+    chunks = split(read.document.blocks(), read.budgets.chunk_tokens, estimate_tokens)
+    return any(it.source for it in located(bare, chunks))
 
 
 def _check_place(trace: Path, paths: Sequence[str]) -> None:

@@ -71,6 +71,11 @@ class ReadDisplay:
             label = f"question {number}, " if len(self._questions) > 1 else ""
             tell(self._console, label + _line(self._reads[number].progress, conversation, before))
 
+    def remark(self, text: str) -> None:
+        """Say something about a read."""
+        if not self._quiet:
+            tell(self._console, text)
+
     def end(self, number: int) -> None:
         """Stop showing a read, if there are several."""
         if len(self._questions) > 1:

@@ -2,6 +2,7 @@
 
 from memagent.prompts.ours import (
     ANSWER,
+    AUTO,
     CLOSING,
     GATED,
     MERGE,

@@ -7,6 +7,8 @@ about it and all attempts of a training group.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from memagent.prompts.templates import ENOUGH, MEMORY, NOT_THERE, UNCHANGED, Prompts, sections
 
 OPENING = "You read a long document piece by piece. Of what you have read, only your memory remains.\n\n"
@@ -59,21 +61,20 @@ Write a short note of what the text says that helps to answer this question: {{p
 """
 """How a note on a chunk is asked for: with no way out, since small models take every one that is offered."""
 
-PASSAGES = f"""\
-These passages were copied from a document.
+_QUESTION = sections(document="memory") + "\nQuestion: {problem}\n"
 
-{sections(passages="memory")}
-Question: {{problem}}
-"""
-
-NOTES = Prompts(
+AUTO = Prompts(
     update=NO_UPDATE,
     note=NOTE,
-    answer=PASSAGES + "Answer from the passages in a few words.\n",
-    doubt=PASSAGES
-    + f"If the passages do not answer it, reply: {NOT_THERE}. Otherwise answer in a few words.\n",
-    workflow="notes",
+    answer=_QUESTION + "Answer from the document, in as few words as it needs.\n",
+    doubt=_QUESTION
+    + f"If the document does not answer it, reply: {NOT_THERE}. "
+    + "Otherwise answer in as few words as it needs.\n",
+    workflow="auto",
 )
+"""The answer is asked for in the same words whether the whole document is shown or passages of it."""
+
+NOTES = replace(AUTO, workflow="notes")
 
 OVERWRITE = Prompts(
     update=OPENING

@@ -1,7 +1,7 @@
 """Which sentences of a chunk a note comes from, and how much they bear on the problem.
 
-A note is the model's; what is kept of it is the document's own words. The words of the note that the chunk
-has lead to its sentences: each next one is that which has the most of them that are still missing, by weight.
+A note is the model's; what is kept of it is the document's own words: the sentences of the chunk that share
+most with the note and the problem, by how rare each word is in the document.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from memagent.reading.ranking import Rarity, stems, telling
+from memagent.reading.ranking import Rarity, named, stems, telling
 from memagent.reading.sources import Source, source_at
 from memagent.types import Chunk
 
-MAX_SENTENCES = 3
-"""The most sentences that one note leads to."""
+MAX_SENTENCES = 4
+"""The most sentences that one note leads to: two, and those that are about as good as the best."""
 
-_LEAST_SHARE = 0.1  # of what the first sentence weighs, for another one
+_AS_GOOD = 0.9  # of the best one's weight: the problem wants several
+_MIN_COVERED = 0.4  # of the problem's words by its best passage, else the document may not hold the answer
 _LONG = 300  # characters: a longer "sentence" is a list or a table, of which each line counts as one
 
 _ABBREVIATION = r"(?<!\b[A-Z]\.)(?<!\b[A-Z][a-z]\.)(?<!\bMrs\.)"
@@ -69,6 +70,12 @@ def in_one_line(text: str) -> str:
     return " ".join(text.split())
 
 
+def count_words(chunk: Chunk, rarity: Rarity) -> None:
+    """Count the words of a chunk, by paragraphs."""
+    for start, end in _between(chunk.text, 0, len(chunk.text), _PARAGRAPH_END):
+        rarity.see(stems(chunk.text[start:end]))
+
+
 def coverage(problem: str, text: str, rarity: Rarity) -> float:
     """The share, 0 to 1 by weight, of the problem's telling words that a text has."""
     asked = telling(problem)
@@ -76,9 +83,12 @@ def coverage(problem: str, text: str, rarity: Rarity) -> float:
     return rarity.weigh(asked & frozenset(stems(text))) / whole if whole else 0.0
 
 
-def paragraphs(text: str) -> list[Span]:
-    """The paragraphs of a text that are not blank."""
-    return list(_between(text, 0, len(text), _PARAGRAPH_END))
+def falls_short(problem: str, passages: Iterable[str], rarity: Rarity) -> bool:
+    """Whether even the best passage has little of what the problem says, or the document lacks its names."""
+    covered = max((coverage(problem, it, rarity) for it in passages), default=0.0)
+    names = named(problem.partition(" ")[2])  # the first word of a sentence is no name
+    known = sum(rarity.holding(it) > 0 for it in names) / len(names) if names else 1.0
+    return covered * known < _MIN_COVERED
 
 
 def _within_files(text: str, chunk: Chunk, span: Span) -> Iterator[Span]:
@@ -90,18 +100,12 @@ def _within_files(text: str, chunk: Chunk, span: Span) -> Iterator[Span]:
 
 
 def _places(text: str, groups: Iterable[Span], wanted: frozenset[str], rarity: Rarity) -> list[Span]:
-    """The sentences that have the wanted words, in order; those next to each other in a group are joined."""
+    """The sentences that have most of the wanted words, in order; neighbours in a group are joined."""
     sentences = [(span, group) for group, it in enumerate(groups) for span in _sentences(text, *it)]
-    words = [frozenset(stems(text[start:end])) & wanted for (start, end), _ in sentences]
-    left, chosen, first = set(wanted), set[int](), 0.0
-    while left and len(chosen) < MAX_SENTENCES:
-        gains = [rarity.weigh(it & left) for it in words]
-        best = max(range(len(gains)), key=gains.__getitem__)
-        if not gains[best] or gains[best] < _LEAST_SHARE * first:
-            break
-        first = first or gains[best]
-        chosen.add(best)
-        left -= words[best]
+    weights = [rarity.weigh(wanted.intersection(stems(text[start:end]))) for (start, end), _ in sentences]
+    ranked = sorted(range(len(weights)), key=weights.__getitem__, reverse=True)[:MAX_SENTENCES]
+    as_good = [place for place in ranked if weights[place] >= _AS_GOOD * weights[ranked[0]]]
+    chosen = [place for place in {*ranked[:2], *as_good} if weights[place]]
     joined: list[Span] = []
     last = -2
     for place in sorted(chosen):

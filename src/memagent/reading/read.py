@@ -296,8 +296,8 @@ class Read:
 
     def _cited(self, provenance: Sources, reading: Reading) -> tuple[Statement, ...]:
         """The statements of the answer with their sources, from the memory or else the whole document."""
-        if not self.settings.cite:  # the memory itself holds the places
-            return provenance.answer(self.answer)
+        if not self.settings.cite:  # the memory itself holds the places, if there is one
+            return provenance.answer(self.answer) if self.memory else ()
         chunks = split(self.document.blocks(), reading.budgets.chunk_tokens, estimate_tokens)
         return located(provenance.answer(self.answer), chunks)
 

@@ -14,18 +14,19 @@ from pathlib import Path
 from typing import Protocol
 
 from memagent.errors import SettingsError, did_you_mean
-from memagent.prompts import GATED, NOTES, OVERWRITE, Prompts, load_prompts, prompts_from
+from memagent.prompts import AUTO, GATED, NOTES, OVERWRITE, Prompts, load_prompts, prompts_from
 from memagent.reading.budgets import Budgets, fitted_budgets, heading_tokens
 from memagent.reading.conversations import Reading
 from memagent.reading.sources import Provenance, Sources, Statement
 from memagent.reading.workflows import evidence, heads, map_reduce, parallel, refine, reread, tree, whole
+from memagent.reading.workflows.auto import auto
 from memagent.reading.workflows.gated import gated
 from memagent.reading.workflows.notes import notes, shown_of
 from memagent.reading.workflows.overwrite import overwrite
 from memagent.settings import ReadSettings
 from memagent.types import Chunk, Conversation, Model, Trained
 
-DEFAULT = "notes"
+DEFAULT = "auto"
 NOTED_TOKENS = 300
 """The size of the chunks that notes are taken on: small models overlook things in longer ones."""
 
@@ -92,11 +93,14 @@ class Workflow:
         return {name: model.calls if value is None else value for name, value in values.items()}
 
 
+_NOTES = Workflow(
+    notes, NOTES, templates=True, screens=True, keeps_memory=True, chunk_tokens=NOTED_TOKENS,
+    provenance=evidence.Citations, shown=shown_of,
+)  # fmt: skip
+
 WORKFLOWS = {
-    "notes": Workflow(
-        notes, NOTES, templates=True, screens=True, keeps_memory=True, chunk_tokens=NOTED_TOKENS,
-        provenance=evidence.Citations, shown=shown_of,
-    ),
+    "auto": replace(_NOTES, run=auto, prompts=AUTO),
+    "notes": _NOTES,
     "overwrite": Workflow(overwrite, OVERWRITE, templates=True, screens=True, keeps_memory=True),
     "gated": Workflow(gated, GATED, templates=True, screens=True, looks_ahead=True, keeps_memory=True),
     "heads": Workflow(

@@ -18,8 +18,8 @@ from memagent.concurrency import side_by_side
 from memagent.prompts.thoughts import without_thought
 from memagent.reading.conversations import MAX_IGNORED, Reading
 from memagent.reading.excerpts import Excerpt, excerpts_of, memory_of
-from memagent.reading.locating import Find, coverage, in_one_line, locate, paragraphs
-from memagent.reading.ranking import Rarity, named, stems
+from memagent.reading.locating import Find, count_words, coverage, falls_short, in_one_line, locate
+from memagent.reading.ranking import Rarity
 from memagent.reading.replies import Verdict
 from memagent.types import Chunk, Conversation, Message
 
@@ -30,9 +30,6 @@ MAX_SHOWN = 4
 """How many finds the answer is made from, beside all that are as good: among more, small models err."""
 
 _AS_GOOD = 0.7  # of the best one's worth: the question wants many
-
-_LEAST_COVERED = 0.4
-"""Below this share of the problem's words in its best passage, the document may not hold the answer."""
 
 _SUPPORT_FLOOR = 0.3  # a note may say in other words what the chunk says
 _COVERAGE_FLOOR = 0.02  # and a chunk what the problem asks for
@@ -105,17 +102,12 @@ class Kept:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether even the best find has little of what the problem says, or the document lacks its names."""
-        problem = self._reading.problem
-        covered = (coverage(problem, it.text, self._rarity) for it in self._finds)
-        names = named(problem.partition(" ")[2])  # the first word of a sentence is no name
-        known = sum(self._rarity.holding(it) > 0 for it in names) / len(names) if names else 1.0
-        return max(covered, default=0.0) * known < _LEAST_COVERED
+        """Whether the finds have too little of what the problem says."""
+        return falls_short(self._reading.problem, [it.text for it in self._finds], self._rarity)
 
     def see(self, chunk: Chunk) -> None:
         """Count a chunk's words."""
-        for start, end in paragraphs(chunk.text):
-            self._rarity.see(stems(chunk.text[start:end]))
+        count_words(chunk, self._rarity)
 
     def take(self, update: Conversation, chunk: Chunk) -> Conversation:
         """Keep what the note of an update is worth; returns the update with the memory as it is then."""

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from itertools import accumulate
 
 from memagent.documents.chunking import cut
 from memagent.documents.tokens import MOST_CHARACTERS_PER_TOKEN, fewest_tokens, is_within
 from memagent.errors import ContextOverflowError, SettingsError, extra_hint
-from memagent.prompts import CLOSING, NO_UPDATE, Prompts, sections
+from memagent.prompts import AUTO, NO_UPDATE, Prompts
 from memagent.reading.conversations import Reading
 from memagent.types import ESTIMATE, Chunk, Conversation, TokenCounter
 
-PROMPTS = Prompts(
-    update=NO_UPDATE,
-    answer=sections(document="memory", problem="problem") + "\n" + CLOSING.format(source="document"),
-)
+PROMPTS = Prompts(update=NO_UPDATE, answer=AUTO.answer)
 """The document, or what is shown of it, stands in the memory's slot."""
 
 LEFT_OUT = "\n\n[…]\n\n"
@@ -38,7 +35,7 @@ async def full(
     reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
 ) -> AsyncGenerator[Conversation, None]:
     """The whole document in one prompt. Raises `ContextOverflowError` if the window is too small."""
-    (document, _), model = await _joined(chunks, memory), reading.model
+    (document, _), model = await _gathered(chunks, memory), reading.model
     if model.window_tokens:
         # An estimate must not refuse what might fit.
         fewest = model.tokenizer == ESTIMATE
@@ -55,7 +52,7 @@ async def truncate(
     reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
 ) -> AsyncGenerator[Conversation, None]:
     """The head and the tail of the document, half each, as much as fits the window."""
-    document, heads = await _joined(chunks, memory)
+    document, heads = await _gathered(chunks, memory)
     yield await _answer_within(
         reading, lambda room: head_and_tail(document, room, reading.model.count_tokens, heads)
     )
@@ -65,7 +62,7 @@ async def rag(
     reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
 ) -> AsyncGenerator[Conversation, None]:
     """The passages that BM25 ranks best for the problem, in the document's order."""
-    document, heads = await _joined(chunks, memory)
+    document, heads = await _gathered(chunks, memory)
     settings, count = reading.settings, reading.model.count_tokens
 
     def found() -> tuple[list[str], list[int], list[str]]:
@@ -115,12 +112,12 @@ def head_and_tail(text: str, room_tokens: int, count_tokens: TokenCounter, heads
     return text[:head] + LEFT_OUT + _head_above(heads, start) + text[start:]
 
 
-async def _joined(chunks: AsyncIterator[Chunk], memory: str) -> tuple[str, FileHeads]:
-    """The document, after the memory to start from, and where in it the names of files stand."""
+def joined(chunks: Iterable[Chunk], memory: str = "") -> tuple[str, FileHeads]:
+    """The text of chunks, after a memory to start from, and where in it the names of files stand."""
     texts = [f"{memory}\n\n" if memory else ""]
     heads: list[tuple[int, str]] = []
     length, file = len(texts[0]), ("", 0)
-    async for chunk in chunks:
+    for chunk in chunks:
         for part in chunk.parts:
             if part.head and (part.source, part.offset) != file:  # otherwise the file continues
                 head, file = part.head.lstrip("\n"), (part.source, part.offset)
@@ -134,6 +131,10 @@ async def _joined(chunks: AsyncIterator[Chunk], memory: str) -> tuple[str, FileH
     return "".join(texts), heads
 
 
+async def _gathered(chunks: AsyncIterator[Chunk], memory: str) -> tuple[str, FileHeads]:
+    return joined([it async for it in chunks], memory)
+
+
 def _head_above(heads: FileHeads, place: int) -> str:
     """The line with the name of the file that a place is in, unless it stands right there."""
     above = bisect_right(heads, place, key=lambda head: head[0])
@@ -142,7 +143,7 @@ def _head_above(heads: FileHeads, place: int) -> str:
 
 async def _answer_within(reading: Reading, text: Callable[[int], str]) -> Conversation:
     """Answer from the text that fits, with less of it each time the model says that it is too long."""
-    room_tokens = await _room_tokens(reading)
+    room_tokens = await count_room(reading)
     for _ in range(_TRIES):
         shown = await asyncio.to_thread(text, room_tokens)
         try:
@@ -152,7 +153,7 @@ async def _answer_within(reading: Reading, text: Callable[[int], str]) -> Conver
     return await reading.answer(await asyncio.to_thread(text, room_tokens))
 
 
-async def _room_tokens(reading: Reading) -> int:
+async def count_room(reading: Reading) -> int:
     """How many tokens a prompt leaves for the document."""
     own, problem = reading.prompts.bare_text, reading.problem
     taken = await reading.count_tokens(own) + await reading.count_tokens(problem)

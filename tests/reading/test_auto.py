@@ -1,0 +1,95 @@
+"""The default reads in one prompt what fits one, and takes notes on what does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from facts import run, section
+from memagent import (
+    Completion,
+    ContextOverflowError,
+    Conversation,
+    Message,
+    ReadSettings,
+    Result,
+    Sampling,
+    ScriptedEngine,
+    open_document,
+    text_document,
+)
+
+PROBLEM = "Where is the green lamp of Mrs. Brown?"
+TOLD = "The green lamp of Mrs. Brown stands in Oslo."
+RAIN = "It rained on hill {0}. Nobody came by road {0}."
+DOCUMENT = "\n\n".join([*(RAIN.format(place) for place in range(20)), TOLD, *map(RAIN.format, range(20, 80))])
+SETTINGS = ReadSettings(chunk_tokens=60, memory_tokens=100, answer_tokens=40)
+NARROW, WIDE = 600, 8192  # the document has more than the one, and less than the other
+
+
+def reply(messages: tuple[Message, ...]) -> str:
+    prompt = messages[-1].content
+    shown = section(prompt, "document") or section(prompt, "text")
+    return "It stands in Oslo." if TOLD in shown else "It does not say."
+
+
+def read(
+    window_tokens: int = WIDE, text: str = DOCUMENT, trace: Path | None = None, **settings: object
+) -> tuple[Result, list[Conversation]]:
+    engine = ScriptedEngine(reply, window_tokens=window_tokens)
+    return run(engine, text_document(text), SETTINGS.changed(**settings), trace, problem=PROBLEM)
+
+
+def test_a_document_that_fits_is_read_in_one_prompt(tmp_path: Path) -> None:
+    result, (answer,) = read(trace=tmp_path / "read.jsonl")
+    assert section(answer.messages[-1].content, "document") == DOCUMENT
+    assert (result.workflow, result.answer, result.found) == ("auto", "It stands in Oslo.", True)
+    assert result.memory == "" and result.chunks > 5
+    assert "not in the document" not in answer.messages[-1].content
+    engine = ScriptedEngine(list[str]())
+    document = text_document(DOCUMENT)
+    again, _ = run(engine, document, SETTINGS, tmp_path / "read.jsonl", resume=True, problem=PROBLEM)
+    assert again.answer == result.answer, "it was on record"
+
+
+def test_one_that_does_not_fit_is_read_as_by_notes() -> None:
+    result, made = read(NARROW)
+    _, noted = read(NARROW, workflow="notes")
+    assert [(it.kind, it.memory) for it in made] == [(it.kind, it.memory) for it in noted]
+    assert result.answer == "It stands in Oslo." and TOLD in result.memory
+
+
+@pytest.mark.parametrize("wanted", [{"screen": True}, {"workflow": "notes"}])
+def test_notes_are_taken_if_they_are_asked_for(wanted: dict[str, object]) -> None:
+    result, made = read(**wanted)
+    assert made[0].kind == "update" and TOLD in result.memory
+
+
+def test_a_window_smaller_than_its_engine_says_is_noticed() -> None:
+    class Narrow(ScriptedEngine):
+        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+            if len(messages[-1].content) > 1000:
+                raise ContextOverflowError("too long")
+            return await super().complete(messages, sampling)
+
+    result, made = run(Narrow(reply), text_document(DOCUMENT), SETTINGS, problem=PROBLEM)
+    assert made[0].kind == "update" and result.answer == "It stands in Oslo."
+
+
+@pytest.mark.parametrize(
+    ("text", "doubtful"), [(DOCUMENT, False), (DOCUMENT.replace(TOLD, "A lamp was red."), True)]
+)
+def test_the_model_may_decline_only_if_the_document_has_little_of_the_problem(
+    text: str, doubtful: bool
+) -> None:
+    _, (answer,) = read(text=text)
+    assert ("not in the document" in answer.messages[-1].content) == doubtful
+
+
+def test_files_are_named(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(TOLD)
+    _, (answer,) = run(ScriptedEngine(reply), open_document(tmp_path), SETTINGS, problem=PROBLEM)
+    shown = section(answer.messages[-1].content, "document")
+    assert shown.index("a.txt") < shown.index(TOLD) < shown.index("b.txt")
