@@ -52,7 +52,7 @@ from memagent.tasks.scoring import string_match_all, substring_match
 from memagent.types import Engine, Example
 
 ANSWER_TOKENS = 64
-WINDOW_TOKENS = 16_384
+WINDOW_TOKENS = 8192  # what `ask` gives a local model if nothing is set
 LONG_TOKENS = 32_768
 SEED = 39
 

@@ -22,7 +22,7 @@ from memagent.tasks.scoring import confidence_interval, paired_interval
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-OURS = "notes"
+OURS = "auto"
 _TASKS = {
     "story": "story",
     "hotpot": "HotpotQA",

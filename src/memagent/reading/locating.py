@@ -19,7 +19,7 @@ MAX_SENTENCES = 4
 """The most sentences that one note leads to: two, and those that are about as good as the best."""
 
 _AS_GOOD = 0.9  # of the best one's weight: the problem wants several
-_MIN_COVERED = 0.4  # of the problem's words by its best passage, else the document may not hold the answer
+_MIN_COVERED = 0.3  # of the problem's words by its best passage, else the document may not hold the answer
 _LONG = 300  # characters: a longer "sentence" is a list or a table, of which each line counts as one
 
 _ABBREVIATION = r"(?<!\b[A-Z]\.)(?<!\b[A-Z][a-z]\.)(?<!\bMrs\.)"
