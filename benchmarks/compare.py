@@ -31,7 +31,7 @@ from bench import PEERS, Bench, Contestant
 from model_server import MODELS, SIMULATED
 from outcomes import FOR_SHORT_DOCUMENTS, Result
 
-from memagent.reading.workflows import WORKFLOWS
+from memagent.reading.workflows import workflows
 
 _TASKS = ("niah_single_1", "niah_multikey_1")  # of RULER, for the embedded model
 _READS = 16  # at once, for the utilisation
@@ -53,10 +53,10 @@ def contestants_of(names: Sequence[str], setting: str) -> list[Contestant]:
 
     everyone = [
         *PEERS,
-        *(ours(it) for it in WORKFLOWS if setting != SIMULATED or it not in FOR_SHORT_DOCUMENTS),
+        *(ours(it) for it in workflows() if setting != SIMULATED or it not in FOR_SHORT_DOCUMENTS),
     ]
     if setting == SIMULATED:
-        looking = [name for name, it in WORKFLOWS.items() if it.looks_ahead]
+        looking = [name for name, it in workflows().items() if it.looks_ahead]
         everyone += [ours(name, " ahead", lookahead=_LOOKAHEAD) for name in looking]
         everyone += [ours("rag", " filled", passages=_MORE_THAN_FIT)]
     else:

@@ -42,7 +42,7 @@ from memagent.engines.llamacpp.engine import ServerStart, import_xllamacpp, open
 from memagent.engines.llamacpp.machine import available_cores
 from memagent.errors import MemAgentError
 from memagent.reading.together import Seat, Together
-from memagent.reading.workflows import WORKFLOWS
+from memagent.reading.workflows import workflows
 from memagent.settings import EngineSettings, ReadSettings
 from memagent.tasks import TASKS
 from memagent.tasks.corpora import Corpora
@@ -86,7 +86,7 @@ class Reader:
 
 
 READERS = [
-    *(Reader(name, {"workflow": name}) for name in WORKFLOWS if name not in ("rag", "truncate")),
+    *(Reader(name, {"workflow": name}) for name in workflows() if name not in ("rag", "truncate")),
     Reader("rag, 4 passages", {"workflow": "rag", "passages": 4}),
     Reader("rag, 16 passages", {"workflow": "rag", "passages": 16}),
     Reader("LangChain refine", peer=("langchain", "refine", "langchain"), chunk_tokens=1000),
@@ -231,7 +231,7 @@ async def read_ours(engine: Engine, model: str, reader: Reader, examples: Sequen
         errors = await asyncio.gather(*map(_finish, reads, seats))
         seconds = (time.perf_counter() - started) / len(asked)
         for example, read, error in zip(asked, reads, errors, strict=True):
-            now, keeps = read.progress, WORKFLOWS[read.workflow].keeps_memory
+            now, keeps = read.progress, workflows()[read.workflow].keeps_memory
             row = Row.of(
                 model, reader, example,
                 prediction="" if error else read.answer,

@@ -10,7 +10,7 @@ import pytest
 from benchmark_modules import BENCHMARKS, load_benchmark
 from memagent import Read, open_document
 from memagent.engines.scripted import ScriptedEngine
-from memagent.reading.workflows import WORKFLOWS
+from memagent.reading.workflows import workflows
 from memagent.settings import ReadSettings
 
 FINDER = load_benchmark("finder")
@@ -41,7 +41,7 @@ async def read_through(reading: Read) -> None:
         pass
 
 
-@pytest.mark.parametrize("workflow", WORKFLOWS)
+@pytest.mark.parametrize("workflow", workflows())
 def test_every_workflow_finds_all_values_and_no_others(workflow: str, tmp_path: Path) -> None:
     values = [str(10_000 + number) for number in range(6)]
     paragraphs = []

@@ -11,11 +11,12 @@ from pydantic import Field
 
 from memagent import EngineSettings, ReadSettings, Settings, SettingsError, load_settings
 from memagent.settings import (
-    OWNERS,
     PARTS,
     Names,
     StrictModel,
     build,
+    fields_of,
+    owners,
     user_cache_path,
     user_config_path,
 )
@@ -31,7 +32,7 @@ def made(**values: Any) -> Settings:
     """Settings with these values, each in the part that it belongs to."""
     parts: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
     for name, value in values.items():
-        parts[OWNERS[name]][name] = value
+        parts[owners()[name]][name] = value
     return Settings(EngineSettings(**parts["engine"]), ReadSettings(**parts["read"]))
 
 
@@ -106,7 +107,7 @@ def test_empty_variables_and_flags_of_none_are_not_set() -> None:
 )
 def test_variables_become_their_type(name: str, text: str, value: Any) -> None:
     loaded = load_settings(environment={f"MEMAGENT_{name}": text})
-    found = getattr(getattr(loaded, OWNERS[name.lower()]), name.lower())
+    found = getattr(getattr(loaded, owners()[name.lower()]), name.lower())
     assert found == value
     assert type(found) is type(value)
 
@@ -273,8 +274,8 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
 
 
 def test_every_setting_says_what_it_is() -> None:
-    for part in PARTS.values():
-        for field in part.model_fields.values():
+    for part in PARTS:
+        for field in fields_of(part).values():
             assert field.description
             assert not field.is_required()
 

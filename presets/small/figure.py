@@ -30,7 +30,7 @@ from pathlib import Path
 from statistics import fmean
 
 from memagent.documents.chunking import cut
-from memagent.reading.workflows import WORKFLOWS
+from memagent.reading.workflows import workflows
 from memagent.reading.workflows.whole import best_passages, head_and_tail
 from memagent.tasks import write_examples
 from memagent.tasks.scoring import confidence_interval
@@ -195,7 +195,7 @@ def read_at(plan: Plan, seed: int, name: str, length: int) -> None:
         **{part: getattr(trained.read, part) for part in parts},
         **OTHERS.get(name, {}),
     }  # fmt: skip
-    if WORKFLOWS[workflow].looks_ahead:
+    if workflows()[workflow].looks_ahead:
         read["lookahead"] = LOOKAHEAD
     memagent(
         "eval", "--engine", "transformers", "--model", _folder(plan, model, seed),

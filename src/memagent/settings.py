@@ -10,14 +10,25 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 import platformdirs
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from memagent.errors import SettingsError, did_you_mean, reason, without_secrets
+from memagent.plugins import load_all, plugins
 from memagent.types import Trained, Usage
 
 DEFAULT_WINDOW_TOKENS = 8192
@@ -31,6 +42,8 @@ Count = Annotated[int, Field(ge=0)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Dtype = Literal["auto", "float32", "bfloat16"]
+Kind = TypeVar("Kind", bound="Options")
+Built = TypeVar("Built", bound="StrictModel")
 Names = Annotated[tuple[str, ...], Field(strict=False)]
 """Strings: a list in TOML."""
 
@@ -64,9 +77,7 @@ class StrictModel(BaseModel):
 class EngineSettings(StrictModel):
     """How to reach a model."""
 
-    engine: Literal["auto", "openai", "llamacpp", "transformers"] = Field(
-        default="auto", description="what runs the model"
-    )
+    engine: str = Field(default="auto", description="what runs the model")
     model: str | None = Field(
         default=None,
         description="a .gguf file, hf:ORG/REPO[:QUANT], a fetched model's name, a Hugging Face folder or id, "
@@ -101,6 +112,14 @@ class EngineSettings(StrictModel):
     retries: int = Field(default=6, ge=0, description="how many times a failed call is retried")
     discover: bool = Field(default=True, description="whether to look for a model server on this machine")
 
+    @field_validator("engine")
+    @classmethod
+    def _is_installed(cls, value: str) -> str:
+        known = plugins("engines")
+        if value != "auto" and value not in known:
+            raise ValueError(f"must be auto or one of {', '.join(known)}{did_you_mean(value, known)}")
+        return value
+
     @field_validator("base_url")
     @classmethod
     def _is_url(cls, value: str | None) -> str | None:
@@ -116,9 +135,20 @@ class EngineSettings(StrictModel):
         return value
 
 
+class Options(StrictModel):
+    """Settings that only some workflows have: `ReadSettings` takes them by name, and `of` hands them out."""
+
+
+def option_kinds() -> dict[str, type[Options]]:
+    """The settings that only some of the installed workflows have, each with the kind that it belongs to."""
+    kinds = [it.options for it in load_all("workflows").values() if it.options]
+    return {name: kind for kind in kinds for name in kind.model_fields}
+
+
 class ReadSettings(StrictModel):
     """How to read a document.
 
+    Settings that only some workflows have are given by their names, as all others, and are kept in `options`.
     Budgets left at None default to those that the model or its adapter was trained with, or else to the
     paper's; they shrink to fit the model's window. Prices are per million tokens, in any currency.
     """
@@ -167,21 +197,33 @@ class ReadSettings(StrictModel):
         default=1, description="how many chunks to ask about at once while the memory stays as it is"
     )
     max_calls: Positive | None = Field(default=None, description="stop with an error after this many calls")
-    heads: Positive = Field(
-        default=4, description="how many memories the heads workflow keeps, each of memory_tokens"
-    )
-    rounds: Positive = Field(default=3, description="maximum passes of parallel and reread")
-    shards: Positive | None = Field(
-        default=None, description="how many parts tree reads side by side (the engine's concurrency)"
-    )
-    passages: Positive = Field(default=16, description="how many passages rag shows the model, if they fit")
-    passage_tokens: Positive = Field(default=256, description="the size of a passage")
     cite: bool = Field(default=False, description="say where the document supports each statement")
     prompt_price: Price | None = Field(default=None, description="price per million prompt tokens")
     cached_price: Price | None = Field(
         default=None, description="price per million cached prompt tokens (the full price)"
     )
     completion_price: Price | None = Field(default=None, description="price per million completion tokens")
+
+    options: Mapping[str, Any] = Field(default_factory=dict, description="what only some workflows have")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_options(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Check what only some workflows have, and move it into `options`."""
+        others = values.keys() - cls.model_fields.keys()
+        if not others and "options" not in values:
+            return values
+        kinds = option_kinds()
+        options = {**values.get("options", {}), **{name: values[name] for name in others & kinds.keys()}}
+        if unknown := options.keys() - kinds.keys():
+            raise SettingsError(unknown_name(min(unknown), kinds))
+        for kind in set(kinds.values()):
+            kind(**{name: value for name, value in options.items() if name in kind.model_fields})
+        return {name: values[name] for name in values if name not in options} | {"options": options}
+
+    def of(self, kind: type[Kind]) -> Kind:
+        """The settings of this kind that only some workflows have."""
+        return kind(**{name: value for name, value in self.options.items() if name in kind.model_fields})
 
     def fill_from(self, trained: Trained) -> Self:
         """These settings, with those that nobody has set as the model was trained. Raises `SettingsError`."""
@@ -211,10 +253,21 @@ class Settings:
 
 
 PARTS: Mapping[str, type[StrictModel]] = {"engine": EngineSettings, "read": ReadSettings}
-OWNERS = {name: part for part, kind in PARTS.items() for name in kind.model_fields}
-"""The part of the settings that each name belongs to."""
 
-Built = TypeVar("Built", bound=StrictModel)
+
+@cache
+def fields_of(part: str) -> dict[str, FieldInfo]:
+    """The settings of a part, by name, with those that only some workflows have."""
+    fields = {name: item for name, item in PARTS[part].model_fields.items() if name != "options"}
+    if part == "read":
+        fields |= {name: kind.model_fields[name] for name, kind in option_kinds().items()}
+    return fields
+
+
+@cache
+def owners() -> dict[str, str]:
+    """The part of the settings that each name belongs to."""
+    return {name: part for part in PARTS for name in fields_of(part)}
 
 
 def build(kind: type[Built], table: Mapping[str, Any], place: str) -> Built:
@@ -264,10 +317,11 @@ def load_settings(
 def _parts(values: Mapping[str, Any], place: str) -> Settings:
     """Build settings from flat values. Raises `SettingsError` listing every problem."""
     tables: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
-    problems = [unknown_name(name, OWNERS) for name in values if name not in OWNERS]
+    known = owners()
+    problems = [unknown_name(name, known) for name in values if name not in known]
     for name, value in values.items():
-        if name in OWNERS:
-            tables[OWNERS[name]][name] = value
+        if name in known:
+            tables[known[name]][name] = value
     made: dict[str, Any] = {}
     for part, kind in PARTS.items():
         try:
@@ -287,10 +341,11 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
         name = variable.removeprefix(_PREFIX).lower()
         if not variable.startswith(_PREFIX) or not text:
             continue
-        if name not in OWNERS:
-            raise SettingsError(f"environment: {unknown_name(name, OWNERS)}")
+        known = owners()
+        if name not in known:
+            raise SettingsError(f"environment: {unknown_name(name, known)}")
         try:
-            kind: Any = PARTS[OWNERS[name]].model_fields[name].annotation
+            kind: Any = fields_of(known[name])[name].annotation
             values[name] = TypeAdapter[Any](kind).validate_strings(text)
         except ValidationError:
             values[name] = text  # reported later, together with all other problems
@@ -325,7 +380,7 @@ def _problems(error: ErrorDetails, kind: type[StrictModel]) -> Iterator[str]:
     said = error.get("ctx", {})
     inner = said.get("error")
     if isinstance(inner, SettingsError):  # from a nested table
-        yield from (_nested(name, line) for line in str(inner).splitlines())
+        yield from (_nested(name, line) if name else line for line in str(inner).splitlines())
         return
     if kinds == "value_error" and not name:
         yield str(inner)

@@ -391,7 +391,10 @@ def test_several_questions_resume_with_those_that_were_begun(
         (["{story}"], "what is the question?"),
         (["what?", "{story}", "--resume", "--trace", "none.jsonl"], "there is no journal none.jsonl"),
         (["what?", "{story}", "--temperature", "5"], "temperature is 5.0: it must be at most 2"),
-        (["what?", "{story}", "--workflow", "gatde"], "'gatde' is not one of 'auto', 'notes', 'overwrite'"),
+        (
+            ["what?", "{story}", "--workflow", "gatde"],
+            "'gatde' is not one of 'auto', 'evidence'",
+        ),
         (["what?", "{story}", "--modle", "m"], "No such option '--modle'. Did you mean '--model'?"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 
 from memagent.cli import main
 from memagent.errors import SettingsError
-from memagent.settings import OWNERS, load_settings
+from memagent.settings import load_settings, owners
 
 COMMANDS = [
     "ask", "show", "data", "data make", "data filter", "eval", "train", "report", "models", "models fetch",
@@ -27,10 +27,10 @@ def test_settings_stand_under_their_headings(capsys: pytest.CaptureFixture[str])
     assert main(["ask", "--help"]) == 0
     own, _, rest = capsys.readouterr().out.partition("How a model is reached:")
     engine, _, read = rest.partition("How a document is read:")
-    for name, part in OWNERS.items():
+    for name, part in owners().items():
         assert f"--{name.replace('_', '-')}" in (engine if part == "engine" else read)
     assert "--questions" in own and "--model" not in own
-    assert "overwrite, gated" in " ".join(read.split()) and "MEMAGENT_MODEL" in read
+    assert "auto, evidence, full" in " ".join(read.split()) and "MEMAGENT_MODEL" in read
 
 
 def test_a_shell_completes_commands_and_flags(

@@ -124,7 +124,7 @@ def test_what_is_kept_is_for_its_user_alone(notes: Notes, tmp_path: Path) -> Non
         (("add", "diary", "x.txt", "--text", "x"), "the --text or the files?"),
         (
             ("add", "diary", "--text", "x", "--workflow", "rag"),
-            "keeps no memory that lives on: use auto, notes",
+            "keeps no memory that lives on: use auto, evidence",
         ),
         (("ask", "diary", "Who?"), "nothing has been read yet: add to it, then ask"),
         (("show", "diary", "--version", "7"), "has no version 7"),

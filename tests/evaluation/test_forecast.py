@@ -17,7 +17,7 @@ from memagent.evaluation.plan import Plan
 from memagent.evaluation.rows import Cell, read_rows
 from memagent.evaluation.run import Evaluation, evaluate
 from memagent.reading.forecast import Bound
-from memagent.reading.workflows import WORKFLOWS
+from memagent.reading.workflows import workflows
 from memagent.settings import Settings
 
 READ = ReadSettings(
@@ -48,7 +48,7 @@ def bounds(run: Evaluation, window: int = 4000) -> Mapping[tuple[Cell, str], Bou
 
 
 def test_no_workflow_costs_more_than_was_said(tmp_path: Path) -> None:
-    run = run_of(tmp_path, tuple(WORKFLOWS), samples=2)
+    run = run_of(tmp_path, tuple(workflows()), samples=2)
     said = {workflow: bound for (_, workflow), bound in bounds(run).items()}
     assert not run.folder.exists(), "nothing is written"
     asyncio.run(evaluate(run, engine()))
@@ -57,7 +57,7 @@ def test_no_workflow_costs_more_than_was_said(tmp_path: Path) -> None:
     for row in read_rows(run.folder):
         attempts[row.workflow] += 1
         spent[row.workflow] += Bound(row.calls, row.prompt_tokens, row.completion_tokens, row.cost)
-    assert set(said) == set(spent) == set(WORKFLOWS)
+    assert set(said) == set(spent) == set(workflows())
     for workflow, now in spent.items():
         assert said[workflow].attempts == attempts[workflow] == 6 and not said[workflow].failing
         most = said[workflow].most

@@ -22,8 +22,8 @@ from memagent.evaluation.retention import Needed
 from memagent.evaluation.rows import Cell, EvaluationRow, read_header, read_rows
 from memagent.evaluation.run import Evaluation, evaluate
 from memagent.reading.journal import read_journal
-from memagent.reading.workflows import WORKFLOWS
-from memagent.settings import OWNERS, EngineSettings, ReadSettings, Settings
+from memagent.reading.workflows import workflows
+from memagent.settings import EngineSettings, ReadSettings, Settings, owners
 from memagent.tasks import TASKS, Corpora, Recipe, Task
 from memagent.types import Example
 from server import Fault, Server, complete, lasting_fault, refusal
@@ -33,13 +33,13 @@ SETTINGS = Settings(
     EngineSettings(retries=0, concurrency=8),
     ReadSettings(chunk_tokens=150, memory_tokens=60, answer_tokens=60, passage_tokens=50),
 )
-ALL_READERS = tuple(WORKFLOWS)
+ALL_READERS = tuple(workflows())
 
 
 def changed(settings: Settings, **values: Any) -> Settings:
     """The settings with other values, whichever part they are of."""
     for name, value in values.items():
-        part = OWNERS[name]
+        part = owners()[name]
         settings = replace(settings, **{part: getattr(settings, part).changed(**{name: value})})
     return settings
 

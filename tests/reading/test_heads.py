@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from facts import run
 from memagent import Message, Read, ReadSettings, ScriptedEngine, SettingsError, text_document
 from memagent.engines.scripted import count_words
-from memagent.reading.workflows import WORKFLOWS
+from memagent.reading.workflows import workflows
 from memagent.reading.workflows.heads import PROMPTS, Heads, own_part
 
 SETTINGS = ReadSettings(workflow="heads", heads=3, chunk_tokens=20, memory_tokens=30, answer_tokens=20)
@@ -151,7 +151,7 @@ def test_a_heading_that_the_prompt_cannot_have_is_text(heading: str) -> None:
 def test_the_budgets_have_room_for_all_parts() -> None:
     engine = ScriptedEngine(lambda messages: "MEMORY\n" + "word " * 5000, window_tokens=2000)
     settings = ReadSettings(workflow="heads", heads=5)
-    budgets = WORKFLOWS["heads"].budgets(settings, engine.model)
+    budgets = workflows()["heads"].budgets(settings, engine.model)
     assert budgets.chunk_tokens < 1000 and budgets.memory_tokens > 100
     _, made = run(engine, "A word. " * 6000, settings)
     assert len(made) > 7

@@ -11,7 +11,7 @@ from facts import run, section
 from memagent import Conversation, Message, ReadSettings, Result, ScriptedEngine, text_document
 from memagent.reading.journal import read_journal
 from memagent.reading.read import NOT_FOUND
-from memagent.reading.workflows import WORKFLOWS
+from memagent.reading.workflows import workflows
 
 PROBLEM = "Where is the green lamp?"
 TOLD = "The green lamp stands in Oslo."
@@ -20,7 +20,7 @@ SETTINGS = ReadSettings(chunk_tokens=12, memory_tokens=60, answer_tokens=40, ear
 SILENT = {"overwrite": "(empty)", "refine": "(none yet)", "notes": "It does not say."}
 """What each workflow's model replies if nothing is to be kept; UNCHANGED for all others."""
 
-KEEPING = [name for name, it in WORKFLOWS.items() if it.keeps_memory and name != "auto"]
+KEEPING = [name for name, it in workflows().items() if it.keeps_memory and name != "auto"]
 
 
 def read(

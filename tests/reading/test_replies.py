@@ -22,7 +22,7 @@ from memagent.reading.replies import (
     read_overwrite,
     settle,
 )
-from memagent.reading.workflows import WORKFLOWS
+from memagent.reading.workflows import workflows
 
 OLD = "The vault opens with 4711. Ada holds the second key; the clock hides it."
 SHIPPED = load_prompts(trained_file(READER))
@@ -238,7 +238,7 @@ ENOUGH = [
 ]
 
 
-@pytest.mark.parametrize("prompts", [SHIPPED, WORKFLOWS["heads"].prompts], ids=["shipped", "heads"])
+@pytest.mark.parametrize("prompts", [SHIPPED, workflows()["heads"].prompts], ids=["shipped", "heads"])
 def test_a_memory_keeps_its_last_word_where_enough_was_not_asked_for(prompts: Prompts) -> None:
     rules = "MEMORY\nPatience\nSilence\nEnough"
     text = rules.removeprefix("MEMORY\n") if prompts.replies == "marked" else rules

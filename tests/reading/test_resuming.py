@@ -39,7 +39,7 @@ from memagent.documents.tokens import estimate_tokens
 from memagent.reading.conversations import Reading
 from memagent.reading.journal import read_journal
 from memagent.reading.replies import read_overwrite
-from memagent.reading.workflows import WORKFLOWS, Workflow
+from memagent.reading.workflows import Workflow, workflows
 from memagent.types import Model
 
 CALLS = 4
@@ -297,7 +297,7 @@ def test_an_own_workflow_that_reads_side_by_side_resumes(tmp_path: Path, monkeyp
                 yield conversation
         yield await reading.answer("both", "both")
 
-    monkeypatch.setitem(WORKFLOWS, "pairs", Workflow(pairs, WORKFLOWS["overwrite"].prompts))
+    monkeypatch.setitem(workflows(), "pairs", Workflow(pairs, workflows()["overwrite"].prompts))
     trace, engine = tmp_path / "read.jsonl", Noter()
     settings = SETTINGS.changed(workflow="pairs")
 

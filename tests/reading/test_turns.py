@@ -38,7 +38,7 @@ from memagent.reading.journal import read_journal
 from memagent.reading.passes import Passes
 from memagent.reading.replies import read_gated
 from memagent.reading.turns import in_turn
-from memagent.reading.workflows import WORKFLOWS
+from memagent.reading.workflows import workflows
 from memagent.types import Model, Usage
 
 CALLS = 8
@@ -224,7 +224,7 @@ def test_a_chunk_that_cannot_be_read_fails_the_read_in_its_turn() -> None:
 
     async def read() -> None:
         budgets = Budgets(chunk_tokens=12, memory_tokens=60)
-        prompts = WORKFLOWS["gated"].prompts.for_document("0" * 64)
+        prompts = workflows()["gated"].prompts.for_document("0" * 64)
         passes = Passes(text_document("a").blocks(), 12, count_words)
         reading = Reading("What?", engine, prompts, budgets, passes, SETTINGS.changed(lookahead=8))
         ask = partial(reading.update, read_reply=read_gated)

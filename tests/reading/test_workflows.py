@@ -35,13 +35,13 @@ from memagent.engines.scripted import count_words
 from memagent.prompts import mark_of
 from memagent.reading.forecast import forecast
 from memagent.reading.read import NOT_FOUND
-from memagent.reading.workflows import WORKFLOWS, chosen_workflow
+from memagent.reading.workflows import chosen_workflow, workflows
 from memagent.reading.workflows.notes import NOTE_TOKENS
 from memagent.reading.workflows.whole import LEFT_OUT, best_passages, head_and_tail
 from memagent.types import ESTIMATE, Model, Trained
 
 SETTINGS = ReadSettings(chunk_tokens=120, memory_tokens=60, answer_tokens=60, passages=3, passage_tokens=40)
-EVERY = pytest.mark.parametrize("reader", WORKFLOWS)
+EVERY = pytest.mark.parametrize("reader", workflows())
 
 
 class Recorder(FactsEngine):
@@ -105,7 +105,11 @@ def test_no_document_can_open_or_close_a_section(reader: str) -> None:
     engine = Recorder(lambda messages: f"{find_code(messages)} </memory></answer></notes>")
     read(reader, poisoned, engine)
     for prompt in engine.prompts:
-        own = WORKFLOWS[reader].prompts.answer if "<chunk" not in prompt else WORKFLOWS[reader].prompts.update
+        own = (
+            workflows()[reader].prompts.answer
+            if "<chunk" not in prompt
+            else workflows()[reader].prompts.update
+        )
         for tag in re.findall(r"<(\w+)>\n", own):
             assert prompt.count(f"<{tag}>") == 1 == prompt.count(f"</{tag}>"), (tag, prompt)
         assert "<|im_end|>" not in prompt
@@ -219,7 +223,7 @@ def test_a_question_about_a_reply_that_does_not_fit_keeps_memory_and_reply(reade
     assert memories[-1] == memories[1]
 
 
-@pytest.mark.parametrize("reader", [it for it in WORKFLOWS if it != "auto"])  # its bound is that of notes
+@pytest.mark.parametrize("reader", [it for it in workflows() if it != "auto"])  # its bound is that of notes
 def test_a_forecast_counts_all_that_can_be_asked(reader: str) -> None:
     """A model that fills every reply, and never says the same twice; questions about replies come on top."""
     numbers = count()
@@ -237,12 +241,12 @@ def test_a_forecast_counts_all_that_can_be_asked(reader: str) -> None:
     assert most.calls == len(made) - asked + (not noted)
     told = [it for it in made if "<written-" not in it.messages[-1].content]
     assert most.completion_tokens >= sum(it.completion.usage.completion_tokens for it in told)
-    empty_at_first = {"gated": 1, "refine": 1, "tree": 1, "heads": settings.heads}  # with nothing to lose
+    empty_at_first = {"gated": 1, "refine": 1, "tree": 1, "heads": 4}  # with nothing to lose
     if reader == "parallel":
         assert asked == sum(it.chunk_index is None for it in made[:-1]) / 2, "of notes nobody is asked"
         return
     if reader == "reread":
-        assert (most.passes, asked) == (settings.rounds, most.chunks - 1 + 2 * most.to_reread)
+        assert (most.passes, asked) == (3, most.chunks - 1 + 2 * most.to_reread)
         return
     assert asked == (most.chunks - empty_at_first[reader] if reader in empty_at_first else 0)
 
@@ -429,7 +433,7 @@ def test_templates_are_for_the_workflows_with_a_memory(tmp_path: Any) -> None:
     with pytest.raises(SettingsError, match="lack doubt, which auto needs"):
         chosen_workflow(settings.changed(workflow=None), Trained())
     full = chosen_workflow(settings.changed(workflow="full"), Trained())
-    assert full == ("full", WORKFLOWS["full"])
+    assert full == ("full", workflows()["full"])
     for name in ("heads", "evidence"):
         chosen = chosen_workflow(settings.changed(workflow=name), Trained())[1]
         assert chosen.prompts.update.endswith("mine")
@@ -470,7 +474,7 @@ def test_an_adapter_brings_its_templates_for_its_own_workflow() -> None:
     name, workflow = chosen_workflow(ReadSettings(), trained)
     assert name == "overwrite" and workflow.prompts.update.endswith("theirs")
     name, workflow = chosen_workflow(ReadSettings(workflow="gated"), trained)
-    assert workflow.prompts == WORKFLOWS["gated"].prompts
+    assert workflow.prompts == workflows()["gated"].prompts
 
 
 def test_an_unknown_workflow_is_named_with_the_nearest() -> None:
@@ -478,7 +482,7 @@ def test_an_unknown_workflow_is_named_with_the_nearest() -> None:
         chosen_workflow(ReadSettings(workflow="gatted"), Trained())
 
 
-@pytest.mark.parametrize("reader", [it for it in WORKFLOWS if it != "auto"])  # then it reads as notes does
+@pytest.mark.parametrize("reader", [it for it in workflows() if it != "auto"])  # then it reads as notes does
 def test_the_answer_can_be_left_out_where_all_is_in_the_memory(reader: str) -> None:
     document = text_document(story(place=0.5))
     settings = SETTINGS.changed(workflow=reader, memory_tokens=200)
@@ -493,7 +497,7 @@ def test_the_answer_can_be_left_out_where_all_is_in_the_memory(reader: str) -> N
         assert bool(read.answer) == answers
         return found
 
-    if not WORKFLOWS[reader].keeps_memory:
+    if not workflows()[reader].keeps_memory:
         with pytest.raises(SettingsError, match=f"{reader} keeps no memory that lives on: use"):
             Read(PROBLEM, document, FactsEngine(find_code), settings, answers=False)
         return

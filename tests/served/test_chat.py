@@ -26,7 +26,7 @@ from memagent.errors import ContextOverflowError
 from memagent.reading.read import NOT_FOUND
 from memagent.server.bodies import ReadOptions
 from memagent.server.limits import Limits
-from memagent.settings import EngineSettings, ReadSettings
+from memagent.settings import EngineSettings, ReadSettings, fields_of
 from memagent.types import Completion, Message, Sampling
 from server import Fault, Server, complete, facts_document, lasting_fault, read_facts, refusal
 
@@ -390,7 +390,7 @@ def test_that_no_answer_was_found_is_told_beside_it(workflow: str, serving: Any)
 
 def test_every_setting_but_the_servers_own_can_be_said() -> None:
     own = {"templates", "prompt_price", "cached_price", "completion_price"}
-    assert set(ReadOptions.model_fields) == set(ReadSettings.model_fields) - own
+    assert set(ReadOptions.model_fields) == set(fields_of("read")) - own
 
 
 def test_screening_is_told_beside_the_answer(serving: Any, facts: Any, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from memagent.documents.opening import text_document
 from memagent.engines.scripted import count_words
 from memagent.errors import EngineError, SettingsError
 from memagent.reading.read import Read
-from memagent.reading.workflows import WORKFLOWS
+from memagent.reading.workflows import workflows
 from memagent.settings import ReadSettings
 from memagent.training.rewards import load_reward
 from memagent.training.rollout import Rollout
@@ -64,7 +64,7 @@ def untimed(conversations: Sequence[Conversation]) -> list[Conversation]:
     return [replace(it, seconds=0.0) for it in conversations]
 
 
-@pytest.mark.parametrize("workflow", WORKFLOWS)
+@pytest.mark.parametrize("workflow", workflows())
 def test_attempts_have_the_conversations_of_a_read(workflow: str) -> None:
     room = 30 if workflow == "notes" else 6  # for whole sentences with their places
     chosen = SETTINGS.changed(workflow=workflow, memory_tokens=room)

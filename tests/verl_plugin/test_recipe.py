@@ -19,7 +19,7 @@ from verl.utils.dataset.rl_dataset import get_dataset_class
 
 from memagent.errors import SettingsError
 from memagent.reading.budgets import Budgets
-from memagent.reading.workflows import WORKFLOWS
+from memagent.reading.workflows import workflows
 from memagent.training.verl import trainer  # noqa: F401 - it registers itself with verl
 from memagent.training.verl.launch import prepared
 from memagent.training.verl.settings import check, plugin_settings
@@ -87,7 +87,7 @@ def test_the_papers_setting(launched: Any, name: str, value: object) -> None:
 
 @pytest.mark.parametrize("workflow", ["overwrite", "gated"])
 def test_the_papers_budgets_fit_the_prompt_and_the_window(launched: Any, model: Path, workflow: str) -> None:
-    words = len(AutoTokenizer.from_pretrained(model)(WORKFLOWS[workflow].prompts.bare_text)["input_ids"])
+    words = len(AutoTokenizer.from_pretrained(model)(workflows()[workflow].prompts.bare_text)["input_ids"])
     budgets, data = Budgets(1024, 5000, 1024, 1024), launched.data
     given = frozenset(Budgets.__dataclass_fields__)
     assert budgets.fit(data.max_prompt_length + data.max_response_length, words, given) == budgets

@@ -24,7 +24,7 @@ from memagent.errors import EngineError, without_secrets
 from memagent.evaluation.plan import Plan
 from memagent.evaluation.rows import Cell, EvaluationRow
 from memagent.evaluation.run import Evaluation, evaluate
-from memagent.reading.workflows import WORKFLOWS
+from memagent.reading.workflows import workflows
 from memagent.reports.evaluation import cost_table, load, score_tables
 from memagent.settings import Settings
 from memagent.tasks import TASKS
@@ -40,8 +40,8 @@ from memagent.tasks.scoring import SCORERS
               help="a size in documents, for tasks made of documents; may be repeated")  # fmt: skip
 @click.option("--examples", metavar="FILE", shell_complete=complete_files,
               help="examples from a JSONL file, as written by `memagent data`")  # fmt: skip
-@click.option("--workflow", "--reader", "workflows", multiple=True, type=click.Choice(list(WORKFLOWS)),
-              metavar="NAME", help=f"a workflow; may be repeated: {', '.join(WORKFLOWS)}")  # fmt: skip
+@click.option("--workflow", "--reader", "workflows", multiple=True, type=click.Choice(list(workflows())),
+              metavar="NAME", help=f"a workflow; may be repeated: {', '.join(workflows())}")  # fmt: skip
 @click.option("--count", type=int, metavar="N",
               help="examples per task and size (128, or all of a smaller set), or the first examples "
               "of a file (all)")  # fmt: skip

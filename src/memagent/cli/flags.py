@@ -15,8 +15,9 @@ from pydantic.fields import FieldInfo
 
 from memagent.cli.messages import FLAGS, log_to
 from memagent.errors import SettingsError
-from memagent.reading.workflows import WORKFLOWS
-from memagent.settings import NO_ADAPTER, PARTS, load_settings
+from memagent.plugins import plugins
+from memagent.reading.workflows import workflows
+from memagent.settings import NO_ADAPTER, fields_of, load_settings
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -85,7 +86,7 @@ def with_settings(
     chosen = {
         name: (part, item)
         for part in parts
-        for name, item in PARTS[part].model_fields.items()
+        for name, item in fields_of(part).items()
         if (only is None or name in only or part == "engine") and name not in leave_out
     }
 
@@ -120,7 +121,8 @@ def with_settings(
 def _option(name: str, part: str, item: FieldInfo) -> Callable[[Any], Any]:
     flag, kind = "--" + name.replace("_", "-"), _kind(item.annotation)
     text = (item.description or "") + ("" if item.default in (None, False) else f" ({_shown(item.default)})")
-    choices = get_args(kind) if get_origin(kind) is Literal else WORKFLOWS if name == "workflow" else ()
+    named = {"workflow": list(workflows()), "engine": ["auto", *plugins("engines")]}
+    choices = get_args(kind) if get_origin(kind) is Literal else named.get(name, ())
     options: dict[str, Any] = {}
     if kind is bool:
         flag = f"{flag}/--no{flag[1:]}"

@@ -12,7 +12,7 @@ from memagent.cli.flags import PATH, Command, with_settings
 from memagent.cli.messages import say, warn
 from memagent.errors import extra_hint
 from memagent.evaluation.flops import flops_by_length, shape_of
-from memagent.reading.workflows import WORKFLOWS
+from memagent.reading.workflows import workflows
 from memagent.reports.flops import flops_table, write_report
 from memagent.settings import Settings
 
@@ -26,7 +26,7 @@ _BUDGETS = ("problem_tokens", "chunk_tokens", "memory_tokens", "answer_tokens", 
 @click.argument("config", type=PATH, metavar="CONFIG")
 @click.option("--length", "lengths", multiple=True, type=click.IntRange(min=1), metavar="TOKENS",
               help="a document length; may be repeated (8K to 4M, doubling)")  # fmt: skip
-@click.option("--workflow", "workflows", multiple=True, type=click.Choice(list(WORKFLOWS)), metavar="NAME",
+@click.option("--workflow", "workflows", multiple=True, type=click.Choice(list(workflows())), metavar="NAME",
               help=f"a workflow; may be repeated ({', '.join(_WORKFLOWS)})")  # fmt: skip
 @click.option("--out", type=PATH, metavar="DIR", help="also write report.md, report.json and a picture there")
 @with_settings("read", only=_BUDGETS)

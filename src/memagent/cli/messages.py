@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from memagent.errors import DocumentError, EngineError, MemAgentError, SettingsError
-from memagent.settings import OWNERS
+from memagent.settings import owners
 
 EXIT_CODES: dict[type[MemAgentError], int] = {SettingsError: 2, EngineError: 3, DocumentError: 4}
 DEFECT = 1
@@ -24,7 +24,7 @@ _COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 FLAGS = {
     name: f"--{name.replace('_', '-')}"
     for name in (
-        *OWNERS, "about", "absent", "allow_origin", "data", "documents", "examples", "follow_links", "host",
+        *owners(), "about", "absent", "allow_origin", "data", "documents", "examples", "follow_links", "host",
         "keys", "max_cost", "max_tokens", "out", "port", "questions", "ray", "resume", "to", "trace",
         "verbose", "essays", "squad", "hotpot", "2wiki", "musique", "longbench",
     )

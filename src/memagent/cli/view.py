@@ -24,7 +24,7 @@ from memagent.errors import DocumentError, JournalError, SettingsError
 from memagent.evaluation.retention import NOTES_APART
 from memagent.reading.journal import read_journal
 from memagent.reading.sources import Provenance, Sources, Statement, located, statements_of
-from memagent.reading.workflows import WORKFLOWS
+from memagent.reading.workflows import workflows
 from memagent.server.page import bound_page
 from memagent.storage import written_whole
 from memagent.types import Completion, Conversation
@@ -134,7 +134,7 @@ def _offsets(text: DocumentText) -> dict[str, int]:
 def _statements(path: Path, text: DocumentText, answer: str) -> tuple[Statement, ...]:
     """Find the statements as a read with `cite` does, but only look for those in the last memory."""
     header = next(read_journal(path))
-    workflow = WORKFLOWS.get(header["workflow"])
+    workflow = workflows().get(header["workflow"])
     if workflow and workflow.provenance:
         return _told_by_memory(path, workflow.provenance(), answer)
     provenance = Provenance()

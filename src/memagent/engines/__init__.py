@@ -14,6 +14,7 @@ from pathlib import Path
 from memagent.engines.llamacpp import catalogue
 from memagent.engines.scripted import ScriptedEngine
 from memagent.errors import SettingsError, without_secrets
+from memagent.plugins import load
 from memagent.settings import EngineSettings
 from memagent.types import Engine
 
@@ -85,24 +86,8 @@ async def open_engine(settings: EngineSettings | None = None) -> AsyncIterator[E
     Raises `SettingsError` or `EngineError`; the message says what to do next.
     """
     settings = settings or EngineSettings()
-    engine = await _opened(choose(settings).engine, settings)
+    engine: Engine = await load("engines", choose(settings).engine)(settings)
     try:
         yield engine
     finally:
         await engine.aclose()
-
-
-async def _opened(name: str, settings: EngineSettings) -> Engine:
-    match name:
-        case "openai":
-            from memagent.engines.openai import open_endpoint
-
-            return await open_endpoint(settings)
-        case "llamacpp":
-            from memagent.engines.llamacpp.engine import open_llamacpp
-
-            return await open_llamacpp(settings)
-        case _:
-            from memagent.engines.torch.engine import open_transformers
-
-            return await open_transformers(settings)

@@ -12,7 +12,7 @@ from typing import Any
 
 from memagent.errors import SettingsError, reason
 from memagent.evaluation.rows import Cell, Key
-from memagent.reading.workflows import WORKFLOWS
+from memagent.reading.workflows import workflows
 from memagent.settings import ReadSettings
 from memagent.storage import file_digest
 from memagent.tasks import TASKS, Corpora, Recipe, load_examples
@@ -64,7 +64,7 @@ class Plan:
     def __post_init__(self) -> None:
         for what, names, known in (
             ("task", self.tasks, TASKS),
-            ("workflow", self.workflows, WORKFLOWS),
+            ("workflow", self.workflows, workflows()),
             ("scorer", (self.scorer,) if self.scorer else (), SCORERS),
         ):
             for name in names:
@@ -81,7 +81,7 @@ class Plan:
                     f"the sizes {', '.join(map(str, sizes))} must be above 0, each named once"
                 )
         if not self.workflows:
-            raise SettingsError(f"which workflow? `workflows` takes one or more of {', '.join(WORKFLOWS)}")
+            raise SettingsError(f"which workflow? `workflows` takes one or more of {', '.join(workflows())}")
         if not self.tasks and self.examples is None:
             raise SettingsError(
                 "which examples? give `tasks` and `lengths` in tokens, or a file with `examples`"

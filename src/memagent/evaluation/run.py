@@ -25,7 +25,8 @@ from memagent.errors import SettingsError
 from memagent.evaluation.attempts import Attempt, attempt_row, attempts_of
 from memagent.evaluation.plan import Plan, Work
 from memagent.evaluation.rows import RUN_FILE, Cell, EvaluationRow, open_rows, storable
-from memagent.reading.workflows import Workflow, chosen_workflow
+from memagent.reading.workflow import Workflow
+from memagent.reading.workflows import chosen_workflow
 from memagent.settings import ReadSettings, Settings
 from memagent.types import Engine
 
@@ -165,6 +166,6 @@ def header_of(run: Evaluation, engine: Engine, attempts: int) -> dict[str, Any]:
         "workflows": {
             name: own
             for name, workflow in workflows.items()
-            if (own := workflow.own_settings(run.settings.read, model))
+            if (own := workflow.options_in_force(run.settings.read, model))
         },
     }

@@ -92,9 +92,12 @@ class Journal:
         Raises `JournalError`, saying what differs.
         """
         header = {"type": "header", "format": FORMAT, **json.loads(json.dumps(header))}
-        if self.header is None:
+        recorded = self.header
+        if recorded and isinstance(recorded.get("passages"), dict):  # which every header had once
+            recorded = {name: it for name, it in recorded.items() if name != "passages"}
+        if recorded is None:
             self._log.append(header)
-        elif changed := difference(self.header, header):
+        elif changed := difference(recorded, header):
             raise JournalError(
                 f"{self.path} cannot be resumed: {changed}; "
                 "for a new read leave out `resume` and name another `trace`"

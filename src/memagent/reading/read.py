@@ -31,7 +31,7 @@ from memagent.reading.progress import Chain, ChunkCounter, Meter, Progress, coun
 from memagent.reading.screening import RULE, Screen
 from memagent.reading.sources import Sources, Statement, located
 from memagent.reading.turns import most_at_once
-from memagent.reading.workflows import WORKFLOWS, chosen_workflow
+from memagent.reading.workflows import chosen_workflow, workflows
 from memagent.settings import ReadSettings
 from memagent.types import Chunk, Conversation, Engine
 
@@ -116,7 +116,7 @@ class Read:
         self.settings = (settings or ReadSettings()).fill_from(engine.model.trained)
         self.workflow, self._workflow = chosen_workflow(self.settings, engine.model.trained)
         if not (answers or self._workflow.keeps_memory):
-            known = ", ".join(name for name, it in WORKFLOWS.items() if it.keeps_memory)
+            known = ", ".join(name for name, it in workflows().items() if it.keeps_memory)
             raise SettingsError(f"the workflow {self.workflow} keeps no memory that lives on: use {known}")
         self.found = document.blocks()
         """What was found while the document was read: files left out, undecodable characters."""
@@ -323,8 +323,7 @@ class Read:
             "early_exit": settings.early_exit,
             **({"exit_patience": settings.exit_patience} if settings.exit_patience else {}),
             **({"screen": RULE} if settings.screen else {}),
-            "passages": {"count": settings.passages, "tokens": settings.passage_tokens},
-            **self._workflow.own_settings(settings, model),
+            **self._workflow.options_in_force(settings, model),
             "sampling": {
                 "temperature": settings.temperature,
                 "top_p": settings.top_p,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 
 from memagent.errors import ContextOverflowError
+from memagent.prompts import AUTO
 from memagent.reading.conversations import Reading
 from memagent.reading.locating import count_words, falls_short, locate
 from memagent.reading.ranking import Rarity
-from memagent.reading.workflows.notes import notes
+from memagent.reading.workflows import notes
 from memagent.reading.workflows.whole import count_room, joined
 from memagent.types import Chunk, Conversation
 
@@ -33,7 +35,7 @@ async def auto(
                 return
             except ContextOverflowError:
                 pass  # the window is smaller than the engine says
-    async with aclosing(notes(reading, _chained(begun, chunks), memory)) as conversations:
+    async with aclosing(notes.notes(reading, _chained(begun, chunks), memory)) as conversations:
         async for conversation in conversations:
             yield conversation
 
@@ -63,3 +65,6 @@ async def _chained(begun: Sequence[Chunk], rest: AsyncIterator[Chunk]) -> AsyncI
         yield chunk
     async for chunk in rest:
         yield chunk
+
+
+WORKFLOW = replace(notes.WORKFLOW, run=auto, prompts=AUTO)

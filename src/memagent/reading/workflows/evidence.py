@@ -22,6 +22,7 @@ from memagent.reading.replies import Verdict
 from memagent.reading.sources import Source, Statement, statements_of
 from memagent.reading.turns import in_turn
 from memagent.reading.wording import says
+from memagent.reading.workflow import Workflow
 from memagent.types import Chunk, Conversation
 
 PROMPTS = Prompts(
@@ -136,3 +137,14 @@ class Citations:
         places = [int(it) - 1 for it in re.findall(r"\d+", marks)]
         own = any(marks.strip() in it.source.excerpt for it in self._excerpts)
         return None if own or not all(0 <= it < len(self._excerpts) for it in places) else places
+
+
+WORKFLOW = Workflow(
+    evidence,
+    PROMPTS,
+    templates=True,
+    screens=True,
+    looks_ahead=True,
+    keeps_memory=True,
+    provenance=Citations,
+)

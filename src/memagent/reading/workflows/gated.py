@@ -12,9 +12,11 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from functools import partial
 
+from memagent.prompts import GATED
 from memagent.reading.conversations import Reading
 from memagent.reading.replies import read_gated
 from memagent.reading.turns import in_turn
+from memagent.reading.workflow import Workflow
 from memagent.types import Chunk, Conversation
 
 
@@ -47,3 +49,6 @@ def confirmations(so_far: int | None, changed: bool, enough: bool) -> int | None
     if so_far is None or changed:
         return 0 if enough else None
     return so_far + 1
+
+
+WORKFLOW = Workflow(gated, GATED, templates=True, screens=True, looks_ahead=True, keeps_memory=True)

@@ -13,12 +13,16 @@ from collections.abc import AsyncGenerator, AsyncIterator, Set
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
+from pydantic import Field
+
 from memagent.errors import SettingsError
 from memagent.prompts import ANSWER, MEMORY, NOTE, OPENING, SECTIONS, UNCHANGED, Prompts
 from memagent.prompts.thoughts import without_thought
 from memagent.reading.conversations import Reading
 from memagent.reading.replies import Verdict, read_gated
 from memagent.reading.turns import in_turn
+from memagent.reading.workflow import Workflow
+from memagent.settings import Options, Positive
 from memagent.types import Chunk, Conversation, Message
 
 PROMPTS = Prompts(
@@ -142,7 +146,7 @@ async def heads(
     reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
 ) -> AsyncGenerator[Conversation, None]:
     """Read all chunks, rewriting at each the least recently updated part, then answer from all parts."""
-    count, empty = reading.settings.heads, reading.prompts.empty_memory
+    count, empty = reading.settings.of(HeadsOptions).heads, reading.prompts.empty_memory
 
     async def read(chunk: Chunk, memory: str) -> AsyncIterator[Conversation]:
         now = Heads.of(memory, count)
@@ -171,3 +175,23 @@ async def heads(
                 yield update
     async for answer in reading.conclude(memory, Heads.of(memory, count).text(empty)):
         yield answer
+
+
+class HeadsOptions(Options):
+    """The memories of `heads`."""
+
+    heads: Positive = Field(
+        default=4, description="how many memories the heads workflow keeps, each of memory_tokens"
+    )
+
+
+WORKFLOW = Workflow(
+    heads,
+    PROMPTS,
+    templates=True,
+    screens=True,
+    looks_ahead=True,
+    keeps_memory=True,
+    options=HeadsOptions,
+    memories=lambda settings: settings.of(HeadsOptions).heads,
+)

@@ -15,6 +15,7 @@ from memagent.errors import ContextOverflowError
 from memagent.prompts import CLOSING, MEMORY, NOTE, UNCHANGED, Prompts, sections
 from memagent.reading.conversations import Reading
 from memagent.reading.replies import read_gated
+from memagent.reading.workflow import Workflow
 from memagent.reading.workflows.merging import BETWEEN, as_chunk, grouped
 from memagent.types import Chunk, Conversation, TokenCounter
 
@@ -97,3 +98,6 @@ async def _take_notes(
 def _note_chunks(notes: Sequence[str], group_tokens: int, count_tokens: TokenCounter) -> list[Chunk]:
     groups = grouped(notes, group_tokens, count_tokens)
     return [as_chunk(group, count_tokens, index) for index, group in enumerate(groups)]
+
+
+WORKFLOW = Workflow(map_reduce, PROMPTS)

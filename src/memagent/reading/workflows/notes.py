@@ -15,13 +15,19 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from memagent.concurrency import side_by_side
+from memagent.prompts import NOTES
 from memagent.prompts.thoughts import without_thought
 from memagent.reading.conversations import MAX_IGNORED, Reading
 from memagent.reading.excerpts import Excerpt, excerpts_of, memory_of
 from memagent.reading.locating import Find, count_words, coverage, falls_short, in_one_line, locate
 from memagent.reading.ranking import Rarity
 from memagent.reading.replies import Verdict
+from memagent.reading.workflow import Workflow
+from memagent.reading.workflows.evidence import Citations
 from memagent.types import Chunk, Conversation, Message
+
+NOTED_TOKENS = 300
+"""The size of the chunks that notes are taken on: small models overlook things in longer ones."""
 
 NOTE_TOKENS = 48
 """The longest note."""
@@ -133,3 +139,15 @@ class Kept:
     def _worth(self, find: Find) -> float:
         covered = coverage(self._reading.problem, find.text, self._rarity)
         return (find.support + _SUPPORT_FLOOR) * (covered + _COVERAGE_FLOOR)
+
+
+WORKFLOW = Workflow(
+    notes,
+    NOTES,
+    templates=True,
+    screens=True,
+    keeps_memory=True,
+    chunk_tokens=NOTED_TOKENS,
+    provenance=Citations,
+    shown=shown_of,
+)

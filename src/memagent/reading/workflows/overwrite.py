@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 
+from memagent.prompts import OVERWRITE
 from memagent.reading.conversations import Reading
 from memagent.reading.replies import read_overwrite
+from memagent.reading.workflow import Workflow
 from memagent.types import Chunk, Conversation
 
 
@@ -19,3 +21,6 @@ async def overwrite(
             yield update
     async for answer in reading.conclude(memory):
         yield answer
+
+
+WORKFLOW = Workflow(overwrite, OVERWRITE, templates=True, screens=True, keeps_memory=True)

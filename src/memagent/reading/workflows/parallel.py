@@ -16,7 +16,9 @@ from memagent.concurrency import side_by_side
 from memagent.prompts import ANSWER, MEMORY, MERGE, NOTE, SECTIONS, UNCHANGED, Prompts
 from memagent.reading.conversations import Reading
 from memagent.reading.replies import read_note
+from memagent.reading.workflow import Workflow
 from memagent.reading.workflows.merging import Gathering
+from memagent.reading.workflows.reread import Rounds
 from memagent.types import Chunk, Conversation, Message
 
 PROMPTS = Prompts(
@@ -45,7 +47,7 @@ async def parallel(
 ) -> AsyncGenerator[Conversation, None]:
     """Read all chunks in each round with the memory of the round before, then answer from memory alone."""
     gathering, source = Gathering(reading, memory), chunks
-    for _ in range(reading.settings.rounds):
+    for _ in range(reading.settings.of(Rounds).rounds):
         read = fresh = 0
         async with aclosing(_round(reading, source, gathering)) as conversations:
             async for conversation, is_new in conversations:
@@ -82,3 +84,6 @@ async def _round(
                 yield replace(update, memory=gathering.text), is_new and update is updates[-1]
     async for merge in gathering.merge():
         yield merge, False
+
+
+WORKFLOW = Workflow(parallel, PROMPTS, templates=True, keeps_memory=True, options=Rounds)

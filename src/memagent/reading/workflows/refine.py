@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from memagent.prompts import MEMORY, NOTE, UNCHANGED, Prompts, sections
 from memagent.reading.conversations import Reading
 from memagent.reading.replies import read_gated
+from memagent.reading.workflow import Workflow
 from memagent.types import Chunk, Conversation
 
 PROMPTS = Prompts(
@@ -34,3 +35,6 @@ async def refine(
         async for update in reading.update(chunk, memory, read_gated):
             memory = update.memory
             yield update
+
+
+WORKFLOW = Workflow(refine, PROMPTS, screens=True)

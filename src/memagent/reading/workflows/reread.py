@@ -12,6 +12,8 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from functools import partial
 
+from pydantic import Field
+
 from memagent.documents.tokens import shorten
 from memagent.prompts import (
     ANSWER,
@@ -30,6 +32,8 @@ from memagent.reading.conversations import Reading
 from memagent.reading.ranking import best_places
 from memagent.reading.replies import read_gap, read_gated
 from memagent.reading.turns import in_turn
+from memagent.reading.workflow import Workflow
+from memagent.settings import Options, Positive
 from memagent.types import Chunk, Conversation, Message
 
 PROMPTS = Prompts(
@@ -62,13 +66,19 @@ _MOST_CHUNKS = 8  # of a further pass; if the document has no more, all are read
 _QUESTION_TOKENS = 64
 
 
+class Rounds(Options):
+    """How often a document is read."""
+
+    rounds: Positive = Field(default=3, description="maximum passes of parallel and reread")
+
+
 async def reread(
     reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
 ) -> AsyncGenerator[Conversation, None]:
     """Read all chunks, then those that matter for each question that the memory leaves open, and answer."""
     asked: set[str] = set()
     turns = in_turn(reading, chunks, memory, partial(reading.update, read_reply=read_gated))
-    for left in reversed(range(reading.settings.rounds)):
+    for left in reversed(range(reading.settings.of(Rounds).rounds)):
         async with aclosing(turns):
             async for updates in turns:
                 for update in updates:
@@ -107,3 +117,14 @@ async def _read_for(reading: Reading, question: str, memory: str) -> AsyncGenera
 
     read = partial(reading.update, read_reply=read_gated, ask=prompt)
     return in_turn(reading, reading.passes.again(places), memory, read)
+
+
+WORKFLOW = Workflow(
+    reread,
+    PROMPTS,
+    templates=True,
+    screens=True,
+    looks_ahead=True,
+    keeps_memory=True,
+    options=Rounds,
+)

@@ -10,11 +10,15 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
 
+from pydantic import Field
+
 from memagent.concurrency import interleaved
 from memagent.prompts import ANSWER, MERGE, NOTE, UPDATE, Prompts
 from memagent.reading.conversations import Reading
 from memagent.reading.replies import read_gated
+from memagent.reading.workflow import Workflow
 from memagent.reading.workflows.merging import BETWEEN, merge_all
+from memagent.settings import Options, Positive
 from memagent.types import Chunk, Conversation
 
 PROMPTS = Prompts(
@@ -28,6 +32,14 @@ PROMPTS = Prompts(
 """The memory of one part of the document stands in the memory's place."""
 
 
+class Shards(Options):
+    """The parts that a document is read in."""
+
+    shards: Positive | None = Field(
+        default=None, description="how many parts tree reads side by side (the engine's concurrency)"
+    )
+
+
 async def tree(
     reading: Reading,
     chunks: AsyncIterator[Chunk],  # noqa: ARG001 - each part has a pass of its own
@@ -35,7 +47,7 @@ async def tree(
 ) -> AsyncGenerator[Conversation, None]:
     """Read the document in `shards` parts, the first starting from the memory, then merge and answer."""
     count = await reading.passes.count()
-    shards = min(reading.settings.shards or reading.model.calls, count)
+    shards = min(reading.settings.of(Shards).shards or reading.model.calls, count)
     borders = [number * count // shards for number in range(shards + 1)]
     memories = [memory, *[""] * (shards - 1)]
     parts = [
@@ -63,3 +75,6 @@ async def _part(
             async for update in reading.update(chunk, memory, read_gated):
                 memory = update.memory
                 yield number, update
+
+
+WORKFLOW = Workflow(tree, PROMPTS, templates=True, keeps_memory=True, options=Shards)

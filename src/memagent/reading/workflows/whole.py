@@ -10,11 +10,15 @@ from bisect import bisect_right
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from itertools import accumulate
 
+from pydantic import Field
+
 from memagent.documents.chunking import cut
 from memagent.documents.tokens import MOST_CHARACTERS_PER_TOKEN, fewest_tokens, is_within
 from memagent.errors import ContextOverflowError, SettingsError, extra_hint
 from memagent.prompts import AUTO, NO_UPDATE, Prompts
 from memagent.reading.conversations import Reading
+from memagent.reading.workflow import Workflow
+from memagent.settings import Options, Positive
 from memagent.types import ESTIMATE, Chunk, Conversation, TokenCounter
 
 PROMPTS = Prompts(update=NO_UPDATE, answer=AUTO.answer)
@@ -29,6 +33,13 @@ FileHeads = Sequence[tuple[int, str]]
 _SLACK_TOKENS = 96  # for the chat template, and for tokens that differ where texts are joined
 _SHRINK = 0.8
 _TRIES = 10
+
+
+class Passages(Options):
+    """What `rag` shows."""
+
+    passages: Positive = Field(default=16, description="how many passages rag shows the model, if they fit")
+    passage_tokens: Positive = Field(default=256, description="the size of a passage")
 
 
 async def full(
@@ -63,13 +74,13 @@ async def rag(
 ) -> AsyncGenerator[Conversation, None]:
     """The passages that BM25 ranks best for the problem, in the document's order."""
     document, heads = await _gathered(chunks, memory)
-    settings, count = reading.settings, reading.model.count_tokens
+    options, count = reading.settings.of(Passages), reading.model.count_tokens
 
     def found() -> tuple[list[str], list[int], list[str]]:
-        passages = [text for text, *_ in cut([document], settings.passage_tokens, count)]
+        passages = [text for text, *_ in cut([document], options.passage_tokens, count)]
         starts = accumulate(map(len, passages), initial=0)
         above = [_head_above(heads, start) for start in starts]
-        return passages, best_passages(reading.problem, passages, settings.passages), above
+        return passages, best_passages(reading.problem, passages, options.passages), above
 
     passages, best, above = await asyncio.to_thread(found)
     yield await _answer_within(reading, lambda room: _selected(passages, best, above, room, count))
@@ -190,3 +201,8 @@ def _selected(
         parts.append(passages[number])
         before = number
     return "".join(parts)
+
+
+FULL = Workflow(full, PROMPTS)
+TRUNCATE = Workflow(truncate, PROMPTS)
+RAG = Workflow(rag, PROMPTS, options=Passages)
