@@ -28,15 +28,12 @@ _COLUMNS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("memory_tokens", "answer_tokens", "rollout_tokens_per_second", "update_tokens_per_second",
          "learning_rate", "memory_mib"),
     ),
-    **dict.fromkeys(
-        ("copying", "warm_start"),
-        (("loss", "gradient_norm"), ("tokens", "update_seconds"), ("update_tokens_per_second",)),
-    ),
+    "warm_start": (("loss", "gradient_norm"), ("tokens", "update_seconds"), ("update_tokens_per_second",)),
 }  # fmt: skip
 _LINE: Mapping[str, tuple[str, ...]] = {
     "training": ("reward", "loss", "kl", "entropy", "memory_tokens", "cut", "unchanged",
                  "rollout_seconds", "update_seconds"),
-    **dict.fromkeys(("copying", "warm_start"), ("loss", "gradient_norm", "tokens", "update_seconds")),
+    "warm_start": ("loss", "gradient_norm", "tokens", "update_seconds"),
 }  # fmt: skip
 
 

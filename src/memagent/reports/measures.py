@@ -85,7 +85,6 @@ EVALUATION: Mapping[str, Measure] = {
     "count": Measure("examples", "count"),
 }
 STAGES: Mapping[str, Mapping[str, Measure]] = {
-    "copying": IMITATION,
     "warm_start": IMITATION,
     "training": TRAINING,
     "evaluation": EVALUATION,

@@ -31,10 +31,9 @@ _SECTIONS = {
     "groups": "Groups whose rewards are all equal teach nothing and are dropped. Where most are, the "
     "examples are too hard or too easy.",
     "speed": "Tokens that were sampled, and tokens that were trained on, for each second spent on it.",
-    "copying": "All tokens are predicted, to learn to copy; its steps are counted separately.",
     "warm start": "Imitation before reinforcement; its steps are counted separately.",
 }
-_PREFIXES = {"copying": "copying: ", "warm_start": "warm start: ", "training": "", "evaluation": "held out: "}
+_PREFIXES = {"warm_start": "warm start: ", "training": "", "evaluation": "held out: "}
 
 
 def write_report(folders: Sequence[Path], out: Path) -> list[Path]:

@@ -58,10 +58,6 @@ _PANELS: Mapping[str, tuple[_Panel, ...]] = {
         _Panel("update_tokens_per_second", "update, tokens/s"),
         _Panel("memory_mib", "peak memory, MiB"),
     ),
-    "copying": (
-        _Panel("loss", "loss", "copying"),
-        _Panel("gradient_norm", "gradient norm", "copying"),
-    ),
     "warm start": (
         _Panel("loss", "loss", "warm_start"),
         _Panel("gradient_norm", "gradient norm", "warm_start"),

@@ -1,4 +1,4 @@
-"""Train as a settings file says: copying and a warm start by imitation, then reinforcement.
+"""Train as a settings file says: a warm start by imitation, then reinforcement.
 
 The settings determine a run. All sampling depends only on the seed and the position in the data, so a run
 that is killed and resumed has the same metrics as one that is not.
@@ -37,7 +37,7 @@ from memagent.types import Trained
 _MAY_CHANGE: Any = {
     "steps": True, "checkpoint_every": True, "keep": True, "policy": {"gradient_checkpointing"},
     "optimizer": {"learning_rate", "batch_tokens"}, "rollout": {"rows", "server"},
-    "copying": {"steps", "learning_rate"}, "warm_start": {"steps", "learning_rate"},
+    "warm_start": {"steps", "learning_rate"},
     "engine": {"api_key", "timeout_seconds", "retries"},
 }  # fmt: skip
 
@@ -55,7 +55,7 @@ async def train(
     themselves or in the files that they name, `EngineError` if a server fails for good, `TrainingError` if
     training cannot go on.
     """
-    if only_warm_start and not (settings.warm_start.steps or settings.copying.steps):
+    if only_warm_start and not settings.warm_start.steps:
         raise SettingsError("there is no warm start: set warm_start.steps")
     path = checkpoint.newest(folder) if resume else None
     state = checkpoint.load(path) if path else None

@@ -21,7 +21,7 @@ SETTINGS_FILE = "settings.json"
 
 
 class MetricsRow(NamedTuple):
-    """What was measured at one step of a stage: "copying", "warm_start", "training" or "evaluation"."""
+    """What was measured at one step of a stage: "warm_start", "training" or "evaluation"."""
 
     stage: str
     step: int

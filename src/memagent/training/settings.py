@@ -167,30 +167,7 @@ class OptimizerSettings(ScheduleSettings):
     layout: Layout = "shared"
 
 
-class StageSettings(ScheduleSettings):
-    """Steps before reinforcement, of `sequences` each."""
-
-    steps: Count = 0
-    sequences: Positive = 8
-    learning_rate: Rate = 2e-5
-    warmup_steps: Count = 10
-
-
-class CopyingSettings(StageSettings):
-    """Next-token prediction before the warm start, for models that start from random weights.
-
-    A share `random` of the sequences is random and ends with a copy of an earlier part. They have up to 96
-    tokens in the first third of the steps, and up to `random_tokens` in the others. The other sequences are
-    the warm start's conversations, with a loss on every token.
-    """
-
-    sequences: Positive = 32
-    learning_rate: Rate = 1e-3
-    random: Share = 0.9
-    random_tokens: Annotated[int, Field(ge=48)] = 384
-
-
-class WarmStartSettings(StageSettings):
+class WarmStartSettings(ScheduleSettings):
     """Imitation before reinforcement. `trajectories` is a file of `memagent train collect`, or "oracle".
 
     "oracle" writes the trajectories from the solutions of `count` examples: `examples`, or else those of
@@ -205,6 +182,10 @@ class WarmStartSettings(StageSettings):
     questions are asked about one document, layout "shared" then computes a chunk once for all of them.
     """
 
+    steps: Count = 0
+    sequences: Positive = 8
+    learning_rate: Rate = 2e-5
+    warmup_steps: Count = 10
     trajectories: str = "oracle"
     examples: Names = ()
     count: Positive = 256
@@ -250,7 +231,6 @@ class TrainingSettings(StrictModel):
     rollout: RolloutSettings = RolloutSettings()
     loss: LossSettings = LossSettings()
     optimizer: OptimizerSettings = OptimizerSettings()
-    copying: CopyingSettings = CopyingSettings()
     warm_start: WarmStartSettings = WarmStartSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
 
@@ -268,7 +248,6 @@ class TrainingSettings(StrictModel):
         """What to say of stages that end before their warm-up: a run may be meant to go on later."""
         stages = {
             "optimizer": (self.steps, self.optimizer),
-            "copying": (self.copying.steps, self.copying),
             "warm_start": (self.warm_start.steps, self.warm_start),
         }
         return [
