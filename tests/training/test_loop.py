@@ -91,6 +91,16 @@ def test_every_step_has_a_line_with_all_that_is_measured(whole: Path) -> None:
         if row["stage"] == "evaluation":
             assert row["count"] == 8
     assert rows[3]["loss"] < rows[0]["loss"], "the warm start learns"
+    known = {row["stage"]: row.keys() - {"stage", "step", "crc32"} for row in rows}
+    assert metrics_in_docs() == [known["training"] | {"kl"}, known["warm_start"], known["evaluation"]]
+
+
+def metrics_in_docs() -> list[set[str]]:
+    """The metrics that docs/training.md explains, by its tables."""
+    text = (PRESET.parents[1] / "docs" / "training.md").read_text("utf-8")
+    tables = text.partition("## Watching a run")[2].partition("\n## ")[0].split("| metric | meaning |")[1:]
+    cells = ("".join(re.findall(r"^\| (`.+?) \|", table, re.MULTILINE)) for table in tables)
+    return [set(re.findall(r"`(\w+)`", it)) for it in cells]
 
 
 def test_the_rows_of_each_evaluation_stay_with_the_run(whole: Path) -> None:
