@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from memagent import SettingsError
-from memagent.reports.training import as_json, as_markdown, load_runs, smoothed, write_report
+from memagent.reports.training import as_json, as_markdown, load_runs, smooth, write_report
 from memagent.training.metrics import open_metrics
 from memagent.training.settings import PolicySettings, TrainingSettings
 
@@ -92,8 +92,8 @@ def test_what_is_not_a_number_is_left_out(tmp_path: Path) -> None:
 
 
 def test_smoothing_is_a_centred_mean() -> None:
-    assert smoothed([1.0, 2.0, 6.0, 4.0], 3) == [1.5, 3.0, 4.0, 5.0]
-    assert smoothed([1.0, 2.0], 1) == [1.0, 2.0] and smoothed([], 3) == []
+    assert smooth([1.0, 2.0, 6.0, 4.0], 3) == [1.5, 3.0, 4.0, 5.0]
+    assert smooth([1.0, 2.0], 1) == [1.0, 2.0] and smooth([], 3) == []
 
 
 def test_a_warm_start_and_a_run_without_evaluation_have_a_report(tmp_path: Path) -> None:
@@ -142,8 +142,8 @@ def test_every_run_has_a_line_of_rewards_and_one_of_scores(
     named = [it for it in rewards.lines if it.get_label() in ("a", "b")]
     assert [it.get_label() for it in named] == ["a", "b"]
     reward = [number / 10 for number in range(1, steps + 1)]
-    assert list(named[0].get_ydata()) == pytest.approx(smoothed(reward, 5 if steps == 120 else 1))
-    assert len(rewards.lines) == (4 if steps == 120 else 2), "smoothed lines have their values behind them"
+    assert list(named[0].get_ydata()) == pytest.approx(smooth(reward, 5 if steps == 120 else 1))
+    assert len(rewards.lines) == (4 if steps == 120 else 2), "smooth lines have their values behind them"
     line = next(it for it in scores.lines if it.get_label() == "a")
     assert list(line.get_ydata())[:2] == ([10.0] if steps == 1 else [10.0, 40.0])
     assert [it.get_text() for it in figures["training"].legends[0].get_texts()] == ["a", "b"]

@@ -205,14 +205,14 @@ def _draw_line(panel: Axes, style: dict[str, Any], run: TrainingRun, stage: str,
     if window > 1:
         style["marker"] = ""
         panel.plot([*values], [*values.values()], color=style["color"], alpha=0.2, linewidth=0.8)
-    panel.plot([*values], smoothed([*values.values()], window), label=drawing.plain(run.name), **style)
+    panel.plot([*values], smooth([*values.values()], window), label=drawing.plain(run.name), **style)
     if half:
         low = [max(0.0, value - half.get(step, 0.0)) for step, value in values.items()]
         high = [min(100.0, value + half.get(step, 0.0)) for step, value in values.items()]
         drawing.band(panel, [*values], low, high, style["color"])
 
 
-def smoothed(values: Sequence[float], window: int) -> list[float]:
+def smooth(values: Sequence[float], window: int) -> list[float]:
     """The moving mean over `window` values, over fewer at the ends."""
     before, after = (window - 1) // 2, window // 2 + 1
     return [fmean(values[max(0, place - before) : place + after]) for place in range(len(values))]

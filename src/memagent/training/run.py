@@ -19,7 +19,7 @@ from memagent.types import Engine
 
 
 class TrainingObserver(Protocol):
-    """Is told how a run progresses."""
+    """Follows the progress of a run."""
 
     def begin(self, first_step: int, steps: int, stage: str = "training") -> None:
         """A stage of `steps` steps begins, or continues, at `first_step`."""

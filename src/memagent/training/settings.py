@@ -285,17 +285,17 @@ def load_training(path: str | Path, overrides: Mapping[str, Any] | None = None) 
     path = Path(path)
     table = read_toml(path)
     try:
-        settings = build(TrainingSettings, _merged(table, overrides or {}), f"the changes to {path}")
+        settings = build(TrainingSettings, _merge(table, overrides or {}), f"the changes to {path}")
     except SettingsError:
         build(TrainingSettings, table, str(path))  # raises if the file itself is wrong
         raise
-    return _located(settings, path.absolute().parent)  # the same run, wherever it is resumed from
+    return _locate(settings, path.absolute().parent)  # the same run, wherever it is resumed from
 
 
-def _located(settings: TrainingSettings, folder: Path) -> TrainingSettings:
+def _locate(settings: TrainingSettings, folder: Path) -> TrainingSettings:
     """The settings with file names resolved against `folder`; names of no existing file stay unchanged."""
 
-    def found(name: str) -> str:
+    def find(name: str) -> str:
         file, colon, _ = name.partition(".py:")
         place = folder / (file + ".py" if colon else file)
         return str(folder / name) if place.exists() else name
@@ -305,15 +305,15 @@ def _located(settings: TrainingSettings, folder: Path) -> TrainingSettings:
     for part, names in paths.items():
         given = {name: value for name in names if (value := getattr(getattr(settings, part), name))}
         moved = {
-            name: found(it) if isinstance(it, str) else tuple(map(found, it)) for name, it in given.items()
+            name: find(it) if isinstance(it, str) else tuple(map(find, it)) for name, it in given.items()
         }
         parts[part] = getattr(settings, part).changed(**moved)
     return settings.changed(**parts)
 
 
-def _merged(table: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(table: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(table)
     for name, value in over.items():
         below = merged.get(name)
-        merged[name] = _merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+        merged[name] = _merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
     return merged
