@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.nn.functional import pad
 from transformers import Cache
 from transformers.cache_utils import DynamicLayer
 
@@ -30,20 +29,8 @@ def make_room(cache: Cache, rows: torch.Tensor, tokens: int) -> None:
 
 
 def has_room(cache: Cache) -> bool:
-    """Whether rows can join and tokens can be taken back: not if layers keep states."""
+    """Whether rows can join: not if layers keep states."""
     return all(isinstance(layer, _RoomyLayer) for layer in cache.layers)
-
-
-def take_back(cache: Cache, tokens: int) -> None:
-    """Drop the last `tokens` tokens of each row. Raises `TypeError` for layers without room."""
-    for layer in _roomy(cache):
-        layer.take_back(tokens)
-
-
-def put_behind(cache: Cache, tokens: int) -> None:
-    """Append `tokens` padding tokens to each row, for a mask to hide. Raises `TypeError` without room."""
-    for layer in _roomy(cache):
-        layer.keys, layer.values = (pad(part, (0, 0, 0, tokens)) for part in (layer.keys, layer.values))
 
 
 def join(cache: Cache, filled: int, other: Cache, others_filled: int, tokens: int) -> None:
@@ -86,10 +73,6 @@ class _RoomyLayer(DynamicLayer):  # type: ignore[misc, no-untyped-call, unused-i
         """Write the new tokens after the existing ones."""
         rows, start = len(key_states), self.get_seq_length()
         stop = start + key_states.shape[2]
-        if stop > self._all_keys.shape[2]:  # wrong guesses have used up some of the room
-            self._all_keys, self._all_values = (
-                _with_room([part], stop - start + start // 2) for part in (self.keys, self.values)
-            )
         self._all_keys[:rows, :, start:stop] = key_states
         self._all_values[:rows, :, start:stop] = value_states
         return self._show(rows, stop)
@@ -101,10 +84,6 @@ class _RoomyLayer(DynamicLayer):  # type: ignore[misc, no-untyped-call, unused-i
         for part in (self._all_keys, self._all_values):
             part[moved, :, :tokens] = part[beam_idx[moved], :, :tokens]
         self._show(len(beam_idx), tokens)
-
-    def take_back(self, tokens: int) -> None:
-        """Drop the last `tokens` tokens of each row."""
-        self._show(len(self.keys), self.get_seq_length() - tokens)
 
     def _show(self, rows: int, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
         keys, values = (part[:rows, :, :tokens] for part in (self._all_keys, self._all_values))
