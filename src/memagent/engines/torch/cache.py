@@ -6,7 +6,6 @@ kinds (sliding windows, states) stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,38 +20,11 @@ def make_room(cache: Cache, rows: torch.Tensor, tokens: int) -> None:
             filled = layer.keys.shape[2]
             every = rows.equal(torch.arange(len(layer.keys), device=rows.device))
             keys, values = (
-                _with_room([part if every else part[rows]], tokens) for part in (layer.keys, layer.values)
+                _with_room(part if every else part[rows], tokens) for part in (layer.keys, layer.values)
             )
             cache.layers[place] = _RoomyLayer(keys, values, filled)
         else:
             layer.reorder_cache(rows)  # type: ignore[arg-type, unused-ignore]
-
-
-def has_room(cache: Cache) -> bool:
-    """Whether rows can join: not if layers keep states."""
-    return all(isinstance(layer, _RoomyLayer) for layer in cache.layers)
-
-
-def join(cache: Cache, filled: int, other: Cache, others_filled: int, tokens: int) -> None:
-    """Append the rows of `other` to `cache`, all aligned at their ends, with room for `tokens` more tokens.
-
-    The last `filled` tokens of `cache` and `others_filled` of `other` are kept. Raises `TypeError` for layers
-    without room.
-    """
-    for place, (layer, added) in enumerate(zip(_roomy(cache), _roomy(other), strict=True)):
-        keys, values = (
-            _with_room([one[:, :, -filled:], two[:, :, -others_filled:]], tokens)
-            for one, two in ((layer.keys, added.keys), (layer.values, added.values))
-        )
-        cache.layers[place] = _RoomyLayer(keys, values, max(filled, others_filled))
-
-
-def _roomy(cache: Cache) -> list[_RoomyLayer]:
-    """The layers. Raises `TypeError` unless all have room."""
-    layers = [layer for layer in cache.layers if isinstance(layer, _RoomyLayer)]
-    if len(layers) < len(cache.layers):
-        raise TypeError("the cache has layers without room, which keep all their tokens and rows")
-    return layers
 
 
 class _RoomyLayer(DynamicLayer):  # type: ignore[misc, no-untyped-call, unused-ignore]
@@ -91,16 +63,9 @@ class _RoomyLayer(DynamicLayer):  # type: ignore[misc, no-untyped-call, unused-i
         return keys, values
 
 
-def _with_room(parts: Sequence[torch.Tensor], tokens: int) -> torch.Tensor:
-    """The rows of all parts, aligned at their ends, with room for `tokens` tokens after them.
-
-    Shorter rows are padded in front with zeros, since a mask does not hide NaN.
-    """
-    _, heads, _, size = parts[0].shape
-    filled = max(part.shape[2] for part in parts)
-    room = parts[0].new_empty(sum(map(len, parts)), heads, filled + tokens, size)
-    for own, part in zip(torch.split(room, [len(part) for part in parts]), parts, strict=True):
-        before = filled - part.shape[2]
-        own[:, :, :before] = 0
-        own[:, :, before:filled] = part
+def _with_room(part: torch.Tensor, tokens: int) -> torch.Tensor:
+    """A copy with room for `tokens` more tokens."""
+    rows, heads, filled, size = part.shape
+    room = part.new_empty(rows, heads, filled + tokens, size)
+    room[:, :, :filled] = part
     return room

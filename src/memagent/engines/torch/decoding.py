@@ -1,28 +1,22 @@
 """Sample replies to several prompts as one batch.
 
-Each row keeps its token ids as sampled, and their log-probabilities. If the model's cache allows it, calls
-that arrive while a batch runs may join it.
+Each row keeps its token ids as sampled, and their log-probabilities.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
-from memagent.engines.torch.cache import has_room, join
 from memagent.engines.torch.prefill import forward, read_prompts
 from memagent.engines.torch.sampling import Draws, sample
 from memagent.types import Sampling
-
-if TYPE_CHECKING:
-    from memagent.engines.torch.calls import Calls
 
 
 @dataclass(slots=True, eq=False)
@@ -45,36 +39,40 @@ def decode(
     rows: Sequence[DecodingRow],
     stop_ids: frozenset[int],
     half_precision: bool = False,
-    door: Calls | None = None,
+    on_end: Callable[[Sequence[DecodingRow]], None] | None = None,
 ) -> None:
-    """Sample all rows to their ends, as one batch that others may join through `door`. Runs in a thread."""
+    """Sample all rows to their ends, as one batch. Runs in a thread.
+
+    `on_end` is called with rows as they end, while others are still being sampled.
+    """
     was_training = model.training
     model.train(False)  # training mode may apply dropout, and has no cache under gradient checkpointing
     precision = torch.autocast(model.device.type, torch.bfloat16, enabled=half_precision)
     try:
         with torch.no_grad(), precision:  # inference_mode could leave tensors that cannot be trained
-            _decode_batch(model, rows, stop_ids, door)
+            _decode_batch(model, rows, stop_ids, on_end)
     finally:
         model.train(was_training)
 
 
 def _decode_batch(
-    model: PreTrainedModel, rows: Sequence[DecodingRow], stop_ids: frozenset[int], door: Calls | None
+    model: PreTrainedModel,
+    rows: Sequence[DecodingRow],
+    stop_ids: frozenset[int],
+    on_end: Callable[[Sequence[DecodingRow]], None] | None,
 ) -> None:
     batch = _Batch(model, rows)
     while True:
         batch.draw()
         live = [index for index, row in enumerate(batch.rows) if not _ended(row, stop_ids)]
-        if door:
+        if on_end:
             stay = set(live)
-            door.leave([row for index, row in enumerate(batch.rows) if index not in stay])
+            on_end([row for index, row in enumerate(batch.rows) if index not in stay])
         if not live:
             return
         if len(live) < len(batch.rows):
             batch.keep(_closed_up(live))
         batch.forward(model)
-        if door and batch.has_room and (more := door.join(len(live))):
-            batch.join(_Batch(model, more))
 
 
 class _Batch:
@@ -90,7 +88,6 @@ class _Batch:
         self.logits, self.mask, self.cache = read_prompts(
             model, [row.prompt_ids for row in rows], self.draws.uniforms.shape[1]
         )
-        self.has_room = has_room(self.cache)
 
     def draw(self) -> None:
         """Draw each row's next token."""
@@ -110,18 +107,6 @@ class _Batch:
         ids = self.mask.new_tensor([[row.completion_ids[-1]] for row in self.rows])
         self.mask = pad(self.mask, (0, 1), value=1)
         self.logits, self.cache = forward(model, ids, self.mask, self.cache)
-
-    def join(self, other: _Batch) -> None:
-        """Take in the rows of another batch, which is at its first token."""
-        self.draws = self.draws.above(other.draws)
-        widths = [int(mask.any(0).flip(0).nonzero().max()) + 1 for mask in (self.mask, other.mask)]
-        join(self.cache, widths[0], other.cache, widths[1], self.draws.uniforms.shape[1])
-        self.mask = torch.cat([
-            pad(mask[:, -width:], (max(widths) - width, 0))
-            for mask, width in zip((self.mask, other.mask), widths, strict=True)
-        ])  # fmt: skip
-        self.logits = torch.cat([self.logits, other.logits])
-        self.rows += other.rows
 
 
 def _closed_up(live: list[int]) -> list[int]:
