@@ -58,11 +58,10 @@ WINDOW = 1024  # tokens, of readers with another workflow
 ORDER = (*CREDITS, WARM, *OTHERS, RETRIEVED, TRUNCATED)  # in tables and the figures
 TASKS = 4  # that take turns in the examples
 LOOKAHEAD = 16  # chunks: full batches, with the replies that one after the other would get
-FROM_READER = ("policy.random_weights=false", "policy.prepare=", "copying.steps=0")
 ANOTHER_START = ("warm_start.steps=500", "warm_start.decay_steps=200")  # for another workflow
 QUICK = (
-    "copying.steps=2", "warm_start.steps=2", "warm_start.count=8", "steps=2", "rollout.groups=2",
-    "rollout.attempts=2", "optimizer.updates=2", "evaluation.count=4", "evaluation.every=2",
+    "warm_start.steps=2", "warm_start.count=8", "steps=2", "rollout.groups=2", "rollout.attempts=2",
+    "optimizer.updates=2", "evaluation.count=4", "evaluation.every=2",
 )  # fmt: skip
 
 
@@ -134,21 +133,33 @@ def side_by_side(plan: Plan, jobs: Iterable[Job]) -> None:
 
 def train_all(plan: Plan, seed: int, changes: dict[str, list[str]]) -> list[Job]:
     """Train a seed's reader by copying and imitation; what follows trains the others from it."""
-    warm = _folder(plan, WARM, seed)
-    train(warm, plan.settings(seed, "steps=0"))
-    start = (f"policy.model={warm}", *FROM_READER)
+    copied, warm = _folder(plan, "copied", seed), _folder(plan, WARM, seed)
+    copy(copied, seed, plan.quick)
+    train(warm, plan.settings(seed, "steps=0", f"policy.model={copied}"))
     return [
-        partial(train, _folder(plan, name, seed), plan.settings(seed, *start, *more))
+        partial(train, _folder(plan, name, seed), plan.settings(seed, f"policy.model={warm}", *more))
         for name, more in changes.items()
     ]
 
 
-def memagent(*words: object, cores: int = 1) -> None:
-    """Run a command of memagent; its failure, which it has told of, ends the script."""
+def python(*words: object, cores: int = 1) -> None:
+    """Run Python with these arguments; a failure, which it has told of, ends this script."""
     environment = os.environ | {"OMP_NUM_THREADS": str(cores)}
-    command = [sys.executable, "-m", "memagent", *map(str, words)]
+    command = [sys.executable, *map(str, words)]
     if code := subprocess.run(command, check=False, env=environment).returncode:
         raise SystemExit(code if code > 0 else 128 - code)
+
+
+def memagent(*words: object, cores: int = 1) -> None:
+    """Run a command of memagent."""
+    python("-m", "memagent", *words, cores=cores)
+
+
+def copy(model: Path, seed: int, quick: bool) -> None:
+    """Make the folder of a model that can copy, unless it is there."""
+    if not model.exists():
+        few = ("--steps", 2, "--count", 8) if quick else ()
+        python(HERE / "copying.py", "--out", model, "--seed", seed, *few)
 
 
 def train(reader: Path, settings: list[str]) -> None:

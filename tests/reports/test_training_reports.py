@@ -1,10 +1,9 @@
-"""Reports on hand-made training runs: every number worked out by hand, every picture looked into."""
+"""Reports on hand-made training runs: every number worked out by hand, the picture looked into."""
 
 from __future__ import annotations
 
 import json
 import math
-import re
 import struct
 import sys
 from collections.abc import Callable
@@ -14,20 +13,16 @@ from typing import Any
 import pytest
 
 from memagent import SettingsError
-from memagent.reports.curves import Point, curve, load_runs, score_curve, smoothed, stem
-from memagent.reports.measures import STAGES
-from memagent.reports.training import as_json, as_markdown, write_report
+from memagent.reports.training import as_json, as_markdown, load_runs, smooth, write_report
 from memagent.training.metrics import open_metrics
-from memagent.training.settings import LossSettings, PolicySettings, TrainingSettings
+from memagent.training.settings import PolicySettings, TrainingSettings
 
-DOCS = Path(__file__).parent.parent.parent / "docs" / "training.md"
 Change = Callable[[int], dict[str, float]]
 
 
 def step(number: int) -> dict[str, float]:
-    """Every training metric at a step, all different."""
-    values = {name: (place + 1) * 0.01 * number for place, name in enumerate(STAGES["training"])}
-    values |= {"reward": number / 10, "failed": 1.0, "failed_cut": number % 2}
+    """The metrics of a training step."""
+    values = {"reward": number / 10, "loss": 0.01 * number, "failed": 1.0, "failed_cut": number % 2}
     return values | {"rollout_seconds": 60.0, "update_seconds": 30.0}
 
 
@@ -53,77 +48,33 @@ def told(*folders: Path) -> tuple[str, dict[str, Any]]:
 
 def test_the_numbers_are_those_worked_by_hand(tmp_path: Path) -> None:
     text, data = told(run(tmp_path / "reader", change=lambda number: {"reward": 0.9} if number == 3 else {}))
-    assert "- reader: the embedded model, 4 of 4 steps. 4 attempts failed, and count as 0: " in text
-    assert "count as 0: 2 without an answer at its limit of tokens, 2 with an empty one." in text
+    assert "- reader: the embedded model, 4 of 4 steps. 4 attempts failed, and count as 0: 2 of them" in text
     assert "| reader | 0:06:00 | 0.100 | 0.900 (step 3) | 0.400 | 10.0 | 80.0 (step 4) | 80.0 ± 5.0 |" in text
-    assert "| reward | 0.1 → 0.4 |" in text and "| updates cut, % | 13 → 52 |" in text
-    assert "| held out: examples | 64 → 64 |" in text
     assert data["runs"]["reader"]["reward"] == {
         "first": 0.1, "best": 0.9, "best_step": 3, "last": 0.4, "last_step": 4,
     }  # fmt: skip
     assert data["runs"]["reader"]["seconds"] == 360.0
-    curves = {(it["stage"], it["measure"]): it["points"] for it in data["curves"]}
-    assert curves["evaluation", "score"] == [
-        [0, 10.0, 6.0, 14.0],
-        [2, 40.0, 35.0, 45.0],
-        [4, 80.0, 75.0, 85.0],
-    ]
-    assert [point[1] for point in curves["training", "reward"]] == [0.1, 0.2, 0.9, 0.4]
+    assert data["runs"]["reader"]["settings"]["steps"] == 4
 
 
-def test_settings_that_differ_from_the_defaults_are_told(tmp_path: Path) -> None:
-    settings = TrainingSettings(steps=4, policy=PolicySettings(model="a/b", lora_rank=8))
-    other = settings.changed(loss=LossSettings(credit="answer"))
-    text, _ = told(run(tmp_path / "one", settings=settings), run(tmp_path / "two", settings=other))
-    table = text.partition("## Settings")[2].partition("##")[0]
-    assert [line for line in table.splitlines() if line][2:] == [
-        "| steps | 100 | 4 | 4 |",
-        "| policy.model | – | a/b | a/b |",
-        "| policy.lora_rank | 0 | 8 | 8 |",
-        "| loss.credit | trajectory | trajectory | answer |",
-    ]
-    text, _ = told(run(tmp_path / "plain", settings=TrainingSettings()))
-    assert "All are the defaults." in text
+def test_a_run_given_twice_counts_once(tmp_path: Path) -> None:
+    folder = run(tmp_path / "tiny")
+    assert [it.name for it in load_runs([folder, folder / ".." / folder.name])] == ["tiny"]
 
 
-def test_seeds_of_one_name_are_one_curve(tmp_path: Path) -> None:
-    folders = [
-        run(tmp_path / f"tiny-seed{seed}", settings=TrainingSettings(steps=4, seed=seed), change=change)
-        for seed, change in enumerate(
-            (lambda _: {"reward": 0.2}, lambda _: {"reward": 0.6}, lambda _: {"reward": 0.7})
-        )
-    ]
-    runs = load_runs(folders)
-    assert {it.series for it in runs} == {"tiny"}
-    assert curve(runs, "training", "reward")[0] == Point(1, 0.5, 0.2, 0.7)
-    assert score_curve(runs)[0] == Point(0, 10.0, 10.0, 10.0)
-    text, data = told(*folders)
-    assert "| seed | 0 | 0, 1, 2 |" in text and "| reward | 0.5 → 0.5 |" in text
-    assert [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| tiny-seed")] == [
-        "| tiny-seed0", "| tiny-seed1", "| tiny-seed2",
-    ]  # fmt: skip
-    assert {it["series"] for it in data["curves"]} == {"tiny"}
-
-
-def test_a_run_given_twice_is_no_second_seed(tmp_path: Path) -> None:
-    folder = run(tmp_path / "tiny-seed0")
-    assert [it.series for it in load_runs([folder, folder / ".." / folder.name])] == ["tiny-seed0"]
-
-
-def test_a_seed_alone_keeps_its_name_and_equal_names_their_folders(
+def test_runs_of_one_name_have_those_of_their_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    folders = [run(Path(name)) for name in ("tiny-seed3", "a/reader", "b/reader")]
-    assert [it.series for it in load_runs(folders)] == ["tiny-seed3", "a/reader", "b/reader"]
+    folders = [run(Path(name)) for name in ("tiny", "a/reader", "b/reader")]
+    assert [it.name for it in load_runs(folders)] == ["tiny", "a/reader", "b/reader"]
     monkeypatch.chdir("a/reader")
     assert load_runs([Path()])[0].name == "reader"
-    assert [stem(name) for name in ("a-seed12", "a_seed_1", "a-seed", "seedling")] == [
-        "a",
-        "a",
-        "a-seed",
-        "seedling",
-    ]
+
+
+def test_a_model_is_named_with_its_run(tmp_path: Path) -> None:
+    settings = TrainingSettings(steps=4, policy=PolicySettings(model="a|b"))
+    assert "- one: a\\|b, 4 of 4 steps." in told(run(tmp_path / "one", settings=settings))[0]
 
 
 def test_a_run_under_way_is_called_so_and_its_torn_line_left_out(tmp_path: Path) -> None:
@@ -134,15 +85,15 @@ def test_a_run_under_way_is_called_so_and_its_torn_line_left_out(tmp_path: Path)
     assert "2 of 4 steps. **Not finished: 2 steps are missing.**" in text
 
 
-def test_what_is_not_a_number_is_left_out_of_curves(tmp_path: Path) -> None:
-    folder = run(tmp_path / "reader", change=lambda number: {"loss": math.nan} if number == 2 else {})
-    assert [it.step for it in curve(load_runs([folder]), "training", "loss")] == [1, 3, 4]
-    json.loads(told(folder) and as_json(load_runs([folder])), parse_constant=pytest.fail)
+def test_what_is_not_a_number_is_left_out(tmp_path: Path) -> None:
+    folder = run(tmp_path / "reader", change=lambda number: {"reward": math.nan} if number == 2 else {})
+    assert list(load_runs([folder])[0].values("training", "reward")) == [1, 3, 4]
+    json.loads(as_json(load_runs([folder])), parse_constant=pytest.fail)
 
 
 def test_smoothing_is_a_centred_mean() -> None:
-    assert smoothed([1.0, 2.0, 6.0, 4.0], 3) == [1.5, 3.0, 4.0, 5.0]
-    assert smoothed([1.0, 2.0], 1) == [1.0, 2.0] and smoothed([], 3) == []
+    assert smooth([1.0, 2.0, 6.0, 4.0], 3) == [1.5, 3.0, 4.0, 5.0]
+    assert smooth([1.0, 2.0], 1) == [1.0, 2.0] and smooth([], 3) == []
 
 
 def test_a_warm_start_and_a_run_without_evaluation_have_a_report(tmp_path: Path) -> None:
@@ -153,26 +104,19 @@ def test_a_warm_start_and_a_run_without_evaluation_have_a_report(tmp_path: Path)
         )
     text, _ = told(tmp_path / "warm")
     assert "| warm | 0:00:06 | – | – | – | – | – | – |" in text
-    assert "| warm start: trained on, tokens | 16,000 → 17,000 |" in text
-    assert "| warm start: new thing | 1 → 1 |" in text
     written = write_report([tmp_path / "warm"], tmp_path / "out")
     if any(path.suffix == ".png" for path in written):
-        assert [path.name for path in written][2:] == ["warm_start.png"]
+        assert [path.name for path in written][2:] == ["training.png"]
 
 
-def test_pictures_are_drawn_and_named_in_the_report(tmp_path: Path) -> None:
+def test_the_picture_is_drawn_and_named_in_the_report(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     files = write_report([run(tmp_path / "one"), run(tmp_path / "two", steps=2)], tmp_path / "out")
-    pictures = [path for path in files if path.suffix == ".png"]
-    assert [path.stem for path in pictures] == [
-        "reward", "held-out_score", "optimisation", "clipping", "memory", "groups", "speed",
-    ]  # fmt: skip
-    text = (tmp_path / "out" / "report.md").read_text("utf-8")
-    for path in pictures:
-        data = path.read_bytes()
-        width, height = struct.unpack(">II", data[16:24])
-        assert data.startswith(b"\x89PNG") and width > 600 and height > 400
-        assert f"]({path.name})" in text
+    assert [path.name for path in files] == ["report.json", "report.md", "training.png"]
+    assert "![training](training.png)" in files[1].read_text("utf-8")
+    data = files[2].read_bytes()
+    width, height = struct.unpack(">II", data[16:24])
+    assert data.startswith(b"\x89PNG") and width > 600 and height > 400
 
 
 @pytest.fixture
@@ -187,25 +131,22 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("steps", [1, 4, 120])
-def test_all_that_is_drawn_lies_inside_its_panel(tmp_path: Path, figures: dict[str, Any], steps: int) -> None:
-    names = ("reader", "tiny-seed0", "tiny-seed1")
-    write_report([run(tmp_path / name, steps=steps) for name in names], tmp_path / "out")
-    lines = [(panel, line) for it in figures.values() for panel in it.axes for line in panel.lines]
-    assert len(figures) == 7 and len(lines) >= 40
-    for panel, line in lines:
-        low, high = panel.get_ylim()
-        assert all(low <= value <= high for value in line.get_ydata()), panel.get_title("left")
-
-
-def test_shares_are_drawn_in_percent_and_seeds_as_a_mean(tmp_path: Path, figures: dict[str, Any]) -> None:
-    for name, cut in (("a-seed0", 0.1), ("a-seed1", 0.3), ("b", 0.5)):
-        run(tmp_path / name, change=lambda _, cut=cut: {"cut": cut})  # type: ignore[misc]
-    write_report([tmp_path / name for name in ("a-seed0", "a-seed1", "b")], tmp_path / "out")
-    panel = next(it for it in figures["memory"].axes if "cut" in it.get_title("left"))
-    assert {it.get_label(): list(it.get_ydata()) for it in panel.lines} == {
-        "a": pytest.approx([20.0] * 4), "b": pytest.approx([50.0] * 4),
-    }  # fmt: skip
-    assert [text.get_text() for text in figures["memory"].legends[0].get_texts()] == ["a", "b"]
+def test_every_run_has_a_line_of_rewards_and_one_of_scores(
+    tmp_path: Path, figures: dict[str, Any], steps: int
+) -> None:
+    write_report([run(tmp_path / name, steps=steps) for name in ("a", "b")], tmp_path / "out")
+    rewards, scores = figures["training"].axes
+    assert [it.get_title("left") for it in (rewards, scores)] == [
+        "Mean reward of a step's attempts", "Held-out score, % (band: 95% interval)",
+    ]  # fmt: skip
+    named = [it for it in rewards.lines if it.get_label() in ("a", "b")]
+    assert [it.get_label() for it in named] == ["a", "b"]
+    reward = [number / 10 for number in range(1, steps + 1)]
+    assert list(named[0].get_ydata()) == pytest.approx(smooth(reward, 5 if steps == 120 else 1))
+    assert len(rewards.lines) == (4 if steps == 120 else 2), "smooth lines have their values behind them"
+    line = next(it for it in scores.lines if it.get_label() == "a")
+    assert list(line.get_ydata())[:2] == ([10.0] if steps == 1 else [10.0, 40.0])
+    assert [it.get_text() for it in figures["training"].legends[0].get_texts()] == ["a", "b"]
 
 
 def test_the_same_metrics_give_the_same_report(tmp_path: Path) -> None:
@@ -234,11 +175,3 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty" / "settings.json").write_text("[1]")
     with pytest.raises(SettingsError, match="holds no settings"):
         write_report([tmp_path / "empty"], tmp_path / "out")
-
-
-def test_the_docs_name_every_metric() -> None:
-    section = DOCS.read_text("utf-8").partition("## Watching a run")[2].partition("\n## ")[0]
-    tables = section.split("| metric | meaning |")[1:]
-    named = [re.findall(r"^\| (`.+?) \|", table, re.MULTILINE) for table in tables]
-    found = [[name for cell in cells for name in re.findall(r"`(\w+)`", cell)] for cells in named]
-    assert found == [list(STAGES[stage]) for stage in ("training", "warm_start", "evaluation")]

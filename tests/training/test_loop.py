@@ -30,7 +30,6 @@ from memagent.training.settings import LossSettings  # noqa: E402
 from memagent.types import Completion, Conversation, Example, Group, Trajectory  # noqa: E402
 
 PATIENCE_SECONDS = 900.0  # beside other work, a process may take more than a minute to begin
-COPYING = ("copying.steps=2", "copying.sequences=4", "copying.random_tokens=48")
 IMITATED = 64  # examples, at which reinforcement does not begin again
 TOLD = {
     "reward", "reward_std", "groups", "groups_dropped", "rounds", "failed", "failed_cut", "conversations",
@@ -92,6 +91,16 @@ def test_every_step_has_a_line_with_all_that_is_measured(whole: Path) -> None:
         if row["stage"] == "evaluation":
             assert row["count"] == 8
     assert rows[3]["loss"] < rows[0]["loss"], "the warm start learns"
+    known = {row["stage"]: row.keys() - {"stage", "step", "crc32"} for row in rows}
+    assert metrics_in_docs() == [known["training"] | {"kl"}, known["warm_start"], known["evaluation"]]
+
+
+def metrics_in_docs() -> list[set[str]]:
+    """The metrics that docs/training.md explains, by its tables."""
+    text = (PRESET.parents[1] / "docs" / "training.md").read_text("utf-8")
+    tables = text.partition("## Watching a run")[2].partition("\n## ")[0].split("| metric | meaning |")[1:]
+    cells = ("".join(re.findall(r"^\| (`.+?) \|", table, re.MULTILINE)) for table in tables)
+    return [set(re.findall(r"`(\w+)`", it)) for it in cells]
 
 
 def test_the_rows_of_each_evaluation_stay_with_the_run(whole: Path) -> None:
@@ -178,7 +187,7 @@ def test_the_optimizer_of_the_warm_start_ends_with_it(folder: Path) -> None:
     path = checkpoint.newest(folder / "warm")
     assert path is not None and path.name == "step-000004.pt"
     state = checkpoint.load(path)
-    assert state["position"] == {"copying_steps": 0, "warm_steps": 4, "step": 0, "example": IMITATED}
+    assert state["position"] == {"warm_steps": 4, "step": 0, "example": IMITATED}
     assert state["optimizer"] is None
 
 
@@ -190,66 +199,33 @@ def test_no_checkpoint_has_the_whole_warm_start_and_its_optimizer(
 
     def watched(run: Path, step: int, state: dict[str, object], keep: int) -> Path:
         position = state["position"]
-        steps = position["copying_steps"], position["warm_steps"]  # type: ignore[index]
-        seen.append((*steps, state["optimizer"] is not None))
+        seen.append((position["warm_steps"], state["optimizer"] is not None))  # type: ignore[index]
         return save(run, step, state, keep)
 
     monkeypatch.setattr(checkpoint, "save", watched)
-    train(settings(folder, *COPYING, "warm_start.steps=2"), folder / "watched", sft=True)
-    assert seen == [(1, 0, True), (2, 0, False), (2, 1, True), (2, 2, False)]
+    train(settings(folder, "warm_start.steps=2"), folder / "watched", sft=True)
+    assert seen == [(1, True), (2, False)]
 
 
 def test_each_stage_has_the_betas_that_it_was_given(folder: Path) -> None:
-    wanted = {"copying": [0.5, 0.6], "warm_start": [0.6, 0.7], "optimizer": [0.7, 0.8]}
+    wanted = {"warm_start": [0.6, 0.7], "optimizer": [0.7, 0.8]}
     given = [f"{stage}.betas={betas}" for stage, betas in wanted.items()]
     run = folder / "betas"
-    train(settings(folder, *COPYING, "warm_start.steps=2", "steps=1", "keep=99", *given), run)
+    train(settings(folder, "warm_start.steps=2", "steps=1", "keep=99", *given), run)
     states = [checkpoint.load(path) for path in sorted((run / checkpoint.FOLDER).glob("step-*.pt"))]
     seen = [it["optimizer"]["optimizer"]["param_groups"][0]["betas"] for it in states if it["optimizer"]]
     assert [list(betas) for betas in seen] == list(wanted.values())
 
 
-@pytest.mark.parametrize("kept", [1, 2, 3])
-def test_a_run_that_copies_first_resumes_in_any_stage(kept: int, folder: Path) -> None:
-    wanted = settings(folder, *COPYING, "warm_start.steps=2", "steps=0", "keep=9")
-    run, whole = folder / f"copied-{kept}", folder / "copied"
-    if not whole.exists():
-        train(wanted, whole)
-        assert [(line["stage"], line["step"]) for line in lines(whole)][:4] == [
-            ("copying", 1), ("copying", 2), ("warm_start", 1), ("warm_start", 2)
-        ]  # fmt: skip
-    shutil.copytree(whole, run)
-    for path in sorted((run / "checkpoints").glob("step-*.pt"))[kept:]:
-        path.unlink()
-    told = train(wanted, run, resume=True)
+def test_the_warm_start_may_end_where_a_run_was_stopped(folder: Path) -> None:
+    """Reinforcement begins as ever: with an optimizer of its own, after the examples that were imitated."""
+    given = ("warm_start.betas=[0.6, 0.7]", "steps=1", "evaluation.every=0", "keep=99")
+    run, whole = folder / "ended", folder / "meant"
+    train(settings(folder, *given, "warm_start.steps=1"), whole)
+    train(settings(folder, *given, "warm_start.steps=2"), run, sft=True)
+    (run / checkpoint.FOLDER / "step-000002.pt").unlink()
+    train(settings(folder, *given, "warm_start.steps=1"), run, resume=True)
     same(run, whole)
-    begun = [("copying", 2, 2), ("warm_start", 1, 2), ("warm_start", 2, 2)]
-    assert told.stages[:-1] == (begun[:2] if kept == 1 else [begun[kept - 1]])
-
-
-@pytest.mark.parametrize("stage", ["copying", "warm_start"])
-def test_a_stage_may_end_where_a_run_was_stopped(stage: str, folder: Path) -> None:
-    """The next stage begins as ever: with an optimizer of its own, after the examples that were imitated."""
-    given = (*COPYING, "copying.betas=[0.5, 0.6]", "warm_start.betas=[0.6, 0.7]", "warm_start.steps=2",
-             "steps=1", "evaluation.every=0", "keep=99")  # fmt: skip
-    run, whole = folder / f"ended-{stage}", folder / f"meant-{stage}"
-    train(settings(folder, *given, f"{stage}.steps=1"), whole)
-    train(settings(folder, *given), run, sft=True)
-    stopped = 1 if stage == "copying" else 3
-    for path in (run / checkpoint.FOLDER).glob("step-*.pt"):
-        if int(path.stem.removeprefix("step-")) > stopped:
-            path.unlink()
-    train(settings(folder, *given, f"{stage}.steps=1"), run, resume=True)
-    same(run, whole)
-
-
-def test_nothing_is_copied_once_the_warm_start_has_begun(folder: Path) -> None:
-    run = folder / "no-more-copies"
-    given = ("warm_start.steps=2", "steps=0", "evaluation.every=0")
-    train(settings(folder, *COPYING, *given), run, sft=True)
-    (run / checkpoint.FOLDER / "step-000004.pt").unlink()
-    told = train(settings(folder, *COPYING, *given, "copying.steps=3"), run, resume=True)
-    assert [stage for stage, *_ in told.stages] == ["warm_start", "training"]
 
 
 def test_imitation_may_have_examples_of_its_own(folder: Path, tmp_path: Path) -> None:
@@ -507,13 +483,14 @@ def test_a_file_that_was_edited_does_not_go_on_with_the_run(folder: Path) -> Non
     assert len(lines(run, "training")) == 2
 
 
-def test_a_run_of_a_version_with_fewer_settings_resumes(folder: Path) -> None:
+def test_a_run_of_an_older_version_resumes(folder: Path) -> None:
     run = folder / "older"
     train(settings(folder, "evaluation.every=0", "steps=1"), run)
     path = checkpoint.newest(run)
     assert path
     state = checkpoint.load(path)
     del state["settings"]["read"]["lookahead"], state["files"]
+    state["settings"]["copying"], state["position"]["copying_steps"] = {"steps": 0}, 0  # and with one more
     checkpoint.write(path, state)
     train(settings(folder, "evaluation.every=0", "steps=2"), run, resume=True)
     assert len(lines(run, "training")) == 2

@@ -20,14 +20,14 @@ SCORES = {"reinforcement": 1.0, "warm-start": 0.5, "overwrite": 0.25}
 
 
 class Commands:
-    """In place of memagent: makes the folder of a reader, or rows with a reader's score."""
+    """In place of Python: makes the folder of a reader, or rows with a reader's score."""
 
     def __init__(self) -> None:
         self.called: list[tuple[str, ...]] = []
         self.fails_at = ""
 
     def __call__(self, *words: object, cores: int = 1) -> None:
-        given = tuple(map(str, words))
+        given = tuple(map(str, words[2:] if words[0] == "-m" else words))
         self.called.append(given)
         out = Path(given[given.index("--out") + 1])
         if self.fails_at and self.fails_at in str(out):
@@ -44,7 +44,7 @@ class Commands:
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, Commands]:
     module, commands = sys.modules[load_function(f"{SCRIPT}:main").__module__], Commands()
-    monkeypatch.setattr(module, "memagent", commands)
+    monkeypatch.setattr(module, "python", commands)
     return module, commands
 
 
@@ -70,9 +70,12 @@ def test_every_reader_is_trained_from_its_seeds_warm_start_and_reads_every_lengt
     for seed in range(2):
         of_seed = [it for it in made if it.endswith(f"seed{seed}")]
         assert of_seed[0] == f"warm-start-seed{seed}"
-        start = f"policy.model={tmp_path / 'readers' / f'warm-start-seed{seed}'}"
+        copied, start = (tmp_path / "readers" / f"{name}-seed{seed}" for name in ("copied", "warm-start"))
+        copies = [it for it in called.called if it[0].endswith("copying.py") and str(copied) in it]
+        assert [it[it.index("--seed") + 1] for it in copies] == [str(seed)]
         runs = [it for it in called.called if it[0] == "train" and f"seed={seed}" in it]
-        assert [start in it for it in runs] == [False, True, True, True]
+        assert [f"policy.model={copied}" in it for it in runs] == [True, False, False, False]
+        assert [f"policy.model={start}" in it for it in runs] == [False, True, True, True]
     told = json.loads((tmp_path / "figure.json").read_text())
     expected = {
         "reinforcement": 100.0,

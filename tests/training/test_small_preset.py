@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -204,7 +205,9 @@ def test_the_first_heads_start_by_seeing_the_tokens_before() -> None:
     torch = pytest.importorskip("torch")
     from memagent.training.optimization.policy import load_policy
 
-    settings = load_training(PRESETS / "small.toml").policy
+    main = load_function(f"{PRESETS / 'small' / 'copying.py'}:main")
+    start = sys.modules[main.__module__].RANDOM_START
+    settings = load_training(PRESETS / "small.toml", {"policy": start}).policy
     model = load_policy(settings, 1.0, seed=3, device="cpu").network
     model.set_attn_implementation("eager")
     output = model(torch.arange(100, 160)[None], output_attentions=True)
@@ -214,4 +217,4 @@ def test_the_first_heads_start_by_seeing_the_tokens_before() -> None:
     for place in range(16, 60):
         assert seen[3][place, place - 10 : place - 3].sum() > 0.9 and seen[3][place].max() < 0.3
     with pytest.raises(SettingsError, match="set random_weights"):
-        load_training(PRESETS / "small.toml", {"policy": {"random_weights": False}})
+        load_training(PRESETS / "small.toml", {"policy": {**start, "random_weights": False}})

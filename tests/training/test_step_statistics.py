@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from memagent.training.step_statistics import GroupCounts, count_group, kept, totals, used_mib
+from memagent.training.step_statistics import GroupCounts, count_group, select_groups, totals, used_mib
 from memagent.types import (
     Completion,
     Conversation,
@@ -102,8 +102,8 @@ def test_an_attempt_with_no_conversation_at_all_is_counted() -> None:
 
 def test_groups_of_equal_rewards_are_dropped_only_where_asked() -> None:
     tallies = [of(5, 1.0, 1.0), of(3, 0.0, 1.0), of(4, 0.0, 0.0), of(1, 0.5, 0.25)]
-    assert kept(tallies, drop_equal=True) == [1, 3]
-    assert kept(tallies, drop_equal=False) == [1, 3, 4, 5]
+    assert select_groups(tallies, drop_equal=True) == [1, 3]
+    assert select_groups(tallies, drop_equal=False) == [1, 3, 4, 5]
 
 
 def test_memory_is_measured_in_mebibytes() -> None:

@@ -135,7 +135,7 @@ def test_what_is_wrong_is_named_with_its_file(tmp_path: Path, text: str, message
         ("steps = 10", ["optimizer.warmup_steps is 20, but there are 10 steps"]),
         ("steps = 9\n[optimizer]\nwarmup_steps = 9", []),
         ("[warm_start]\nsteps = 5", ["warm_start.warmup_steps is 10, but there are 5 steps"]),
-        ("[copying]\nsteps = 5\nwarmup_steps = 0", []),
+        ("[warm_start]\nsteps = 5\nwarmup_steps = 0", []),
     ],
 )
 def test_a_stage_that_ends_before_its_warm_up_is_told(

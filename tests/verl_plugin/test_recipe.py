@@ -21,7 +21,7 @@ from memagent.errors import SettingsError
 from memagent.reading.budgets import Budgets
 from memagent.reading.workflows import workflows
 from memagent.training.verl import trainer  # noqa: F401 - it registers itself with verl
-from memagent.training.verl.launch import prepared
+from memagent.training.verl.launch import prepare
 from memagent.training.verl.settings import check, plugin_settings
 
 
@@ -95,7 +95,7 @@ def test_the_papers_budgets_fit_the_prompt_and_the_window(launched: Any, model: 
 
 
 def test_verl_accepts_the_recipe(compose: Callable[..., Any]) -> None:
-    config = prepared(
+    config = prepare(
         compose("actor_rollout_ref.actor.use_kl_loss=true", "algorithm.filter_groups.enable=true")
     )
     agent = config.actor_rollout_ref.rollout.agent

@@ -17,7 +17,7 @@ from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 from verl.utils import tensordict_utils
 
 from memagent.training.optimization.objective import group_advantages
-from memagent.training.verl.launch import TrajectoryTaskRunner, prepared
+from memagent.training.verl.launch import TrajectoryTaskRunner, prepare
 from memagent.training.verl.trainer import TrajectoryTrainer, last_rows
 
 RANKS = 3
@@ -39,7 +39,7 @@ class Workers:
 def trainer(cluster: None, compose: Callable[..., Any], request: pytest.FixtureRequest) -> Iterator[Any]:
     """The plug-in's trainer, set up by verl's own methods where these need no GPU, and the server's log."""
     make_reply, attempts = request.param
-    config = prepared(compose(f"actor_rollout_ref.rollout.n={attempts}"))
+    config = prepare(compose(f"actor_rollout_ref.rollout.n={attempts}"))
     transfer_queue.init(config.transfer_queue)
     try:
         trainer = TrajectoryTrainer(config)
@@ -168,4 +168,4 @@ def test_rays_workers_know_the_trainer(cluster: None, compose: Callable[..., Any
     """The run gets to the trainer, which was found by its name, and ends at examples that are not there."""
     runner = TrajectoryTaskRunner.remote()
     with pytest.raises(ray.exceptions.RayTaskError, match=r"nowhere.jsonl cannot be read"):
-        ray.get(runner.run.remote(prepared(compose("data.train_files=nowhere.jsonl"))))
+        ray.get(runner.run.remote(prepare(compose("data.train_files=nowhere.jsonl"))))

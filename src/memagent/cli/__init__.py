@@ -34,7 +34,6 @@ _COMMANDS = {
     "eval": "evaluate",
     "train": "train",
     "report": "report",
-    "flops": "flops",
     "models": "models",
     "doctor": "doctor",
 }

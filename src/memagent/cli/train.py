@@ -67,19 +67,19 @@ _training = together(
 )
 
 
-@command.command(short_help="Copy and imitate, if the settings say so, then reinforce.")
+@command.command(short_help="Imitate, if the settings say so, then reinforce.")
 @_training
 @click.pass_obj
 def run(console: Console, /, **flags: Any) -> int:
-    """Run copying and the warm start, if CONFIG.toml has them, then reinforcement learning."""
+    """Run the warm start, if CONFIG.toml has one, then reinforcement learning."""
     return _train(console, only_warm_start=False, **flags)
 
 
-@command.command(short_help="Copy and imitate alone.")
+@command.command(short_help="Imitate alone.")
 @_training
 @click.pass_obj
 def sft(console: Console, /, **flags: Any) -> int:
-    """Run what precedes reinforcement alone: copying, and the warm start, which imitates solved examples."""
+    """Run the warm start alone, which imitates solved examples."""
     return _train(console, only_warm_start=True, **flags)
 
 

@@ -45,7 +45,7 @@ class Evidence:
 
 
 def load(folders: Sequence[Path]) -> Evidence:
-    """The rows of runs, each with the name of its line: the workflow, and what tells the runs apart.
+    """The rows of runs, each with the name of its line: the workflow, and what distinguishes the runs.
 
     That is the model if models differ, and the folder if one model made the same attempt twice. A run that
     is given twice, even as a copy, counts once. Raises `SettingsError` if there are no rows.
@@ -93,10 +93,10 @@ def write_report(folders: Sequence[Path], out: Path) -> list[Path]:
 def as_json(evidence: Evidence) -> str:
     """Everything that the report says, as JSON."""
     sizes = statistics.by_size(evidence.results)
-    told = {
+    report = {
         "runs": evidence.runs,
         "scores": [
-            {"workflow": series, "task": task, **asdict(size), **_told(summary)}
+            {"workflow": series, "task": task, **asdict(size), **_flatten(summary)}
             for (series, task, size), summary in statistics.by_task(evidence.results).items()
         ],
         "differences": [
@@ -104,7 +104,7 @@ def as_json(evidence: Evidence) -> str:
             for (series, size), it in statistics.differences(evidence.results, evidence.series[0]).items()
         ],
         "by_size": [
-            {"workflow": series, **asdict(size), **_told(summary)}
+            {"workflow": series, **asdict(size), **_flatten(summary)}
             for (series, size), summary in sizes.items()
         ],
         "growth": [
@@ -116,7 +116,7 @@ def as_json(evidence: Evidence) -> str:
             for series in evidence.series
         ],
         "depth": [
-            {"workflow": series, **asdict(size), "depth": depth / statistics.DEPTH_BINS, **_told(summary)}
+            {"workflow": series, **asdict(size), "depth": depth / statistics.DEPTH_BINS, **_flatten(summary)}
             for (series, size, depth), summary in statistics.by_depth(evidence.results).items()
         ],
         "failures": [
@@ -124,10 +124,10 @@ def as_json(evidence: Evidence) -> str:
             for (series, cause, error), count in statistics.failures(evidence.results).most_common()
         ],
     }
-    return as_text(told)
+    return as_text(report)
 
 
-def _told(summary: Summary) -> dict[str, Any]:
+def _flatten(summary: Summary) -> dict[str, Any]:
     return {**asdict(summary), "tokens": summary.tokens}
 
 
@@ -218,8 +218,8 @@ def _differences(evidence: Evidence) -> str:
 
 
 def _depths(shown: str) -> str:
-    told = "The score by where in the document the answer stands, 0% at its beginning. Hatched: no example."
-    return f"## Depth\n\n{told}\n\n{shown}" if shown else ""
+    text = "The score by where in the document the answer stands, 0% at its beginning. Hatched: no example."
+    return f"## Depth\n\n{text}\n\n{shown}" if shown else ""
 
 
 def _memory(evidence: Evidence) -> str:
@@ -230,14 +230,14 @@ def _memory(evidence: Evidence) -> str:
         for (series, size), it in sizes.items()
         if it.capture
     ]
-    told = (
+    text = (
         "Capture: the percentage of examples in which what the answer needs entered the memory at all. "
         "Retention: the percentage of those in which it was still there at the end. Both leave out failed "
         "attempts. They look for the words of the answer, or else of the evidence: a memory in other words "
         "counts as a loss.\n\n"
     )
     heads = ["workflow", "size", "examples", "capture", "retention"]
-    return f"## Memory\n\n{told}" + table(heads, rows, texts=2) if rows else ""
+    return f"## Memory\n\n{text}" + table(heads, rows, texts=2) if rows else ""
 
 
 def cost_table(evidence: Evidence) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_MOST_PANELS_A_ROW = 4
+_MAX_PANELS_PER_ROW = 4
 _BESIDE = 0.05  # how far apart lines stand, in doublings of the length
 
 
@@ -94,7 +94,7 @@ def _depths(results: Sequence[Scored], series: Sequence[str]) -> Figure | None:
         return None
     names = [name for name in series if any(of == name for of, _, _ in summaries)]
     sizes = sorted({size for _, size, _ in summaries})
-    columns = min(len(names), _MOST_PANELS_A_ROW)
+    columns = min(len(names), _MAX_PANELS_PER_ROW)
     rows = ceil(len(names) / columns)
     figure, panels = drawing.panels(rows, columns, max(2.8, 1 + 0.65 * len(sizes)), 4)
     image = None

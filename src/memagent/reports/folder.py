@@ -23,18 +23,18 @@ Pictures = Mapping[str, Path]
 
 def write_folder(
     out: Path,
-    told: str,
+    data: str,
     pictures: Mapping[str, Callable[[], Figure | None]],
     page: Callable[[Pictures | None], str],
 ) -> list[Path]:
-    """Write the JSON `told`, the pictures and the page that shows them to `out`; returns the files.
+    """Write the report's JSON, the pictures and the page that shows them to `out`; returns the files.
 
     Without matplotlib, `page` is called with None. Raises `SettingsError` if `out` cannot be written.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
         drawn = drawing.save(pictures, out)
-        written = {out / "report.json": told, out / "report.md": page(drawn)}
+        written = {out / "report.json": data, out / "report.md": page(drawn)}
         for path, text in written.items():
             write_whole(path, text)
     except OSError as error:
@@ -53,9 +53,9 @@ def picture(name: str, pictures: Pictures | None) -> str:
     return f"![{name}]({pictures[name].name})\n" if pictures and name in pictures else ""
 
 
-def as_text(told: Mapping[str, Any]) -> str:
+def as_text(data: Mapping[str, Any]) -> str:
     """A report's data as JSON, with the versions of its format and of memagent."""
-    return json.dumps({"format": FORMAT, "version": __version__, **told}, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps({"format": FORMAT, "version": __version__, **data}, indent=2, ensure_ascii=False) + "\n"
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1) -> str:

@@ -1,40 +1,99 @@
-"""A report on training runs: report.md, report.json and pictures, made from what is in their folders.
+"""A report on training runs: a table of rewards and held-out scores, and a picture of them over the steps.
 
-The same metrics always give the same report. Pictures need the extra `report`.
+It is made from what is in the runs' folders. What else was measured is in their metrics.jsonl, and in
+TensorBoard and W&B.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
 
-from memagent.reports import training_plots as plots
-from memagent.reports.curves import Point, TrainingRun, by_series, curve, load_runs, measured, score_curve
+from memagent.errors import SettingsError
+from memagent.reports import drawing
 from memagent.reports.folder import Pictures, as_page, as_text, cell, picture, table, write_folder
-from memagent.reports.measures import measure
-from memagent.training.settings import TrainingSettings
+from memagent.storage import read_json
+from memagent.training.metrics import SETTINGS_FILE, MetricsRow, read_metrics
 
-_OUTCOMES = """\
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_NOTE = """\
 The reward is the mean over a step's attempts; the score is of held-out examples, in percent, with half of \
 its 95% interval; the time is that of rollouts and updates. The best of many values is also the luckiest: \
 `memagent eval` on other examples tells what a model is worth."""
-_SECTIONS = {
-    "optimisation": "The loss is near 0 whatever is learned, since a group's advantages all but cancel. "
-    "Signs of trouble are a KL that runs away, an entropy that falls to 0, and spikes of the gradient norm.",
-    "clipping": "How many tokens had a ratio beyond its bounds. With one update for each step's rollouts the "
-    "ratio is 1, except where policy and sampler compute differently: that should stay near 0.",
-    "memory": "Updates that are cut at their limit have lost their end: they should become rare.",
-    "groups": "Groups whose rewards are all equal teach nothing and are dropped. Where most are, the "
-    "examples are too hard or too easy.",
-    "speed": "Tokens that were sampled, and tokens that were trained on, for each second spent on it.",
-    "copying": "All tokens are predicted, to learn to copy; its steps are counted separately.",
-    "warm start": "Imitation before reinforcement; its steps are counted separately.",
+_PICTURE = "training"
+_PANELS = {
+    ("warm_start", "loss"): "Warm start: loss, nats per token",
+    ("training", "reward"): "Mean reward of a step's attempts",
+    ("evaluation", "score"): "Held-out score, % (band: 95% interval)",
 }
-_PREFIXES = {"copying": "copying: ", "warm_start": "warm start: ", "training": "", "evaluation": "held out: "}
+_MAX_EXACT = 50  # steps of a line that is not smoothed; a longer one is a moving mean over a 25th of it
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRun:
+    """A training run: its name in the report, and the contents of its folder."""
+
+    name: str
+    folder: Path
+    settings: Mapping[str, Any]
+    rows: tuple[MetricsRow, ...]
+
+    @property
+    def steps(self) -> int:
+        """The number of training steps taken."""
+        return max((row.step for row in self.rows if row.stage == "training"), default=0)
+
+    @property
+    def seconds(self) -> float:
+        """How long rollouts and updates took together."""
+        names = ("rollout_seconds", "update_seconds")
+        return math.fsum(row.values[name] for row in self.rows for name in names if name in row.values)
+
+    def values(self, stage: str, name: str) -> dict[int, float]:
+        """The finite values of a measure, by step."""
+        found = {row.step: row.values[name] for row in self.rows if row.stage == stage and name in row.values}
+        return {step: value for step, value in found.items() if math.isfinite(value)}
+
+
+def load_runs(folders: Sequence[Path]) -> list[TrainingRun]:
+    """Load runs, named after their folders; one that is given twice counts once.
+
+    Raises `SettingsError` for a folder without a run's rows.
+    """
+    given = {folder.resolve(): folder for folder in folders}
+    named = Counter(real.name for real in given)
+    runs = [
+        TrainingRun(
+            name=real.name if named[real.name] == 1 else str(folder),
+            folder=folder,
+            settings=_load_settings(folder),
+            rows=tuple(read_metrics(folder)),
+        )
+        for real, folder in given.items()
+    ]
+    if empty := [run.name for run in runs if not run.rows]:
+        raise SettingsError(f"no step yet in {', '.join(empty)}")
+    return runs
+
+
+def _load_settings(folder: Path) -> dict[str, Any]:
+    path = folder / SETTINGS_FILE
+    settings = read_json(path)
+    if not isinstance(settings, dict):
+        raise SettingsError(f"{path} holds no settings of a run: it is not an object")
+    if not isinstance(settings.get("steps", 0), int) or not isinstance(settings.get("policy", {}), dict):
+        raise SettingsError(f"{path} holds no settings of a run: steps must be a number, and policy a table")
+    return settings
 
 
 def write_report(folders: Sequence[Path], out: Path) -> list[Path]:
@@ -43,39 +102,27 @@ def write_report(folders: Sequence[Path], out: Path) -> list[Path]:
     Raises `SettingsError` for a folder that holds no run, or if `out` cannot be written.
     """
     runs = load_runs(folders)
-    return write_folder(out, as_json(runs), plots.pictures(runs), partial(as_markdown, runs))
+    return write_folder(out, as_json(runs), {_PICTURE: partial(_draw, runs)}, partial(as_markdown, runs))
 
 
 def as_json(runs: Sequence[TrainingRun]) -> str:
-    """Everything that the report says, as JSON. A curve's points are step, mean, lowest and highest."""
-    curves = [
-        {"series": series, "stage": stage, "measure": name, "points": [astuple(it) for it in points]}
-        for series, members in by_series(runs).items()
-        for stage, name in measured(members)
-        if (points := _curve(members, stage, name))
-    ]
-    return as_text({"runs": {run.name: _as_json(run) for run in runs}, "curves": curves})
+    """The report as JSON, with the settings of each run."""
+    return as_text({"runs": {run.name: _describe(run) for run in runs}})
 
 
-def _as_json(run: TrainingRun) -> dict[str, Any]:
+def _describe(run: TrainingRun) -> dict[str, Any]:
     return {
         "folder": str(run.folder),
-        "series": run.series,
         "steps": run.steps,
-        "seconds": _seconds(run),
-        "reward": _told(run, "training", "reward"),
-        "score": _told(run, "evaluation", "score"),
+        "seconds": run.seconds,
+        "reward": _summarise(run.values("training", "reward")),
+        "score": _summarise(run.values("evaluation", "score")),
         "settings": run.settings,
     }
 
 
-def _curve(runs: Sequence[TrainingRun], stage: str, name: str) -> list[Point]:
-    return score_curve(runs) if (stage, name) == ("evaluation", "score") else curve(runs, stage, name)
-
-
-def _told(run: TrainingRun, stage: str, name: str) -> dict[str, float] | None:
-    """The first, best (highest) and last value; None if nothing was measured."""
-    values = run.values(stage, name)
+def _summarise(values: Mapping[int, float]) -> dict[str, float] | None:
+    """The first, best (highest) and last value; None if there are none."""
     if not values:
         return None
     best = max(values, key=lambda step: values[step])
@@ -86,120 +133,86 @@ def _told(run: TrainingRun, stage: str, name: str) -> dict[str, float] | None:
     }  # fmt: skip
 
 
-def _seconds(run: TrainingRun) -> float:
-    """How long rollouts and updates took together."""
-    names = [
-        (stage, name) for stage, name in measured([run]) if name in ("rollout_seconds", "update_seconds")
-    ]
-    return sum(sum(run.values(stage, name).values()) for stage, name in names)
-
-
 def as_markdown(runs: Sequence[TrainingRun], pictures: Pictures | None) -> str:
-    """The report as Markdown, with the pictures that were drawn; None if none could be."""
+    """The report as Markdown, with the picture if it was drawn; `pictures` is None without matplotlib."""
+    heads = [f"{what}, {when}" for what in ("reward", "score") for when in ("first", "best", "last")]
     parts = [
         "# Training\n",
-        *map(_run, runs),
-        f"\n## Reward and held-out score\n\n{_OUTCOMES}\n",
-        _outcomes(runs),
-        *(picture(name, pictures) for name in ("reward", "held-out score")),
-        f"## Settings\n\n{_settings(runs)}",
-        *(
-            f"## {name.capitalize()}\n\n{told}\n\n{shown}"
-            for name, told in _SECTIONS.items()
-            if (shown := picture(name, pictures))
-        ),
-        "## First and last values\n",
-        _values(runs),
+        *map(_introduce, runs),
+        f"\n{_NOTE}\n",
+        table(["run", "time", *heads], map(_row, runs)),
+        picture(_PICTURE, pictures),
     ]
     return as_page(parts, pictures)
 
 
-def _run(run: TrainingRun) -> str:
+def _introduce(run: TrainingRun) -> str:
+    """A line on the model, the steps and the failures of a run."""
     model = run.settings.get("policy", {}).get("model") or "the embedded model"
     planned = run.settings.get("steps", run.steps)
-    behind = "" if run.steps >= planned else f" **Not finished: {planned - run.steps:,} steps are missing.**"
-    failed = sum(run.values("training", "failed").values())
-    lost = f" {failed:,.0f} attempts failed, and count as 0{_causes(run, failed)}." if failed else ""
-    return f"- {cell(run.name)}: {cell(str(model))}, {run.steps:,} of {planned:,} steps.{behind}{lost}"
+    missing = "" if run.steps >= planned else f" **Not finished: {planned - run.steps:,} steps are missing.**"
+    failed, cut = (sum(run.values("training", name).values()) for name in ("failed", "failed_cut"))
+    lost = (
+        f" {failed:,.0f} attempts failed, and count as 0: {cut:,.0f} of them at the limit of tokens."
+        if failed
+        else ""
+    )
+    return f"- {cell(run.name)}: {cell(str(model))}, {run.steps:,} of {planned:,} steps.{missing}{lost}"
 
 
-def _causes(run: TrainingRun, failed: float) -> str:
-    """Why attempts failed, if the run recorded it: their last reply held no answer."""
-    cut = run.values("training", "failed_cut")
-    if not cut:
-        return ""
-    limited = sum(cut.values())
-    empty = failed - limited
-    return f": {limited:,.0f} without an answer at its limit of tokens, {empty:,.0f} with an empty one"
-
-
-def _outcomes(runs: Sequence[TrainingRun]) -> str:
-    """A row per run: its time, and the first, best and last values of reward and score."""
-    rows = []
-    for run in runs:
-        reward, score = _told(run, "training", "reward"), _told(run, "evaluation", "score")
-        half = run.values("evaluation", "half_width")
-        reach = f" ± {half[int(score['last_step'])]:.1f}" if score and score["last_step"] in half else ""
-        rows.append(
-            [
-                run.name,
-                str(timedelta(seconds=round(_seconds(run)))),
-                *_cells(reward, ".3f"),
-                *_cells(score, ".1f", reach),
-            ]
-        )
-    heads = [
-        "run",
-        "time",
-        *(f"{what}, {when}" for what in ("reward", "score") for when in ("first", "best", "last")),
+def _row(run: TrainingRun) -> list[str]:
+    """The table's row for a run: its time, and the first, best and last values of reward and score."""
+    score, half = run.values("evaluation", "score"), run.values("evaluation", "half_width")
+    last = max(score, default=0)
+    interval = f" ± {half[last]:.1f}" if last in half else ""
+    return [
+        run.name,
+        str(timedelta(seconds=round(run.seconds))),
+        *_cells(run.values("training", "reward"), ".3f"),
+        *_cells(score, ".1f", interval),
     ]
-    return table(heads, rows)
 
 
-def _cells(told: Mapping[str, float] | None, digits: str, reach: str = "") -> list[str]:
-    if told is None:
+def _cells(values: Mapping[int, float], digits: str, interval: str = "") -> list[str]:
+    if (found := _summarise(values)) is None:
         return ["–"] * 3
-    best = f"{told['best']:{digits}} (step {told['best_step']:,})"
-    return [f"{told['first']:{digits}}", best, f"{told['last']:{digits}}{reach}"]
+    best = f"{found['best']:{digits}} (step {found['best_step']:,})"
+    return [f"{found['first']:{digits}}", best, f"{found['last']:{digits}}{interval}"]
 
 
-def _settings(runs: Sequence[TrainingRun]) -> str:
-    """A table of the settings that differ from the defaults in any run; seeds share a column."""
-    defaults = _flat(TrainingSettings().recorded())
-    series = {name: [_flat(run.settings) for run in members] for name, members in by_series(runs).items()}
-    found = [flat for members in series.values() for flat in members]
-    known = dict.fromkeys(name for flat in (defaults, *found) for name in flat)
-    names = [name for name in known if any(flat.get(name) != defaults.get(name) for flat in found)]
-    rows = []
-    for name in names:
-        values = [dict.fromkeys(_value(flat.get(name)) for flat in members) for members in series.values()]
-        rows.append([name, _value(defaults.get(name)), *map(", ".join, values)])
-    if not rows:
-        return "All are the defaults.\n"
-    return table(["setting", "default", *series], rows, texts=2 + len(series))
+def _draw(runs: Sequence[TrainingRun]) -> Figure | None:
+    """A panel for each of `_PANELS` that was measured, with a line for each run."""
+    parts = [part for part in _PANELS if any(run.values(*part) for run in runs)]
+    if not parts:
+        return None
+    figure, panels = drawing.panels(1, len(parts), 6.5, 4.5)
+    for part, panel in zip(parts, panels, strict=True):
+        for number, run in enumerate(runs):
+            _draw_line(panel, drawing.style(number), run, *part)
+        panel.set_title(_PANELS[part], loc="left")
+        panel.set_xlabel("step")
+    if len(runs) > 1:
+        drawing.legend(figure, max(panels, key=lambda it: len(it.lines)))
+    return figure
 
 
-def _flat(settings: Mapping[str, Any], place: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        flat |= _flat(value, f"{place}{name}.") if isinstance(value, dict) else {f"{place}{name}": value}
-    return flat
+def _draw_line(panel: Axes, style: dict[str, Any], run: TrainingRun, stage: str, name: str) -> None:
+    values = run.values(stage, name)
+    if not values:
+        return
+    half = run.values(stage, "half_width")
+    window = 1 if half or len(values) <= _MAX_EXACT else len(values) // 25 | 1
+    if window > 1:
+        style["marker"] = ""
+        panel.plot([*values], [*values.values()], color=style["color"], alpha=0.2, linewidth=0.8)
+    panel.plot([*values], smooth([*values.values()], window), label=drawing.plain(run.name), **style)
+    if half:
+        low = [max(0.0, value - half.get(step, 0.0)) for step, value in values.items()]
+        high = [min(100.0, value + half.get(step, 0.0)) for step, value in values.items()]
+        drawing.band(panel, [*values], low, high, style["color"])
 
 
-def _value(value: Any) -> str:
-    if value in (None, []):
-        return "–"
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _values(runs: Sequence[TrainingRun]) -> str:
-    """A table of each measure's first and last value, by series; means over seeds."""
-    series = by_series(runs)
-    rows = []
-    for stage, name in measured(runs):
-        known = measure(stage, name)
-        curves = [curve(members, stage, name) for members in series.values()]
-        label = _PREFIXES[stage] + known.label + (f", {known.suffix}" if known.suffix else "")
-        ends = [f"{known.number(it[0].mean)} → {known.number(it[-1].mean)}" if it else "–" for it in curves]
-        rows.append([label, *ends])
-    return table(["measure", *series], rows)
+def smooth(values: Sequence[float], window: int) -> list[float]:
+    """The moving mean over `window` values, over fewer at the ends."""
+    before, after = (window - 1) // 2, window // 2 + 1
+    return [fmean(values[max(0, place - before) : place + after]) for place in range(len(values))]

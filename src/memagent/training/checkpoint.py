@@ -20,7 +20,7 @@ def save(run: Path, step: int, state: dict[str, Any], keep: int) -> Path:
     """Write the state after `step` steps and delete all but the newest `keep`. Raises `SettingsError`."""
     path = run / FOLDER / f"step-{step:06d}.pt"
     write(path, state)
-    for old in _all(run)[:-keep]:
+    for old in _list_checkpoints(run)[:-keep]:
         old.unlink(missing_ok=True)
     return path
 
@@ -28,7 +28,7 @@ def save(run: Path, step: int, state: dict[str, Any], keep: int) -> Path:
 def write(path: Path, state: dict[str, Any]) -> None:
     """Write a file of tensors atomically. Raises `SettingsError` if it cannot be written.
 
-    What a run that was killed while it wrote one has left is deleted: it may be as large as a checkpoint.
+    Deletes partial files left by a killed run, which may be as large as a checkpoint.
     """
     for left in path.parent.glob(".*.pt.*"):
         shutil.rmtree(left, ignore_errors=True)
@@ -37,13 +37,13 @@ def write(path: Path, state: dict[str, Any]) -> None:
             torch.save(state, place)
     except OSError as error:
         raise SettingsError(f"{path} cannot be written: {reason(error)}") from error
-    except RuntimeError as error:  # torch does not tell why
+    except RuntimeError as error:  # torch does not say why
         raise SettingsError(f"{path} cannot be written, perhaps because the disk is full: {error}") from error
 
 
 def newest(run: Path) -> Path | None:
     """The checkpoint that a run continues from, or None."""
-    found = _all(run)
+    found = _list_checkpoints(run)
     return found[-1] if found else None
 
 
@@ -55,10 +55,13 @@ def load(path: Path) -> dict[str, Any]:
         raise SettingsError(
             f"{path} is not a checkpoint ({error}): remove it to continue from an older one"
         ) from error
+    copying = state.get("settings", {}).get("copying")
+    if copying and not copying["steps"]:  # a stage that older runs name, and few had
+        del state["settings"]["copying"], state["position"]["copying_steps"]
     return state
 
 
-def _all(run: Path) -> list[Path]:
+def _list_checkpoints(run: Path) -> list[Path]:
     folder = run / FOLDER
     named = [(_NAME.fullmatch(path.name), path) for path in folder.iterdir()] if folder.is_dir() else []
     return [path for _, path in sorted((int(found[1]), path) for found, path in named if found)]

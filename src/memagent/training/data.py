@@ -28,7 +28,7 @@ class Data:
     def __init__(self, sources: Sequence[ExampleSource], seed: int) -> None:
         self._sources = sources
         self._seed = seed
-        self._order = lru_cache(maxsize=len(sources))(self._shuffled)
+        self._order = lru_cache(maxsize=len(sources))(self._shuffle)
 
     def at(self, position: int) -> Example:
         """The example at a position, 0 and up. Raises `SettingsError` for a row that is not an example."""
@@ -51,7 +51,7 @@ class Data:
             turn += 1
         return found[:count]
 
-    def _shuffled(self, number: int, epoch: int) -> list[int]:
+    def _shuffle(self, number: int, epoch: int) -> list[int]:
         order = list(range(self._sources[number].size or 0))
         random.Random(f"{self._seed}/{number}/{epoch}").shuffle(order)
         return order
@@ -64,7 +64,7 @@ def load_data(names: Sequence[str], seed: int, count_tokens: TokenCounter) -> Da
     """
     if not names:
         raise SettingsError("which examples? set data.examples to a list of files or functions")
-    return Data([_source(name, count_tokens) for name in names], seed)
+    return Data([_open_source(name, count_tokens) for name in names], seed)
 
 
 def every_example(names: Sequence[str], count: int) -> Iterator[Example]:
@@ -80,7 +80,7 @@ def _is_function(name: str) -> bool:
     return ":" in name and not Path(name).exists()
 
 
-def _source(name: str, count_tokens: TokenCounter) -> ExampleSource:
+def _open_source(name: str, count_tokens: TokenCounter) -> ExampleSource:
     """A function, or a file: only the places of JSON lines are held, a list or gzipped file is held whole."""
     if _is_function(name):
         return ExampleSource(load_function(name))

@@ -74,10 +74,10 @@ def export_policy(
                     model.save_pretrained(place, save_embedding_layers=False)
                     write_trained(place, trained or Trained())
                 case "merged":
-                    _plain(_merged(model)).save_pretrained(place)
+                    _strip_quantisation(_merge_lora(model)).save_pretrained(place)
                     tokenizer.save_pretrained(place)
                 case "gguf":
-                    _write_gguf(_merged(model), place, base_gguf, quantisation)
+                    _write_gguf(_merge_lora(model), place, base_gguf, quantisation)
                 case _:
                     _write_gguf_adapter(model, place, (trained or Trained()).budgets)
         if to == "gguf-adapter":
@@ -86,7 +86,7 @@ def export_policy(
         raise SettingsError(f"{out} cannot be written: {reason(error)}") from error
 
 
-def _merged(model: Any) -> PreTrainedModel:
+def _merge_lora(model: Any) -> PreTrainedModel:
     """A copy of the transformers model with the LoRA merged into it; without a LoRA, the model itself."""
     merged: PreTrainedModel = (
         copy.deepcopy(model).merge_and_unload() if hasattr(model, "get_base_model") else model
@@ -94,7 +94,7 @@ def _merged(model: Any) -> PreTrainedModel:
     return merged
 
 
-def _plain(model: PreTrainedModel) -> PreTrainedModel:
+def _strip_quantisation(model: PreTrainedModel) -> PreTrainedModel:
     """The same weights in a model that is not marked as quantised.
 
     A model loaded from a GGUF has plain weights, but its mark as quantised prevents saving it.
@@ -119,7 +119,7 @@ def _write_gguf(model: PreTrainedModel, place: Path, base_gguf: str | Path | Non
     if quantisation not in QUANTISATIONS:
         raise SettingsError(f"quantisation is {quantisation!r}: use one of {', '.join(QUANTISATIONS)}")
     base, layout = Path(base_gguf), layout_of(model.config)
-    shapes = _shapes(base, layout)
+    shapes = _read_shapes(base, layout)
     weights = {layout.name(weight): (weight, values) for weight, values in model.state_dict().items()}
     if model.config.tie_word_embeddings and "output.weight" not in shapes:
         del weights["output.weight"]
@@ -137,7 +137,7 @@ def _write_gguf(model: PreTrainedModel, place: Path, base_gguf: str | Path | Non
     requantise(base, place, quantisation, values_of)
 
 
-def _shapes(base: Path, layout: GgufLayout) -> dict[str, tuple[int, ...]]:
+def _read_shapes(base: Path, layout: GgufLayout) -> dict[str, tuple[int, ...]]:
     """The shapes of a GGUF's weights, by name. Raises `SettingsError` if it is of another architecture."""
     if not base.is_file():
         raise SettingsError(f"there is no file {base}: name the GGUF that the policy started from")
@@ -166,7 +166,7 @@ def _write_gguf_adapter(model: Any, place: Path, budgets: Mapping[str, int]) -> 
         writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, 1.0)
         for name, tokens in budgets.items():
             writer.add_uint32(f"{BUDGETS}{name}", tokens)
-        for weight, a, b in _lora(model):
+        for weight, a, b in _iterate_lora(model):
             name = layout.name(weight)
             if name == "output.weight" and model.config.tie_word_embeddings:
                 raise SettingsError(
@@ -181,7 +181,7 @@ def _write_gguf_adapter(model: Any, place: Path, budgets: Mapping[str, int]) -> 
         writer.close()
 
 
-def _lora(model: Any) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+def _iterate_lora(model: Any) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
     """The LoRA: each weight's name in the plain model, a `(rank, in)`, and b `(out, rank)` times alpha.
 
     Raises `SettingsError` for an adapter that is more than pairs of matrices.

@@ -1,4 +1,4 @@
-"""Train as a settings file says: copying and a warm start by imitation, then reinforcement.
+"""Train as a settings file says: a warm start by imitation, then reinforcement.
 
 The settings determine a run. All sampling depends only on the seed and the position in the data, so a run
 that is killed and resumed has the same metrics as one that is not.
@@ -37,7 +37,7 @@ from memagent.types import Trained
 _MAY_CHANGE: Any = {
     "steps": True, "checkpoint_every": True, "keep": True, "policy": {"gradient_checkpointing"},
     "optimizer": {"learning_rate", "batch_tokens"}, "rollout": {"rows", "server"},
-    "copying": {"steps", "learning_rate"}, "warm_start": {"steps", "learning_rate"},
+    "warm_start": {"steps", "learning_rate"},
     "engine": {"api_key", "timeout_seconds", "retries"},
 }  # fmt: skip
 
@@ -55,7 +55,7 @@ async def train(
     themselves or in the files that they name, `EngineError` if a server fails for good, `TrainingError` if
     training cannot go on.
     """
-    if only_warm_start and not (settings.warm_start.steps or settings.copying.steps):
+    if only_warm_start and not settings.warm_start.steps:
         raise SettingsError("there is no warm start: set warm_start.steps")
     path = checkpoint.newest(folder) if resume else None
     state = checkpoint.load(path) if path else None
@@ -71,7 +71,7 @@ async def train(
         policy = load_policy(settings.policy, settings.rollout.temperature, settings.seed, ranks.device)
         server = await open_server(settings, policy, folder) if settings.rollout.server else None
         engine = server.engine if server else local_engine(settings, policy)
-        engine.model = replace(engine.model, trained=_trained_before(settings))
+        engine.model = replace(engine.model, trained=_load_trained(settings))
         try:
             run = RunState(
                 settings=settings, folder=folder, observer=observer, policy=policy, engine=engine,
@@ -169,7 +169,7 @@ def trained_policy(folder: Path) -> tuple[Policy, TrainingSettings, int]:
 
 def trained_to_read(settings: TrainingSettings) -> Trained:
     """What a policy was trained to read with, to be stored with its adapter."""
-    before = _trained_before(settings)
+    before = _load_trained(settings)
     name, workflow = chosen_workflow(settings.read, before)
     names = ("update", "answer", "merge", "gap", "again", "system", "empty_memory", "replies")
     # A policy trained on templates replies as they ask, so no reply needs a follow-up question.
@@ -177,6 +177,6 @@ def trained_to_read(settings: TrainingSettings) -> Trained:
     return Trained({**before.budgets, **given_budgets(settings.read)}, templates, name)
 
 
-def _trained_before(settings: TrainingSettings) -> Trained:
+def _load_trained(settings: TrainingSettings) -> Trained:
     """What the adapter that the run continues from was trained to read with."""
     return trained_with(Path(settings.policy.adapter) if settings.policy.adapter else None)

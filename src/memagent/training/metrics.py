@@ -21,7 +21,7 @@ SETTINGS_FILE = "settings.json"
 
 
 class MetricsRow(NamedTuple):
-    """What was measured at one step of a stage: "copying", "warm_start", "training" or "evaluation"."""
+    """What was measured at one step of a stage: "warm_start", "training" or "evaluation"."""
 
     stage: str
     step: int
@@ -68,7 +68,7 @@ def open_metrics(
             )
         try:
             log.cut(offset or 0)
-            kept = [_row(line, log.path) for line, _ in log.lines()]
+            kept = [_parse_row(line, log.path) for line, _ in log.lines()]
             write_whole(folder / SETTINGS_FILE, json.dumps(settings_record, indent=2) + "\n")
         except OSError as error:
             raise SettingsError(f"{folder} cannot be written: {reason(error)}") from error
@@ -84,10 +84,10 @@ def read_metrics(folder: Path) -> list[MetricsRow]:
     path = folder / METRICS_FILE
     if not path.is_file():
         raise SettingsError(f"there is no {path}: is {folder} a folder of memagent train?")
-    return [_row(line, path) for line in read_log(path)]
+    return [_parse_row(line, path) for line in read_log(path)]
 
 
-def _row(line: dict[str, Any], path: Path) -> MetricsRow:
+def _parse_row(line: dict[str, Any], path: Path) -> MetricsRow:
     try:
         stage, step = str(line.pop("stage")), int(line.pop("step"))
         values = {name: math.nan if it is None else float(it) for name, it in line.items()}

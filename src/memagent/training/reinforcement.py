@@ -20,7 +20,7 @@ from memagent.training.rollout import Rollout
 from memagent.training.run import RunState, TrainingPosition
 from memagent.training.serving import Server
 from memagent.training.settings import TrainingSettings
-from memagent.training.step_statistics import GroupCounts, count_group, kept, totals, used_mib
+from memagent.training.step_statistics import GroupCounts, count_group, select_groups, totals, used_mib
 from memagent.types import Group
 
 _IDLE_STEPS = 5  # before a warning
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 async def reinforce(run: RunState, server: Server | None = None) -> None:
     """Train with Multi-Conv DAPO from where the run stands. A `server` gets the weights before each step."""
     settings, position = run.settings, run.position
-    learner, rollout = run.learner(position.step), _rollout(run)
+    learner, rollout = run.learner(position.step), _build_rollout(run)
     held_out = HeldOut(settings, run.folder, run.engine) if run.ranks.main else None
     _keep_reference(run)
 
@@ -57,9 +57,10 @@ async def reinforce(run: RunState, server: Server | None = None) -> None:
     idle = 0
     while position.step < settings.steps:
         started = time.perf_counter()
-        made = await _attempts(run, rollout)
+        made = await _make_attempts(run, rollout)
         seconds = time.perf_counter() - started
-        sums = update(learner, made.groups, kept(made.counts, _drops(settings)), settings, position.step)
+        order = select_groups(made.counts, _drops(settings))
+        sums = update(learner, made.groups, order, settings, position.step)
         position.step += 1
         idle = idle + 1 if all(it.equal for it in made.counts) else 0
         if idle == _IDLE_STEPS and run.ranks.main:
@@ -79,7 +80,7 @@ async def reinforce(run: RunState, server: Server | None = None) -> None:
 
 def check_reinforcement(run: RunState) -> None:
     """Raise `SettingsError` for an unusable reward, evaluation or example, before the warm start begins."""
-    _rollout(run)
+    _build_rollout(run)
     if run.ranks.main:
         held_out = HeldOut(run.settings, run.folder, run.engine)
         if run.position == TrainingPosition():  # once, since it takes a while to read large files
@@ -123,12 +124,12 @@ class _Attempts:
     skipped: int = 0
 
 
-async def _attempts(run: RunState, rollout: Rollout) -> _Attempts:
+async def _make_attempts(run: RunState, rollout: Rollout) -> _Attempts:
     """Make the attempts of the next step. Raises `TrainingError` if none of its examples could be read."""
     settings, made = run.settings, _Attempts()
     drops = _drops(settings)
     while made.rounds < 1 + settings.rollout.refills:
-        missing = settings.rollout.groups - len(kept(made.counts, drops))
+        missing = settings.rollout.groups - len(select_groups(made.counts, drops))
         if not missing:
             break
         first = run.position.example
@@ -154,7 +155,7 @@ def _drops(settings: TrainingSettings) -> bool:
     return settings.rollout.refills > 0
 
 
-def _rollout(run: RunState) -> Rollout:
+def _build_rollout(run: RunState) -> Rollout:
     settings, rollout = run.settings, run.settings.rollout
     check_prompts(settings.data.scorer, settings.read, run.engine.model.trained)
     return Rollout(

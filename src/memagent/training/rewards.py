@@ -32,7 +32,7 @@ def load_reward(name: str | None = None, scorer: str | None = None) -> Reward:
     a named function that fails or returns no finite number.
     """
     if name:
-        return _checked(name, load_function(name))
+        return _guard(name, load_function(name))
     if scorer is None:
         return exact_reward
     if scorer not in SCORERS:
@@ -40,7 +40,7 @@ def load_reward(name: str | None = None, scorer: str | None = None) -> Reward:
     return lambda example, trajectory: score_reply(scorer, trajectory.answer, example.answers)
 
 
-def _checked(name: str, function: Callable[..., Any]) -> Reward:
+def _guard(name: str, function: Callable[..., Any]) -> Reward:
     def reward(example: Example, trajectory: Trajectory) -> float:
         try:
             value = function(example, trajectory)

@@ -19,7 +19,7 @@ from memagent.types import Engine
 
 
 class TrainingObserver(Protocol):
-    """Is told how a run progresses."""
+    """Follows the progress of a run."""
 
     def begin(self, first_step: int, steps: int, stage: str = "training") -> None:
         """A stage of `steps` steps begins, or continues, at `first_step`."""
@@ -32,7 +32,6 @@ class TrainingObserver(Protocol):
 class TrainingPosition:
     """How far a run has come: the steps of its stages, and the next example in the data."""
 
-    copying_steps: int = 0
     warm_steps: int = 0
     step: int = 0
     example: int = 0
@@ -93,7 +92,6 @@ class RunState:
                 "optimizer": learner.state() if learner else None,
                 "metrics": self.metrics.position(),
             }
-            at = self.position
-            steps = at.copying_steps + at.warm_steps + at.step
+            steps = self.position.warm_steps + self.position.step
             checkpoint.save(self.folder, steps, state, self.settings.keep)
         self.ranks.wait()

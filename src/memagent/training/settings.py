@@ -167,30 +167,7 @@ class OptimizerSettings(ScheduleSettings):
     layout: Layout = "shared"
 
 
-class StageSettings(ScheduleSettings):
-    """Steps before reinforcement, of `sequences` each."""
-
-    steps: Count = 0
-    sequences: Positive = 8
-    learning_rate: Rate = 2e-5
-    warmup_steps: Count = 10
-
-
-class CopyingSettings(StageSettings):
-    """Next-token prediction before the warm start, for models that start from random weights.
-
-    A share `random` of the sequences is random and ends with a copy of an earlier part. They have up to 96
-    tokens in the first third of the steps, and up to `random_tokens` in the others. The other sequences are
-    the warm start's conversations, with a loss on every token.
-    """
-
-    sequences: Positive = 32
-    learning_rate: Rate = 1e-3
-    random: Share = 0.9
-    random_tokens: Annotated[int, Field(ge=48)] = 384
-
-
-class WarmStartSettings(StageSettings):
+class WarmStartSettings(ScheduleSettings):
     """Imitation before reinforcement. `trajectories` is a file of `memagent train collect`, or "oracle".
 
     "oracle" writes the trajectories from the solutions of `count` examples: `examples`, or else those of
@@ -205,6 +182,10 @@ class WarmStartSettings(StageSettings):
     questions are asked about one document, layout "shared" then computes a chunk once for all of them.
     """
 
+    steps: Count = 0
+    sequences: Positive = 8
+    learning_rate: Rate = 2e-5
+    warmup_steps: Count = 10
     trajectories: str = "oracle"
     examples: Names = ()
     count: Positive = 256
@@ -250,7 +231,6 @@ class TrainingSettings(StrictModel):
     rollout: RolloutSettings = RolloutSettings()
     loss: LossSettings = LossSettings()
     optimizer: OptimizerSettings = OptimizerSettings()
-    copying: CopyingSettings = CopyingSettings()
     warm_start: WarmStartSettings = WarmStartSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
 
@@ -268,7 +248,6 @@ class TrainingSettings(StrictModel):
         """What to say of stages that end before their warm-up: a run may be meant to go on later."""
         stages = {
             "optimizer": (self.steps, self.optimizer),
-            "copying": (self.copying.steps, self.copying),
             "warm_start": (self.warm_start.steps, self.warm_start),
         }
         return [
@@ -306,17 +285,17 @@ def load_training(path: str | Path, overrides: Mapping[str, Any] | None = None) 
     path = Path(path)
     table = read_toml(path)
     try:
-        settings = build(TrainingSettings, _merged(table, overrides or {}), f"the changes to {path}")
+        settings = build(TrainingSettings, _merge(table, overrides or {}), f"the changes to {path}")
     except SettingsError:
         build(TrainingSettings, table, str(path))  # raises if the file itself is wrong
         raise
-    return _located(settings, path.absolute().parent)  # the same run, wherever it is resumed from
+    return _locate(settings, path.absolute().parent)  # the same run, wherever it is resumed from
 
 
-def _located(settings: TrainingSettings, folder: Path) -> TrainingSettings:
+def _locate(settings: TrainingSettings, folder: Path) -> TrainingSettings:
     """The settings with file names resolved against `folder`; names of no existing file stay unchanged."""
 
-    def found(name: str) -> str:
+    def find(name: str) -> str:
         file, colon, _ = name.partition(".py:")
         place = folder / (file + ".py" if colon else file)
         return str(folder / name) if place.exists() else name
@@ -326,15 +305,15 @@ def _located(settings: TrainingSettings, folder: Path) -> TrainingSettings:
     for part, names in paths.items():
         given = {name: value for name in names if (value := getattr(getattr(settings, part), name))}
         moved = {
-            name: found(it) if isinstance(it, str) else tuple(map(found, it)) for name, it in given.items()
+            name: find(it) if isinstance(it, str) else tuple(map(find, it)) for name, it in given.items()
         }
         parts[part] = getattr(settings, part).changed(**moved)
     return settings.changed(**parts)
 
 
-def _merged(table: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(table: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(table)
     for name, value in over.items():
         below = merged.get(name)
-        merged[name] = _merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+        merged[name] = _merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
     return merged

@@ -77,7 +77,7 @@ def totals(counts: Sequence[GroupCounts], rounds: int, skipped: int, drop_equal:
         "reward": fmean(rewards),
         "reward_std": pstdev(rewards),
         "groups": len(counts),
-        "groups_dropped": len(counts) - len(kept(counts, drop_equal)),
+        "groups_dropped": len(counts) - len(select_groups(counts, drop_equal)),
         "rounds": rounds,
         "examples_skipped": skipped,
         "failed": sums["failed"],
@@ -113,7 +113,7 @@ def update_means(everywhere: Sequence[Mapping[str, float]]) -> dict[str, float]:
     }
 
 
-def kept(counts: Iterable[GroupCounts], drop_equal: bool) -> list[int]:
+def select_groups(counts: Iterable[GroupCounts], drop_equal: bool) -> list[int]:
     """The positions of the groups that are trained on, in the data's order."""
     return sorted(it.position for it in counts if not (drop_equal and it.equal))
 

@@ -44,24 +44,24 @@ class Trackers:
             "W&B": partial(_wandb, folder, settings),
         }
         for name, start in starts.items():
-            with self._guarded(name):
+            with self._guard(name):
                 self._used[name] = start()
 
     def write(self, stage: str, step: int, values: Mapping[str, float]) -> None:
         """Show a row."""
         for name, tracker in list(self._used.items()):
-            with self._guarded(name):
+            with self._guard(name):
                 tracker.write(stage, step, values)
 
     def close(self) -> None:
         """Flush and close the trackers."""
         for name, tracker in list(self._used.items()):
-            with self._guarded(name):
+            with self._guard(name):
                 tracker.close()
         self._used.clear()
 
     @contextmanager
-    def _guarded(self, name: str) -> Iterator[None]:
+    def _guard(self, name: str) -> Iterator[None]:
         """Turn off a tracker that fails, instead of ending the training run."""
         try:
             yield

@@ -483,19 +483,18 @@ def test_calls_that_come_during_a_batch_make_the_next_one(engine: TransformersEn
 def later(
     engine: TransformersEngine, model: Any, first: Sequence[tuple[str, Sampling]], steps: int,
     others: Sequence[tuple[str, Sampling]],
-) -> tuple[list[Completion], list[str], list[int]]:  # fmt: skip
-    """Completions of calls, of which the `others` come after so many forward passes.
+) -> tuple[list[str], list[int]]:  # fmt: skip
+    """The texts of calls in the order in which they came back, and how many rows each forward pass had.
 
-    Also tells the texts in the order in which they came back, and how many rows each forward pass had.
+    The `others` come after so many forward passes.
     """
     gate, back = Gate(model), list[str]()
 
-    async def one(text: str, sampling: Sampling) -> Completion:
-        completion = await engine.complete(chat(text), sampling)
+    async def one(text: str, sampling: Sampling) -> None:
+        await engine.complete(chat(text), sampling)
         back.append(text)
-        return completion
 
-    async def run() -> list[Completion]:
+    async def run() -> None:
         calls = [asyncio.create_task(one(*call)) for call in first]
         for _ in range(steps - 1):
             await gate.wait()
@@ -504,45 +503,19 @@ def later(
         calls += [asyncio.create_task(one(*call)) for call in others]
         await asyncio.sleep(0)
         gate.open.release(1000)
-        return await asyncio.gather(*calls)
+        await asyncio.gather(*calls)
 
-    made = in_time(run())
+    in_time(run())
     gate.hook.remove()
-    return made, back, gate.rows
+    return back, gate.rows
 
 
 LONG = ("the cat sat on the mat", Sampling(14, temperature=1.0, seed=5))
 
 
-@pytest.mark.parametrize("text", ["a", *TEXTS[2:]])
-@pytest.mark.parametrize("steps", [2, 5])
-def test_a_call_that_comes_during_a_batch_joins_it_and_changes_nothing(
-    engine: TransformersEngine, model: Any, text: str, steps: int
-) -> None:
-    """Whether its prompt is shorter or longer than what the others have by then."""
-    calls = [LONG, (text, Sampling(6, temperature=0.9, seed=3)), ("why?", GREEDY)]
-    alone = [complete(engine, [text], sampling)[0] for text, sampling in calls]
-    together, _, rows = later(engine, model, calls[:1], steps, calls[1:])
-    assert [it.completion_ids for it in together] == [it.completion_ids for it in alone]
-    for one, other in zip(together, alone, strict=True):
-        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
-    assert rows[:steps] == [1] * steps and max(rows) >= 2
-
-
 def test_an_answer_does_not_wait_for_the_rest_of_its_batch(engine: TransformersEngine, model: Any) -> None:
-    _, back, _ = later(engine, model, [LONG, ("why?", Sampling(2))], 1, [])
-    assert back == ["why?", LONG[0]]
-    _, back, rows = later(engine, model, [LONG], 2, [("a", Sampling(1)), ("b", Sampling(2))])
-    assert back == ["a", "b", LONG[0]] and rows[:5] == [1, 1, 2, 2, 1]
-
-
-def test_a_batch_takes_in_no_more_than_it_has_room_for(model: Any, tokenizer: Any) -> None:
-    engine = TransformersEngine(model, tokenizer, most_rows=2)
-    texts = [(text, Sampling(3)) for text in ("b", "c", "d")]
-    alone = [complete(engine, [text], sampling)[0] for text, sampling in (LONG, *texts)]
-    together, _, rows = later(engine, model, [LONG], 2, texts)
-    assert [it.completion_ids for it in together] == [it.completion_ids for it in alone]
-    assert max(rows) == 2
+    back, rows = later(engine, model, [LONG, ("why?", Sampling(2))], 1, [])
+    assert back == ["why?", LONG[0]] and rows[-1] == 1
 
 
 def test_calls_just_answered_may_take_a_moment_to_ask_again(engine: TransformersEngine, model: Any) -> None:
@@ -622,12 +595,6 @@ def test_a_batch_starts_once_all_announced_callers_wait(engine: TransformersEngi
 
     in_time(run())
     assert max(rows for rows, _ in shapes) == 3
-
-
-def test_nobody_joins_the_batch_of_announced_callers(engine: TransformersEngine, model: Any) -> None:
-    with engine.caller():
-        _, back, rows = later(engine, model, [LONG], 2, [("a", Sampling(1))])
-    assert back == [LONG[0], "a"] and rows == [1] * 15
 
 
 def test_a_caller_that_leaves_is_not_waited_for(engine: TransformersEngine, model: Any) -> None:
@@ -777,10 +744,8 @@ def test_other_architectures_are_padded_and_drop_rows_too(
     together = complete(engine, TEXTS, samplings)
     alone = [complete(engine, [text], each)[0] for text, each in zip(TEXTS, samplings, strict=True)]
     assert [it.completion_ids for it in together] == [it.completion_ids for it in alone]
-    # Nobody joins where layers keep states, but a call leaves as it ends.
-    _, back, _ = later(engine, engine._network, [LONG, ("a", Sampling(2))], 1, [("b", Sampling(1))])
-    assert back[-1] == (LONG[0] if build is learned_positions else "b")
-    assert back.index("a") < back.index(LONG[0])
+    back, _ = later(engine, engine._network, [LONG, ("a", Sampling(2))], 1, [("b", Sampling(1))])
+    assert back == ["a", LONG[0], "b"]
 
 
 @pytest.mark.parametrize("build", [learned_positions, linear_attention, sliding_window])

@@ -177,7 +177,7 @@ def test_layouts_agree_on_sliding_windows(name: str) -> None:
         ("gpt_oss", {"num_local_experts": 2, "num_experts_per_tok": 1}, "GptOssAttention has s_aux: "),
         ("llama", {"layer_types": ["full_attention", "linear_attention"]}, "layers of linear_attention: "),
         ("bloom", {}, "BloomForCausalLM computes attention in a way of its own: "),
-        ("stablelm", {}, "StableLmAttention is not told of trees: "),
+        ("stablelm", {}, "StableLmAttention was not given the trees: "),
     ],
 )
 def test_attention_that_cannot_be_laid_out_is_refused(

@@ -6,11 +6,9 @@ kinds (sliding windows, states) stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.nn.functional import pad
 from transformers import Cache
 from transformers.cache_utils import DynamicLayer
 
@@ -22,50 +20,11 @@ def make_room(cache: Cache, rows: torch.Tensor, tokens: int) -> None:
             filled = layer.keys.shape[2]
             every = rows.equal(torch.arange(len(layer.keys), device=rows.device))
             keys, values = (
-                _with_room([part if every else part[rows]], tokens) for part in (layer.keys, layer.values)
+                _with_room(part if every else part[rows], tokens) for part in (layer.keys, layer.values)
             )
             cache.layers[place] = _RoomyLayer(keys, values, filled)
         else:
             layer.reorder_cache(rows)  # type: ignore[arg-type, unused-ignore]
-
-
-def has_room(cache: Cache) -> bool:
-    """Whether rows can join and tokens can be taken back: not if layers keep states."""
-    return all(isinstance(layer, _RoomyLayer) for layer in cache.layers)
-
-
-def take_back(cache: Cache, tokens: int) -> None:
-    """Drop the last `tokens` tokens of each row. Raises `TypeError` for layers without room."""
-    for layer in _roomy(cache):
-        layer.take_back(tokens)
-
-
-def put_behind(cache: Cache, tokens: int) -> None:
-    """Append `tokens` padding tokens to each row, for a mask to hide. Raises `TypeError` without room."""
-    for layer in _roomy(cache):
-        layer.keys, layer.values = (pad(part, (0, 0, 0, tokens)) for part in (layer.keys, layer.values))
-
-
-def join(cache: Cache, filled: int, other: Cache, others_filled: int, tokens: int) -> None:
-    """Append the rows of `other` to `cache`, all aligned at their ends, with room for `tokens` more tokens.
-
-    The last `filled` tokens of `cache` and `others_filled` of `other` are kept. Raises `TypeError` for layers
-    without room.
-    """
-    for place, (layer, added) in enumerate(zip(_roomy(cache), _roomy(other), strict=True)):
-        keys, values = (
-            _with_room([one[:, :, -filled:], two[:, :, -others_filled:]], tokens)
-            for one, two in ((layer.keys, added.keys), (layer.values, added.values))
-        )
-        cache.layers[place] = _RoomyLayer(keys, values, max(filled, others_filled))
-
-
-def _roomy(cache: Cache) -> list[_RoomyLayer]:
-    """The layers. Raises `TypeError` unless all have room."""
-    layers = [layer for layer in cache.layers if isinstance(layer, _RoomyLayer)]
-    if len(layers) < len(cache.layers):
-        raise TypeError("the cache has layers without room, which keep all their tokens and rows")
-    return layers
 
 
 class _RoomyLayer(DynamicLayer):  # type: ignore[misc, no-untyped-call, unused-ignore]
@@ -86,10 +45,6 @@ class _RoomyLayer(DynamicLayer):  # type: ignore[misc, no-untyped-call, unused-i
         """Write the new tokens after the existing ones."""
         rows, start = len(key_states), self.get_seq_length()
         stop = start + key_states.shape[2]
-        if stop > self._all_keys.shape[2]:  # wrong guesses have used up some of the room
-            self._all_keys, self._all_values = (
-                _with_room([part], stop - start + start // 2) for part in (self.keys, self.values)
-            )
         self._all_keys[:rows, :, start:stop] = key_states
         self._all_values[:rows, :, start:stop] = value_states
         return self._show(rows, stop)
@@ -102,26 +57,15 @@ class _RoomyLayer(DynamicLayer):  # type: ignore[misc, no-untyped-call, unused-i
             part[moved, :, :tokens] = part[beam_idx[moved], :, :tokens]
         self._show(len(beam_idx), tokens)
 
-    def take_back(self, tokens: int) -> None:
-        """Drop the last `tokens` tokens of each row."""
-        self._show(len(self.keys), self.get_seq_length() - tokens)
-
     def _show(self, rows: int, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
         keys, values = (part[:rows, :, :tokens] for part in (self._all_keys, self._all_values))
         self.keys, self.values = keys, values
         return keys, values
 
 
-def _with_room(parts: Sequence[torch.Tensor], tokens: int) -> torch.Tensor:
-    """The rows of all parts, aligned at their ends, with room for `tokens` tokens after them.
-
-    Shorter rows are padded in front with zeros, since a mask does not hide NaN.
-    """
-    _, heads, _, size = parts[0].shape
-    filled = max(part.shape[2] for part in parts)
-    room = parts[0].new_empty(sum(map(len, parts)), heads, filled + tokens, size)
-    for own, part in zip(torch.split(room, [len(part) for part in parts]), parts, strict=True):
-        before = filled - part.shape[2]
-        own[:, :, :before] = 0
-        own[:, :, before:filled] = part
+def _with_room(part: torch.Tensor, tokens: int) -> torch.Tensor:
+    """A copy with room for `tokens` more tokens."""
+    rows, heads, filled, size = part.shape
+    room = part.new_empty(rows, heads, filled + tokens, size)
+    room[:, :, :filled] = part
     return room

@@ -1,19 +1,16 @@
 """The waiting and the running calls of an engine that decodes in batches.
 
-A thread decodes the batch: calls leave it as they end, and others join. No call joins the batches of
-announced callers, which are the same every time.
+A thread decodes the batch, and calls leave it as they end.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Sequence
 
 from memagent.engines.torch.decoding import DecodingRow
 from memagent.errors import EngineError
 
 _SHORT_PROMPT_TOKENS = 512
-_LEAST_JOINING = 0.25  # as a share of the batch, which waits while new prompts are read
 
 
 class Calls:
@@ -21,7 +18,6 @@ class Calls:
 
     def __init__(self, most_rows: int) -> None:
         self._most_rows = most_rows
-        self._lock = threading.Lock()
         self._waiting: list[DecodingRow] = []
         self._running: list[DecodingRow] = []
         self._begun = 0  # batches
@@ -38,20 +34,18 @@ class Calls:
 
     def add(self, row: DecodingRow) -> None:
         """Queue a call."""
-        with self._lock:
-            row.turn = self._begun
-            self._waiting.append(row)
+        row.turn = self._begun
+        self._waiting.append(row)
 
     def begin(self, in_order: bool = False) -> bool:
         """Make the next batch from the waiting calls; False if there are none.
 
         With `in_order`, it does not matter in which order calls came between two batches.
         """
-        with self._lock:
-            if in_order:
-                self._waiting.sort(key=lambda row: (row.turn, row.prompt_ids, row.sampling.seed or 0))
-            self._begun += 1
-            self._running, self._waiting = next_batch(self._waiting, self._most_rows)
+        if in_order:
+            self._waiting.sort(key=lambda row: (row.turn, row.prompt_ids, row.sampling.seed or 0))
+        self._begun += 1
+        self._running, self._waiting = next_batch(self._waiting, self._most_rows)
         return bool(self._running)
 
     def leave(self, rows: Sequence[DecodingRow]) -> None:
@@ -59,20 +53,9 @@ class Calls:
         if rows:
             rows[0].finished.get_loop().call_soon_threadsafe(finish, rows)
 
-    def join(self, live: int) -> Sequence[DecodingRow]:
-        """Let waiting rows join the batch, which has `live` rows left. Called in the batch's thread."""
-        with self._lock:
-            room = self._most_rows - live
-            if room < 1 or len(self._waiting) < _LEAST_JOINING * live:
-                return []
-            rows, self._waiting = next_batch(self._waiting, room)
-            self._running = [*self._running, *rows]
-            return rows
-
     def give_up(self) -> None:
         """Fail every call; a running batch ends with its next token, as nobody waits for it."""
-        with self._lock:
-            rows, self._waiting = [*self._waiting, *self._running], []
+        rows, self._waiting = [*self._waiting, *self._running], []
         fail(rows, "the engine was closed before the call was done")
 
 

@@ -1,7 +1,7 @@
 """Run a Hugging Face model in this process, decoding concurrent calls as one batch.
 
 Completions hold what training needs: the id and the log-probability of each sampled token. Calls that arrive
-while a batch runs join it, except where callers have announced themselves, as in training.
+while a batch runs make the next one.
 """
 
 from __future__ import annotations
@@ -192,18 +192,17 @@ class TransformersEngine:
             await asyncio.sleep(_GATHER_SECONDS)
 
     async def _run(self) -> None:
-        # Announced callers get the same batches, and so the same rounding, each time: no calls come or go.
-        calls, door = self._calls, None if self._callers else self._calls
-        rows, stop_ids = calls.running, self._stop_ids()
+        # Announced callers get the same batches, and so the same rounding, each time: no call leaves early.
+        on_end = None if self._callers else self._calls.leave
+        rows, stop_ids = self._calls.running, self._stop_ids()
         try:
-            await asyncio.to_thread(decode, self._network, rows, stop_ids, self._half_precision, door)
+            await asyncio.to_thread(decode, self._network, rows, stop_ids, self._half_precision, on_end)
         except Exception as error:  # noqa: BLE001 - the boundary: it fails only the calls of this batch
             traceback.clear_frames(error.__traceback__)  # they hold the tensors of the failed batch
-            count = len(calls.running)  # with those that have joined
             advice = ": lower `concurrency`, or rollout.rows in training" if ran_out_of_memory(error) else ""
-            what = f"{self.model.name} failed on a batch of {count} ({type(error).__name__}: {error}){advice}"
-            fail(calls.running, what, error)
-        finish(calls.running)
+            cause = f"{type(error).__name__}: {error}"
+            fail(rows, f"{self.model.name} failed on a batch of {len(rows)} ({cause}){advice}", error)
+        finish(rows)
 
 
 def ran_out_of_memory(error: Exception) -> bool:

@@ -21,7 +21,7 @@ def read_prompts(
 ) -> tuple[torch.Tensor, torch.Tensor, Any]:
     """Read all prompts, computing repeated prompts and shared beginnings only once.
 
-    Returns, for each prompt, the logits of the next token `(sequences, 1, vocabulary)`; a mask of the places
+    Returns, for each prompt, the logits of the next token `(sequences, vocabulary)`; a mask of the places
     in the cache that are its own `(sequences, tokens)`; and the cache, with room for `steps` more tokens.
     """
     wanted = [tuple(ids) for ids in prompt_ids]
@@ -71,7 +71,7 @@ def _read_from_the_start(
 ) -> tuple[torch.Tensor, torch.Tensor, Any]:
     """Read prompts of which nothing is in a cache.
 
-    Returns the logits after each `(sequences, 1, vocabulary)`; a mask of the places in the cache that are its
+    Returns the logits after each `(sequences, vocabulary)`; a mask of the places in the cache that are its
     own `(sequences, tokens)`; and the cache. If every layer sees all tokens, padding comes last, where causal
     attention never looks. It needs no mask then, and its kernels skip the half that no token sees.
     """
@@ -86,7 +86,7 @@ def _read_from_the_start(
     output = model(input_ids=input_ids, use_cache=True, logits_to_keep=ends)
     logits = output.logits[torch.arange(len(prompts), device=model.device), places]
     mask = (torch.arange(width, device=model.device) < lengths[:, None]).long()
-    return logits[:, None], mask, _cache_of(output)
+    return logits, mask, _cache_of(output)
 
 
 def _sees_all(model: PreTrainedModel) -> bool:
@@ -99,12 +99,11 @@ def _sees_all(model: PreTrainedModel) -> bool:
 
 
 def forward(
-    model: PreTrainedModel, input_ids: torch.Tensor, mask: torch.Tensor, cache: Any = None, places: int = 1
+    model: PreTrainedModel, input_ids: torch.Tensor, mask: torch.Tensor, cache: Any = None
 ) -> tuple[torch.Tensor, Any]:
     """Run the model on tokens that follow the cache; `mask` `(sequences, tokens)` of both is 0 for padding.
 
-    Returns the logits after the last `places` of them `(sequences, places, vocabulary)`, and the cache with
-    the tokens in it.
+    Returns the logits of the token after them `(sequences, vocabulary)`, and the cache with the tokens in it.
     """
     kind: Any = type(getattr(model, "get_base_model", lambda: model)())  # not peft's, which takes anything
     output = model(
@@ -112,10 +111,10 @@ def forward(
         attention_mask=mask,
         position_ids=(mask.cumsum(1) - 1).clamp(min=0)[:, -input_ids.shape[1] :],
         use_cache=True,
-        logits_to_keep=places,
+        logits_to_keep=1,
         **{_cache_name(kind): cache},
     )
-    return output.logits[:, -places:], _cache_of(output)
+    return output.logits[:, -1], _cache_of(output)
 
 
 @cache_results

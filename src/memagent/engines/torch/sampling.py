@@ -10,7 +10,6 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-from torch.nn.functional import pad
 
 from memagent.types import Sampling
 
@@ -46,14 +45,6 @@ class Draws(NamedTuple):
     def of_rows(self, rows: torch.Tensor) -> Draws:
         """The draws of the rows with these indices `(sequences,)`."""
         return Draws(*(part[rows] for part in self))
-
-    def above(self, other: Draws) -> Draws:
-        """These rows, followed by those of another batch."""
-        width = max(self.uniforms.shape[1], other.uniforms.shape[1])
-        wide = (
-            it._replace(uniforms=pad(it.uniforms, (0, width - it.uniforms.shape[1]))) for it in (self, other)
-        )
-        return Draws(*map(torch.cat, zip(*wide, strict=True)))
 
 
 def sample(logits: torch.Tensor, draws: Draws, steps: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -57,9 +57,9 @@ class Oracle:
         self._example = example
         fingerprint = text_document(example.document).fingerprint
         self.prompts = prompts.for_document(fingerprint, guards_turns=model.reads_turn_tokens, asks=False)
-        self._document = self._seen(example.document)
-        shown = replace(example, evidence=tuple(map(self._seen, example.evidence)))
-        self._solution = solution_of(shown, self._document, self._tokens)
+        self._document = self._clean(example.document)
+        shown = replace(example, evidence=tuple(map(self._clean, example.evidence)))
+        self._solution = solution_of(shown, self._document, self._count_tokens)
         self._position = 0
         self._noted = ""
         self._memory = ""
@@ -71,7 +71,7 @@ class Oracle:
         problem = self._example.problem
         if messages == self.prompts.for_answer(problem, self._memory):
             return self._completion(messages, self._solution.answer(), sampling)
-        if chunk := self._chunk(messages):
+        if chunk := self._find_chunk(messages):
             return self._completion(messages, self._update(chunk, sampling), sampling)
         raise EngineError(
             f"the oracle did not write the memory of a prompt for {self._example.id}: it plays only "
@@ -89,14 +89,14 @@ class Oracle:
         self._position = start + len(chunk)
         head = f"{MEMORY}\n" if self.prompts.replies == "marked" else ""
         # The end of a reply needs room too, and so does its head.
-        limit_tokens = sampling.max_tokens - 1 - (self._tokens(head) if head else 0)
+        limit_tokens = sampling.max_tokens - 1 - (self._count_tokens(head) if head else 0)
         before, self._noted = self._noted, self._solution.see(start, self._position, limit_tokens)
         may_leave = UNCHANGED in self.prompts.update
         memory = self._memory
         after = memory if may_leave and self._noted == before else self._noted
         erred = ""
         if self._noted == before and self._source.random() < self._mistakes:
-            erred = self._mistaken(chunk, limit_tokens)
+            erred = self._add_mistake(chunk, limit_tokens)
             after = erred or after
         self._memory = after
         if may_leave and after == memory:
@@ -105,17 +105,17 @@ class Oracle:
         self.erred |= {reply} if erred else set()
         return reply
 
-    def _mistaken(self, chunk: str, limit_tokens: int) -> str:
+    def _add_mistake(self, chunk: str, limit_tokens: int) -> str:
         """The memory with a sentence of the chunk that does not belong there; empty if none fits."""
         wanted = _words(self._example.problem)
         sentences = SENTENCE_ENDS.split(chunk.strip())
         for sentence in sorted(sentences, key=lambda it: len(wanted & _words(it)), reverse=True):
             after = f"{self._noted}\n{sentence}".strip()
-            if self._tokens(after) <= limit_tokens:
+            if self._count_tokens(after) <= limit_tokens:
                 return after
         return ""
 
-    def _chunk(self, messages: tuple[Message, ...]) -> str:
+    def _find_chunk(self, messages: tuple[Message, ...]) -> str:
         """The chunk in an update's prompt; empty for another kind of prompt, or for another memory."""
         expected = self.prompts.for_update(self._example.problem, _CHUNK, self._memory)
         if messages[:-1] != expected[:-1]:
@@ -125,11 +125,11 @@ class Oracle:
         chunk = text[len(parts[0]) : len(parts[0]) + length] if length > 0 else ""
         return self.prompts.restore(chunk) if chunk.join(parts) == text else ""
 
-    def _seen(self, text: str) -> str:
+    def _clean(self, text: str) -> str:
         """The text as a reader sees it: without the few characters that no prompt can carry."""
         return self.prompts.restore(self.prompts.neutralise(text))
 
-    def _tokens(self, text: str) -> int:
+    def _count_tokens(self, text: str) -> int:
         return self.model.count_tokens(self.prompts.neutralise(text))
 
     def _completion(self, messages: tuple[Message, ...], text: str, sampling: Sampling) -> Completion:

@@ -24,7 +24,7 @@ from memagent.types import Example, TokenCounter
 REFUSAL = f"The memory {ABSENT_ANSWERS[0]}."
 """The answer if the memory does not hold one."""
 
-_LEAST_PIECE = 0.5  # of a sentence: a smaller piece, at a chunk's border, does not tell what it is about
+_MIN_PIECE = 0.5  # of a sentence: a smaller piece, at a chunk's border, does not show what it is about
 SENTENCE_ENDS = re.compile(rf"{SENTENCE_END.pattern}|\n+")
 _TALLIED = {"cwe": re.compile(r"\s*\d+\.(?:\s+|$)"), "fwe": re.compile(r"\s+")}
 _TALLY_TIMES = 4  # times as many words are counted as asked for: lower ranks may still rise
@@ -77,8 +77,8 @@ class Notes:
         self._example = example
         self._document = document
         self._count_tokens = count_tokens
-        self._sentences = list(_sentences(example, document))
-        self._answers = list(_answers(example, document, self._sentences))
+        self._sentences = list(_find_sentences(example, document))
+        self._answers = list(_find_spans(example, document, self._sentences))
         self._notes: list[Note] = []
 
     def see(self, start: int, end: int, limit_tokens: int) -> str:
@@ -95,13 +95,13 @@ class Notes:
 
         `REFUSAL` if there is none. The example's rationale, if any, comes before the answer.
         """
-        answer = ", ".join(self._known_answers())
+        answer = ", ".join(self._find_answers())
         if not answer:
             return REFUSAL
         rationale = self._example.rationale
         return f"{rationale} The answer is {answer}." if rationale else answer
 
-    def _known_answers(self) -> Sequence[str]:
+    def _find_answers(self) -> Sequence[str]:
         answers, memory = self._example.answers, self._text()
         task = TASKS.get(self._example.task)
         if task and task.wants_all:
@@ -127,7 +127,7 @@ class Notes:
         if any(first <= it.start < it.end <= start for it in self._notes):
             return note
         known = any(text.strip() == self._document[it.start : it.end] for it in self._notes)
-        return note if not known and (note.telling or end - start >= _LEAST_PIECE * (last - first)) else None
+        return note if not known and (note.telling or end - start >= _MIN_PIECE * (last - first)) else None
 
     def _text(self) -> str:
         """The notes, one per line; those adjacent in the document are joined as they stand there."""
@@ -139,16 +139,16 @@ class Notes:
         return "".join(texts)
 
 
-def _sentences(example: Example, document: str) -> Iterator[tuple[int, int, int]]:
+def _find_sentences(example: Example, document: str) -> Iterator[tuple[int, int, int]]:
     """The sentences of the evidence: start, end and the index of their passage."""
-    for passage, (start, text) in enumerate(_places(example, document)):
+    for passage, (start, text) in enumerate(_find_passages(example, document)):
         ends = [match.span() for match in SENTENCE_ENDS.finditer(text)]
         starts = [0, *(after for _, after in ends)]
         for first, last in zip(starts, [*(before for before, _ in ends), len(text)], strict=True):
             yield start + first, start + last, passage
 
 
-def _answers(
+def _find_spans(
     example: Example, document: str, sentences: Sequence[tuple[int, int, int]]
 ) -> Iterator[tuple[int, int]]:
     """The spans of the answers in the evidence."""
@@ -157,7 +157,7 @@ def _answers(
         yield from (match.span() for match in one.finditer(document, start, end))
 
 
-def _places(example: Example, document: str) -> Sequence[tuple[int, str]]:
+def _find_passages(example: Example, document: str) -> Sequence[tuple[int, str]]:
     """Where the passages start. A title may occur often; its last place before the next passage counts."""
     places: list[tuple[int, str]] = []
     before = len(document)

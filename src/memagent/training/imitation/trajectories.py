@@ -56,7 +56,7 @@ async def collect(
     async with aclosing(made) as done:
         async for trajectory in done:
             if trajectory and not trajectory.error and (trajectory.reward or 0.0) >= least_reward:
-                # Imitation ends every reply, and nothing tells where one that was cut would have ended.
+                # Imitation ends every reply, and nothing says where one that was cut would have ended.
                 whole = [it for it in trajectory.conversations if it.completion.finish_reason != "length"]
                 if whole:
                     yield replace(trajectory, conversations=tuple(whole))

@@ -5,66 +5,48 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from memagent.engines.torch.chats import chat_ids, text_ids
 from memagent.engines.torch.prefixes import shared_beginnings
 from memagent.errors import SettingsError
 from memagent.training.data import Data, load_data
-from memagent.training.imitation.copying import draw_copies
 from memagent.training.imitation.oracle import solve
 from memagent.training.imitation.trajectories import read_trajectories
 from memagent.training.optimization.learner import learning_rate
 from memagent.training.rewards import load_function
 from memagent.training.run import RunState
-from memagent.training.settings import StageSettings, TrainingSettings, WarmStartSettings
+from memagent.training.settings import TrainingSettings, WarmStartSettings
 from memagent.types import Conversation, Model, TrainingSequence, Trajectory
-
-_COUNTERS = {"copying": "copying_steps", "warm_start": "warm_steps"}
 
 
 async def imitate(run: RunState) -> None:
-    """Copy, then imitate, until both stages are complete; do nothing once reinforcement has begun."""
-    copying, wanted, position = run.settings.copying, run.settings.warm_start, run.position
-    copies = position.copying_steps < copying.steps and not position.warm_steps
-    imitates = position.warm_steps < wanted.steps
-    if position.step or not (copies or imitates or position.copying_steps or position.warm_steps):
+    """Take the remaining steps of the warm start; do nothing once reinforcement has begun."""
+    wanted, position = run.settings.warm_start, run.position
+    if position.step or not (wanted.steps or position.warm_steps):
         return
-    if copies or imitates:
+    if position.warm_steps < wanted.steps:
         pool = await load_imitations(run.settings, run.data, run.policy.tokenizer, run.engine.model)
-        vocabulary = run.policy.network.config.get_text_config().vocab_size
-    if copies:
-        await _take(
-            run, "copying", copying, lambda step, source: draw_copies(pool, copying, vocabulary, step, source)
-        )
-        run.save(None)  # the next stage begins with a new optimizer
-    if imitates:
-        await _take(run, "warm_start", wanted, lambda _, source: draw(pool, wanted, source))
-    # Reinforcement begins with a new optimizer too, and after the examples that were imitated.
+        await _take_steps(run, pool)
+    # Reinforcement begins with a new optimizer, and after the examples that were imitated.
     position.example = 0 if is_file(wanted.trajectories) or wanted.examples else wanted.count
     run.save(None)
 
 
-async def _take(
-    run: RunState,
-    stage: Literal["copying", "warm_start"],
-    wanted: StageSettings,
-    drawn: Callable[[int, random.Random], list[TrainingSequence]],
-) -> None:
-    """Take the remaining steps of a stage, each on what is `drawn` with a generator seeded by its number."""
-    counter, seed = _COUNTERS[stage], run.settings.seed
-    taken: int = getattr(run.position, counter)
-    learner = run.learner(taken, wanted.betas)
-    run.observer.begin(taken + 1, wanted.steps, stage)
-    for step in range(taken, wanted.steps):
+async def _take_steps(run: RunState, pool: Sequence[Sequence[TrainingSequence]]) -> None:
+    """Take the steps, each on sequences drawn by a generator that is seeded with its number."""
+    wanted, position = run.settings.warm_start, run.position
+    learner = run.learner(position.warm_steps, wanted.betas)
+    run.observer.begin(position.warm_steps + 1, wanted.steps, "warm_start")
+    for step in range(position.warm_steps, wanted.steps):
         await asyncio.sleep(0)  # an interrupt takes effect between steps
-        sequences = drawn(step, random.Random(f"{seed}/{stage.replace('_', ' ')}/{step}"))
+        sequences = draw(pool, wanted, random.Random(f"{run.settings.seed}/warm start/{step}"))
         sums = learner.imitate(run.ranks.share(sequences), learning_rate(wanted, step, wanted.steps))
-        setattr(run.position, counter, step + 1)
-        run.report(stage, step + 1, run.means(sums))
+        position.warm_steps = step + 1
+        run.report("warm_start", step + 1, run.means(sums))
         if run.saves(learner, step + 1) and step + 1 < wanted.steps:
             run.save(learner)
 

@@ -41,7 +41,7 @@ def tree_attention(
     """
     _check(module, sliding_window, options)
     if trees is None:
-        raise SettingsError(f"{type(module).__name__} is not told of trees: {_INSTEAD}")
+        raise SettingsError(f"{type(module).__name__} was not given the trees: {_INSTEAD}")
     groups = query.shape[1] // key.shape[1]
     # Match the number of query heads: the GPU kernel that takes a mask does not support grouped queries.
     key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
@@ -53,7 +53,7 @@ def tree_attention(
     for tree, (queries, keys, values), own in zip(trees, parts, parts, strict=True):
         if tree.shared:
             outputs.append(_attend(queries, keys, values, 0, sliding_window, scaling)[0].transpose(0, 1))
-        queries, *theirs = (_rows(part, tree.rows) for part in own)
+        queries, *theirs = (_gather_branches(part, tree.rows) for part in own)
         keys, values = (
             torch.cat([before.expand(len(tree.rows), -1, -1, -1), part], dim=2)
             for before, part in zip((keys, values), theirs, strict=True)
@@ -92,7 +92,7 @@ def _check(module: torch.nn.Module, sliding_window: int | None, options: Mapping
         raise SettingsError(f"{type(module).__name__} has {', '.join(odd)}: {_INSTEAD}")
 
 
-def _rows(part: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+def _gather_branches(part: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """`(1, heads, tokens, size)` to `(branches, heads, tokens of a branch, size)`."""
     return part.squeeze(0)[:, rows].transpose(0, 1)
 

@@ -22,7 +22,7 @@ GO_BACK = (
     "lower the learning rate and continue with `resume`; if that fails as well, "
     "remove the newest checkpoint first"
 )
-_MOST_SKIPPED = 5
+_MAX_SKIPPED = 5
 
 Sums = defaultdict[str, float]
 TokenLoss = Callable[[Batch, TokenValues, Sums], torch.Tensor]
@@ -113,9 +113,9 @@ class Learner:
             self.skipped = 0
         else:
             self.skipped += 1
-            if self.skipped == _MOST_SKIPPED:
+            if self.skipped == _MAX_SKIPPED:
                 raise TrainingError(
-                    f"the gradient was {norm} in {_MOST_SKIPPED} optimizer steps in a row: " + GO_BACK
+                    f"the gradient was {norm} in {_MAX_SKIPPED} optimizer steps in a row: " + GO_BACK
                 )
         sums["steps"] += 1
         sums["skipped"] += self.skipped > 0

@@ -126,10 +126,10 @@ def batches(sequences: Sequence[TrainingSequence], layout: Layout, budget_tokens
     Every sequence is in exactly one of them. The split is deterministic.
     """
     if layout == "padded":
-        parts = _by_length(sequences, lambda part, _: _length(part[0]) * (len(part) + 1) <= budget_tokens)
-        return [_padded(part) for part in parts]
+        parts = _divide(sequences, lambda part, _: _length(part[0]) * (len(part) + 1) <= budget_tokens)
+        return [_pad(part) for part in parts]
     trees = _shared_trees(sequences) if layout == "shared" else _even_trees(sequences)
-    return [_packed(part) for part in _fill(trees, budget_tokens)]
+    return [_pack(part) for part in _fill(trees, budget_tokens)]
 
 
 def _length(sequence: TrainingSequence) -> int:
@@ -145,7 +145,7 @@ def _content(sequence: TrainingSequence) -> _Content:
     return sequence.prompt_ids, sequence.completion_ids
 
 
-def _by_length(
+def _divide(
     sequences: Sequence[TrainingSequence], fits: Callable[[list[TrainingSequence], TrainingSequence], bool]
 ) -> list[list[TrainingSequence]]:
     """The sequences, longest first, in parts: one that does not fit the part before it begins another."""
@@ -170,13 +170,13 @@ def _shared_trees(sequences: Sequence[TrainingSequence]) -> list[Tree]:
 
 
 def _even_trees(sequences: Sequence[TrainingSequence]) -> list[Tree]:
-    parts = _by_length(sequences, lambda part, one: _length(part[0]) <= _UNEVEN * _length(one))
+    parts = _divide(sequences, lambda part, one: _length(part[0]) <= _UNEVEN * _length(one))
     return [Tree(0, tuple(part)) for part in parts]
 
 
 def _fill(trees: Sequence[Tree], budget_tokens: int) -> list[list[Tree]]:
     """The trees in bins of at most `budget_tokens`; one that is too large is split, its prefix repeated."""
-    pieces = [piece for tree in trees for piece in _cut(tree, budget_tokens)]
+    pieces = [piece for tree in trees for piece in _split(tree, budget_tokens)]
     sized = [(piece.tokens, piece) for piece in pieces]
     bins: list[tuple[int, list[Tree]]] = []
     for tokens, piece in sorted(sized, key=lambda pair: pair[0], reverse=True):
@@ -190,7 +190,7 @@ def _fill(trees: Sequence[Tree], budget_tokens: int) -> list[list[Tree]]:
     return [members for _, members in bins]
 
 
-def _cut(tree: Tree, budget_tokens: int) -> list[Tree]:
+def _split(tree: Tree, budget_tokens: int) -> list[Tree]:
     copies: dict[_Content, list[TrainingSequence]] = {}
     for branch in tree.branches:
         copies.setdefault(_content(branch), []).append(branch)
@@ -206,7 +206,7 @@ def _cut(tree: Tree, budget_tokens: int) -> list[Tree]:
     return [Tree(tree.shared, tuple(piece)) for piece in pieces]
 
 
-def _flat(sequences: Sequence[TrainingSequence]) -> dict[str, torch.Tensor]:
+def _flatten(sequences: Sequence[TrainingSequence]) -> dict[str, torch.Tensor]:
     """The completion tokens of the sequences, concatenated."""
     pairs = [(sequence, len(sequence.completion_ids)) for sequence in sequences]
     old = [sequence.old_logprobs or (0.0,) * count for sequence, count in pairs]
@@ -219,7 +219,7 @@ def _flat(sequences: Sequence[TrainingSequence]) -> dict[str, torch.Tensor]:
     }
 
 
-def _padded(sequences: Sequence[TrainingSequence]) -> Batch:
+def _pad(sequences: Sequence[TrainingSequence]) -> Batch:
     """One row per sequence, padded on the left so that all completions end where the logits are kept."""
     kept = max(len(sequence.completion_ids) for sequence in sequences) + 1
     ids, mask = left_padded([_ids(sequence) for sequence in sequences], torch.device("cpu"))
@@ -236,11 +236,11 @@ def _padded(sequences: Sequence[TrainingSequence]) -> Batch:
         keep=kept,
         select=torch.tensor(select),
         tokens=sum(map(_length, sequences)),
-        **_flat(sequences),
+        **_flatten(sequences),
     )
 
 
-def _packed(trees: Sequence[Tree]) -> Batch:
+def _pack(trees: Sequence[Tree]) -> Batch:
     """All trees in one row: each prefix, then the distinct branches' own tokens."""
     ids: list[int] = []
     positions: list[int] = []
@@ -271,7 +271,7 @@ def _packed(trees: Sequence[Tree]) -> Batch:
         keep=torch.tensor(keep),
         select=torch.tensor(select),
         tokens=sum(map(_length, sequences)),
-        **_flat(sequences),
+        **_flatten(sequences),
     )
 
 

@@ -34,18 +34,18 @@ class ExampleDataset(Dataset[dict[str, Any]]):  # type: ignore[misc, unused-igno
         max_samples: int = -1,
     ) -> None:
         files = [data_files] if isinstance(data_files, str) else list(data_files)
-        self._rows = [row for file in files for row in _rows(Path(file).expanduser().resolve())]
+        self._read_rows = [row for file in files for row in _read_rows(Path(file).expanduser().resolve())]
         if max_samples > 0:
-            del self._rows[max_samples:]
-        if not self._rows:
+            del self._read_rows[max_samples:]
+        if not self._read_rows:
             raise SettingsError(f"there are no examples in {', '.join(map(str, files))}")
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._read_rows)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         """The fields that verl needs, and `example`, from which `read_example` reads the rest."""
-        return {**self._rows[index], "index": index}
+        return {**self._read_rows[index], "index": index}
 
 
 def read_example(place: Mapping[str, Any]) -> Example:
@@ -59,7 +59,7 @@ def read_example(place: Mapping[str, Any]) -> Example:
     return example
 
 
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
+def _read_rows(path: Path) -> Iterator[dict[str, Any]]:
     """A file's rows, each with the place of its example."""
     if path.suffix == ".gz":
         raise SettingsError(f"{path} is gzipped, but examples are read by their offset: unpack it")

@@ -26,7 +26,7 @@ class TrajectoryTaskRunner:
         return TaskRunnerV1.__ray_metadata__.modified_class().run(config)
 
 
-def prepared(config: DictConfig) -> DictConfig:
+def prepare(config: DictConfig) -> DictConfig:
     """The configuration, checked here and by verl. Raises `SettingsError`."""
     settings.check(config)
     validate_config(
@@ -41,4 +41,4 @@ def prepared(config: DictConfig) -> DictConfig:
 def main(config: DictConfig) -> None:
     """Train on the current Ray cluster, with verl's configuration from the command line."""
     auto_set_device(config)
-    run_ppo(prepared(config), task_runner_class=TrajectoryTaskRunner)
+    run_ppo(prepare(config), task_runner_class=TrajectoryTaskRunner)

@@ -1,4 +1,4 @@
-"""How many floating-point operations (FLOPs) a workflow takes, from the model's config.json alone.
+"""How many floating-point operations (FLOPs) workflows take, by length, from a model's config.json alone.
 
 A multiplication and an addition count as two. In a call with a prompt of P tokens, K of them cached, and a
 completion of C tokens, all layers process T = P - K + C - 1 tokens (the last one sampled is not read again),
@@ -11,22 +11,37 @@ and the output matrix processes C:
 A token at position p attends to p positions, but in a layer with a sliding window to at most the window.
 Small terms are left out: norms, activations, softmax, rotation. Models with experts, linear attention or
 other shapes are refused.
+
+The result is the most that a read takes: memories and replies fill their budgets, every note is new, and no
+prefix cache helps. Budgets are those of `--config`.
 """
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from memagent.documents.opening import text_document
+import measure
+
+from memagent import MemAgentError, ReadSettings, SettingsError, Usage, text_document
 from memagent.engines.scripted import count_words
-from memagent.errors import SettingsError
+from memagent.evaluation.statistics import Size, growth
 from memagent.reading.forecast import forecast
-from memagent.settings import ReadSettings
+from memagent.reading.workflows import workflows
+from memagent.reports import drawing
+from memagent.settings import load_settings
 from memagent.storage import read_json
-from memagent.types import Model, Usage
+from memagent.types import Model
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Flops = Mapping[str, Mapping[int, int]]
+"""By workflow and length in tokens."""
 
 GATED = (
     "llama", "mistral", "ministral", "qwen2", "qwen3", "phi3", "smollm3", "olmo2", "gemma", "gemma2",
@@ -34,6 +49,8 @@ GATED = (
 )  # fmt: skip
 """The values of `model_type` in config.json that have this shape."""
 
+_LENGTHS = tuple(2**power for power in range(13, 23))  # 8K to 4M
+_WORKFLOWS = ("full", "gated", "heads", "parallel", "tree", "reread")
 _CALLS = 16  # concurrent ones, which is how many parts tree divides a document into
 _PROBLEM_TOKENS = 64
 _ALL_SLIDE = ("mistral", "phi3")  # if there is a sliding window, all layers have it
@@ -141,3 +158,67 @@ async def flops_by_length(
         await forecast(problem, text_document("w " * length), model, settings, usages.append)
         found[length] = sum(map(shape.flops, usages))
     return found
+
+
+def flops_table(found: Flops) -> str:
+    """A row for each workflow, a column for each length, and the growth: the exponent b of a × length^b."""
+    lengths = next(iter(found.values()))
+    rows = [
+        [name, *(_number(flops / 1e15) for flops in by_length.values()), _exponent(by_length)]
+        for name, by_length in found.items()
+    ]
+    return measure.table(["10^15 FLOPs", *(str(Size("tokens", it)) for it in lengths), "growth"], rows)
+
+
+def _exponent(by_length: Mapping[int, int]) -> str:
+    exponent = growth(by_length.items())
+    return "–" if exponent is None else f"{exponent:.2f}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def draw(name: str, found: Flops) -> Figure:
+    """A line for each workflow, against the length, both axes logarithmic."""
+    figure, (panel,) = drawing.panels(1, 1, 8, 5)
+    for number, (workflow, by_length) in enumerate(found.items()):
+        panel.plot(list(by_length), list(by_length.values()), label=workflow, **drawing.style(number))
+    panel.set_xscale("log", base=2)
+    panel.set_yscale("log")
+    lengths = next(iter(found.values()))
+    panel.set_xticks(list(lengths), [str(Size("tokens", it)) for it in lengths])
+    panel.set_xlabel("length of the document, tokens")
+    panel.set_ylabel("FLOPs")
+    panel.set_title(f"FLOPs by length of the document, {drawing.plain(name)}", loc="left")
+    drawing.legend(figure, panel)
+    return figure
+
+
+def main() -> None:
+    """Compute, print the table, draw."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("model", type=Path, help="a model's config.json, or the folder that holds it")
+    parser.add_argument("--length", type=int, nargs="+", default=_LENGTHS, help="tokens (8K to 4M, doubling)")
+    parser.add_argument(
+        "--workflow", nargs="+", default=_WORKFLOWS, choices=list(workflows()), metavar="NAME"
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="a TOML file with budgets")
+    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw a picture (needs the extra report)")
+    measure.add_json_flag(parser)
+    args = parser.parse_args()
+    lengths = sorted(set(args.length))
+    try:
+        shape, settings = shape_of(args.model), load_settings({}, args.config).read
+        found = {name: asyncio.run(flops_by_length(shape, name, lengths, settings)) for name in args.workflow}
+    except MemAgentError as error:
+        parser.error(str(error))
+    print(flops_table(found))
+    if args.plot:
+        name = (args.model if args.model.is_dir() else args.model.parent).resolve().name
+        drawing.save({args.plot.stem: lambda: draw(name, found)}, args.plot.parent)
+    measure.write_json(args.json, measure.provenance() | {"shape": asdict(shape), "flops": found})
+
+
+if __name__ == "__main__":
+    main()
