@@ -30,8 +30,9 @@ from pathlib import Path
 from statistics import fmean
 
 from memagent.documents.chunking import cut
+from memagent.reading.ranking import best_passages
 from memagent.reading.workflows import workflows
-from memagent.reading.workflows.whole import best_passages, head_and_tail
+from memagent.reading.workflows.whole import head_and_tail
 from memagent.tasks import write_examples
 from memagent.tasks.scoring import confidence_interval
 from memagent.training.rewards import load_function

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -91,49 +92,64 @@ def test_a_context_of_passage_numbers_says_what_to_do(tmp_path: Path) -> None:
         load(tmp_path / "eval_25600.json", {"context": [4, 5], "input": "Who?", "answers": ["Ada"]})
 
 
-def test_a_list_that_is_cut_off_or_mistaken_names_the_line(tmp_path: Path) -> None:
+def test_a_list_that_is_cut_off_or_mistaken_names_the_row(tmp_path: Path) -> None:
     path = tmp_path / "eval.json"
     row = '{"context": "x", "input": "y",\n "answers": ["z"]}'
     for text, said in (
-        (f"[{row},\n{{", "line 3 is not JSON"),
-        (f"[{row},\n7]", "line 3 is not a JSON object"),
-        (f"[{row},\n{{oops}}," + " " * 10**6, "line 3 is not JSON"),
-        (f"[{row},\n{row[:-9]}", "line 3 is not JSON"),
-        (f"[{row},\n{row}\n", "line 5 is not JSON: the list has no end"),
-        (f"{row}\n" + "[" * 10**5, "line 3 is not JSON"),
-        (f'{row}\n{{"n": {"1" * 5000}}}', "line 3 is not JSON"),
+        (f"[{row},\n{{", "row 2 is not JSON"),
+        (f"[{row},\n7]", "row 2 is not a JSON object"),
+        (f"[{row},\n{{oops}}," + " " * 10**6, "row 2 is not JSON"),
+        (f"[{row},\n{row[:-9]}", "row 2 is not JSON"),
+        (f"[{row},\n{row}\n", r"row 3 is not JSON: [^\n]*EOF$"),
+        (f"{row}\n{{oops}}", "row 2 is not JSON"),
     ):
         path.write_text(text)
         with pytest.raises(SettingsError, match=said):
             list(load_examples(path))
 
 
+def test_rows_of_a_list_on_one_line_have_names_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "eval.json"
+    path.write_text("\ufeff" + json.dumps([{"context": "x", "input": "y", "answers": ["z"]}] * 2))
+    assert [it.id for it in load_examples(path)] == ["eval-1", "eval-2"]
+
+
+def test_without_the_extra_a_list_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "eval.json"
+    path.write_text("[]")
+    monkeypatch.setitem(sys.modules, "ijson", None)
+    with pytest.raises(SettingsError, match=r"eval\.json needs a package.*\[eval\]"):
+        list(load_examples(path))
+
+
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ("{oops", "line 2 is not JSON"),
-        ("[1]", "line 2 is not a JSON object"),
-        ({"document": "x", "answers": ["y"]}, "line 2: problem is None"),
-        ({"problem": "x", "answers": ["y"]}, "line 2: document is None"),
-        ({"problem": "x", "documents": "all", "answers": ["y"]}, "line 2: documents is 'all'"),
-        ({"problem": "x", "documents": [], "answers": ["y"]}, r"line 2: documents is \[\]"),
+        ("{oops", "row 2 is not JSON"),
+        ("[" * 10**5, "row 2 is not JSON"),
+        (f'{{"n": {"1" * 5000}}}', "row 2 is not JSON"),
+        ("[1]", "row 2 is not a JSON object"),
+        ({"document": "x", "answers": ["y"]}, "row 2: problem is None"),
+        ({"problem": "x", "answers": ["y"]}, "row 2: document is None"),
+        ({"problem": "x", "documents": "all", "answers": ["y"]}, "row 2: documents is 'all'"),
+        ({"problem": "x", "documents": [], "answers": ["y"]}, r"row 2: documents is \[\]"),
         (
             {"problem": "x", "documents": [{"title": "a", "paragraph_text": "b"}], "answers": ["y"]},
-            "line 2: one of the documents has no `text`, only title, paragraph_text",
+            "row 2: one of the documents has no `text`, only title, paragraph_text",
         ),
-        ({"problem": "x", "documents": [" "], "answers": ["y"]}, "line 2: documents is ' '"),
-        ({"problem": "x", "document": "y"}, "line 2 has no answers"),
-        ({"problem": "x", "document": "y", "answers": []}, "line 2 has no answers"),
-        ({"problem": "x", "document": "y", "answers": [""]}, "line 2: answers is ''"),
+        ({"problem": "x", "documents": [" "], "answers": ["y"]}, "row 2: documents is ' '"),
+        ({"problem": "x", "document": "y"}, "row 2 has no answers"),
+        ({"problem": "x", "document": "y", "answers": []}, "row 2 has no answers"),
+        ({"problem": "x", "document": "y", "answers": [""]}, "row 2: answers is ''"),
         (
             {"problem": "x", "document": "y", "answers": ["z"], "length_tokens": "many"},
-            "line 2: length_tokens",
+            "row 2: length_tokens",
         ),
         (
             {"problem": "x", "document": "y", "answers": ["z"], "length_tokens": -5},
-            "line 2: length_tokens",
+            "row 2: length_tokens",
         ),
-        ({"problem": "x", "document": "y", "answers": ["z"], "rationale": 7}, "line 2: rationale is 7"),
+        ({"problem": "x", "document": "y", "answers": ["z"], "rationale": 7}, "row 2: rationale is 7"),
     ],
 )
 def test_a_row_that_is_no_example_is_named(tmp_path: Path, row: dict[str, Any] | str, said: str) -> None:

@@ -500,7 +500,7 @@ def test_a_row_that_is_no_example_ends_a_run_before_it_begins(folder: Path) -> N
     rows, run = folder / "rows.jsonl", folder / "no-example"
     write_examples(rows, [Example(str(n), "symbols", "?", "abcdef", ("a",), 6) for n in range(99)])
     rows.write_text(rows.read_text("utf-8") + '{"problem": "?", "answers": ["a"]}\n', "utf-8")
-    with pytest.raises(SettingsError, match=r"rows\.jsonl, line 100: document is None"):
+    with pytest.raises(SettingsError, match=r"rows\.jsonl, row 100: document is None"):
         train(settings(folder, f"data.examples=['{rows}']", "warm_start.steps=0", "evaluation.every=0"), run)
     assert lines(run) == []
 

@@ -33,7 +33,7 @@ _PACKAGES = {
     "the base": ("httpx2", "xllamacpp", "gguf", "pydantic"),
     "[formats]": ("mammoth", "openpyxl", "python-pptx", "striprtf"),
     "[tokenizers]": ("tokenizers",),
-    "[eval]": ("bm25s", "wonderwords"),
+    "[eval]": ("ijson", "wonderwords"),
     "[hub]": ("huggingface_hub",),
     "[serve]": ("fastapi", "prometheus-client", "python-multipart", "uvicorn"),
     "[mcp]": ("mcp",),

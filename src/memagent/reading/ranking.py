@@ -1,4 +1,4 @@
-"""How telling words are, and which chunks matter most for a question: BM25 in one pass, which holds no text.
+"""How telling words are, and which texts matter most for a question: BM25 in one pass, which holds no text.
 
 Words are compared by their stems (English endings only); in scripts without spaces, pairs of characters are.
 """
@@ -81,15 +81,14 @@ def _slot(word: str) -> int:
 async def best_places(question: str, chunks: AsyncIterator[Chunk], most: int) -> list[int]:
     """The places, in order, of the `most` chunks most relevant to a question; the first win ties."""
     wanted = set(stems(question))
-    lengths: list[int] = []
-    counts: list[Counter[str]] = []
-    async for chunk in chunks:
-        length, found = await asyncio.to_thread(_tally, chunk.shown, wanted)
-        lengths.append(length)
-        counts.append(found)
-    scores = _scores(lengths, counts)
-    best = sorted(range(len(scores)), key=lambda place: (-scores[place], place))[:most]
-    return sorted(best)
+    tallies = [await asyncio.to_thread(_tally, chunk.shown, wanted) async for chunk in chunks]
+    return sorted(_rank(tallies)[:most])
+
+
+def best_passages(question: str, passages: Iterable[str], most: int) -> list[int]:
+    """The places of the `most` passages most relevant to a question, best first; the first win ties."""
+    wanted = set(stems(question))
+    return _rank([_tally(passage, wanted) for passage in passages])[:most]
 
 
 def weight(chunks: int, holding: int) -> float:
@@ -102,16 +101,17 @@ def _tally(text: str, wanted: set[str]) -> tuple[int, Counter[str]]:
     return len(found), Counter(word for word in found if word in wanted)
 
 
-def _scores(lengths: list[int], counts: list[Counter[str]]) -> list[float]:
-    """The BM25 score of each chunk, from its length in words and its counts of the question's words."""
-    mean = sum(lengths) / max(len(lengths), 1) or 1.0
-    holding = Counter(word for found in counts for word in found)
-    weights = {it: weight(len(counts), n) for it, n in holding.items()}
-    return [
+def _rank(tallies: list[tuple[int, Counter[str]]]) -> list[int]:
+    """The places of texts by BM25, best first, from their lengths and counts of the question's words."""
+    mean = sum(length for length, _ in tallies) / max(len(tallies), 1) or 1.0
+    holding = Counter(word for _, found in tallies for word in found)
+    weights = {it: weight(len(tallies), n) for it, n in holding.items()}
+    scores = [
         sum(
             weights[word] * n * (_SATURATION + 1)
             / (n + _SATURATION * (1 - _LENGTH_WEIGHT + _LENGTH_WEIGHT * length / mean))
             for word, n in sorted(found.items())
         )
-        for length, found in zip(lengths, counts, strict=True)
+        for length, found in tallies
     ]  # fmt: skip
+    return sorted(range(len(scores)), key=lambda place: (-scores[place], place))

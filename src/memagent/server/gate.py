@@ -1,4 +1,4 @@
-"""The gate in front of the app: it checks keys, bounds requests in size and time, and counts them.
+"""The gate in front of the app: it checks keys, bounds requests in number and size, and counts them.
 
 When a client disconnects, its work is cancelled, whether the reply is a stream or not.
 """
@@ -129,14 +129,13 @@ def _check_origin(headers: dict[bytes, bytes], allowed: tuple[str, ...]) -> None
 
 
 class _Visit:
-    """One request: its body is bounded in size and time, and its work ends when the client disconnects."""
+    """One request: its body is bounded in size, and its work ends when the client disconnects."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, limits: Limits) -> None:
         self.status = 499  # counted if the client disconnects before a reply
         self._uploads = scope["method"] == "POST" and scope["path"] == UPLOADS
         self._most_bytes = limits.upload_bytes + 2**16 if self._uploads else limits.body_bytes
-        self._scope, self._receive, self._send, self._limits = scope, receive, send, limits
-        self._started = time.monotonic()
+        self._scope, self._receive, self._send = scope, receive, send
         self._bytes = 0
         self._has_body = any(name in _OF_BODIES and value != b"0" for name, value in scope["headers"])
         self._whole = self._replied = False
@@ -174,17 +173,11 @@ class _Visit:
             self._work.result()
 
     async def receive(self) -> Message:
-        """The next piece of the body. Raises `ApiError` if the body is too large or too slow."""
+        """The next piece of the body. Raises `ApiError` if the body is too large."""
         if self._whole:
             await self._gone.wait()
             return {"type": "http.disconnect"}
-        limits = self._limits
-        patience = limits.body_seconds + self._bytes / limits.body_bytes_per_second
-        try:
-            async with asyncio.timeout(self._started + patience - time.monotonic()):
-                message = await self._receive()
-        except TimeoutError as error:
-            raise ApiError(408, "the request arrived too slowly", "request_timeout") from error
+        message = await self._receive()
         self._bytes += len(message.get("body", b""))
         if self._bytes > self._most_bytes:
             raise self._too_large()
@@ -202,7 +195,7 @@ class _Visit:
                 self._work.cancel()
 
     async def send(self, message: Message) -> None:
-        """Pass on a part of the reply; give up on a client that does not read it."""
+        """Pass on a part of the reply."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             if self._has_body and not self._whole:  # the rest of the body is not another request
@@ -210,11 +203,7 @@ class _Visit:
                 await self._drain()
         elif not message.get("more_body"):
             self._replied = True
-        try:
-            async with asyncio.timeout(self._limits.send_seconds):
-                await self._send(message)
-        except TimeoutError as error:
-            raise asyncio.CancelledError("the client does not read its reply") from error
+        await self._send(message)
 
     async def _drain(self) -> None:
         """Read what the client is still sending: closing the connection before that loses the reply."""

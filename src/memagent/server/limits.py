@@ -20,9 +20,7 @@ class Limits:
 
     `body_bytes` is the largest request, `upload_bytes` the largest file, `stored_bytes` the most that one key
     may have on the disk. `requests` is the most requests of one key at a time, `reads` its most unfinished
-    reads. `head_seconds` is how long the head of a request may take; `body_seconds` how long its body may,
-    plus a second for each `body_bytes_per_second` received. `send_seconds` is how long a client may leave a
-    reply unread. A silent stream sends something every `keep_alive_seconds`. `stop_seconds` is how long open
+    reads. A silent stream sends something every `keep_alive_seconds`. `stop_seconds` is how long open
     requests have to finish at shutdown. `origins` are those of other web pages that may use the server.
     """
 
@@ -31,10 +29,6 @@ class Limits:
     stored_bytes: int = 16 * 2**30
     requests: int = 1000
     reads: int = 10_000
-    head_seconds: float = 20.0
-    body_seconds: float = 30.0
-    body_bytes_per_second: int = 16 * 2**10
-    send_seconds: float = 60.0
     keep_alive_seconds: float = 10.0
     stop_seconds: int = 5
     origins: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Listening: a socket, and uvicorn with a limit on how long clients may take to send a request."""
+"""Listening: a socket, and uvicorn, which waits for slow clients: a reverse proxy keeps those away."""
 
 from __future__ import annotations
 
@@ -7,18 +7,14 @@ import logging
 import socket
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any
 
-import h11
 import uvicorn
 from starlette.applications import Starlette
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from memagent.engines.endpoint import is_loopback
 from memagent.errors import SettingsError, reason
 from memagent.server.limits import Keys, Limits
 
-_LATE = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _BACKLOG, _AT_A_TIME = 2048, 16
 
 
@@ -71,38 +67,9 @@ def _is_news(record: logging.LogRecord) -> bool:
 def server_of(app: Starlette, limits: Limits) -> uvicorn.Server:
     """A server, to be run with `await server.serve(sockets=[...])`."""
     logging.getLogger("uvicorn.error").addFilter(_is_news)
-
-    class Protocol(H11Protocol):
-        """HTTP/1.1, with a limit on how long the head of a request may take."""
-
-        _late: asyncio.TimerHandle | None = None
-
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self._late = self.loop.call_later(limits.head_seconds, self._give_up)
-
-        def handle_events(self) -> None:
-            super().handle_events()
-            begun = self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]
-            if begun and self._late is None:
-                self._late = self.loop.call_later(limits.head_seconds, self._give_up)
-            elif not begun and self._late:
-                self._late.cancel()
-                self._late = None
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            if self._late:
-                self._late.cancel()
-            super().connection_lost(exc)
-
-        def _give_up(self) -> None:
-            if not self.transport.is_closing():
-                self.transport.write(_LATE)
-                self.transport.close()
-
     config = uvicorn.Config(
         app,
-        http=Protocol,
+        http="h11",
         ws="none",
         log_config=None,
         access_log=False,

@@ -18,7 +18,7 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from memagent.errors import SettingsError, reason
+from memagent.errors import SettingsError, extra_hint, reason
 from memagent.settings import user_cache_path
 
 SAMPLE = Path(__file__).parent / "sample"
@@ -38,7 +38,6 @@ SENTENCE_END = re.compile(
     r"(?<!\bMr\.)(?<!\bMrs\.)(?<!\bDr\.)(?<!\bSt\.)(?<!\bNo\.)(?<=[.!?\"'”’)]) (?=[\"'“‘(]?[A-Z0-9])"
 )
 _BLOCK_CHARACTERS = 1 << 16
-_LONGEST_LITERAL = 16  # an error this close to a block's end may be due to it
 _ENDS = re.compile(r"[.!?][\"'”’)]*$")
 
 
@@ -115,59 +114,60 @@ def fetched_path() -> Path:
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a file, each with the line it starts at, one in memory at a time.
+    """The objects of a file, each with its number from 1 on, one in memory at a time.
 
-    The file is a JSON list, JSON lines, or one object (SQuAD's), gzipped if its name ends in .gz. Raises
-    `SettingsError` if it cannot be read, or for a line that holds no object.
+    The file is JSON lines, numbered with the blank ones. With a name in .json, it is a JSON list, or objects
+    of any number of lines (SQuAD's is a single one). It is gzipped if the name goes on with .gz. Raises
+    `SettingsError` if it cannot be read, for a row that is no object, and for .json without the extra `eval`.
     """
     try:
         with opened(path, "rt") as file:
-            yield from _objects(file, path)
+            for number, row in _items(file, path) if ".json" in path.suffixes else _lines(file, path):
+                if not isinstance(row, dict):
+                    raise SettingsError(f"{path}, row {number} is not a JSON object")
+                yield number, row
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise SettingsError(f"{path} cannot be read: {reason(error)}") from error
 
 
-def _objects(file: IO[str], path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    decoder, block = json.JSONDecoder(), _BLOCK_CHARACTERS
-    text, at, line = file.read(block).removeprefix("\ufeff"), 0, 1
-    listed = text.lstrip().startswith("[")
-    between, ending = re.compile(r"[\s,[]*" if listed else r"\s*"), "]" if listed else ""
-    while True:
-        start = at
-        if gap := between.match(text, at):
-            at = gap.end()
-        line += text.count("\n", start, at)
+def _lines(file: IO[str], path: Path) -> Iterator[tuple[int, Any]]:
+    for number, line in enumerate(file, 1):
         try:
-            found, end = decoder.raw_decode(text, at)
-        except json.JSONDecodeError as error:
-            cut_off = error.pos > len(text) - _LONGEST_LITERAL or error.msg.startswith("Unterminated")
-            block = 2 * block if start == 0 else _BLOCK_CHARACTERS  # no object ended in the last one
-            if cut_off and (more := file.read(block)):
-                text, at = text[at:] + more, 0
-                continue
-            if text[at:].strip() == ending:
-                return
-            why = error.msg if text[at:].strip() else "the list has no end, so the file may be cut off"
-            raise SettingsError(f"{path}, line {line} is not JSON: {why}") from error
-        except (ValueError, RecursionError) as error:  # a number of too many digits, too many brackets
-            raise SettingsError(f"{path}, line {line} is not JSON: {error}") from error
-        if not isinstance(found, dict):
-            raise SettingsError(f"{path}, line {line} is not a JSON object")
-        yield line, found
-        line, at = line + text.count("\n", at, end), end
+            row = json.loads(line) if line.strip() else None
+        except (ValueError, RecursionError) as error:
+            raise SettingsError(f"{path}, row {number} is not JSON: {error}") from error
+        if row is not None:
+            yield number, row
+
+
+def _items(file: IO[str], path: Path) -> Iterator[tuple[int, Any]]:
+    try:
+        import ijson
+    except ImportError as error:
+        raise SettingsError(f"{path} needs a package, unlike JSON lines: {extra_hint('eval')}") from error
+    blocks = iter(lambda: file.read(_BLOCK_CHARACTERS).encode(), b"")
+    first, number = next(blocks, b""), 0
+    prefix = "item" if first.lstrip().startswith(b"[") else ""
+    content = ijson.from_iter(chain([first], blocks))
+    try:
+        for number, row in enumerate(ijson.items(content, prefix, multiple_values=True, use_float=True), 1):
+            yield number, row
+    except ijson.JSONError as error:
+        said = str(error).partition("\n")[0]
+        raise SettingsError(f"{path}, row {number + 1} is not JSON: {said}") from error
 
 
 def opened(path: Path, mode: Literal["rt", "wt"]) -> IO[str]:
     """A text file, gzipped if its name ends in .gz."""
     opener: Callable[..., IO[str]] = gzip.open if path.suffix == ".gz" else open
-    return opener(path, mode, encoding="utf-8")
+    return opener(path, mode, encoding="utf-8-sig" if mode == "rt" else "utf-8")
 
 
 def read_text(path: Path) -> str:
     """The text of a file, unzipped if its name ends in .gz. Raises `SettingsError`."""
     try:
         with opened(path, "rt") as file:
-            return file.read().removeprefix("\ufeff")
+            return file.read()
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise SettingsError(f"{path} cannot be read: {reason(error)}") from error
 

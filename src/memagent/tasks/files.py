@@ -54,7 +54,7 @@ def load_examples(path: str | Path, count_tokens: TokenCounter | None = None) ->
     """The examples of a file, one in memory at a time.
 
     `count_tokens` counts the documents whose row gives no length; without it, lengths are estimated. Raises
-    `SettingsError` naming the line that is not an example.
+    `SettingsError` naming the row that is not an example.
     """
     path, count = Path(path), count_tokens or estimate_tokens
     for number, row in read_rows(path):
@@ -70,7 +70,7 @@ class ExampleLine:
     offset: int  # bytes
 
     def example(self, count_tokens: TokenCounter) -> Example:
-        """Read the example. Raises `SettingsError` if the file cannot be read, or its line is not one."""
+        """Read the example. Raises `SettingsError` if the file cannot be read, or its row is not one."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self.offset)
@@ -78,9 +78,9 @@ class ExampleLine:
         except OSError as error:
             raise SettingsError(f"{self.path} cannot be read on this machine: {reason(error)}") from error
         except (ValueError, RecursionError) as error:
-            raise SettingsError(f"{self.path}, line {self.number} is not JSON: {error}") from error
+            raise SettingsError(f"{self.path}, row {self.number} is not JSON: {error}") from error
         if not isinstance(row, dict):
-            raise SettingsError(f"{self.path}, line {self.number} is not a JSON object")
+            raise SettingsError(f"{self.path}, row {self.number} is not a JSON object")
         return example_of(row, self.path, self.number, count_tokens)
 
 
@@ -98,8 +98,8 @@ def example_lines(path: Path) -> Iterator[ExampleLine]:
 
 
 def example_of(row: dict[str, Any], path: Path, number: int, count_tokens: TokenCounter) -> Example:
-    """The example in a row that starts at line `number`. Raises `SettingsError` if it is not one."""
-    place = f"{path}, line {number}"
+    """The example in a row that is numbered `number`. Raises `SettingsError` if it is not one."""
+    place = f"{path}, row {number}"
     task = str(row.get("task") or path.name.partition(".")[0])
     document = _document(row, place)
     problem, answers = question_of(row, place)

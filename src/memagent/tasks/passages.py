@@ -71,7 +71,7 @@ def load_passages(corpus: Corpus, only: Path | None = None) -> Passages:
 @lru_cache(maxsize=4)
 def _selected(name: str, path: Path, changed: int, only: Path, _changed: int) -> Passages:
     passages = _load(name, path, changed)
-    asked = {question_of(row, f"{only}, line {number}") for number, row in read_rows(only)}
+    asked = {question_of(row, f"{only}, row {number}") for number, row in read_rows(only)}
     questions = tuple(it for it in passages.questions if (it.problem, it.answers) in asked)
     if not questions:
         raise SettingsError(f"`questions` {only} has no question of {path}")

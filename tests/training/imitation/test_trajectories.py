@@ -117,14 +117,14 @@ def test_a_row_that_is_no_trajectory_is_named(
     path.write_text("\n".join(json.dumps(row) for row in (GOOD, changed(change))))
     rows = read_trajectories(path)
     assert repr(next(rows).reward) == "1.0"
-    with pytest.raises(SettingsError, match=f"line 2 is not a trajectory: {said}"):
+    with pytest.raises(SettingsError, match=f"row 2 is not a trajectory: {said}"):
         next(rows)
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("", "holds no trajectories"), ("\n \n", "holds no trajectories"), ("{oops", "line 1 is not JSON"),
-     ("[7]", "line 1 is not a JSON object")],
+    [("", "holds no trajectories"), ("\n \n", "holds no trajectories"), ("{oops", "row 1 is not JSON"),
+     ("[7]", "row 1 is not a JSON object")],
 )  # fmt: skip
 def test_a_file_without_trajectories_is_an_error(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "a.jsonl"

@@ -3,6 +3,8 @@
 They import nothing else from memagent, and their libraries only when called, so that this process starts
 quickly. There the package is called `converters`, hence the relative imports. In PDF files and slides, a form
 feed ends each page.
+
+Neither kreuzberg nor markitdown reads mailboxes, ODT, filled-in PDF forms or the units of numbers as well.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Excel files to Markdown tables."""
+"""Excel files to Markdown tables; charts and text boxes over the cells are left out."""
 
 from __future__ import annotations
 
-import posixpath
 import re
 import unicodedata
 import zipfile
@@ -10,9 +9,8 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import IO, Any
 
-from .slides import paragraphs
 from .tables import as_cell, as_row, as_rule
-from .text import clean, xml_parser
+from .text import clean
 
 _FORMULA = re.compile(rb"<([\w.-]+:)?f[\s/>]")
 _LITERAL = re.compile(r'"([^"]*)"|\[\$([^-\]]*)[^\]]*\]|\[[^\]]*\]|[\\_*].')
@@ -38,29 +36,7 @@ def xlsx(file: IO[bytes]) -> Iterator[str]:
             if cells:
                 yield as_row(cells) if begun else as_row(cells) + as_rule(cells)
                 begun = True
-        yield from _boxes(file, sheet._worksheet_path)
         yield "\n"
-
-
-def _boxes(file: IO[bytes], path: str) -> Iterator[str]:
-    """The text boxes over a sheet, which openpyxl does not read."""
-    from lxml import etree
-
-    folder, _, name = path.rpartition("/")
-    with zipfile.ZipFile(file) as archive:
-
-        def parsed(part: str) -> Any:
-            is_there = part in archive.namelist()
-            return etree.fromstring(archive.read(part) if is_there else b"<none/>", xml_parser())
-
-        for relation in parsed(f"{folder}/_rels/{name}.rels"):
-            if relation.get("Type", "").endswith("/drawing"):
-                part = posixpath.normpath(posixpath.join("/", folder, relation.get("Target", "")))
-                drawing = parsed(part.lstrip("/"))
-                etree.strip_elements(drawing, "{*}Fallback", with_tail=False)  # older forms of shapes
-                for box in drawing.iter("{*}txBody"):
-                    if text := clean(paragraphs(box)):
-                        yield f"\n{text}\n"
 
 
 def _values(sheet: Any, computed: Any) -> Iterator[Iterable[object]]:

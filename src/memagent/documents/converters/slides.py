@@ -1,4 +1,4 @@
-"""PowerPoint files to text, slide by slide."""
+"""PowerPoint files to text, slide by slide; SmartArt and pictures are left out."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import IO, Any
 
 from .equations import as_text
 from .tables import as_cell, as_table
-from .text import PAGE_END, clean, xml_parser
+from .text import PAGE_END, clean
 
 _DRAWING = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
-_RELATION = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}"
 
 
 def pptx(file: IO[bytes]) -> Iterator[str]:
-    """Each slide's text, tables, diagrams, charts and notes."""
+    """Each slide's text, tables, charts and notes."""
     from pptx import Presentation
 
     for slide in Presentation(file).slides:
@@ -47,19 +46,9 @@ def _shape_texts(shape: Any) -> Iterator[str]:
         yield as_table([[cell.text for cell in row.cells] for row in shape.table.rows])
     if getattr(shape, "has_chart", False):
         yield from _chart(shape.chart.element)
-    for diagram in shape.element.iterfind("{*}graphic/{*}graphicData/{*}relIds"):
-        if (number := diagram.get(f"{_RELATION}dm")) in shape.part.rels:
-            yield _diagram(shape.part.related_part(number).blob)
 
 
-def _diagram(content: bytes) -> str:
-    """The text of a SmartArt diagram."""
-    from lxml import etree
-
-    return paragraphs(etree.fromstring(content, xml_parser()))
-
-
-def paragraphs(node: Any) -> str:
+def _paragraphs(node: Any) -> str:
     """The paragraphs of a drawing, one per line."""
     texts = (
         "".join(
@@ -74,7 +63,7 @@ def paragraphs(node: Any) -> str:
 def _chart(chart: Any) -> Iterator[str]:
     """The titles and a table of each plot, from the XML: python-pptx does not know all plot types."""
     for title in chart.iter("{*}title"):
-        yield paragraphs(title)
+        yield _paragraphs(title)
     for plot in chart.iterfind(".//{*}plotArea/*"):
         rows: list[list[str]] = []
         labels: list[list[str]] = []

@@ -13,7 +13,7 @@ from .text import xml_parser
 
 _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _WORD_TEXT = re.compile(r"word/(document\d*|footnotes|endnotes)\.xml")
-_UNREAD = re.compile(rb"oMath|fldSimple|moveTo|customXml|<w:(?:bdo|dir|ruby|cr|ddList)\b|txbxContent")
+_UNREAD = re.compile(rb"oMath|fldSimple|moveTo|customXml|<w:(?:bdo|dir|ruby|cr)\b|txbxContent")
 """What mammoth would leave out."""
 _LIKE_TAGS = ("fldSimple", "moveTo", "customXml", "bdo", "dir", "ruby", "rubyBase")
 
@@ -59,26 +59,12 @@ def _plain(content: bytes) -> bytes:
         reading.getparent().remove(reading)
     for end in root.iter(f"{_WORD}cr"):
         end.tag = f"{_WORD}br"
-    for menu in root.iter(f"{_WORD}ddList"):
-        _show_chosen(menu)
     for drawing in list(root.iter(f"{_WORD}drawing")):
         _show_text_boxes(drawing)
     for unread in list(root.iter("{*}oMathPara", *(f"{{*}}{name}" for name in _LIKE_TAGS))):
         unread.tag = f"{_WORD}smartTag"  # whose content mammoth reads
     plain: bytes = etree.tostring(root)
     return plain
-
-
-def _show_chosen(menu: Any) -> None:
-    """Put what was chosen from a menu, or else its default, as text before it."""
-    entries = [entry.get(f"{_WORD}val", "") for entry in menu.iter(f"{_WORD}listEntry")]
-    places = menu.iterchildren(f"{_WORD}result", f"{_WORD}default")  # in this order
-    chosen = next((int(place.get(f"{_WORD}val", "0")) for place in places), 0)
-    run = next(menu.iterancestors(f"{_WORD}r"))
-    shown = run.makeelement(f"{_WORD}r")
-    shown.append(run.makeelement(f"{_WORD}t"))
-    shown[0].text = "".join(entries[chosen : chosen + 1])
-    run.addprevious(shown)
 
 
 def _show_text_boxes(drawing: Any) -> None:

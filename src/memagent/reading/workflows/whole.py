@@ -14,9 +14,10 @@ from pydantic import Field
 
 from memagent.documents.chunking import cut
 from memagent.documents.tokens import MOST_CHARACTERS_PER_TOKEN, fewest_tokens, is_within
-from memagent.errors import ContextOverflowError, SettingsError, extra_hint
+from memagent.errors import ContextOverflowError, SettingsError
 from memagent.prompts import AUTO, NO_UPDATE, Prompts
 from memagent.reading.conversations import Reading
+from memagent.reading.ranking import best_passages
 from memagent.reading.workflow import Workflow
 from memagent.settings import Options, Positive
 from memagent.types import ESTIMATE, Chunk, Conversation, TokenCounter
@@ -84,28 +85,6 @@ async def rag(
 
     passages, best, above = await asyncio.to_thread(found)
     yield await _answer_within(reading, lambda room: _selected(passages, best, above, room, count))
-
-
-def best_passages(problem: str, passages: Sequence[str], count: int) -> list[int]:
-    """The numbers of the `count` passages most relevant to the problem, best first; the earlier wins a tie.
-
-    BM25 as most people use it: without stemming, and without support for scripts that use no spaces. Raises
-    `SettingsError` without the extra `eval`.
-    """
-    try:
-        import bm25s  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise SettingsError(f"the workflow rag needs a package: {extra_hint('eval')}") from error
-
-    words = bm25s.tokenize([problem, *passages], stopwords="en", return_ids=False, show_progress=False)
-    query, corpus = words[0], words[1:]
-    numbers = range(len(passages))
-    if not query or not any(corpus):
-        return list(numbers[:count])
-    index = bm25s.BM25(corpus=None)
-    index.index(corpus, show_progress=False)
-    scores = index.get_scores(query)
-    return sorted(numbers, key=lambda number: (-scores[number], number))[:count]
 
 
 def head_and_tail(text: str, room_tokens: int, count_tokens: TokenCounter, heads: FileHeads = ()) -> str:

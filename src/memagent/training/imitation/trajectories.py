@@ -84,14 +84,14 @@ async def write_trajectories(path: str | Path, trajectories: AsyncIterable[Traje
 def read_trajectories(path: str | Path) -> Iterator[Trajectory]:
     """The trajectories of a file, one in memory at a time.
 
-    Raises `SettingsError` for a file that cannot be read or holds none, and names a line that is wrong.
+    Raises `SettingsError` for a file that cannot be read or holds none, and names a row that is wrong.
     """
     path, number = Path(path), 0
     for number, row in read_rows(path):
         try:
             trajectory = _trajectory(row)
         except ValueError as error:
-            raise SettingsError(f"{path}, line {number} is not a trajectory: {error}") from error
+            raise SettingsError(f"{path}, row {number} is not a trajectory: {error}") from error
         yield trajectory
     if not number:
         raise SettingsError(f"{path} holds no trajectories: collect some, perhaps with a lower least reward")

@@ -54,7 +54,7 @@ def read_example(place: Mapping[str, Any]) -> Example:
     example = found.example(estimate_tokens)
     if example.id != place["id"]:
         raise SettingsError(
-            f"{found.path}, line {found.number} is not {place['id']}: the file was changed during the run"
+            f"{found.path}, row {found.number} is not {place['id']}: the file was changed during the run"
         )
     return example
 
