@@ -214,7 +214,7 @@ async def _answer_all(asked: Asked, display: ReadDisplay, as_json: bool, console
     """Print each answer as it comes; if one question fails, the others continue."""
     code = 0
     traces = await asyncio.to_thread(_traces, asked)
-    display.waiting(WAITING[choose(asked.settings.engine).engine])
+    display.waiting(WAITING.get(choose(asked.settings.engine).engine, "opening the engine"))
     async with open_engine(asked.settings.engine) as engine:
         display.waiting("")
         limited, separator = asked.spending.limited(engine), ""

@@ -74,7 +74,7 @@ def command(
         async def served() -> None:
             kind = choose(settings.engine).engine
             if kind != "openai" and not quiet:
-                tell(console, WAITING[kind])
+                tell(console, WAITING.get(kind, "opening the engine"))
             async with open_engine(settings.engine) as engine:
                 if listener and not quiet:
                     tell(console, f"{engine.model.name} at {url_of(listener)}/mcp (Ctrl-C stops it)")

@@ -84,7 +84,7 @@ def command(
         async def served() -> None:
             kind = choose(settings.engine).engine
             if kind != "openai" and not quiet:
-                tell(console, WAITING[kind])
+                tell(console, WAITING.get(kind, "opening the engine"))
             async with open_engine(settings.engine) as engine:
                 app = await asyncio.to_thread(create_app, engine, settings.read, store, known, limits)
                 if not quiet:

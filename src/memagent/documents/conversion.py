@@ -38,6 +38,7 @@ from memagent.documents.files import (
 )
 from memagent.documents.paths import unreadable
 from memagent.errors import DocumentError, reason
+from memagent.plugins import plugins
 from memagent.settings import user_cache_path
 from memagent.storage import written_whole
 
@@ -163,7 +164,9 @@ def convert(
 
 def _place_of(source: DocumentFile, taken: Print) -> Path:
     """Where the text of a file is kept. Raises `OSError`."""
-    return cache_folder() / f"{taken.sha256.hex()}.{source.format}.{_VERSION}"
+    package = plugins("formats").get(source.format)  # whose version is not ours
+    version = package.dist.version if package and package.dist else _VERSION
+    return cache_folder() / f"{taken.sha256.hex()}.{source.format}.{version}"
 
 
 def cache_folder() -> Path:

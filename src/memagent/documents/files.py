@@ -13,14 +13,14 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Literal, NamedTuple
+from typing import IO, NamedTuple
 
 from memagent.documents.encodings import detect_encoding, is_doubtful
 from memagent.documents.paths import shown, unreadable
 from memagent.errors import DocumentError, extra_hint
+from memagent.plugins import plugins
 
-Format = Literal["text", "jsonl", "html", "pdf", "docx", "pptx", "xlsx", "epub", "odt", "rtf", "eml", "mbox"]
-_FORMATS: dict[str, Format] = {
+_FORMATS = {
     **dict.fromkeys((".jsonl", ".ndjson"), "jsonl"),
     **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
     **{".pdf": "pdf", ".docx": "docx", ".pptx": "pptx", ".xlsx": "xlsx", ".epub": "epub"},
@@ -28,7 +28,7 @@ _FORMATS: dict[str, Format] = {
     **{".odt": "odt", ".rtf": "rtf", ".mbox": "mbox"},
     **dict.fromkeys((".eml", ".mht", ".mhtml"), "eml"),
 }
-_MAGIC: dict[bytes, Format] = {b"%PDF-": "pdf", b"{\\rtf": "rtf"}
+_MAGIC = {b"%PDF-": "pdf", b"{\\rtf": "rtf"}
 _CONVERTERS = {"docx": "mammoth", "pptx": "pptx", "xlsx": "openpyxl", "rtf": "striprtf"}
 _ADVICE = {
     **dict.fromkeys((".doc", ".pages", ".wpd", ".mobi", ".azw", ".azw3"), "save it as DOCX or PDF first"),
@@ -66,7 +66,7 @@ class DocumentFile:
 
     name: str
     origin: Path | bytes | IO[bytes] = field(repr=False)
-    format: Format
+    format: str
     encoding: str
     size_bytes: int
     named: bool = True
@@ -105,7 +105,7 @@ def look_at(origin: Path | IO[bytes], name: str, named: bool) -> DocumentFile:
         suffix = Path(Path(name).stem).suffix.lower()
         sample, whole = _unpacked_sample(sample, name), False
     kinds = (it for magic, it in _MAGIC.items() if sample.startswith(magic))
-    kind = next(kinds, None) or _FORMATS.get(suffix, "text")
+    kind = next(kinds, None) or _FORMATS.get(suffix) or _format_of_package(suffix)
     encoding: str | None = ""
     if kind in ("text", "jsonl", "html"):
         encoding = detect_encoding(sample, whole)
@@ -122,6 +122,11 @@ def look_at(origin: Path | IO[bytes], name: str, named: bool) -> DocumentFile:
     return DocumentFile(
         name, origin, kind, encoding, size, named, gzipped, doubtful, title=name, beginning=beginning
     )
+
+
+def _format_of_package(suffix: str) -> str:
+    """The format that an installed package reads files with this ending in; else text."""
+    return suffix[1:] if suffix[1:] in plugins("formats") else "text"
 
 
 def bytes_at(origin: Path | bytes | IO[bytes], place: int, size: int) -> bytes:

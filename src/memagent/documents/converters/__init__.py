@@ -10,6 +10,7 @@ Neither kreuzberg nor markitdown reads mailboxes, ODT, filled-in PDF forms or th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
 from typing import IO
 
 from .books import epub
@@ -24,7 +25,19 @@ from .word import docx
 HTML = frozenset({"docx", "eml", "epub", "mbox", "odt"})
 PAGED = frozenset({"pdf", "pptx"})
 
-CONVERTERS: dict[str, Callable[[IO[bytes]], Iterator[str]]] = {
+Converter = Callable[[IO[bytes]], Iterator[str]]
+"""Makes text of a file, piece by piece."""
+
+CONVERTERS: dict[str, Converter] = {
     "pdf": pdf, "pptx": pptx, "xlsx": xlsx, "docx": docx, "odt": odt, "epub": epub, "rtf": rtf,
     "eml": eml, "mbox": mbox,
 }  # fmt: skip
+
+
+def converter(format: str) -> Converter:
+    """What makes text of a format, ours or an installed package's."""
+    if ours := CONVERTERS.get(format):
+        return ours
+    (point, *_) = entry_points(group="memagent.formats", name=format)
+    made: Converter = point.load()
+    return made

@@ -1,0 +1,97 @@
+"""A package of somebody else adds a workflow, a format and an engine, as ours are added."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from memagent.plugins import load_all
+from memagent.reading.workflows import workflows
+
+PACKAGE = Path(__file__).parent / "plugin"
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """A folder with the package as pip would lay it out; nothing else is there."""
+    folder = tmp_path / "site"
+    about = folder / "skim-0.1.dist-info"
+    about.mkdir(parents=True)
+    shutil.copy(PACKAGE / "skim.py", folder)
+    groups = tomllib.loads((PACKAGE / "pyproject.toml").read_text("utf-8"))["project"]["entry-points"]
+    lines = [
+        f"[{group}]\n" + "".join(f"{name} = {it}\n" for name, it in its.items())
+        for group, its in groups.items()
+    ]
+    (about / "entry_points.txt").write_text("\n".join(lines), "utf-8")
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: skim\nVersion: 0.1\n", "utf-8")
+    return folder
+
+
+def memagent(installed: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "memagent", *words]
+    environment = os.environ | {"PYTHONPATH": str(installed)}
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment, cwd=installed.parent
+    )
+
+
+def test_it_reads_and_resumes_with_its_own_settings(installed: Path) -> None:
+    (installed.parent / "a.shout").write_text(
+        "\n\n".join(f"THE LAMP IS {n}. " * 12 for n in range(9)), "utf-8"
+    )
+    words = ["ask", "Which lamp?", "a.shout", "--engine", "parrot", "--model", "Polly", "--workflow", "skim",
+             "--every", "3", "--chunk-tokens", "50", "--trace", "read.jsonl", "--json"]  # fmt: skip
+    stopped = memagent(installed, *words, "--max-calls", "2")
+    assert stopped.returncode == 3, stopped.stderr
+    done = memagent(installed, *words, "--resume")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["workflow"] == "skim" and told["answer"].startswith("Polly saw")
+    assert told["calls"] == -(-told["chunks"] // 3) + 1 > 3
+    lines = [json.loads(line) for line in (installed.parent / "read.jsonl").read_text("utf-8").splitlines()]
+    assert lines[0]["every"] == 3
+    assert next(it["memory"] for it in lines if it["type"] == "conversation") > "Polly saw 0", (
+        "it is not loud"
+    )
+    other = memagent(installed, *words, "--resume", "--every", "2")
+    assert other.returncode != 0 and "every" in other.stderr
+
+
+def test_it_stands_in_the_help_and_is_checked_as_ours_are(installed: Path) -> None:
+    told = " ".join(memagent(installed, "ask", "--help").stdout.split())
+    assert "--every N which chunks skim reads: every 2nd, every 3rd ... (2)" in told
+    assert "skim" in told and "parrot" in told
+    wrong = memagent(installed, "ask", "Which?", "skim.py", "--every", "0")
+    assert wrong.returncode == 2 and "every is 0: it must be above 0" in wrong.stderr
+
+
+def test_one_that_fails_is_left_out_with_a_warning(installed: Path) -> None:
+    (installed / "skim.py").write_text("raise RuntimeError('too old')", "utf-8")
+    done = memagent(installed, "doctor")
+    assert "skim of the package skim cannot be loaded (RuntimeError: too old)" in " ".join(
+        done.stderr.split()
+    )
+    assert done.returncode != 1, "no defect"
+
+
+def test_none_is_missing_and_all_of_ours_are_declared() -> None:
+    declared = tomllib.loads((PACKAGE.parents[1] / "pyproject.toml").read_text("utf-8"))["project"][
+        "entry-points"
+    ]
+    assert set(declared["memagent.workflows"]) == set(workflows())
+    assert set(declared["memagent.engines"]) <= set(load_all("engines")) | {"transformers"}
+
+
+def test_the_page_shows_this_package() -> None:
+    page = (PACKAGE.parents[1] / "docs" / "plugins.md").read_text("utf-8")
+    code = (PACKAGE / "skim.py").read_text("utf-8")
+    shown = page.partition("# skim.py\n")[2].partition("```")[0]
+    assert "async def skim(" in shown and shown.partition("\n\n\n")[2] in code
