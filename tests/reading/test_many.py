@@ -23,7 +23,7 @@ from memagent import (
     SettingsError,
 )
 from memagent.engines.endpoint import UnreachableError
-from memagent.engines.limit import Spending, SpendingLimit
+from memagent.engines.wrappers import Spending, SpendingLimit
 from memagent.errors import DocumentError, SpendingLimitError
 from memagent.reading.many.forecast import forecast_each
 from memagent.reading.many.rows import FileRow

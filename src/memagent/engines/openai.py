@@ -20,7 +20,6 @@ from memagent.engines import is_missing_path
 from memagent.engines.adapters import adapter_of
 from memagent.engines.endpoint import CONCURRENCY, Connection, Endpoint, UnreachableError, is_own
 from memagent.engines.forwarding import Forwarded, begin
-from memagent.engines.limit import Again
 from memagent.engines.published import trained_as
 from memagent.engines.refusals import (
     HttpReply,
@@ -40,6 +39,7 @@ from memagent.engines.replies import (
 )
 from memagent.engines.requests import THINKING, Requests, encoded
 from memagent.engines.retrying import Tries
+from memagent.engines.wrappers import Again
 from memagent.errors import EngineError, SettingsError
 from memagent.settings import EngineSettings
 from memagent.types import ESTIMATE, Completion, Message, Model, Sampling, TokenCounter, Usage

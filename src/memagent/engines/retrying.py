@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from memagent.engines.endpoint import UnreachableError
-from memagent.engines.limit import Again
 from memagent.engines.refusals import TransientError
+from memagent.engines.wrappers import Again
 from memagent.errors import EngineError
 
 _log = logging.getLogger("memagent")

@@ -22,7 +22,7 @@ from memagent.documents.opening import text_document
 from memagent.engines import open_engine
 from memagent.engines.cluster import connect
 from memagent.engines.endpoint import UnreachableError
-from memagent.engines.limit import Spending
+from memagent.engines.wrappers import Spending
 from memagent.errors import DocumentError, SettingsError, SpendingLimitError, without_secrets
 from memagent.reading.many.files import FoundFile, Look, find, look, unchanged
 from memagent.reading.many.one_file import OneFile, ReadFile, read_file
