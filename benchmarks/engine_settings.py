@@ -23,7 +23,7 @@ from typing import Any
 import measure
 
 from memagent import EngineSettings, Read, ReadSettings, open_engine, text_document
-from memagent.engines.adapters import READER
+from memagent.engines.adapters import READER, read_adapter
 from memagent.engines.llamacpp import embedded
 from memagent.engines.llamacpp import engine as llamacpp
 from memagent.engines.llamacpp.machine import available_cores
@@ -168,7 +168,7 @@ class Server:
 def server(change: Change | None = None) -> Iterator[Server]:
     """memagent's own server with the default reader, and changed parameters if there is a `change`."""
     xllamacpp = llamacpp.import_xllamacpp()
-    path = embedded.merged_with(READER)
+    path = embedded.merged_with(read_adapter(READER))
     assert path, "the cache cannot be written"
     threads = available_cores()
     params = llamacpp.parameters(xllamacpp, llamacpp.ServerStart(path, _WINDOW_TOKENS, 1, threads, "key"))

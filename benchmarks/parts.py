@@ -72,4 +72,4 @@ async def _record(path: Path, prompts: list[tuple[Message, ...]]) -> None:
         completion = await journal.complete(prompt, Sampling(1024))
         await journal.append(Conversation("update", index, prompt, completion, REPLY, (0, 1), "text"))
     await journal.finish("done")
-    await journal.aclose()
+    journal.close()

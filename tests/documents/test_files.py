@@ -17,6 +17,7 @@ import pytest
 from test_opening import PROSE, docx, passed, pdf, read, text_of
 
 from memagent import DocumentError, open_document, text_document
+from memagent.documents.files import FileState, has_changed, look_at, take_print
 
 BLOCK = 256 * 1024
 
@@ -109,6 +110,40 @@ def test_a_file_that_is_only_touched(large: Path) -> None:
     text = next(blocks).text
     large.touch()
     assert text + "".join(block.text for block in blocks) == large.read_text()
+
+
+def test_the_state_of_a_file_shows_what_size_and_time_hide(large: Path) -> None:
+    before, times = FileState.of(large), (large.stat().st_atime_ns, large.stat().st_mtime_ns)
+    assert FileState.of(large) == before
+    while (now := FileState.of(large)) == before:  # until the clock of this file system has ticked
+        with large.open("r+b") as file:
+            file.write(b"X")
+        os.utime(large, ns=times)
+    assert (now.size, now.mtime_ns) == (before.size, before.mtime_ns)
+
+
+def test_no_times_are_kept_of_a_file_that_was_just_written(
+    large: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = FileState.of(large)
+    assert state.to_keep() == FileState(state.size, 0, 0)
+    monkeypatch.setattr("memagent.documents.files._COARSE_NS", 0)
+    assert state.to_keep() == state
+
+
+def test_the_bytes_of_a_file_are_compared_only_if_its_state_differs(
+    large: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memagent.documents.files._COARSE_NS", 0)
+    source = look_at(large, "large.txt", named=True)
+    taken = take_print(source)
+    assert not has_changed(source, taken._replace(sha256=b"of other bytes"))
+    os.utime(large, (1, 1))
+    assert not has_changed(source, taken)
+    assert has_changed(source, taken._replace(sha256=b"of other bytes"))
+    with large.open("ab") as file:
+        file.write(b"more")
+    assert has_changed(source, taken)
 
 
 def test_passes_know_nothing_of_each_other(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from memagent import (
     text_document,
 )
 from memagent.cli import main
-from memagent.engines.adapters import READER, adapter_of, misfit, name_with, trained_with
+from memagent.engines.adapters import READER, find_adapter, misfit, name_with, read_adapter, trained_with
 from memagent.engines.llamacpp import embedded
 from memagent.reading.budgets import Budgets
 from memagent.reading.read import Read
@@ -83,26 +83,31 @@ def test_a_setting_like_the_others(tmp_path: Path) -> None:
     assert load_settings({"adapter": "flag"}, environment={"MEMAGENT_ADAPTER": "x"}).engine.adapter == "flag"
 
 
+def path_for(settings: EngineSettings, engine: str) -> Path | None:
+    adapter = find_adapter(settings, engine)
+    return adapter and adapter.path
+
+
 def test_each_engine_takes_the_kinds_it_knows(tmp_path: Path) -> None:
     file, folder = lora(tmp_path / "one.gguf"), peft(tmp_path / "two")
-    assert adapter_of(EngineSettings(), "openai") is None
-    assert adapter_of(EngineSettings(adapter=str(file)), "llamacpp") == file
-    assert adapter_of(EngineSettings(adapter=str(folder)), "transformers") == folder
-    assert adapter_of(EngineSettings(adapter=str(file)), "transformers") == file
+    assert path_for(EngineSettings(), "openai") is None
+    assert path_for(EngineSettings(adapter=str(file)), "llamacpp") == file
+    assert path_for(EngineSettings(adapter=str(folder)), "transformers") == folder
+    assert path_for(EngineSettings(adapter=str(file)), "transformers") == file
     with pytest.raises(SettingsError, match=r"is a PEFT folder, llama\.cpp takes a GGUF"):
-        adapter_of(EngineSettings(adapter=str(folder)), "llamacpp")
+        find_adapter(EngineSettings(adapter=str(folder)), "llamacpp")
     for engine in ("llamacpp", "transformers"):
         with pytest.raises(SettingsError, match=f"there is no adapter {tmp_path}"):
-            adapter_of(EngineSettings(adapter=str(tmp_path)), engine)
+            find_adapter(EngineSettings(adapter=str(tmp_path)), engine)
 
 
 def test_the_embedded_model_has_its_own(tmp_path: Path) -> None:
-    assert adapter_of(EngineSettings(), "llamacpp") == READER and READER.is_file()
-    assert adapter_of(EngineSettings(adapter="none"), "llamacpp") is None
-    assert adapter_of(EngineSettings(model="other.gguf"), "llamacpp") is None
-    assert adapter_of(EngineSettings(), "transformers") is None
+    assert path_for(EngineSettings(), "llamacpp") == READER and READER.is_file()
+    assert path_for(EngineSettings(adapter="none"), "llamacpp") is None
+    assert path_for(EngineSettings(model="other.gguf"), "llamacpp") is None
+    assert path_for(EngineSettings(), "transformers") is None
     file = lora(tmp_path / "one.gguf")
-    assert adapter_of(EngineSettings(adapter=str(file)), "llamacpp") == file
+    assert path_for(EngineSettings(adapter=str(file)), "llamacpp") == file
 
 
 def test_the_shipped_adapter_is_small_and_of_the_embedded_model() -> None:
@@ -118,7 +123,7 @@ def test_the_shipped_adapter_tells_its_budgets() -> None:
 
 
 def test_budgets_of_an_adapter_that_tells_none(tmp_path: Path) -> None:
-    assert trained_with(lora(tmp_path / "one.gguf")) == trained_with(None) == Trained()
+    assert trained_with(lora(tmp_path / "one.gguf")) == Trained()
     (tmp_path / "bad.gguf").write_bytes(b"no GGUF")
     assert trained_with(tmp_path / "bad.gguf") == trained_with(tmp_path / "missing") == Trained()
 
@@ -168,18 +173,18 @@ def test_an_endpoint_is_refused_before_it_is_called(tmp_path: Path) -> None:
 def test_the_name_goes_by_the_content(tmp_path: Path) -> None:
     first, second = lora(tmp_path / "reader.gguf"), lora(tmp_path / "other.gguf", seed=1)
     assert name_with("smollm2", None) == "smollm2"
-    name = name_with("smollm2", first)
+    name = name_with("smollm2", read_adapter(first))
     assert name.startswith("smollm2 + reader@")
     assert len(name) == len("smollm2 + reader@") + 12
     second.rename(first)  # as a new training run would leave it
-    assert name_with("smollm2", first) != name
+    assert name_with("smollm2", read_adapter(first)) != name
     folder = peft(tmp_path / "step-1.5")
-    name = name_with("m", folder)
+    name = name_with("m", read_adapter(folder))
     assert name.startswith("m + step-1.5@")
     (folder / "README.md").write_text("of no consequence")
-    assert name_with("m", folder) == name
+    assert name_with("m", read_adapter(folder)) == name
     (folder / "adapter_config.json").write_text('{"lora_alpha": 64}')
-    assert name_with("m", folder) != name
+    assert name_with("m", read_adapter(folder)) != name
 
 
 UNFIT = {
@@ -244,7 +249,7 @@ def test_the_adapter_is_on_and_on_record(tmp_path: Path) -> None:
     (strong, name, header), (idle, _, _) = found
     assert strong.text != without[0].text
     assert idle.text == without[0].text  # an adapter of nothing changes nothing
-    assert name == header == name_with("SmolLM2-135M-Instruct.Q4_1", tmp_path / "0.gguf")
+    assert name == header == name_with("SmolLM2-135M-Instruct.Q4_1", read_adapter(tmp_path / "0.gguf"))
     assert without[1:] == ("SmolLM2-135M-Instruct.Q4_1", "SmolLM2-135M-Instruct.Q4_1")
 
 

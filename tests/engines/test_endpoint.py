@@ -20,9 +20,9 @@ import pytest
 
 from memagent.documents.tokens import estimate_tokens
 from memagent.engines import ScriptedEngine, choose
-from memagent.engines.limit import CallLimit
 from memagent.engines.openai import Connection, OpenAIEngine, connect
 from memagent.engines.refusals import HttpReply, read_refusal, seconds_to_wait
+from memagent.engines.wrappers import CallLimit
 from memagent.errors import CallLimitError, EngineError, SettingsError, without_secrets
 from memagent.settings import EngineSettings, load_settings
 from memagent.types import Completion, Message, Model, Sampling

@@ -22,10 +22,12 @@ from memagent import (
     Settings,
     SettingsError,
 )
+from memagent.documents.files import FileState
 from memagent.engines.endpoint import UnreachableError
-from memagent.engines.limit import Spending, SpendingLimit
+from memagent.engines.wrappers import Spending, SpendingLimit
 from memagent.errors import DocumentError, SpendingLimitError
 from memagent.reading.many.forecast import forecast_each
+from memagent.reading.many.record import Record, Seen
 from memagent.reading.many.rows import FileRow
 from memagent.reading.many.run import Survey, read_each
 from memagent.types import Completion, Sampling, Usage
@@ -33,6 +35,8 @@ from server import Fault, Server, lasting_fault, read_facts
 
 READ = Settings(read=ReadSettings(workflow="gated", chunk_tokens=50, memory_tokens=40, answer_tokens=40))
 LONG_AGO = 1_000_000_000
+EARLIER = Path(__file__).parent / "data" / "record.jsonl"
+"""A record that an earlier memagent wrote."""
 
 
 def reader(calls: int = 4, reply: Callable[[str], str] | None = None) -> ScriptedEngine:
@@ -60,7 +64,7 @@ def put(path: Path, text: str, age: int = 0) -> None:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Ten files of a fact each. Times that the tests set count as they are: no clock is waited for."""
-    monkeypatch.setattr("memagent.reading.many.record._COARSE_NS", 0)
+    monkeypatch.setattr("memagent.documents.files._COARSE_NS", 0)
     for number in range(10):
         put(tmp_path / "docs" / f"{number}.txt", f"Of {number}: FACT-{number}: lamp{number}.")
     return tmp_path / "docs"
@@ -179,6 +183,19 @@ def test_a_file_that_was_just_written_is_compared_by_what_it_holds(tmp_path: Pat
     assert [line["seen"]["mtime_ns"] for line in lines if "seen" in line] == [0]
     engine = reader()
     assert run(survey(tmp_path / "docs"), engine)["a.txt"].kept and engine.prompts == []
+
+
+def test_the_record_of_an_earlier_memagent_is_read(tmp_path: Path) -> None:
+    lines = [json.loads(line) for line in EARLIER.read_text().splitlines()]
+    (tmp_path / "record.jsonl").write_bytes(EARLIER.read_bytes())
+    with Record(tmp_path) as record:
+        state = FileState(31, 1_500_000_000_000_000_000, 1_795_684_461_307_505_119)
+        assert record.seen["docs/a.txt"] == Seen(state, lines[1]["seen"]["content"])
+        assert record.seen["docs/b.txt"].error == "docs/b.txt has no text"
+        row = record.row(lines[1]["key"], "docs/a.txt")
+        assert (row.answer, row.calls, row.prompt_tokens) == ("in the hall", 2, 186)
+        record.see("docs/b.txt", Seen(state, error="no text"))
+    assert table(tmp_path / "record.jsonl")[-1]["seen"].keys() == lines[1]["seen"].keys()
 
 
 def test_other_questions_and_settings_are_answered_anew_and_the_old_ones_kept(folder: Path) -> None:

@@ -22,7 +22,7 @@ import numpy as np  # noqa: E402
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
 from memagent.engines import open_engine  # noqa: E402
-from memagent.engines.adapters import READER, name_with, trained_with  # noqa: E402
+from memagent.engines.adapters import READER, name_with, read_adapter, trained_with  # noqa: E402
 from memagent.engines.llamacpp import embedded  # noqa: E402
 from memagent.engines.llamacpp import engine as llamacpp  # noqa: E402
 from memagent.engines.requests import Requests  # noqa: E402
@@ -292,7 +292,7 @@ def test_an_adapter_folder_on_its_base(tmp_path: Path, tokenizer: Any) -> None:
     async def run() -> None:
         async with open_engine(settings) as engine:
             assert isinstance(engine, TransformersEngine)
-            assert engine.model.name == name_with(str(tmp_path / "base"), tmp_path / "out")
+            assert engine.model.name == name_with(str(tmp_path / "base"), read_adapter(tmp_path / "out"))
             assert engine.model.tokenizer == str(tmp_path / "base")
             assert engine.model.trained == trained
             assert agree(logits_of(engine._network, tokenizer), wanted)

@@ -29,7 +29,7 @@ from memagent.documents.chunking import split
 from memagent.documents.opening import Document, Pass, open_document
 from memagent.documents.tokens import estimate_tokens
 from memagent.engines import choose, open_engine
-from memagent.engines.limit import Spending
+from memagent.engines.wrappers import Spending
 from memagent.errors import EngineError, JournalError, MemAgentError, SettingsError, reason
 from memagent.reading.journal import earlier_paths, new_path
 from memagent.reading.read import Read, Result

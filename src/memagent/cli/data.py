@@ -16,7 +16,7 @@ from memagent.cli.flags import PATH, Command, Function, complete_files, with_set
 from memagent.cli.messages import say, tell, warn
 from memagent.documents.tokens import estimate_tokens, load_tokenizer
 from memagent.engines import open_engine
-from memagent.engines.limit import CallLimit
+from memagent.engines.wrappers import CallLimit
 from memagent.errors import SettingsError
 from memagent.settings import Settings
 from memagent.tasks import TASKS, Corpora, Recipe, examples, task_named, write_examples

@@ -17,7 +17,7 @@ from memagent.cli.flags import Command, with_settings
 from memagent.cli.messages import say, with_flags
 from memagent.documents.tokens import estimate_tokens
 from memagent.engines import choose, open_engine
-from memagent.engines.adapters import adapter_of
+from memagent.engines.adapters import Adapter, find_adapter
 from memagent.engines.discovery import chosen, look_around, wanted
 from memagent.engines.llamacpp import catalogue, hub
 from memagent.engines.llamacpp.embedded import default_files, default_model
@@ -97,7 +97,7 @@ async def _findings(settings: Settings) -> list[str]:
     given = settings
     servers, settings = await _with_servers(settings)
     choice = choose(settings.engine)
-    adapter = adapter_of(settings.engine, choice.engine)
+    adapter = find_adapter(settings.engine, choice.engine)
     why = (
         choice.why if settings.engine == given.engine else "a server with the model was found on this machine"
     )
@@ -112,7 +112,7 @@ async def _findings(settings: Settings) -> list[str]:
         lines += [f"model: {model.name} at {place}{unlisted}"]
     else:
         model = _local_model(choice.engine, settings, adapter)
-        lines += [f"model: {model.name}", *([f"adapter: {adapter}"] if adapter else [])]
+        lines += [f"model: {model.name}", *([f"adapter: {adapter.path}"] if adapter else [])]
     name, workflow = chosen_workflow(settings.read, model.trained)
     budgets = workflow.budgets(settings.read, model)
     window = (
@@ -148,7 +148,7 @@ async def _with_servers(settings: Settings) -> tuple[list[str], Settings]:
     return lines, replace(settings, engine=engine)
 
 
-def _local_model(engine: str, settings: Settings, adapter: Path | None) -> Model:
+def _local_model(engine: str, settings: Settings, adapter: Adapter | None) -> Model:
     """The model that would be loaded, with estimated tokens. Raises `SettingsError` if it cannot be."""
     asked = settings.engine
     if engine == "transformers" and any(find_spec(name) is None for name in ("torch", "transformers")):

@@ -32,9 +32,8 @@ from memagent.documents.files import (
     brief,
     bytes_at,
     changed,
-    has_grown,
+    has_changed,
     opened_file,
-    take_print,
 )
 from memagent.documents.paths import unreadable
 from memagent.errors import DocumentError, reason
@@ -156,7 +155,7 @@ def convert(
         output.seek(0)
         output.write(digest)
         # Before others can find the text in its place.
-        if taken and (take_print(source) != taken or has_grown(source)):
+        if taken and has_changed(source, taken):
             raise changed(source)
     with suppress(OSError):  # the text is already in its place
         _prune(place)

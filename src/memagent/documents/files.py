@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 import zlib
 from array import array
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, Self
 
 from memagent.documents.encodings import detect_encoding, is_doubtful
 from memagent.documents.paths import shown, unreadable
@@ -41,6 +42,7 @@ BLOCK_BYTES = 256 * 1024
 _SAMPLE_BYTES = 64 * 1024
 _ZIP = b"PK\x03\x04"
 _GZIP = b"\x1f\x8b\x08"
+_COARSE_NS = 2_000_000_000  # a file changed this recently may change again with the same times
 _MOST_UNPACKED, _USUAL_UNPACKED = 200, 64 * 2**20  # times the packed size; bytes that are always allowed
 
 
@@ -78,9 +80,36 @@ class DocumentFile:
     beginning: int | None = None
 
 
-class Print(NamedTuple):
-    """The SHA-256 of a file's bytes, and a checksum of each block of them."""
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """A file's size in bytes and its times: while they stay the same, so do its bytes.
 
+    Of a file that was changed just before, no times are kept, since another change might not show in them.
+    Such a state is equal to none that the file has.
+    """
+
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+    @classmethod
+    def of(cls, origin: Path | bytes | IO[bytes]) -> Self:
+        """The state of a file as it is now. Raises `OSError`."""
+        if isinstance(origin, bytes):
+            return cls(len(origin), 0, 0)
+        found = origin.stat() if isinstance(origin, Path) else os.fstat(origin.fileno())
+        return cls(found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+    def to_keep(self) -> FileState:
+        """The state to compare with a later one, to be called as soon as it is known."""
+        recent = max(self.mtime_ns, self.ctime_ns) > time.time_ns() - _COARSE_NS
+        return FileState(self.size, 0, 0) if recent else self
+
+
+class Print(NamedTuple):
+    """A file's state when it was read, the SHA-256 of its bytes, and a checksum of each block of them."""
+
+    state: FileState
     sha256: bytes
     blocks: array[int]
 
@@ -90,7 +119,7 @@ def look_at(origin: Path | IO[bytes], name: str, named: bool) -> DocumentFile:
     try:
         if isinstance(origin, Path) and origin.exists() and not origin.is_file():
             raise DocumentError(f"{name} is not a regular file: pipe it in, and name it -")
-        size = origin.stat().st_size if isinstance(origin, Path) else os.fstat(origin.fileno()).st_size
+        size = FileState.of(origin).size
         sample = bytes_at(origin, 0, _SAMPLE_BYTES)
     except OSError as error:
         raise unreadable(name, error) from error
@@ -150,13 +179,21 @@ def opened_file(path: Path) -> IO[bytes]:
 
 def take_print(source: DocumentFile) -> Print:
     """Read a whole file for its print. Raises `DocumentError` if it cannot be read or has changed."""
-    digest, blocks = hashlib.sha256(), array("I")
+    state, digest, blocks = state_of(source).to_keep(), hashlib.sha256(), array("I")
     for block in _raw(source):
         if not blocks and source.beginning not in (None, zlib.crc32(block[:_SAMPLE_BYTES])):
             raise changed(source)
         digest.update(block)
         blocks.append(zlib.crc32(block))
-    return Print(digest.digest(), blocks)
+    return Print(state, digest.digest(), blocks)
+
+
+def state_of(source: DocumentFile) -> FileState:
+    """The state of a file as it is now. Raises `DocumentError` if it cannot be read."""
+    try:
+        return FileState.of(source.origin)
+    except OSError as error:
+        raise unreadable(source.name, error) from error
 
 
 def prefix_digests(source: DocumentFile, ends: Collection[int]) -> dict[int, str]:
@@ -186,9 +223,15 @@ def checked_bytes(source: DocumentFile, taken: Print) -> Iterator[bytes]:
         yield block
 
 
-def has_grown(source: DocumentFile) -> bool:
-    """Whether a file is longer than when it was first looked at. Raises `OSError`."""
-    return isinstance(source.origin, Path) and source.origin.stat().st_size > source.size_bytes
+def has_changed(source: DocumentFile, taken: Print) -> bool:
+    """Whether a file is no longer as its print has it. Its bytes are compared only if its state differs.
+
+    Raises `DocumentError` if it cannot be read.
+    """
+    now = state_of(source)
+    if now == taken.state:
+        return False
+    return now.size != source.size_bytes or take_print(source).sha256 != taken.sha256
 
 
 def changed(source: DocumentFile) -> DocumentError:

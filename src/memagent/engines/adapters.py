@@ -1,6 +1,6 @@
 """LoRA adapters: a GGUF file, or a PEFT folder (transformers only).
 
-This module finds an adapter, names it for the record, and says why one does not fit.
+An adapter is found once, when an engine is opened: its path, its name for the record, and how it was trained.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,12 +50,37 @@ class _Told(StrictModel):
     budgets: _Budgets = Field(default_factory=_Budgets)
 
 
-def adapter_of(settings: EngineSettings, engine: str) -> Path | None:
-    """The path of the adapter that an engine should use, or None.
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """An adapter at `path`; its `name` ends in a digest of its content, since file names are reused."""
+
+    path: Path
+    name: str
+    trained: Trained
+
+
+def find_adapter(settings: EngineSettings, engine: str) -> Adapter | None:
+    """Find the adapter that an engine should use, or None. Blocks.
 
     The embedded model uses its own adapter unless the settings name another. Raises `SettingsError` for an
-    adapter that does not exist, or that the engine cannot use.
+    adapter that does not exist, or that the engine cannot use, and as `trained_with` does.
     """
+    path = _path_of(settings, engine)
+    return read_adapter(path) if path else None
+
+
+def read_adapter(path: Path) -> Adapter:
+    """Read an adapter's name and how it was trained. Blocks. Raises as `trained_with` does."""
+    files = [path / name for name in _PEFT_FILES] if path.is_dir() else [path]
+    digest = hashlib.sha256()
+    for file in files:
+        if file.is_file():
+            digest.update(file_digest(file))
+    name = f"{path.resolve().name.removesuffix('.gguf')}@{digest.hexdigest()[:12]}"
+    return Adapter(path, name, trained_with(path))
+
+
+def _path_of(settings: EngineSettings, engine: str) -> Path | None:
     if settings.adapter == NO_ADAPTER:
         return None
     if not settings.adapter:
@@ -78,27 +104,18 @@ def adapter_of(settings: EngineSettings, engine: str) -> Path | None:
     return path
 
 
-def name_with(model: str, adapter: Path | None) -> str:
-    """The model's name with its adapter, identified by a digest of its content, since names are reused."""
-    if adapter is None:
-        return model
-    files = [adapter / name for name in _PEFT_FILES] if adapter.is_dir() else [adapter]
-    digest = hashlib.sha256()
-    for file in files:
-        if file.is_file():
-            digest.update(file_digest(file))
-    return f"{model} + {adapter.resolve().name.removesuffix('.gguf')}@{digest.hexdigest()[:12]}"
+def name_with(model: str, adapter: Adapter | None) -> str:
+    """The model's name for the record, with that of its adapter."""
+    return f"{model} + {adapter.name}" if adapter else model
 
 
-def trained_with(adapter: Path | None) -> Trained:
+def trained_with(adapter: Path) -> Trained:
     """The budgets, workflow and templates that an adapter says it was trained with; empty if it says nothing.
 
     The header of a GGUF adapter holds its budgets. A TOML file holds the workflow and the templates, and may
     hold budgets, which then take precedence: `reader.toml` beside `reader.gguf`, or `memagent.toml` in a PEFT
     folder. Raises `SettingsError` for a TOML file that cannot be read, and for invalid values.
     """
-    if adapter is None:
-        return Trained()
     beside = trained_file(adapter)
     told = read_toml(beside) if beside.is_file() else {}
     in_header = build(_Budgets, _header_budgets(adapter), str(adapter))

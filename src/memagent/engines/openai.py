@@ -1,7 +1,7 @@
 """The engine for any OpenAI-compatible chat endpoint: vLLM, SGLang, Ollama, llama.cpp, hosted ones.
 
-`requests.py` words a call, `retrying.py` tries it until its reply is usable, `replies.py` judges that, and
-`endpoint.py` does the HTTP.
+A call is tried until its reply is usable: `requests.py` words it, `endpoint.py` does the HTTP, `replies.py`
+judges the reply, and `retrying.py` waits before the next try.
 """
 
 from __future__ import annotations
@@ -9,18 +9,17 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from memagent.documents.tokens import estimate_tokens, load_tokenizer, tokenizer_name
 from memagent.engines import is_missing_path
-from memagent.engines.adapters import adapter_of
+from memagent.engines.adapters import find_adapter
 from memagent.engines.endpoint import CONCURRENCY, Connection, Endpoint, UnreachableError, is_own
 from memagent.engines.forwarding import Forwarded, begin
-from memagent.engines.limit import Again
 from memagent.engines.published import trained_as
 from memagent.engines.refusals import (
     HttpReply,
@@ -40,6 +39,7 @@ from memagent.engines.replies import (
 )
 from memagent.engines.requests import THINKING, Requests, encoded
 from memagent.engines.retrying import Tries
+from memagent.engines.wrappers import Again
 from memagent.errors import EngineError, SettingsError
 from memagent.settings import EngineSettings
 from memagent.types import ESTIMATE, Completion, Message, Model, Sampling, TokenCounter, Usage
@@ -52,6 +52,8 @@ _log = logging.getLogger("memagent")
 _REPLY_BYTES, _BYTES_PER_TOKEN = 256 * 1024, 256
 _RECORDED_BYTES_PER_TOKEN = 1024
 _PAGE_BYTES, _PAGE_TRIES, _LIST_SECONDS = 16 * 2**20, 3, 10.0
+
+_T = TypeVar("_T")
 
 
 class OpenAIEngine:
@@ -74,15 +76,15 @@ class OpenAIEngine:
 
         Raises `ContextOverflowError` for a prompt longer than the window, else `EngineError`.
         """
-        return await self.complete_while(messages, sampling, lambda _usage: True)
+        return await self.complete_while(messages, sampling)
 
     async def complete_while(
-        self, messages: tuple[Message, ...], sampling: Sampling, again: Again
+        self, messages: tuple[Message, ...], sampling: Sampling, again: Again | None = None
     ) -> Completion:
         """See `Retries.complete_while`."""
         once = partial(self._complete_once, messages, sampling)
         async with self._slots:
-            return await self._tries.result(once, self.connection.retries + 1, again)
+            return await self._try(once, self.connection.retries + 1, again)
 
     @asynccontextmanager
     async def forward(self, body: Mapping[str, Any]) -> AsyncIterator[Forwarded]:
@@ -95,7 +97,7 @@ class OpenAIEngine:
                     kept.push_async_exit(tried.pop_all())  # the connection stays open
                     return forwarded
 
-            yield await self._tries.result(once, min(_PAGE_TRIES, self.connection.retries + 1))
+            yield await self._try(once, min(_PAGE_TRIES, self.connection.retries + 1))
 
     async def post(self, path: str, body: Mapping[str, Any], seconds: float | None = None) -> str:
         """Post to another path on the server (`..` leads above the base address); returns the reply's text.
@@ -108,7 +110,7 @@ class OpenAIEngine:
             reply = await self.endpoint.post(path, json.dumps(body).encode(), _PAGE_BYTES, most_seconds)
             return self._accepted(reply).body.decode("utf-8", "replace")
 
-        return await self._tries.result(once, _PAGE_TRIES)
+        return await self._try(once, _PAGE_TRIES)
 
     async def served_models(self) -> dict[str, Mapping[str, Any]]:
         """The models that the endpoint lists, by name; empty if it has no such list.
@@ -121,11 +123,21 @@ class OpenAIEngine:
             reply = await self.endpoint.get("models", _PAGE_BYTES, most_seconds)
             return {} if reply.status == 404 else read_models(self._accepted(reply), self.endpoint.url)
 
-        return await self._tries.result(once, min(_PAGE_TRIES, self.connection.retries + 1))
+        return await self._try(once, min(_PAGE_TRIES, self.connection.retries + 1))
 
     async def aclose(self) -> None:
         """Close the connections."""
         await self.endpoint.aclose()
+
+    async def _try(self, once: Callable[[], Awaitable[_T]], tries: int, again: Again | None = None) -> _T:
+        """The result of `once`, tried at most `tries` times, and while `again` allows it."""
+        attempt = 1
+        while True:
+            try:
+                return await once()
+            except TransientError as failure:
+                await self._tries.wait(failure, attempt, tries, again)
+            attempt += 1
 
     async def _complete_once(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         body = self.requests.body(self.model.name, messages, sampling)
@@ -194,7 +206,7 @@ class OpenAIEngine:
 
 async def open_endpoint(settings: EngineSettings) -> OpenAIEngine:
     """Connect to the settings' model, or the endpoint's only one. Raises `SettingsError`, `EngineError`."""
-    adapter_of(settings, "openai")
+    find_adapter(settings, "openai")  # an error if the settings name one
     count: TokenCounter = estimate_tokens
     tokenizer = ESTIMATE
     if settings.tokenizer:

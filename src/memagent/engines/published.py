@@ -5,9 +5,7 @@ Their prompts are their authors' and come from the user's own file: see docs/pub
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from memagent.engines.adapters import trained_with
+from memagent.engines.adapters import Adapter
 from memagent.types import Trained
 
 _MEMAGENT = "rl-memoryagent-"
@@ -15,8 +13,8 @@ _BUDGETS = {"problem_tokens": 1024, "chunk_tokens": 5000, "memory_tokens": 1024,
 _SETTINGS = {"temperature": 0.7, "top_p": 0.95, "chunk_ends": "exact"}
 
 
-def trained_as(model: str, adapter: Path | None = None) -> Trained:
-    """How a model was trained to read: as its adapter says, or by its name; empty if neither tells.
+def trained_as(model: str, adapter: Adapter | None = None) -> Trained:
+    """How a model was trained to read: as its adapter says, or by its name; empty if neither says so.
 
     Args:
         model: a name as a server, a hub or a file has it, such as `BytedTsinghua-SIA/RL-MemoryAgent-7B` or
@@ -24,10 +22,9 @@ def trained_as(model: str, adapter: Path | None = None) -> Trained:
         adapter: the adapter that it is used with.
 
     The published readers known are MemAgent's own (arXiv 2507.02259), by the settings of their quickstart.
-    Raises `SettingsError` as `trained_with` does.
     """
     if adapter is not None:
-        return trained_with(adapter)
+        return adapter.trained
     name = model.rstrip("/").rpartition("/")[2]
     if not name.lower().startswith(_MEMAGENT):
         return Trained()

@@ -1,4 +1,4 @@
-"""Try a call to an endpoint again after a failure that may pass, with growing, jittered pauses."""
+"""Wait before a failed call to an endpoint is tried again: growing, jittered pauses, and when to give up."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
 
 from memagent.engines.endpoint import UnreachableError
-from memagent.engines.limit import Again
 from memagent.engines.refusals import TransientError
+from memagent.engines.wrappers import Again
 from memagent.errors import EngineError
 
 _log = logging.getLogger("memagent")
@@ -21,34 +19,24 @@ _LONGEST_DELAY_SECONDS = 30.0
 _LONGEST_RETRY_AFTER_SECONDS = 300.0
 _BETWEEN_WARNINGS_SECONDS = 30.0
 
-_T = TypeVar("_T")
-
 
 class Tries:
-    """Tries calls to the endpoint at `url`, and logs why they fail."""
+    """Decides for the endpoint at `url` which calls are tried again, and logs why they failed."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._next_warning = 0.0
 
-    async def result(
-        self, once: Callable[[], Awaitable[_T]], tries: int, again: Again = lambda _usage: True
-    ) -> _T:
-        """The result of `once`, tried at most `tries` times, and while `again` allows it.
+    async def wait(self, failure: TransientError, attempt: int, tries: int, again: Again | None) -> None:
+        """Wait before the next try, after attempt number `attempt` of `tries`; `again` may forbid it.
 
-        Raises `EngineError` for the last failure, `UnreachableError` if nothing answered.
+        Raises `EngineError` if this failure is the last, `UnreachableError` if nothing answered.
         """
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                return await once()
-            except TransientError as failure:
-                if attempt >= tries or not again(failure.usage):
-                    raise self._given_up(failure, attempt) from failure
-                await self._pause(failure, attempt, tries)
+        if attempt >= tries or (again and not again(failure.usage)):
+            raise self._final_error(failure, attempt) from failure
+        await self._pause(failure, attempt, tries)
 
-    def _given_up(self, failure: TransientError, attempts: int) -> EngineError:
+    def _final_error(self, failure: TransientError, attempts: int) -> EngineError:
         times = f"{attempts} time{'s' if attempts > 1 else ''}"
         if failure.unreachable:
             return UnreachableError(f"{failure} (tried {times})")
@@ -57,7 +45,7 @@ class Tries:
         return error
 
     async def _pause(self, failure: TransientError, attempt: int, tries: int) -> None:
-        """Wait before the next try, and log it: as a warning unless there was one recently."""
+        """Wait, and log why: as a warning unless there was one recently."""
         seconds = backoff_seconds(attempt - 1, failure.retry_after_seconds)
         loud = time.monotonic() >= self._next_warning
         if loud:

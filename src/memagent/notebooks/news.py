@@ -1,6 +1,7 @@
 """What a notebook has not yet read of a document, judged by the bytes. Everything here blocks.
 
-A file whose bytes were read before is skipped, wherever it is now. A plain-text file in UTF-8 that has only
+A file whose bytes were read before is skipped, wherever it is now; one in the state in which it was read is
+skipped without reading it. A plain-text file in UTF-8 that has only
 grown since is read from the line at which it grew. Any other change makes it a new file.
 """
 
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from memagent.documents.files import BLOCK_BYTES, DocumentFile, bytes_at, prefix_digests
+from memagent.documents.files import BLOCK_BYTES, DocumentFile, FileState, bytes_at, prefix_digests, state_of
 from memagent.documents.opening import Document, characters_of, text_document
 from memagent.errors import SettingsError
 
@@ -25,7 +26,8 @@ _LONGEST_LINE_BYTES = 64 * 1024
 class Portion:
     """The bytes of a file that were read together, from `start` to `end`.
 
-    `sha256`, in hex, is that of all bytes before `end`. `path` is empty for a text that is not a file.
+    `sha256`, in hex, is that of all bytes before `end`. `path` is empty for a text that is not a file. The
+    times are those of the file's state; 0 if none were kept.
     """
 
     name: str
@@ -33,6 +35,13 @@ class Portion:
     sha256: str
     start: int
     end: int
+    mtime_ns: int = 0
+    ctime_ns: int = 0
+
+    @property
+    def state(self) -> FileState:
+        """The state of the file when it was read."""
+        return FileState(self.end, self.mtime_ns, self.ctime_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +64,11 @@ def news_of(document: Document, read: Iterable[Portion]) -> News:
     fresh: list[Portion] = []
     known: list[str] = []
     for source in document.sources:
-        path, whole = _path_of(source), source.size_bytes
+        path, whole, now = _path_of(source), source.size_bytes, state_of(source)
+        kept = now.to_keep()
+        if path and any(it.state == now for it in by_path[path]):
+            known.append(source.name)
+            continue
         earlier = [it for it in by_path[path] if path and it.end < whole]
         digests = prefix_digests(source, {whole, *(it.end for it in earlier)})
         grown = [it.end for it in earlier if digests.get(it.end) == it.sha256]
@@ -65,7 +78,8 @@ def news_of(document: Document, read: Iterable[Portion]) -> News:
             continue
         seen.add(digests[whole])
         sources.append(_slice(source, start, whole))
-        fresh.append(Portion(source.name, path, digests[whole], start, whole))
+        times = kept.mtime_ns, kept.ctime_ns
+        fresh.append(Portion(source.name, path, digests[whole], start, whole, *times))
     return News(_titled(document, sources), tuple(fresh), tuple(known))
 
 

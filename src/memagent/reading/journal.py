@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
+from memagent.engines.wrappers import Wrapper
 from memagent.errors import ContextOverflowError, JournalError
 from memagent.storage import Log, read_log
 from memagent.types import Completion, Conversation, Engine, Message, Sampling, Usage
@@ -34,12 +35,12 @@ _CHANGES = {
 """What to say of a difference if the two values would mean nothing to the user."""
 
 
-class Journal:
+class Journal(Wrapper):
     """Records a read, and answers from what it recorded before; made by `Journal.open`."""
 
     def __init__(self, log: Log, engine: Engine) -> None:
+        super().__init__(engine)
         self.path = log.path
-        self.engine, self.model = engine, engine.model
         self.answer: str | None = None
         self.header: Mapping[str, Any] | None = None
         """The header on record; None in a new journal."""
@@ -112,7 +113,7 @@ class Journal:
             self.recalled += 1
             return Completion(line["reply"], line["finish_reason"], usage=Usage(**line["usage"]))
         try:
-            completion = await self.engine.complete(messages, sampling)
+            completion = await super().complete(messages, sampling)
         except ContextOverflowError as error:
             await self._write({"type": "overflow", "prompt_sha256": digest, "error": str(error)})
             raise
@@ -135,10 +136,6 @@ class Journal:
     def close(self) -> None:
         """Release the file; the engine stays open."""
         self._log.close()
-
-    async def aclose(self) -> None:
-        """As `close`."""
-        self.close()
 
     async def append(self, conversation: Conversation) -> None:
         """Write the outcome of a conversation, unless it is already on record."""

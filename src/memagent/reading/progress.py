@@ -9,7 +9,7 @@ from typing import Any
 from memagent.documents.opening import Document
 from memagent.reading.sources import Statement
 from memagent.settings import ReadSettings
-from memagent.types import Chunk, Completion, Conversation, Engine, Message, Sampling, Usage
+from memagent.types import Chunk, Conversation, Usage
 
 COUNTS = (
     "chunks", "document_tokens", "passed_over", "calls", "unused", "cut", "refused", "critical_path",
@@ -214,25 +214,3 @@ class ChunkCounter:
             for part in chunk.parts
         )
         self._meter.chunk(chunk.tokens, min(1.0, self._bytes_read / size) if size else None)
-
-
-class Chain:
-    """Passes calls on to `engine` and measures the longest chain of them that had to wait for each other.
-
-    Each call of a chain began after the one before it had ended. So sequential calls all count; of
-    concurrent calls, only one does.
-    """
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine, self.model = engine, engine.model
-        self.longest = 0
-
-    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        """Complete with the underlying engine. A call that fails does not count."""
-        place = self.longest + 1  # it extends the longest chain that has ended
-        completion = await self.engine.complete(messages, sampling)
-        self.longest = max(self.longest, place)
-        return completion
-
-    async def aclose(self) -> None:
-        """The engine stays open."""

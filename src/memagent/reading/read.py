@@ -19,7 +19,7 @@ from memagent import __version__
 from memagent.documents.chunking import split
 from memagent.documents.opening import Document
 from memagent.documents.tokens import estimate_tokens
-from memagent.engines.limit import CallLimit
+from memagent.engines.wrappers import CallLimit, Chain
 from memagent.errors import DocumentError, JournalError, SettingsError
 from memagent.prompts import NOT_THERE, Prompts
 from memagent.prompts.thoughts import without_thought
@@ -27,7 +27,7 @@ from memagent.reading.budgets import Budgets
 from memagent.reading.conversations import Reading
 from memagent.reading.journal import Journal
 from memagent.reading.passes import Passes
-from memagent.reading.progress import Chain, ChunkCounter, Meter, Progress, counted
+from memagent.reading.progress import ChunkCounter, Meter, Progress, counted
 from memagent.reading.screening import RULE, Screen
 from memagent.reading.sources import Sources, Statement, located
 from memagent.reading.turns import most_at_once
@@ -199,7 +199,7 @@ class Read:
         finally:
             self.found.close()
             if journal:
-                await journal.aclose()
+                journal.close()
 
     async def _reading(self, engine: Engine) -> Reading:
         """What the conversations have in common. Raises `SettingsError` as `identity` does."""

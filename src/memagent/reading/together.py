@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from memagent.concurrency import drain, side_by_side
+from memagent.engines.wrappers import Wrapper
 from memagent.reading.progress import Progress
-from memagent.types import Completion, Engine, Message, Model, Sampling
+from memagent.types import Completion, Engine, Message, Sampling
 
 _ALIKE = 0.25  # of the shorter prompt
 
@@ -32,23 +33,19 @@ class _Call:
         return "\x1e".join(message.content for message in self.messages)
 
 
-@dataclass(eq=False)
-class Seat:
+class Seat(Wrapper):
     """The engine of one of the reads; `progress` tells how far that is. Call `leave` when the read ends."""
 
-    together: Together
-    progress: Callable[[], Progress] = Progress
-    waiting: list[_Call] = field(default_factory=list)
-
-    @property
-    def model(self) -> Model:
-        """The model of the underlying engine."""
-        return self.together.engine.model
+    def __init__(self, together: Together) -> None:
+        super().__init__(together.engine)
+        self.together = together
+        self.progress: Callable[[], Progress] = Progress
+        self.waiting: list[_Call] = []
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        """Complete with the underlying engine, in this read's turn; at once if there is only one read."""
+        """Complete with the wrapped engine, in this read's turn; at once if there is only one read."""
         if len(self.together.seats) == 1:
-            return await self.together.engine.complete(messages, sampling)
+            return await super().complete(messages, sampling)
         loop = asyncio.get_running_loop()
         call = _Call(messages, sampling, loop.create_future())
         self.waiting.append(call)
@@ -58,9 +55,6 @@ class Seat:
         finally:
             if call in self.waiting:
                 self.waiting.remove(call)
-
-    async def aclose(self) -> None:
-        """The underlying engine stays open."""
 
     def leave(self) -> None:
         """The read has ended: the others no longer wait for it."""

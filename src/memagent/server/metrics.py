@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from memagent.engines.wrappers import Wrapper
 from memagent.types import Completion, Engine, Message, Sampling, Usage
 
 _METHODS = {"GET", "POST", "DELETE", "HEAD", "OPTIONS"}
@@ -49,19 +50,15 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-class Counted:
-    """Passes the calls of a read on to `engine` and counts them; a journal answers others itself."""
+class Counted(Wrapper):
+    """Counts the calls of a read that reach the engine; a journal answers others itself."""
 
     def __init__(self, engine: Engine, metrics: Metrics) -> None:
-        self.engine, self.metrics = engine, metrics
-        self.model = engine.model
+        super().__init__(engine)
+        self.metrics = metrics
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete the chat, and count it."""
-        completion = await self.engine.complete(messages, sampling)
+        completion = await super().complete(messages, sampling)
         self.metrics.conversation(completion.usage)
         return completion
-
-    async def aclose(self) -> None:
-        """Close the engine."""
-        await self.engine.aclose()

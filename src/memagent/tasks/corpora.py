@@ -18,6 +18,7 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from memagent.documents.files import FileState
 from memagent.errors import SettingsError, extra_hint, reason
 from memagent.settings import user_cache_path
 
@@ -105,7 +106,7 @@ class Corpora:
     def essays(self) -> Essays:
         """The essays. Raises `SettingsError` if there are none."""
         path = self.find("essays").path
-        return _essays(path, path.stat().st_mtime_ns)
+        return _essays(path, FileState.of(path))
 
 
 def fetched_path() -> Path:
@@ -173,7 +174,7 @@ def read_text(path: Path) -> str:
 
 
 @lru_cache(maxsize=4)
-def _essays(path: Path, _changed: int) -> Essays:
+def _essays(path: Path, _state: FileState) -> Essays:
     text = read_text(path)
     if path.suffixes[:1] == [".json"]:
         try:

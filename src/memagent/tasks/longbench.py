@@ -10,6 +10,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+from memagent.documents.files import FileState
 from memagent.errors import SettingsError
 from memagent.tasks.corpora import Corpora, Corpus, read_rows
 from memagent.tasks.lengths import count_long
@@ -77,11 +78,11 @@ def _load(source: Corpus, subset: str) -> tuple[dict[str, Any], ...]:
         if not files:
             raise SettingsError(f"{path} has no {subset}.jsonl")
         path = files[0]
-    return _rows(path, subset, path.stat().st_mtime_ns)
+    return _rows(path, subset, FileState.of(path))
 
 
 @lru_cache(maxsize=16)
-def _rows(path: Path, subset: str, _changed: int) -> tuple[dict[str, Any], ...]:
+def _rows(path: Path, subset: str, _state: FileState) -> tuple[dict[str, Any], ...]:
     rows = tuple(row for _, row in read_rows(path) if row.get("dataset", subset) == subset)
     if not rows:
         raise SettingsError(f"{path} has no row of {subset}: name LongBench's folder, or another file")

@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from memagent.documents.files import FileState
 from memagent.errors import SettingsError, reason
 from memagent.tasks.corpora import SENTENCE_END, Corpus, read_rows
 from memagent.tasks.files import question_of
@@ -59,18 +60,18 @@ def load_passages(corpus: Corpus, only: Path | None = None) -> Passages:
 
     Raises `SettingsError` if the file is not of that set, or has none of its questions.
     """
-    changed = corpus.path.stat().st_mtime_ns
+    state = FileState.of(corpus.path)
     if only is None:
-        return _load(corpus.name, corpus.path, changed)
+        return _load(corpus.name, corpus.path, state)
     try:
-        return _selected(corpus.name, corpus.path, changed, only, only.stat().st_mtime_ns)
+        return _selected(corpus.name, corpus.path, state, only, FileState.of(only))
     except OSError as error:
         raise SettingsError(f"`questions` {only} cannot be read: {reason(error)}") from error
 
 
 @lru_cache(maxsize=4)
-def _selected(name: str, path: Path, changed: int, only: Path, _changed: int) -> Passages:
-    passages = _load(name, path, changed)
+def _selected(name: str, path: Path, state: FileState, only: Path, _only_state: FileState) -> Passages:
+    passages = _load(name, path, state)
     asked = {question_of(row, f"{only}, row {number}") for number, row in read_rows(only)}
     questions = tuple(it for it in passages.questions if (it.problem, it.answers) in asked)
     if not questions:
@@ -79,7 +80,7 @@ def _selected(name: str, path: Path, changed: int, only: Path, _changed: int) ->
 
 
 @lru_cache(maxsize=4)
-def _load(name: str, path: Path, _changed: int) -> Passages:
+def _load(name: str, path: Path, _state: FileState) -> Passages:
     try:
         rows = list(_READERS[name](row for _, row in read_rows(path)))
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -179,4 +179,4 @@ def trained_to_read(settings: TrainingSettings) -> Trained:
 
 def _load_trained(settings: TrainingSettings) -> Trained:
     """What the adapter that the run continues from was trained to read with."""
-    return trained_with(Path(settings.policy.adapter) if settings.policy.adapter else None)
+    return trained_with(Path(settings.policy.adapter)) if settings.policy.adapter else Trained()

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from memagent.documents.opening import text_document
+from memagent.engines.wrappers import Wrapper
 from memagent.errors import DocumentError, EmptyAnswerError, ProblemTooLongError
 from memagent.reading.read import Read
 from memagent.settings import ReadSettings
@@ -114,23 +115,22 @@ class Rollout:
         )
 
 
-class _Recorder:
-    """Wraps an engine: gives each call its own seed and records the replies."""
+class _Recorder(Wrapper):
+    """Gives each call its own seed and records the replies."""
 
     def __init__(self, engine: Engine, seed: str | None) -> None:
-        self.model = engine.model
-        self._engine = engine
+        super().__init__(engine)
         self._seed = seed
         self._begun = 0
         self._calls: list[tuple[tuple[Message, ...], Completion]] = []
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        """Complete by the wrapped engine. One seed for all calls would give them the same random numbers."""
+        """Complete with a seed of its own: one seed for all would give all calls the same random numbers."""
         if self._seed is not None:
             seed = random.Random(f"{self._seed}/{self._begun}").getrandbits(31)
             sampling = replace(sampling, seed=seed)
         self._begun += 1
-        completion = await self._engine.complete(messages, sampling)
+        completion = await super().complete(messages, sampling)
         self._calls.append((messages, completion))
         return completion
 
@@ -141,6 +141,3 @@ class _Recorder:
             Conversation("answer", None, messages, completion, memory)
             for messages, completion in self._calls[len(conversations) :]
         ]
-
-    async def aclose(self) -> None:
-        """Leave the wrapped engine open."""

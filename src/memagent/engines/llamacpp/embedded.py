@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memagent.engines.adapters import READER, name_with
+from memagent.engines.adapters import READER, Adapter, name_with
 from memagent.errors import SettingsError, reason
 from memagent.settings import user_cache_path
 from memagent.storage import file_digest, written_whole
@@ -37,13 +37,13 @@ QUANTISATION = "Q8_0"
 _MODEL = "SmolLM2-135M-Instruct"
 
 
-def default_files(adapter: Path | None) -> tuple[Path, Path | None]:
+def default_files(adapter: Adapter | None) -> tuple[Path, Adapter | None]:
     """The embedded model's file, and the adapter to apply beside it: None once the weights include it.
 
     Only the default reader's LoRA is merged into the weights; to apply it beside them takes a third longer.
     Prepares the file if it is not in the cache yet, and raises `SettingsError`, as `default_model` does.
     """
-    merged = merged_with(adapter) if adapter == READER else None
+    merged = merged_with(adapter) if adapter and adapter.path == READER else None
     return (merged, None) if merged else (default_model(), adapter)
 
 
@@ -60,7 +60,7 @@ def default_model() -> Path:
     return ready if _made(ready, source, instead=source.name) else source
 
 
-def merged_with(adapter: Path) -> Path | None:
+def merged_with(adapter: Adapter) -> Path | None:
     """The embedded model's file with a LoRA's weights added to its own; None if the cache cannot be written.
 
     Raises `SettingsError` as `default_model` does.
@@ -69,7 +69,7 @@ def merged_with(adapter: Path) -> Path | None:
     if ready.is_file():
         return ready
     source = _source()
-    made = _made(ready, source, "LoRA beside the model", _with_lora(source, adapter))
+    made = _made(ready, source, "LoRA beside the model", _with_lora(source, adapter.path))
     return ready if made else None
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from memagent.engines.adapters import adapter_of, misfit, name_with
+from memagent.engines.adapters import Adapter, find_adapter, misfit, name_with
 from memagent.engines.forwarding import Forwarded
 from memagent.engines.gguf_header import trained_window
 from memagent.engines.llamacpp import catalogue, embedded, hub
@@ -112,15 +112,15 @@ async def open_llamacpp(settings: EngineSettings) -> LlamaCppEngine:
     Raises `SettingsError` for a file that is missing or that llama.cpp cannot load, for an adapter
     that does not fit it, and for a window longer than the one that the model was trained for.
     """
-    adapter = adapter_of(settings, "llamacpp")
+    adapter = await asyncio.to_thread(find_adapter, settings, "llamacpp")
     path, beside = await asyncio.to_thread(_files, settings.model, adapter)
     window = usable_window(path, settings.window_tokens)
     slots = settings.concurrency or 1
     key = secrets.token_hex(16)
-    name = await asyncio.to_thread(name_with, path.stem, beside)
+    name = name_with(path.stem, beside)
     threads = settings.threads or available_cores()
     trained = trained_as(path.stem, adapter)
-    start = ServerStart(path, window, slots, threads, key, beside, name)
+    start = ServerStart(path, window, slots, threads, key, beside.path if beside else None, name)
     server = await asyncio.to_thread(_serve, start)
     loopback = Loopback(server.listening_address, key)
     # A server that is stopped before its loop has begun never ends, so wait until it has done something.
@@ -226,7 +226,7 @@ def _reason(start: ServerStart) -> str:
     )
 
 
-def _files(model: str | None, adapter: Path | None) -> tuple[Path, Path | None]:
+def _files(model: str | None, adapter: Adapter | None) -> tuple[Path, Adapter | None]:
     """The GGUF file for a model's name, and the adapter unless the file's weights include it.
 
     Raises `SettingsError` if there is no such file.

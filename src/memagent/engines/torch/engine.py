@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from memagent.engines.adapters import adapter_of, name_with
+from memagent.engines.adapters import find_adapter, name_with
 from memagent.engines.published import trained_as
 from memagent.errors import ContextOverflowError, EngineError, SettingsError, extra_hint
 from memagent.settings import DEFAULT_WINDOW_TOKENS, Dtype, EngineSettings
@@ -218,7 +218,7 @@ async def open_transformers(settings: EngineSettings) -> TransformersEngine:
     """
     if settings.model is None:
         raise SettingsError("no model is named: name a Hugging Face folder or id with `model`")
-    adapter = adapter_of(settings, "transformers")
+    adapter = await asyncio.to_thread(find_adapter, settings, "transformers")
     if settings.threads:
         torch.set_num_threads(settings.threads)
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -226,7 +226,7 @@ async def open_transformers(settings: EngineSettings) -> TransformersEngine:
     model, tokenizer = await asyncio.to_thread(load_model, settings.model, dtype)
     model = model.to(device)
     if adapter:
-        model = await asyncio.to_thread(lambda: with_adapter(model, adapter).merge_and_unload())
+        model = await asyncio.to_thread(lambda: with_adapter(model, adapter.path).merge_and_unload())
     name, most_rows = name_with(settings.model, adapter), settings.concurrency or _MOST_ROWS
     return TransformersEngine(
         model, tokenizer, name=name, window_tokens=settings.window_tokens, most_rows=most_rows,

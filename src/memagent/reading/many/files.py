@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from memagent.documents.files import NoTextError, look_at
+from memagent.documents.files import FileState, NoTextError, look_at
 from memagent.documents.opening import Document
 from memagent.documents.paths import find_files, shown, unreadable
 from memagent.errors import DocumentError
@@ -60,10 +60,10 @@ def find(paths: Sequence[str], follow_links: bool, but: Collection[Path]) -> lis
     return list(found.values())
 
 
-def unchanged(file: FoundFile, now: Seen, identity: Mapping[str, Any], record: Record) -> Look | None:
-    """What is on record for a file of unchanged size and times; None if it has to be read."""
+def unchanged(file: FoundFile, now: FileState, identity: Mapping[str, Any], record: Record) -> Look | None:
+    """What is on record for a file in an unchanged state; None if it has to be read."""
     seen = record.seen.get(file.name)
-    if seen is None or not seen.is_same(now):
+    if seen is None or seen.state != now:
         return None
     if seen.error:
         return Look(seen, error=seen.error)
@@ -74,21 +74,21 @@ def unchanged(file: FoundFile, now: Seen, identity: Mapping[str, Any], record: R
 def look(file: FoundFile, identity: Mapping[str, Any], record: Record, verify: bool) -> Look:
     """What can be known about a file without a model. Blocks. Raises `DocumentError`.
 
-    The file is read whole only if its size or times have changed or the record has no answer. With `verify`,
+    The file is read whole only if its state has changed or the record has no answer. With `verify`,
     it is read in any case.
     """
     try:
-        now = Seen.of(file.path)
+        now = FileState.of(file.path)
     except OSError as error:
         raise unreadable(file.name, error) from error
+    state = now.to_keep()
     if not verify and (known := unchanged(file, now, identity, record)):
         return known
     try:
         source = look_at(file.path, file.name, named=True)
     except NoTextError as error:
-        return Look(replace(now, error=str(error)), error=str(error))
+        return Look(Seen(state, error=str(error)), error=str(error))
     document = Document((source,))
     content = f"{document.fingerprint} {source.format} {source.encoding} {source.gzipped}"
-    now = replace(now, content=content)
     key = key_of(content, identity)
-    return Look(now, key, None if key in record else document)
+    return Look(Seen(state, content), key, None if key in record else document)

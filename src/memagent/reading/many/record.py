@@ -8,43 +8,41 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from memagent.documents.files import FileState
 from memagent.errors import SettingsError
 from memagent.reading.many.rows import FileRow, recalled, recorded
 from memagent.storage import Log, read_log
 
 FORMAT = 1
 _LOG_FILE = "record.jsonl"
-_COARSE_NS = 2_000_000_000  # a file changed this recently may change again with the same times
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A file as it was when it was last read: its size, its times, and its content.
+    """A file as it was when it was last read: its state, and its content.
 
     `content` identifies its bytes and how they are read; `error` says why it has no text.
     """
 
-    size: int
-    mtime_ns: int
-    ctime_ns: int
+    state: FileState
     content: str = ""
     error: str = ""
 
-    @classmethod
-    def of(cls, path: Path) -> Self:
-        """The file as it is now, its content unknown. Raises `OSError`."""
-        found = path.stat()
-        return cls(found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    def line(self) -> dict[str, Any]:
+        """The values that a line of the record holds."""
+        return {**asdict(self.state), "content": self.content, "error": self.error}
 
-    def is_same(self, now: Seen) -> bool:
-        """Whether size and times are the same as those of `now`."""
-        return replace(self, content="", error="") == now
+    @classmethod
+    def of_line(cls, line: Mapping[str, Any]) -> Self:
+        """Read what `line` returned. Raises `TypeError` or `KeyError` for anything else."""
+        state = dict(line)
+        content, error = state.pop("content"), state.pop("error")
+        return cls(FileState(**state), content, error)
 
 
 def key_of(content: str, identity: Mapping[str, Any]) -> str:
@@ -93,20 +91,18 @@ class Record:
 
     def see(self, file: str, seen: Seen) -> None:
         """Record the state of a file. Blocks."""
-        seen = self._trusted(seen)
         if self.seen.get(file) != seen:
             self.seen[file] = seen
             if self._log:
-                self._log.append({"type": "seen", "file": file, "seen": asdict(seen)})
+                self._log.append({"type": "seen", "file": file, "seen": seen.line()})
 
     def add(self, key: str, row: FileRow, seen: Seen) -> None:
         """Write an answer to disk. Blocks."""
-        seen = self._trusted(seen)
         self.seen[row.file] = seen
         if self._log is None:
             self._rows[key] = row
             return
-        line = {"type": "row", "key": key, "row": recorded(row), "file": row.file, "seen": asdict(seen)}
+        line = {"type": "row", "key": key, "row": recorded(row), "file": row.file, "seen": seen.line()}
         self._places[key] = self._log.append(line)
 
     def _take(self, line: Mapping[str, Any], place: int) -> None:
@@ -122,16 +118,11 @@ class Record:
                     recalled(line["row"], line["file"])
                     self._places[line["key"]] = place
             if "seen" in line:
-                self.seen[line["file"]] = Seen(**line["seen"])
+                self.seen[line["file"]] = Seen.of_line(line["seen"])
         except (TypeError, KeyError) as error:
             raise SettingsError(
                 f"the record next to the table is from another memagent version ({error}): name another table"
             ) from error
-
-    def _trusted(self, seen: Seen) -> Seen:
-        """The state as found; without its times if the file may still change and keep them."""
-        recent = max(seen.mtime_ns, seen.ctime_ns) > time.time_ns() - _COARSE_NS
-        return replace(seen, mtime_ns=0, ctime_ns=0) if recent else seen
 
     def __enter__(self) -> Self:
         return self

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from memagent.concurrency import side_by_side
+from memagent.documents.files import FileState
 from memagent.documents.opening import text_document
 from memagent.engines import open_engine
 from memagent.engines.cluster import connect
 from memagent.engines.endpoint import UnreachableError
-from memagent.engines.limit import Spending
+from memagent.engines.wrappers import Spending
 from memagent.errors import DocumentError, SettingsError, SpendingLimitError, without_secrets
 from memagent.reading.many.files import FoundFile, Look, find, look, unchanged
 from memagent.reading.many.one_file import OneFile, ReadFile, read_file
@@ -164,9 +165,9 @@ class _Run:
             yield self._answer(known, file) if isinstance(known, str) else known
 
     def _unchanged(self, file: FoundFile, problem: str) -> str | FileRow:
-        """What is on record for a file of unchanged size and times; otherwise, a row that says "not read"."""
+        """What is on record for a file in an unchanged state; otherwise, a row that says "not read"."""
         with suppress(OSError):
-            if known := unchanged(file, Seen.of(file.path), self.identities[problem], self.record):
+            if known := unchanged(file, FileState.of(file.path), self.identities[problem], self.record):
                 return known.key or _without_answer(file, problem, "no text", known.error)
         return _without_answer(file, problem, "not read", self.stopped or "the run was stopped")
 
@@ -200,7 +201,7 @@ class _Run:
         if row.cause == SpendingLimitError.__name__:
             return self._note(replace(row, status="not read", error=self.stopped, cause=None))
         if row.status == "no text":
-            seen = replace(found.seen, content="", error=row.error or "")
+            seen = Seen(found.seen.state, error=row.error or "")
             await asyncio.to_thread(self.record.see, file.name, seen)
         elif row.status == "answered":
             row = row if self.survey.journals else replace(row, trace=None)

@@ -1,4 +1,4 @@
-"""Engines that fail once a limit is reached: bounds on what a read, or a run of many, may cost."""
+"""Engines around an engine: one that measures the chain of its calls, and limits on what reads may cost."""
 
 from __future__ import annotations
 
@@ -9,18 +9,55 @@ from typing import Protocol, runtime_checkable
 
 from memagent.errors import CallLimitError, EngineError, SettingsError, SpendingLimitError
 from memagent.settings import ReadSettings
-from memagent.types import Completion, Engine, Message, Sampling, Usage
+from memagent.types import Completion, Engine, Message, Model, Sampling, Usage
 
 Again = Callable[[Usage | None], bool]
 """Whether to try again, after a failure with this usage (None if nothing was paid); if so, it is counted."""
 
 
-class CallLimit:
-    """Passes the first `calls` calls on to `engine`; the next one raises `CallLimitError`."""
+class Wrapper:
+    """Passes calls on to `engine`; a subclass says what else happens to them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    @property
+    def model(self) -> Model:
+        """The model of the wrapped engine."""
+        return self.engine.model
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        """Complete with the wrapped engine."""
+        return await self.engine.complete(messages, sampling)
+
+    async def aclose(self) -> None:
+        """Leave the wrapped engine open: whoever opened it closes it."""
+
+
+class Chain(Wrapper):
+    """Measures the longest chain of calls that had to wait for each other.
+
+    Each call of a chain began after the one before it had ended. So sequential calls all count; of
+    concurrent calls, only one does.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.longest = 0
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        """Complete with the wrapped engine. A call that fails does not count."""
+        place = self.longest + 1  # it extends the longest chain that has ended
+        completion = await super().complete(messages, sampling)
+        self.longest = max(self.longest, place)
+        return completion
+
+
+class CallLimit(Wrapper):
+    """Passes the first `calls` calls on; the next one raises `CallLimitError`."""
 
     def __init__(self, engine: Engine, calls: int) -> None:
-        self.engine = engine
-        self.model = engine.model
+        super().__init__(engine)
         self.calls = self.left = calls
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
@@ -31,11 +68,7 @@ class CallLimit:
             )
             raise CallLimitError(f"the {calls} used up")
         self.left -= 1
-        return await self.engine.complete(messages, sampling)
-
-    async def aclose(self) -> None:
-        """Close the engine."""
-        await self.engine.aclose()
+        return await super().complete(messages, sampling)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +115,8 @@ class Retries(Protocol):
         """As `Engine.complete`, but trying again after such a reply only if `again` allows it."""
 
 
-class SpendingLimit:
-    """Passes calls on to `engine` while the prompt and the longest possible reply fit into what is left.
+class SpendingLimit(Wrapper):
+    """Passes calls on while the prompt and the longest possible reply fit into what is left.
 
     A call that does not fit waits for those in flight, which may use less than was set aside for them; if
     none are in flight, it raises `SpendingLimitError`. Prompts are counted by the engine's model, so the
@@ -92,8 +125,8 @@ class SpendingLimit:
     """
 
     def __init__(self, engine: Engine, limits: Spending) -> None:
-        self.engine, self.limits = engine, limits
-        self.model = engine.model
+        super().__init__(engine)
+        self.limits = limits
         self._tokens, self._cost = 0, 0.0  # spent, and set aside for the calls in flight
         self._in_flight = 0
         self._ended = asyncio.Condition()
@@ -129,7 +162,7 @@ class SpendingLimit:
 
     async def _complete(self, messages: tuple[Message, ...], sampling: Sampling, most: Usage) -> Completion:
         if not isinstance(self.engine, Retries):
-            return await self.engine.complete(messages, sampling)
+            return await super().complete(messages, sampling)
 
         def again(usage: Usage | None) -> bool:
             spent = _counted(usage, most)
@@ -139,10 +172,6 @@ class SpendingLimit:
             return True
 
         return await self.engine.complete_while(messages, sampling, again)
-
-    async def aclose(self) -> None:
-        """Close the engine."""
-        await self.engine.aclose()
 
     def _spend(self, usage: Usage, sign: int = 1) -> None:
         self._tokens += sign * usage.tokens
