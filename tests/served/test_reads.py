@@ -8,6 +8,7 @@ import gzip
 import json
 import os
 import resource
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from test_opening import office
 
+from facts import FactsEngine
 from memagent.engines import ScriptedEngine
 from memagent.errors import SettingsError, StoreError
 from memagent.reading.journal import read_journal
@@ -567,3 +569,18 @@ def test_a_stored_limit_is_kept(serving: Any) -> None:
         assert client.post("/v1/files", files={"file": ("a.txt", b"x" * 101)}).status_code == 200
         assert client.post("/v1/files", files={"file": ("b.txt", b"x")}).status_code == 429
         assert client.post("/v1/reads", json={"problem": "Q", "document": "x"}).status_code == 429
+
+
+def test_reads_of_an_earlier_version_are_continued(serving: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "earlier"
+    shutil.copytree(Path(__file__).parents[1] / "data/earlier/server", folder)
+    engine = FactsEngine()
+    with serving(engine, folder).client() as client:
+        failed, done = client.get("/v1/reads").json()["data"]
+        read = client.get(f"/v1/reads/{done['id']}").json()
+        assert read["progress"]["calls"] == read["result"]["calls"] == 4
+        assert client.post(f"/v1/reads/{failed['id']}/resume").status_code == 200
+        told = [it for name, _, it in events(client, failed["id"]) if name == "conversation"]
+        result = client.get(f"/v1/reads/{failed['id']}").json()["result"]
+    assert len(told) == result["calls"] == engine.paid + 2, "two calls are on record"
+    assert result.keys() == read["result"].keys() and "FACT-5" in result["answer"]
