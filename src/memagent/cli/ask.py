@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import dropwhile
 from pathlib import Path
@@ -36,7 +36,7 @@ from memagent.reading.read import Read, Result
 from memagent.reading.sources import Statement, located, statements_of
 from memagent.reading.together import Seat, Together
 from memagent.settings import Settings, user_cache_path
-from memagent.types import Engine
+from memagent.types import Engine, flatten
 
 _MOST_QUESTION_BYTES = 16 * 2**20
 
@@ -226,7 +226,7 @@ async def _answer_all(asked: Asked, display: ReadDisplay, as_json: bool, console
                         print_error(console, outcome)
                         code = code or exit_code(outcome)
                     elif as_json:
-                        say_json(asdict(outcome))
+                        say_json(flatten(outcome))
                     else:
                         cited = citations(outcome.statements) if asked.settings.read.cite else ()
                         answer_text = "\n".join([outcome.answer, *cited])
@@ -288,7 +288,7 @@ async def _answer(
     elif not await asyncio.to_thread(_is_said, read):
         warn(console, "the document does not say this in these words: check it")
     if cut := read.progress.cut:
-        warn(console, f"{cut} of {read.progress.calls} replies were cut at their token budget")
+        warn(console, f"{cut} of {read.progress.spent.calls} replies were cut at their token budget")
     if refused := read.progress.refused:
         warn(console, f"refused, because the document does not have them: {refused} passages of replies")
     if passed_over := read.progress.passed_over:

@@ -27,13 +27,13 @@ from memagent.reading.budgets import Budgets
 from memagent.reading.conversations import Reading
 from memagent.reading.journal import Journal
 from memagent.reading.passes import Passes
-from memagent.reading.progress import Chain, ChunkCounter, Meter, Progress, counted
+from memagent.reading.progress import Chain, ChunkCounter, Meter, Progress
 from memagent.reading.screening import RULE, Screen
 from memagent.reading.sources import Sources, Statement, located
 from memagent.reading.turns import most_at_once
 from memagent.reading.workflows import WORKFLOWS, chosen_workflow
 from memagent.settings import ReadSettings
-from memagent.types import Chunk, Conversation, Engine
+from memagent.types import Chunk, Conversation, Engine, Spent
 
 NOT_FOUND = "The document does not hold the answer, or the model did not recognise it."
 """The answer if nothing was noted (no model is asked to answer from nothing), or if the model says so."""
@@ -57,12 +57,8 @@ class Result:
     model: str
     chunks: int
     document_tokens: int
-    calls: int
+    spent: Spent
     cut: int
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    cost: float | None
     seconds: float
     trace: str | None
     stopped_early: bool
@@ -72,7 +68,6 @@ class Result:
     critical_path: int = 0
     passed_over: int = 0
     unused: int = 0
-    estimated: bool = False
     found: bool = True
 
 
@@ -242,7 +237,14 @@ class Read:
             problem=self.problem,
             workflow=self.workflow,
             model=self.engine.model.name,
-            **counted(now, Result),
+            chunks=now.chunks,
+            document_tokens=now.document_tokens,
+            spent=now.spent,
+            cut=now.cut,
+            refused=now.refused,
+            critical_path=now.critical_path,
+            passed_over=now.passed_over,
+            unused=now.unused,
             seconds=round(now.seconds, 3),
             trace=str(self.trace) if self.trace else None,
             stopped_early=self.stopped_early,

@@ -7,7 +7,7 @@ import logging
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,7 +25,7 @@ from memagent.server.errors import ApiError, api_error
 from memagent.server.metrics import Counted, Metrics
 from memagent.server.store import UNFINISHED, Job, State, Store
 from memagent.settings import ReadSettings
-from memagent.types import Engine
+from memagent.types import Engine, flatten
 
 _log = logging.getLogger("memagent.server")
 
@@ -216,7 +216,7 @@ class Jobs:
             return await self._read(job, journal, resume)
         except JournalError as error:
             read = self._running[job.id].read
-            if not resume or read is None or read.progress.calls or _is_of_system(error):
+            if not resume or read is None or read.progress.spent.calls or _is_of_system(error):
                 raise
         await asyncio.to_thread(journal.replace, journal.with_name("earlier.jsonl"))
         return await self._read(job, journal, resume=False)
@@ -237,10 +237,10 @@ class Jobs:
         async with aclosing(aiter(read)) as conversations:
             async for conversation in conversations:
                 now = read.progress
-                self._tell(job.id, Event("conversation", told_conversation(conversation), now.calls))
+                self._tell(job.id, Event("conversation", told_conversation(conversation), now.spent.calls))
                 self._tell(job.id, Event("progress", told_progress(now)))
                 await asyncio.to_thread(self.store.check_in_place)  # before more is paid for
-        result = asdict(read.result)
+        result = flatten(read.result)
         del result["trace"]  # a path on this machine
         return {"result": result}
 
@@ -262,4 +262,4 @@ def _is_of_system(error: BaseException | None) -> bool:
 
 def told_progress(progress: Progress) -> dict[str, Any]:
     """The progress of a read, as sent to clients."""
-    return {**asdict(progress), "chunks_in_all": progress.chunks_in_all}
+    return {**flatten(progress), "chunks_in_all": progress.chunks_in_all}
