@@ -22,6 +22,7 @@ from memagent.evaluation.retention import Needed
 from memagent.evaluation.rows import Cell, EvaluationRow, read_header, read_rows
 from memagent.evaluation.run import Evaluation, evaluate
 from memagent.reading.journal import read_journal
+from memagent.reading.lines import Answer
 from memagent.reading.workflows import WORKFLOWS
 from memagent.settings import OWNERS, EngineSettings, ReadSettings, Settings
 from memagent.tasks import TASKS, Corpora, Recipe, Task
@@ -339,7 +340,7 @@ def test_traces_are_journals_that_a_killed_run_continues(serve: Serve, tmp_path:
     rows = run(tmp_path / "out", serve(find_code), plan, traces=True)
     journals = sorted((tmp_path / "out" / "traces").iterdir())
     assert len(journals) == len(rows) == 24
-    assert {list(read_journal(path))[-1]["type"] for path in journals} == {"answer"}
+    assert {type(list(read_journal(path))[-1]) for path in journals} == {Answer}
 
     expected = without_times(tmp_path / "out")
     (tmp_path / "out" / "rows.jsonl").write_bytes(b"")

@@ -35,6 +35,7 @@ from memagent.reading.budgets import Budgets
 from memagent.reading.conversations import Reading
 from memagent.reading.forecast import forecast
 from memagent.reading.journal import read_journal
+from memagent.reading.lines import Reply
 from memagent.reading.passes import Passes
 from memagent.reading.replies import read_gated
 from memagent.reading.turns import in_turn
@@ -173,7 +174,7 @@ def test_a_call_that_fails_for_good_fails_the_read_in_its_turn(tmp_path: Path) -
     trace, text, settings = tmp_path / "read.jsonl", document("......"), SETTINGS.changed(lookahead=8)
     with pytest.raises(EngineError, match="out of order"):
         run(FailsAt("w4y0", times=9), text, settings, trace)
-    lines = [it["chunk_index"] for it in read_journal(trace) if it["type"] == "conversation"]
+    lines = [it.chunk_index for it in read_journal(trace) if isinstance(it, Conversation)]
     assert lines == [0, 1, 2, 3]
     engine = Noter()
     run(engine, text, settings, trace, resume=True)
@@ -189,10 +190,10 @@ def test_a_read_can_be_continued_with_another_lookahead(tmp_path: Path, changed:
     result, _ = run(engine, text, SETTINGS.changed(lookahead=changed), trace, resume=True)
     assert result.answer == run(Noter(), text, SETTINGS)[0].answer
     assert not any("fact2y0" in prompt for prompt in engine.prompts)
-    paid = [it["usage"] for it in read_journal(trace) if it["type"] == "reply"]
+    paid = [it.completion.usage for it in read_journal(trace) if isinstance(it, Reply)]
     assert result.spent.calls == len(paid), "those that are of no more use count as well"
-    assert result.spent.prompt_tokens == sum(it["prompt_tokens"] for it in paid)
-    assert result.spent.completion_tokens == sum(it["completion_tokens"] for it in paid)
+    assert result.spent.prompt_tokens == sum(it.prompt_tokens for it in paid)
+    assert result.spent.completion_tokens == sum(it.completion_tokens for it in paid)
     assert result.unused == result.spent.calls - 15
     again, _ = run(Noter(), text, SETTINGS, trace, resume=True)
     assert (again.spent.calls, again.spent.prompt_tokens) == (result.spent.calls, result.spent.prompt_tokens)
@@ -278,6 +279,6 @@ def test_a_forecast_covers_all_but_what_is_asked_in_vain(pattern: str, seed: int
 def test_a_journal_tells_what_was_asked_in_vain(tmp_path: Path) -> None:
     trace = tmp_path / "read.jsonl"
     result, _ = run(Noter(), document("....x..."), SETTINGS.changed(lookahead=4), trace)
-    told = [it for it in read_journal(trace) if it["type"] == "conversation" and it.get("unused")]
+    told = [it for it in read_journal(trace) if isinstance(it, Conversation) and it.unused]
     assert result.unused == len(told) == 3
-    assert {it["memory"] for it in told} == {"fact4"}, "the memory as it is by then"
+    assert {it.memory for it in told} == {"fact4"}, "the memory as it is by then"

@@ -20,6 +20,7 @@ from facts import FactsEngine
 from memagent.engines import ScriptedEngine
 from memagent.errors import SettingsError, StoreError
 from memagent.reading.journal import read_journal
+from memagent.reading.lines import Answer
 from memagent.reading.read import NOT_FOUND
 from memagent.server import jobs
 from memagent.server.limits import Keys, Limits
@@ -208,7 +209,7 @@ def test_a_read_gives_its_text_and_its_journal(serving: Any, tmp_path: Path) -> 
     assert [spans[0][0], spans[-1][1]] == [0, len(text)]
     (tmp_path / "j.jsonl").write_bytes(journal.content)
     lines = list(read_journal(tmp_path / "j.jsonl"))
-    assert lines[-1]["type"] == "answer" and str(tmp_path) not in journal.text
+    assert isinstance(lines[-1], Answer) and str(tmp_path) not in journal.text
 
 
 def test_a_journal_is_what_it_was_when_it_was_asked_for(tmp_path: Path) -> None:

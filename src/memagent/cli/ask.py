@@ -25,15 +25,13 @@ from memagent.cli.memories import citations
 from memagent.cli.messages import exit_code, print_error, say, say_json, warn
 from memagent.cli.progress import WAITING, ReadDisplay
 from memagent.concurrency import side_by_side
-from memagent.documents.chunking import split
 from memagent.documents.opening import Document, Pass, open_document
-from memagent.documents.tokens import estimate_tokens
 from memagent.engines import choose, open_engine
 from memagent.engines.limit import Spending
 from memagent.errors import EngineError, JournalError, MemAgentError, SettingsError, reason
 from memagent.reading.journal import earlier_paths, new_path
 from memagent.reading.read import Read, Result
-from memagent.reading.sources import Statement, located, statements_of
+from memagent.reading.sources import Statement, locate, statements_of
 from memagent.reading.together import Seat, Together
 from memagent.settings import Settings, user_cache_path
 from memagent.types import Engine, flatten
@@ -308,8 +306,7 @@ def _is_said(read: Read) -> bool:
     if any(it.source for it in read.statements):
         return True
     bare = [Statement(text, None) for text in statements_of(read.answer)]
-    chunks = split(read.document.blocks(), read.budgets.chunk_tokens, estimate_tokens)
-    return any(it.source for it in located(bare, chunks))
+    return any(it.source for it in locate(bare, read.document, read.budgets.chunk_tokens))
 
 
 def _check_place(trace: Path, paths: Sequence[str]) -> None:

@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from memagent.errors import SettingsError, did_you_mean, reason
 from memagent.notebooks.news import Portion
-from memagent.reading.sources import Source, Statement
+from memagent.reading.sources import Statement, statements_from
 from memagent.settings import user_data_path
 from memagent.storage import lock, written_whole
 from memagent.types import NOTHING_SPENT, Spent, flatten, unflatten
@@ -290,7 +290,5 @@ def _version(record: str) -> Version:
     values = unflatten(json.loads(record))
     values["spent"] = Spent(**values["spent"])
     values["portions"] = tuple(Portion(**it) for it in values["portions"])
-    values["statements"] = tuple(
-        Statement(it["text"], it["source"] and Source(**it["source"])) for it in values.get("statements", ())
-    )
+    values["statements"] = statements_from(values.get("statements", ()))
     return Version(**values)

@@ -6,12 +6,12 @@ import csv
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from memagent.errors import SettingsError, reason
-from memagent.reading.sources import Source, Statement
+from memagent.reading.sources import Statement, statements_from
 from memagent.storage import written_whole
 from memagent.types import NOTHING_SPENT, Spent, flatten, unflatten
 
@@ -59,8 +59,8 @@ def recorded(row: FileRow) -> dict[str, Any]:
 def recalled(found: Mapping[str, Any], file: str) -> FileRow:
     """A row from the record, for the file that has this content now. Raises `TypeError` or `KeyError`."""
     statements = tuple(
-        Statement(**{**it, "source": it["source"] and Source(**{**it["source"], "file": file})})
-        for it in found["statements"]
+        replace(it, source=replace(it.source, file=file)) if it.source else it
+        for it in statements_from(found["statements"])
     )
     values = unflatten(found)
     values |= {"file": file, "statements": statements, "warnings": tuple(found["warnings"]), "kept": True}
