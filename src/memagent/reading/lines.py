@@ -22,7 +22,6 @@ class Header:
     budgets: Mapping[str, int]
     sha256: str
     sources: tuple[str, ...]
-    titles: tuple[str, ...]
     values: Mapping[str, Any]
 
 
@@ -107,7 +106,9 @@ def from_json(line: Mapping[str, Any]) -> Line:
             case "conversation":
                 return _conversation(line)
             case "answer":
-                return _answer(line)
+                told = line.get("statements")
+                statements = None if told is None else statements_from(told)
+                return Answer(line["answer"], line.get("found", True), statements)
     except (KeyError, TypeError) as error:
         raise JournalError(f"{str(line)[:60]}... is not a line of a journal: {error}") from error
     raise JournalError(f"{line['type']!r} is not a kind of line that this version reads: update memagent")
@@ -123,7 +124,6 @@ def _header(line: Mapping[str, Any]) -> Header:
         budgets=line["budgets"],
         sha256=document["sha256"],
         sources=tuple(document["sources"]),
-        titles=tuple(document.get("titles", ())),
         values={name: it for name, it in line.items() if name != "type"},
     )
 
@@ -135,8 +135,3 @@ def _conversation(line: Mapping[str, Any]) -> Conversation:
         values["span"] = tuple(line["span"])
     completion = Completion("", line["finish_reason"], usage=Usage(**line["usage"]))
     return Conversation(messages=(), completion=completion, **values)
-
-
-def _answer(line: Mapping[str, Any]) -> Answer:
-    found, statements = line.get("found", True), line.get("statements")
-    return Answer(line["answer"], found, None if statements is None else statements_from(statements))
