@@ -18,6 +18,7 @@ from memagent.documents.chunking import split
 from memagent.documents.tokens import estimate_tokens
 from memagent.prompts import OVERWRITE
 from memagent.reading.journal import Journal
+from memagent.reading.lines import Answer
 from memagent.reading.replies import read_overwrite
 from memagent.types import Chunk, Completion, Conversation, Message, Model, Sampling, Usage
 
@@ -71,5 +72,5 @@ async def _record(path: Path, prompts: list[tuple[Message, ...]]) -> None:
     for index, prompt in enumerate(prompts):
         completion = await journal.complete(prompt, Sampling(1024))
         await journal.append(Conversation("update", index, prompt, completion, REPLY, (0, 1), "text"))
-    await journal.finish("done")
+    await journal.finish(Answer("done"))
     journal.close()

@@ -54,8 +54,7 @@ async def computed(engine: Engine, text: str, questions: int, settings: ReadSett
                 pass
         finally:
             seat.leave()
-        now = read.progress
-        return Usage(now.prompt_tokens, now.completion_tokens, now.cached_tokens)
+        return read.progress.spent.usage
 
     seats = Together(engine, questions).seats
     asked = [f"What is said of {NAMES[number % len(NAMES)]}?" for number in range(questions)]

@@ -237,8 +237,9 @@ async def read_ours(engine: Engine, model: str, reader: Reader, examples: Sequen
                 prediction="" if error else read.answer,
                 empty=not now.memory if keeps else None,
                 held=bool(_score(example.task, now.memory, example.answers)) if keeps else None,
-                calls=now.calls, prompt_tokens=now.prompt_tokens, cached_tokens=now.cached_tokens,
-                completion_tokens=now.completion_tokens, seconds=round(seconds, 2), error=error,
+                calls=now.spent.calls, prompt_tokens=now.spent.prompt_tokens,
+                cached_tokens=now.spent.cached_tokens,
+                completion_tokens=now.spent.completion_tokens, seconds=round(seconds, 2), error=error,
             )  # fmt: skip
             rows.append(row)
     return rows

@@ -37,6 +37,7 @@ from memagent.types import (
     Message,
     Model,
     Sampling,
+    Spent,
     Trajectory,
     Usage,
 )
@@ -68,6 +69,7 @@ __all__ = [
     "Settings",
     "SettingsError",
     "SpendingLimitError",
+    "Spent",
     "Survey",
     "Trajectory",
     "Usage",

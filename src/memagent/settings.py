@@ -29,7 +29,7 @@ from pydantic_core import ErrorDetails
 
 from memagent.errors import SettingsError, did_you_mean, reason, without_secrets
 from memagent.plugins import load_all, plugins
-from memagent.types import Trained, Usage
+from memagent.types import Spent, Trained, Usage
 
 DEFAULT_WINDOW_TOKENS = 8192
 """The paper's window (arXiv 2507.02259). It stands in for an unknown window, and caps a local model's
@@ -230,7 +230,18 @@ class ReadSettings(StrictModel):
         unset = trained.settings.keys() - self.model_fields_set
         return self.changed(**{name: trained.settings[name] for name in unset})
 
-    def cost(self, usage: Usage) -> float | None:
+    def price(self, usage: Usage) -> Spent:
+        """What a call with this usage has spent."""
+        return Spent(
+            calls=1,
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            completion_tokens=usage.completion_tokens,
+            cost=self.cost(usage),
+            estimated=usage.estimated,
+        )
+
+    def cost(self, usage: Usage | Spent) -> float | None:
         """The cost of these tokens at the user's own prices; None without prices."""
         if self.prompt_price is None and self.completion_price is None:
             return None

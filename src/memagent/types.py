@@ -1,14 +1,14 @@
 """The value types shared across the package, and the Engine protocol.
 
-Everything here is frozen and converts to JSON with `dataclasses.asdict`. The terms are those of the
+Everything here is frozen and converts to JSON with `flatten`. The terms are those of the
 MemAgent paper (arXiv 2507.02259) and keep one meaning throughout the package.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, Protocol
 
 TokenCounter = Callable[[str], int]
 """How many tokens a text has, without special tokens."""
@@ -101,6 +101,62 @@ class Usage:
     def tokens(self) -> int:
         """Prompt and completion together."""
         return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What calls have taken together; values add up with `+`.
+
+    Tokens are as in `Usage`, `estimated` if the engine did not count all of them. `cost` is at the user's own
+    prices, or None without prices.
+    """
+
+    calls: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float | None = None
+    estimated: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """Prompts and completions together."""
+        return self.prompt_tokens + self.completion_tokens
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens, as if one call had used them."""
+        return Usage(self.prompt_tokens, self.completion_tokens, self.cached_tokens, self.estimated)
+
+    def __add__(self, other: Spent) -> Spent:
+        costs = [cost for cost in (self.cost, other.cost) if cost is not None]
+        return Spent(
+            calls=self.calls + other.calls,
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+            cost=sum(costs) if costs else None,
+            estimated=self.estimated or other.estimated,
+        )
+
+
+NOTHING_SPENT = Spent()
+"""No call at all."""
+
+
+def flatten(value: Any) -> dict[str, Any]:
+    """A dataclass as it is written: as by `asdict`, with the fields of its `spent` in place of it."""
+    written: dict[str, Any] = {}
+    for name, it in asdict(value).items():
+        written |= it if name == "spent" else {name: it}
+    return written
+
+
+def unflatten(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The reverse of `flatten`: the values with those of `Spent` as a dictionary named `spent`."""
+    names = {it.name for it in fields(Spent)} & values.keys()
+    others = {name: value for name, value in values.items() if name not in names}
+    return others | {"spent": {name: values[name] for name in names}}
 
 
 @dataclass(frozen=True, slots=True)

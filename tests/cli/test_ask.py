@@ -22,10 +22,9 @@ from server import Fault, Server, facts_document, lasting_fault, refusal
 pytestmark = pytest.mark.usefixtures("gated")
 
 FIELDS = [
-    "answer", "memory", "problem", "workflow", "model", "chunks", "document_tokens", "calls", "cut",
-    "prompt_tokens", "cached_tokens", "completion_tokens", "cost", "seconds", "trace",
-    "stopped_early", "sources", "statements", "refused", "critical_path", "passed_over", "unused",
-    "estimated", "found",
+    "answer", "memory", "problem", "workflow", "model", "chunks", "document_tokens", "calls",
+    "prompt_tokens", "cached_tokens", "completion_tokens", "cost", "estimated", "cut", "seconds", "trace",
+    "stopped_early", "sources", "statements", "refused", "critical_path", "passed_over", "unused", "found",
 ]  # fmt: skip
 
 

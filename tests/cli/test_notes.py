@@ -219,7 +219,7 @@ def test_what_the_model_fails_at_is_kept_for_the_next_time(
     monkeypatch.setenv("OPENAI_BASE_URL", whole.base_url)
     code, out, _ = notes("add", "diary", "facts.txt", *BUDGETS)
     version = Notebook("diary").version()
-    assert code == 0 and len(whole.paid) == version.calls - 4
+    assert code == 0 and len(whole.paid) == version.spent.calls - 4
     assert len(facts(version.memory)) == 8
 
 

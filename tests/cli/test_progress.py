@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 from terminal import on_terminal
 
-from memagent import Read, ReadSettings, ScriptedEngine, text_document
+from memagent import Read, ReadSettings, ScriptedEngine, Spent, text_document
 from memagent.cli import main
 from memagent.cli.progress import ReadDisplay, clock, fitted
 from memagent.reading.progress import Progress
@@ -24,8 +24,9 @@ pytestmark = pytest.mark.usefixtures("gated")
 
 SETTINGS = ReadSettings(workflow="gated", chunk_tokens=100)
 UNDER_WAY = Progress(
-    chunks=3, fraction=0.25, calls=3, prompt_tokens=123456, completion_tokens=7890, seconds=30.0,
-    seconds_left=90.0, tokens_per_second=432.1, cost=0.125,
+    chunks=3, fraction=0.25, seconds=30.0,
+    seconds_left=90.0, tokens_per_second=432.1,
+    spent=Spent(calls=3, prompt_tokens=123456, completion_tokens=7890, cost=0.125),
 )  # fmt: skip
 
 

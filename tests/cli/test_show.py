@@ -11,6 +11,7 @@ import pytest
 
 import memagent
 from memagent.cli import main
+from memagent.cli.journals import Spans
 
 REPLIES = ["A hat was lost. It is black.", "UNCHANGED", "A hat was lost. It is brown.\nENOUGH", "The hat."]
 
@@ -145,3 +146,13 @@ def test_chunks_of_a_folder_with_a_file_that_was_left_out(
     assert main(["show", str(trace), "--chunks"]) == 0
     out, err = capsys.readouterr()
     assert "| A hat was lost." in out and "only the places" not in err
+
+
+def test_the_text_of_a_chunk_is_the_one_of_its_span(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("Ünder the 🌉 bridge.\n" * 9, "utf-8")
+    document = memagent.open_document(tmp_path / "a.txt", tmp_path / "b.txt")
+    whole = "".join(block.text for block in document.blocks())
+    spans = Spans(document)
+    for start, end in ((0, 30), (150, 200), (10, 12), (len(whole) - 5, len(whole))):
+        assert spans.text(start, end) == whole[start:end]

@@ -12,8 +12,7 @@ import pytest
 
 import memagent
 from memagent.cli import main
-from memagent.cli.journals import DocumentText
-from memagent.reading.journal import read_journal
+from memagent.storage import read_log
 
 FACTS = ("A hat was lost.", "The goose held a stone.")
 STORY = "A hat was lost.\n\n" + "Nothing was said. " * 40 + "\n\nThe goose held a stone.\n"
@@ -58,7 +57,9 @@ def test_the_page_holds_the_journal_the_text_and_the_sources(
     assert main(["view", str(trace), "--out", str(out)]) == 0
     assert capsys.readouterr().out == f"{out}\n"
     lines = [json.loads(line) for line in held(out, "embedded-journal").splitlines()]
-    assert lines[:-1] == [line for line in read_journal(trace) if line["type"] != "reply"]
+    *kept, answer = [line for line in read_log(trace) if line["type"] != "reply"]
+    assert [{name: it for name, it in line.items() if name != "prompt_sha256"} for line in kept] == lines[:-1]
+    assert {**lines[-1], "statements": None} == answer, "the read did not look for sources"
     text = held(out, "embedded-text")
     assert text == STORY * 2
     supported, bare = lines[-1]["statements"]
@@ -97,8 +98,8 @@ def test_without_its_text_a_page_has_places_only(tmp_path: Path, capsys: pytest.
     (tmp_path / "a.txt").write_text("something else", "utf-8")
     assert main(["view", str(trace), "--out", str(out)]) == 0
     assert "has changed" in capsys.readouterr().err
-    types = [json.loads(line)["type"] for line in held(out, "embedded-journal").splitlines()]
-    assert "statements" not in types and 'id="embedded-text"' not in out.read_text("utf-8")
+    answer = json.loads(held(out, "embedded-journal").splitlines()[-1])
+    assert answer["statements"] is None and 'id="embedded-text"' not in out.read_text("utf-8")
 
 
 def test_no_file_but_a_page_is_overwritten(
@@ -122,19 +123,3 @@ def test_what_is_no_journal_leaves_no_page(tmp_path: Path, capsys: pytest.Captur
         assert main(["view", str(tmp_path / f"{name}.jsonl"), "--out", str(tmp_path / "page.html")]) == 2
         assert said in capsys.readouterr().err
     assert not (tmp_path / "page.html").exists()
-
-
-def test_spans_of_a_document_tell_their_files_and_pages(tmp_path: Path) -> None:
-    for name in ("a.txt", "b.txt"):
-        (tmp_path / name).write_text(STORY, "utf-8")
-    text = DocumentText(memagent.open_document(tmp_path / "a.txt", tmp_path / "b.txt"))
-    end = len(STORY)
-    chunk = text.at(end - 8, end + 5)
-    assert chunk.text == STORY[-8:] + STORY[:5]
-    assert [(part.start, part.end, part.offset) for part in chunk.parts] == [
-        (end - 8, end, 0),
-        (end, end + 5, end),
-    ]
-    assert text.at(end + 1, end + 4).text == STORY[1:4]
-    assert text.at(0, 5).text == STORY[:5]  # back again
-    assert [part.offset for part in text.at(0, 5).parts] == [0]

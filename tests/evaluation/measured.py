@@ -10,6 +10,7 @@ from typing import Any
 
 from memagent.evaluation.rows import EvaluationRow
 from memagent.storage import read_log
+from memagent.types import Spent, unflatten
 
 PROBLEM = "What is the secret code of the lighthouse?"
 CODE = "marmalade77"
@@ -62,7 +63,8 @@ def row(**fields: Any) -> EvaluationRow:
         "length_tokens": 2000, "depth": None, "captured": None,
         "retained": None, "seconds": 1.0, "critical_path": None, "chunks": None, "passed_over": 0,
     }  # fmt: skip
-    return EvaluationRow(**{**usual, **fields})
+    values = unflatten({**usual, **fields})
+    return EvaluationRow(**{**values, "spent": Spent(**values["spent"])})
 
 
 def header(**fields: Any) -> dict[str, Any]:

@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 from measured import find_code, write_examples
 
-from memagent import Message, ReadSettings, ScriptedEngine, SettingsError
+from memagent import Message, ReadSettings, ScriptedEngine, SettingsError, Spent
 from memagent.evaluation.forecast import Bounds, forecast_evaluation
 from memagent.evaluation.plan import Plan
 from memagent.evaluation.rows import Cell, read_rows
 from memagent.evaluation.run import Evaluation, evaluate
-from memagent.reading.forecast import Bound
 from memagent.reading.workflows import workflows
 from memagent.settings import Settings
 
@@ -53,10 +52,10 @@ def test_no_workflow_costs_more_than_was_said(tmp_path: Path) -> None:
     assert not run.folder.exists(), "nothing is written"
     asyncio.run(evaluate(run, engine()))
     attempts: Counter[str] = Counter()
-    spent: defaultdict[str, Bound] = defaultdict(Bound)
+    spent: defaultdict[str, Spent] = defaultdict(Spent)
     for row in read_rows(run.folder):
         attempts[row.workflow] += 1
-        spent[row.workflow] += Bound(row.calls, row.prompt_tokens, row.completion_tokens, row.cost)
+        spent[row.workflow] += row.spent
     assert set(said) == set(spent) == set(workflows())
     for workflow, now in spent.items():
         assert said[workflow].attempts == attempts[workflow] == 6 and not said[workflow].failing

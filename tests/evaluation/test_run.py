@@ -22,6 +22,7 @@ from memagent.evaluation.retention import Needed
 from memagent.evaluation.rows import Cell, EvaluationRow, read_header, read_rows
 from memagent.evaluation.run import Evaluation, evaluate
 from memagent.reading.journal import read_journal
+from memagent.reading.lines import Answer
 from memagent.reading.workflows import workflows
 from memagent.settings import EngineSettings, ReadSettings, Settings, owners
 from memagent.tasks import TASKS, Corpora, Recipe, Task
@@ -63,17 +64,19 @@ def test_every_attempt_has_its_row(serve: Serve, tmp_path: Path, examples: str) 
     rows = run(tmp_path / "out", server, plan, changed(SETTINGS, memory_tokens=200))
     assert len(rows) == len({row.key for row in rows}) == 6 * len(ALL_READERS) * 2
     assert {row.score for row in rows} == {1.0} and {row.error for row in rows} == {None}
-    assert sum(row.calls for row in rows) == len(server.paid)
+    assert sum(row.spent.calls for row in rows) == len(server.paid)
     in_order = ("overwrite", "gated", "heads", "evidence", "refine", "full")
-    assert all(row.critical_path == row.calls for row in rows if row.workflow in in_order)
-    assert all(row.prompt_tokens > 50 and row.completion_tokens > 2 and row.seconds > 0 for row in rows)
+    assert all(row.critical_path == row.spent.calls for row in rows if row.workflow in in_order)
+    assert all(
+        row.spent.prompt_tokens > 50 and row.spent.completion_tokens > 2 and row.seconds > 0 for row in rows
+    )
     assert {row.task for row in rows} == {"lamps"} and {row.length for row in rows} == {None}
 
 
 def test_rows_tell_whether_their_tokens_are_estimates(serve: Serve, tmp_path: Path, examples: str) -> None:
     plan = Plan(workflows=("gated",), examples=examples, count=1)
     told = {
-        reported: run(tmp_path / str(reported), serve(completion=completion), plan)[0].estimated
+        reported: run(tmp_path / str(reported), serve(completion=completion), plan)[0].spent.estimated
         for reported, completion in (
             (True, lambda body: complete(body, "no idea")),
             (False, lambda body: complete(body, "no idea") | {"usage": None}),
@@ -124,7 +127,7 @@ def test_failures_are_rows_with_their_cause(serve: Serve, tmp_path: Path, exampl
     assert len(rows) == 12 and 0 < len(failed) < 12
     assert all(row.score == 0 and row.cause == "EngineError" and "broken pipe" in row.error for row in failed)
     assert all(row.score == 1 for row in rows if not row.error)
-    assert sum(row.calls for row in rows) == len(server.paid), "what a failure had paid for is counted"
+    assert sum(row.spent.calls for row in rows) == len(server.paid), "what a failure had paid for is counted"
 
 
 def test_a_document_too_long_fails_for_full_and_not_for_the_others(serve: Serve, tmp_path: Path) -> None:
@@ -183,7 +186,7 @@ def test_resume_runs_only_what_is_missing(serve: Serve, tmp_path: Path, examples
         run(folder, server, plan, resume=True, on_row=new.append)
         assert without_times(folder) == expected
         assert len(new) == 12 - kept
-        assert sum(row.calls for row in new) == len(server.paid), "nothing is paid for twice"
+        assert sum(row.spent.calls for row in new) == len(server.paid), "nothing is paid for twice"
 
 
 def test_an_example_that_cannot_be_made_ends_the_run_and_keeps_the_rows(
@@ -254,7 +257,7 @@ def test_rows_tell_what_was_passed_over_and_are_not_mixed(
     plan, server = Plan(workflows=("gated",), examples=examples, count=2), serve(find_code)
     screened = changed(SETTINGS, screen=True)
     rows = run(tmp_path / "out", server, plan, screened)
-    assert all(row.score == 1 and row.chunks == row.passed_over + row.calls - 1 for row in rows)
+    assert all(row.score == 1 and row.chunks == row.passed_over + row.spent.calls - 1 for row in rows)
     assert all(row.passed_over for row in rows)
     with pytest.raises(SettingsError, match=r"settings\.screen was true, now it is false"):
         run(tmp_path / "out", server, plan, resume=True)
@@ -337,7 +340,7 @@ def test_traces_are_journals_that_a_killed_run_continues(serve: Serve, tmp_path:
     rows = run(tmp_path / "out", serve(find_code), plan, traces=True)
     journals = sorted((tmp_path / "out" / "traces").iterdir())
     assert len(journals) == len(rows) == 24
-    assert {list(read_journal(path))[-1]["type"] for path in journals} == {"answer"}
+    assert {type(list(read_journal(path))[-1]) for path in journals} == {Answer}
 
     expected = without_times(tmp_path / "out")
     (tmp_path / "out" / "rows.jsonl").write_bytes(b"")

@@ -179,7 +179,7 @@ class Living(RuleBasedStateMachine):
             begun = self.model.begun
             first = versions.pop(0)
             self.model.commit(read)
-            assert begun and begun.spent + spent == first.calls + sum(it.calls for it in versions)
+            assert begun and begun.spent + spent == first.spent.calls + sum(it.spent.calls for it in versions)
         if read := self.model.news(self.files):
             self.model.commit(read)
             versions.pop(0)
@@ -193,7 +193,7 @@ class Living(RuleBasedStateMachine):
             spent += before.spent
         for version in versions:
             self.model.commit(read)
-            read, spent = [], spent - version.calls
+            read, spent = [], spent - version.spent.calls
         self.model.begun = Begun(self.model.current, read or self.model.news(self.files), spent)
 
     @precondition(lambda self: self.files)

@@ -17,6 +17,7 @@ from memagent.errors import JournalError
 from memagent.reading.journal import read_journal
 from memagent.reading.read import NOT_FOUND
 from memagent.storage import Log
+from memagent.types import Conversation
 
 playwright = pytest.importorskip("playwright.sync_api")
 expect = getattr(playwright, "expect", None)
@@ -110,8 +111,8 @@ def test_the_text_beside_the_memory_is_the_chunk_character_for_character(
     expect(page.locator("#text .block").first).to_be_visible()  # it is unpacked
     page.keyboard.press("Home")
     for line in read_journal(trace):
-        if line["type"] == "conversation" and line["span"]:
-            start, end = line["span"]
+        if isinstance(line, Conversation) and line.span:
+            start, end = line.span
             expect(page.locator("#text-facts")).to_contain_text(f"characters {start:,} to {end:,}")
             assert page.locator("#text").text_content() == story[start:end]
             page.keyboard.press("ArrowRight")

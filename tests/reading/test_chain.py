@@ -55,4 +55,4 @@ def test_calls_that_wait_for_each_other_are_the_critical_path(workflow: str, wav
         return made
 
     result = asyncio.run(read()).result
-    assert (result.calls, result.critical_path) == (7, len(waves))
+    assert (result.spent.calls, result.critical_path) == (7, len(waves))

@@ -39,7 +39,7 @@ def foretold(engine: ScriptedEngine, settings: ReadSettings) -> Progress:
 
 def assert_within(now: Progress, most: Progress) -> None:
     for name in ("calls", "prompt_tokens", "completion_tokens"):
-        assert getattr(now, name) <= getattr(most, name), name
+        assert getattr(now.spent, name) <= getattr(most.spent, name), name
 
 
 class Counted(ScriptedEngine):
@@ -105,5 +105,5 @@ def test_a_memory_of_passages_is_foretold_full_and_with_its_answer(workflow: str
     settings = ReadSettings(workflow=workflow, chunk_tokens=80, memory_tokens=60, answer_tokens=40)
     now, most = spent(ScriptedEngine(quote), settings), foretold(ScriptedEngine(quote), settings)
     assert_within(now, most)
-    assert now.calls == most.calls == most.chunks + 1, "the answer's is counted"
-    assert most.prompt_tokens < 1.3 * now.prompt_tokens, "notes are asked for without the memory"
+    assert now.spent.calls == most.spent.calls == most.chunks + 1, "the answer's is counted"
+    assert most.spent.prompt_tokens < 1.3 * now.spent.prompt_tokens, "notes are asked for without the memory"

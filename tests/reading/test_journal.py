@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import resource
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from memagent import (
 from memagent.documents.opening import Document, text_document
 from memagent.documents.tokens import estimate_tokens
 from memagent.reading.journal import Journal, earlier_paths, new_path, read_journal
+from memagent.reading.lines import Answer, Header, Overflow, Reply
 from memagent.storage import Log
 from server import facts_document
 
@@ -176,7 +177,7 @@ def test_another_answer_is_written_below_the_first(tmp_path: Path) -> None:
         journal = Journal.open(path, ScriptedEngine(lambda _: ""), resume=path.exists())
         journal.begin({"problem": "What?"})
         for answer in answers:
-            await journal.finish(answer)
+            await journal.finish(Answer(answer))
         journal.close()
 
     asyncio.run(finish("42", "42"))
@@ -407,15 +408,16 @@ def test_a_full_disk_is_an_error_that_can_be_gone_on_from(tmp_path: Path) -> Non
 def test_the_lines_are_as_documented(whole: tuple[Path, FactsEngine, Any]) -> None:
     path, engine, (result, conversations) = whole
     header, *middle, last = (line for line in read_journal(path))
-    assert (header["type"], header["format"], header["problem"]) == ("header", 2, PROBLEM)
-    assert (last["type"], last["answer"]) == ("answer", result.answer)
-    made = [line for line in middle if line["type"] == "conversation"]
-    assert len([line for line in middle if line["type"] == "overflow"]) == engine.refused
-    for line, conversation in zip(made, conversations, strict=True):
-        assert line["kind"] == conversation.kind
-        assert line["memory"] == conversation.memory
-        assert line["usage"] == asdict(conversation.completion.usage)
-        assert (tuple(line["span"]) if line["span"] else None) == conversation.span
+    assert isinstance(header, Header) and header.values["format"] == 2
+    assert (header.problem, header.budgets["chunk_tokens"]) == (PROBLEM, SETTINGS.chunk_tokens)
+    assert last == Answer(result.answer)
+    made = [line for line in middle if isinstance(line, Conversation)]
+    assert len([line for line in middle if isinstance(line, Overflow)]) == engine.refused
+    bare = [
+        replace(it, messages=(), completion=replace(it.completion, text=""), seconds=0.0)
+        for it in conversations
+    ]
+    assert [replace(it, seconds=0.0) for it in made] == bare
 
 
 # The journal as an engine
@@ -428,7 +430,7 @@ def test_a_record_is_written_before_the_next_call(tmp_path: Path) -> None:
 
     class Watching(Dense):
         async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-            counts.append(sum(line["type"] == "reply" for line in read_journal(trace)))
+            counts.append(sum(isinstance(line, Reply) for line in read_journal(trace)))
             return await super().complete(messages, sampling)
 
     engine = Watching()
@@ -438,10 +440,8 @@ def test_a_record_is_written_before_the_next_call(tmp_path: Path) -> None:
 
 def test_an_overflow_on_record_is_raised_again(whole: tuple[Path, FactsEngine, Any]) -> None:
     path, _, _ = whole
-    lines = list(read_journal(path))
-    assert {line["error"].split(", ")[1] for line in lines if line["type"] == "overflow"} == {
-        f"the window has {WINDOW}"
-    }
+    errors = {line.error for line in read_journal(path) if isinstance(line, Overflow)}
+    assert {error.split(", ")[1] for error in errors} == {f"the window has {WINDOW}"}
     engine = Dense()  # its window would take what the first one refused
     assert run(engine, DOCUMENT, trace=path, resume=True)[0].answer
     assert engine.paid == 0
@@ -501,7 +501,7 @@ def test_a_read_without_an_answer_is_the_beginning_of_one_with_it(tmp_path: Path
         return read.answer, read.memory
 
     assert ended(answers=False) == ("", ended(answers=False)[1])
-    assert {line["type"] for line in read_journal(path)} == {"header", "reply", "conversation"}
+    assert {type(line) for line in read_journal(path)} == {Header, Reply, Conversation}
     paid = engine.paid
     answer, memory = ended(answers=True)
     assert answer and memory == ended(answers=False)[1]

@@ -211,7 +211,7 @@ def test_other_questions_and_settings_are_answered_anew_and_the_old_ones_kept(fo
     priced = replace(READ, read=READ.read.changed(prompt_price=2.0))
     rows = run(survey(folder, settings=priced), engine)
     assert engine.prompts == [], "a price changes no answer"
-    assert all(row.cost == pytest.approx(2e-6 * row.prompt_tokens) for row in rows.values())
+    assert all(row.spent.cost == pytest.approx(2e-6 * row.spent.prompt_tokens) for row in rows.values())
 
 
 def test_several_questions_have_a_row_each(folder: Path) -> None:
@@ -301,7 +301,7 @@ def test_a_limit_of_tokens_ends_the_run_before_it_is_passed(folder: Path, calls:
         answered = names(rows, status="answered")
         used, prompts = used + engine.used, prompts + len(engine.prompts)
         if used == engine.used:  # the first run: what was paid for reads that it cut off is told too
-            assert sum(row.prompt_tokens + row.completion_tokens for row in rows.values()) == used
+            assert sum(row.spent.prompt_tokens + row.spent.completion_tokens for row in rows.values()) == used
         if len(answered) == 10:
             break
         assert "`max_tokens`" in (rows[names(rows, status="not read")[0]].error or "")
@@ -334,7 +334,7 @@ def test_a_limit_of_money_needs_prices_and_holds(folder: Path) -> None:
         run(survey(folder, max_cost=1.0), reader())
     priced = replace(READ, read=READ.read.changed(prompt_price=10.0, completion_price=20.0))
     rows = run(survey(folder, settings=priced, max_cost=0.01), reader())
-    assert 0 < sum(row.cost or 0.0 for row in rows.values() if row.status == "answered") <= 0.01
+    assert 0 < sum(row.spent.cost or 0.0 for row in rows.values() if row.status == "answered") <= 0.01
     assert names(rows, status="not read")
 
 
@@ -388,13 +388,13 @@ def test_what_is_foretold_is_not_exceeded_and_costs_nothing(folder: Path) -> Non
     assert (found.files, found.to_read, found.no_text, found.kept) == (12, 10, 1, 0)
     assert "old.doc" in found.unreadable[0] and found.exceeded == "`max_tokens` 10"
     rows = run(replace(asked, max_tokens=None), reader())
-    assert found.calls == sum(row.calls for row in rows.values())
-    assert found.prompt_tokens >= sum(row.prompt_tokens for row in rows.values())
-    assert found.completion_tokens >= sum(row.completion_tokens for row in rows.values())
-    assert (found.cost or 0.0) >= sum(row.cost or 0.0 for row in rows.values())
+    assert found.spent.calls == sum(row.spent.calls for row in rows.values())
+    assert found.spent.prompt_tokens >= sum(row.spent.prompt_tokens for row in rows.values())
+    assert found.spent.completion_tokens >= sum(row.spent.completion_tokens for row in rows.values())
+    assert (found.spent.cost or 0.0) >= sum(row.spent.cost or 0.0 for row in rows.values())
     put(folder / "3.txt", "FACT-3: mended", age=1)
     later = asyncio.run(forecast_each(asked, engine))
-    assert (later.to_read, later.kept) == (1, 9) and later.calls == 2
+    assert (later.to_read, later.kept) == (1, 9) and later.spent.calls == 2
 
 
 def test_a_run_that_is_given_up_leaves_a_table_of_what_is_done(folder: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from facts import run, section
 from memagent import Conversation, Message, ReadSettings, Result, ScriptedEngine, text_document
 from memagent.reading.journal import read_journal
+from memagent.reading.lines import Answer
 from memagent.reading.read import NOT_FOUND
 from memagent.reading.workflows import workflows
 
@@ -42,8 +43,8 @@ def test_nobody_answers_from_an_empty_memory(workflow: str, tmp_path: Path) -> N
     result, made, _ = read(SILENT.get(workflow, "UNCHANGED"), text, workflow, trace)
     assert (result.found, result.answer, result.memory) == (False, NOT_FOUND, "")
     assert made and {it.kind for it in made} == {"update"}
-    (line,) = [line for line in read_journal(trace) if line["type"] == "answer"]
-    assert (line["answer"], line["found"]) == (NOT_FOUND, False)
+    (line,) = [line for line in read_journal(trace) if isinstance(line, Answer)]
+    assert (line.answer, line.found) == (NOT_FOUND, False)
 
 
 @pytest.mark.parametrize("reply", ["MEMORY", "**MEMORY**", "MEMORY:\n(empty)", "(empty)", "the chunk gives"])

@@ -26,6 +26,7 @@ from memagent import (
 from memagent.documents.tokens import estimate_tokens
 from memagent.reading.excerpts import excerpts_of
 from memagent.reading.journal import read_journal
+from memagent.reading.lines import Answer, Reply
 
 PROBLEM = "Which keys does the warden Jonas carry?"
 FACTS = (
@@ -107,7 +108,7 @@ def test_a_read_resumes_exactly_after_any_cut(tmp_path: Path) -> None:
         for torn in (b"", lines[cut][: len(lines[cut]) // 2] if cut < len(lines) else b'{"type'):
             copy = tmp_path / f"{cut}-{len(torn)}.jsonl"
             copy.write_bytes(b"".join(lines[:cut]) + torn)
-            replies = sum(line["type"] == "reply" for line in read_journal(copy))
+            replies = sum(isinstance(line, Reply) for line in read_journal(copy))
             again = Noter()
             resumed, conversations = run(again, document, SETTINGS, copy, resume=True, problem=PROBLEM)
             assert [it.memory for it in conversations] == [it.memory for it in made]
@@ -174,7 +175,7 @@ def test_an_answer_that_is_declined_is_not_found(tmp_path: Path) -> None:
     assert answer.completion.text == "Not in the document."
     assert not result.found and result.memory
     assert "does not hold the answer" in result.answer and result.statements == ()
-    assert [line["found"] for line in read_journal(trace) if line["type"] == "answer"] == [False]
+    assert [line.found for line in read_journal(trace) if isinstance(line, Answer)] == [False]
 
 
 def test_files_that_adjoin_make_no_passage_together(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ from memagent.documents.tokens import estimate_tokens
 from memagent.engines.openai import Connection, OpenAIEngine
 from memagent.prompts import GATED
 from memagent.reading.budgets import Budgets
-from memagent.types import Trained
+from memagent.types import Spent, Trained
 from server import count_tokens, facts_document, read_facts
 
 DOCUMENT = facts_document(12)
@@ -85,18 +85,18 @@ def test_the_result_tells_what_was_done(tmp_path: Path) -> None:
         chunks=len(updates),
         critical_path=len(conversations),
         document_tokens=result.document_tokens,
-        calls=engine.paid,
+        spent=Spent(
+            calls=engine.paid,
+            prompt_tokens=sum(usage.prompt_tokens for usage in usages),
+            completion_tokens=sum(usage.completion_tokens for usage in usages),
+        ),
         cut=0,
-        prompt_tokens=sum(usage.prompt_tokens for usage in usages),
-        cached_tokens=0,
-        completion_tokens=sum(usage.completion_tokens for usage in usages),
-        cost=None,
         seconds=0.0,
         trace=str(trace),
         stopped_early=False,
         sources=(str(file),),
     )
-    assert result.prompt_tokens > result.completion_tokens > 0
+    assert result.spent.prompt_tokens > result.spent.completion_tokens > 0
     assert count_tokens(DOCUMENT) / 2 < result.document_tokens < count_tokens(DOCUMENT) * 2
 
 
@@ -114,7 +114,7 @@ def test_an_estimate_of_the_usage_cuts_no_memory(estimated: bool) -> None:
     engine.model = Model("silent", estimate_tokens)
     result, _ = run(engine, "word " * 50, SETTINGS.changed(memory_tokens=40, workflow="gated"))
     assert (result.memory == note.strip()) is estimated
-    assert result.estimated is estimated
+    assert result.spent.estimated is estimated
 
 
 def test_a_tokenizer_counts_the_document_exactly() -> None:
@@ -141,7 +141,7 @@ def test_the_conversations_cover_the_document() -> None:
 def test_the_result_so_far_can_be_asked_for_in_between() -> None:
     async def calls() -> list[int]:
         reading = Read(PROBLEM, text_document(DOCUMENT), FactsEngine(), SETTINGS)
-        return [reading.result.calls async for _ in reading]
+        return [reading.result.spent.calls async for _ in reading]
 
     assert (counted := asyncio.run(calls())) == list(range(1, len(counted) + 1))
 
@@ -264,7 +264,7 @@ def test_a_reader_that_knows_enough_stops_if_it_may() -> None:
     result, (*updates, answer) = run(engine, DOCUMENT, SETTINGS.changed(early_exit=True))
     assert [update.enough for update in updates] == [False, True]
     assert (answer.kind, answer.memory) == ("answer", "the fact")
-    assert (result.stopped_early, result.calls, engine.paid) == (True, 3, 3)
+    assert (result.stopped_early, result.spent.calls, engine.paid) == (True, 3, 3)
 
 
 def test_only_what_was_read_is_counted() -> None:
@@ -275,7 +275,7 @@ def test_only_what_was_read_is_counted() -> None:
 def test_knowing_enough_is_no_reason_to_stop_by_default() -> None:
     result, conversations = run(knows_enough_at(2), DOCUMENT)
     assert result.stopped_early is False
-    assert result.calls == len(conversations) == result.chunks + 1 > 3
+    assert result.spent.calls == len(conversations) == result.chunks + 1 > 3
 
 
 def patient(replies: list[str], patience: int) -> tuple[int, bool]:

@@ -38,6 +38,7 @@ from memagent import (
 from memagent.documents.tokens import estimate_tokens
 from memagent.reading.conversations import Reading
 from memagent.reading.journal import read_journal
+from memagent.reading.lines import Overflow, Reply
 from memagent.reading.replies import read_overwrite
 from memagent.reading.workflows import Workflow, workflows
 from memagent.types import Model
@@ -111,7 +112,7 @@ PROMPTS = {name: engine.paid.total() for name, engine in WHOLE.items()}
 
 
 def replies(trace: Path) -> int:
-    return sum(line["type"] == "reply" for line in read_journal(trace)) if trace.exists() else 0
+    return sum(isinstance(line, Reply) for line in read_journal(trace)) if trace.exists() else 0
 
 
 class Resuming(RuleBasedStateMachine):
@@ -204,8 +205,7 @@ class Resuming(RuleBasedStateMachine):
     @invariant()
     def what_is_on_record_is_valid(self) -> None:
         if self.trace.exists() and self.trace.stat().st_size:
-            lines = list(read_journal(self.trace))
-            assert all(line["type"] in ("header", "reply", "conversation", "answer") for line in lines)
+            assert not any(isinstance(line, Overflow) for line in read_journal(self.trace))
         assert self.paid.total() <= PROMPTS[self.workflow] + self.lost.total()
 
 

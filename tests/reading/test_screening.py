@@ -24,6 +24,7 @@ from memagent import (
 from memagent.documents.chunking import split
 from memagent.engines.scripted import count_words
 from memagent.reading.journal import read_journal
+from memagent.reading.lines import Header
 from memagent.reading.screening import Screen
 from memagent.reading.workflows import workflows
 from memagent.types import Model
@@ -141,7 +142,7 @@ def test_it_resumes_exactly_wherever_it_was_cut_off(tmp_path: Path) -> None:
         assert (again.answer, again.memory) == (expected.answer, expected.memory)
         assert again.result.passed_over == expected.result.passed_over == len(chunks_of(document(FACTS))) - 2
     header, *_ = read_journal(tmp_path / "whole.jsonl")
-    assert header["screen"] == 2
+    assert isinstance(header, Header) and header.values["screen"] == 2
     with pytest.raises(JournalError, match="screen was 2, now it is null"):
         read(Noting(), document(FACTS), tmp_path / "whole.jsonl", resume=True, screen=False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from pathlib import Path
 
@@ -11,9 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memagent import Read, ReadSettings, ScriptedEngine, open_document, text_document
+from memagent.concurrency import drain
 from memagent.documents.chunking import split
 from memagent.documents.tokens import estimate_tokens
-from memagent.reading.sources import Statement, find, located, statements_of
+from memagent.reading.journal import read_journal
+from memagent.reading.lines import Answer
+from memagent.reading.sources import Statement, find, locate, statements_of
 from memagent.reading.wording import says
 from memagent.types import Chunk, Message, Part
 
@@ -238,7 +242,7 @@ def test_files_and_their_own_offsets_are_told(tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_text("Nothing.\nThe anchor lies\nin Bergen, red.\n")
     document = open_document(tmp_path)
     statements = [Statement("The anchor lies in Bergen", None), Statement("The lamp stands in Oslo", None)]
-    for it in located(statements, split(document.blocks(), 400, estimate_tokens)):
+    for it in locate(statements, document, 400):
         assert it.source is not None
         text = Path(it.source.file).read_text()
         assert text[it.source.start : it.source.end] == it.source.excerpt
@@ -302,3 +306,30 @@ def test_a_long_chunk_takes_no_quadratic_time() -> None:
     started = time.perf_counter()
     find(statement, chunk_of(text * 4))
     assert time.perf_counter() - started < 12 * once + 1
+
+
+@pytest.mark.parametrize("workflow", ["gated", "evidence", "full"])
+def test_the_journal_says_where_the_answer_stands_in_the_document(tmp_path: Path, workflow: str) -> None:
+    for name, fact in (("a.txt", "The anchor lies in Bergen."), ("b.txt", "The lamp stands in Oslo.")):
+        (tmp_path / name).write_text(f"Nothing was said of it.\n\n{fact}\n")
+
+    def reply(messages: tuple[Message, ...]) -> str:
+        shown = messages[-1].content
+        if workflow == "full" or "<chunk" not in shown:
+            return "The lamp stands in Oslo. It is red."
+        found = re.findall(r"The (?:anchor|lamp) [\w ]+\.", shown)
+        return "\n".join(["MEMORY"] * (workflow == "gated") + [f"ADD {it}" for it in found])
+
+    document, trace = open_document(tmp_path / "a.txt", tmp_path / "b.txt"), tmp_path / "read.jsonl"
+    settings = ReadSettings(workflow=workflow, chunk_tokens=12, cite=workflow != "evidence")
+    made = Read("What stands where?", document, ScriptedEngine(reply), settings, trace=trace)
+    asyncio.run(drain(aiter(made)))
+    (answer,) = [line for line in read_journal(trace) if isinstance(line, Answer)]
+    assert (answer.answer, answer.statements) == (made.answer, made.statements)
+    lamp, red = answer.statements or ()
+    assert lamp.source and lamp.source.at is not None and red.source is None
+    whole = "".join(block.text for block in document.blocks())
+    assert whole[lamp.source.at :].startswith("The lamp stands in Oslo.")
+    remembered = [it.source for it in made.progress.statements if it.source]
+    assert len(remembered) == (0 if workflow == "full" else 2)
+    assert all(whole[it.at :].startswith(it.excerpt) for it in remembered)

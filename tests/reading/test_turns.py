@@ -35,6 +35,7 @@ from memagent.reading.budgets import Budgets
 from memagent.reading.conversations import Reading
 from memagent.reading.forecast import forecast
 from memagent.reading.journal import read_journal
+from memagent.reading.lines import Reply
 from memagent.reading.passes import Passes
 from memagent.reading.replies import read_gated
 from memagent.reading.turns import in_turn
@@ -101,8 +102,10 @@ def test_ahead_or_in_turn_a_read_comes_to_the_same(
     fast, made = run(Noter(seed), text, settings.changed(lookahead=lookahead))
     assert used(made) == in_turn, "prompts, replies and memories"
     assert (fast.answer, fast.memory, fast.chunks) == (slow.answer, slow.memory, slow.chunks)
-    assert fast.calls == len(made) == slow.calls + fast.unused
-    assert fast.prompt_tokens == sum(it.completion.usage.prompt_tokens for it in made), "all are paid for"
+    assert fast.spent.calls == len(made) == slow.spent.calls + fast.unused
+    assert fast.spent.prompt_tokens == sum(it.completion.usage.prompt_tokens for it in made), (
+        "all are paid for"
+    )
     memories = ["", *(it.memory for it in in_turn if it.kind == "update")]
     unchanged = sum(one == other for one, other in pairwise(memories))
     assert fast.unused <= unchanged, "no more in vain than leave the memory alone"
@@ -131,7 +134,7 @@ def test_progress_counts_a_chunk_once_its_turn_has_come(workflow: str, pattern: 
 def test_a_document_with_little_to_note_is_read_many_chunks_at_a_time() -> None:
     engine = Noter()
     result, _ = run(engine, document("." * 60 + "x" + "." * 59), SETTINGS.changed(lookahead=8))
-    assert (result.calls, result.unused) == (121 + 7, 7)
+    assert (result.spent.calls, result.unused) == (121 + 7, 7)
     assert result.critical_path <= 60, "half of what one after the other takes, whatever the pauses"
     assert engine.busiest == 8
 
@@ -171,7 +174,7 @@ def test_a_call_that_fails_for_good_fails_the_read_in_its_turn(tmp_path: Path) -
     trace, text, settings = tmp_path / "read.jsonl", document("......"), SETTINGS.changed(lookahead=8)
     with pytest.raises(EngineError, match="out of order"):
         run(FailsAt("w4y0", times=9), text, settings, trace)
-    lines = [it["chunk_index"] for it in read_journal(trace) if it["type"] == "conversation"]
+    lines = [it.chunk_index for it in read_journal(trace) if isinstance(it, Conversation)]
     assert lines == [0, 1, 2, 3]
     engine = Noter()
     run(engine, text, settings, trace, resume=True)
@@ -187,13 +190,13 @@ def test_a_read_can_be_continued_with_another_lookahead(tmp_path: Path, changed:
     result, _ = run(engine, text, SETTINGS.changed(lookahead=changed), trace, resume=True)
     assert result.answer == run(Noter(), text, SETTINGS)[0].answer
     assert not any("fact2y0" in prompt for prompt in engine.prompts)
-    paid = [it["usage"] for it in read_journal(trace) if it["type"] == "reply"]
-    assert result.calls == len(paid), "those that are of no more use count as well"
-    assert result.prompt_tokens == sum(it["prompt_tokens"] for it in paid)
-    assert result.completion_tokens == sum(it["completion_tokens"] for it in paid)
-    assert result.unused == result.calls - 15
+    paid = [it.completion.usage for it in read_journal(trace) if isinstance(it, Reply)]
+    assert result.spent.calls == len(paid), "those that are of no more use count as well"
+    assert result.spent.prompt_tokens == sum(it.prompt_tokens for it in paid)
+    assert result.spent.completion_tokens == sum(it.completion_tokens for it in paid)
+    assert result.unused == result.spent.calls - 15
     again, _ = run(Noter(), text, SETTINGS, trace, resume=True)
-    assert (again.calls, again.prompt_tokens) == (result.calls, result.prompt_tokens)
+    assert (again.spent.calls, again.spent.prompt_tokens) == (result.spent.calls, result.spent.prompt_tokens)
 
 
 def test_a_call_in_vain_holds_up_nobody() -> None:
@@ -268,14 +271,14 @@ def test_a_forecast_covers_all_but_what_is_asked_in_vain(pattern: str, seed: int
     text, engine = document(pattern), Noter(seed)
     most = asyncio.run(forecast("What?", text_document(text), engine.model, settings))
     result, made = run(engine, text, settings, problem="What?")
-    assert result.calls - result.unused <= most.calls
+    assert result.spent.calls - result.unused <= most.spent.calls
     used = sum(it.completion.usage.prompt_tokens for it in made if not it.unused)
-    assert used <= most.prompt_tokens
+    assert used <= most.spent.prompt_tokens
 
 
 def test_a_journal_tells_what_was_asked_in_vain(tmp_path: Path) -> None:
     trace = tmp_path / "read.jsonl"
     result, _ = run(Noter(), document("....x..."), SETTINGS.changed(lookahead=4), trace)
-    told = [it for it in read_journal(trace) if it["type"] == "conversation" and it.get("unused")]
+    told = [it for it in read_journal(trace) if isinstance(it, Conversation) and it.unused]
     assert result.unused == len(told) == 3
-    assert {it["memory"] for it in told} == {"fact4"}, "the memory as it is by then"
+    assert {it.memory for it in told} == {"fact4"}, "the memory as it is by then"

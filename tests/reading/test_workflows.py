@@ -238,9 +238,9 @@ def test_a_forecast_counts_all_that_can_be_asked(reader: str) -> None:
     made = read(reader, story(900), engine)
     asked = sum("<written-" in it.messages[-1].content for it in made)
     noted = reader != "evidence"  # nothing in the document says what these replies say
-    assert most.calls == len(made) - asked + (not noted)
+    assert most.spent.calls == len(made) - asked + (not noted)
     told = [it for it in made if "<written-" not in it.messages[-1].content]
-    assert most.completion_tokens >= sum(it.completion.usage.completion_tokens for it in told)
+    assert most.spent.completion_tokens >= sum(it.completion.usage.completion_tokens for it in told)
     empty_at_first = {"gated": 1, "refine": 1, "tree": 1, "heads": 4}  # with nothing to lose
     if reader == "parallel":
         assert asked == sum(it.chunk_index is None for it in made[:-1]) / 2, "of notes nobody is asked"
@@ -258,7 +258,7 @@ def test_a_forecast_by_estimates_is_no_less_than_what_full_replies_take() -> Non
     most = asyncio.run(forecast(PROBLEM, text_document(story(900)), full.model, settings))
     made = read("overwrite", story(900), full, settings)
     taken = sum(estimate_tokens(message.content) for it in made for message in it.messages)
-    assert most.prompt_tokens >= taken > 0
+    assert most.spent.prompt_tokens >= taken > 0
 
 
 @pytest.mark.parametrize(("place", "found"), [(0.05, True), (0.5, False), (0.97, True)])

@@ -8,6 +8,7 @@ import gzip
 import json
 import os
 import resource
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from typing import Any
 import pytest
 from test_opening import office
 
+from facts import FactsEngine
 from memagent.engines import ScriptedEngine
 from memagent.errors import SettingsError, StoreError
 from memagent.reading.journal import read_journal
+from memagent.reading.lines import Answer
 from memagent.reading.read import NOT_FOUND
 from memagent.server import jobs
 from memagent.server.limits import Keys, Limits
@@ -206,7 +209,7 @@ def test_a_read_gives_its_text_and_its_journal(serving: Any, tmp_path: Path) -> 
     assert [spans[0][0], spans[-1][1]] == [0, len(text)]
     (tmp_path / "j.jsonl").write_bytes(journal.content)
     lines = list(read_journal(tmp_path / "j.jsonl"))
-    assert lines[-1]["type"] == "answer" and str(tmp_path) not in journal.text
+    assert isinstance(lines[-1], Answer) and str(tmp_path) not in journal.text
 
 
 def test_a_journal_is_what_it_was_when_it_was_asked_for(tmp_path: Path) -> None:
@@ -567,3 +570,18 @@ def test_a_stored_limit_is_kept(serving: Any) -> None:
         assert client.post("/v1/files", files={"file": ("a.txt", b"x" * 101)}).status_code == 200
         assert client.post("/v1/files", files={"file": ("b.txt", b"x")}).status_code == 429
         assert client.post("/v1/reads", json={"problem": "Q", "document": "x"}).status_code == 429
+
+
+def test_reads_of_an_earlier_version_are_continued(serving: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "earlier"
+    shutil.copytree(Path(__file__).parents[1] / "data/earlier/server", folder)
+    engine = FactsEngine()
+    with serving(engine, folder).client() as client:
+        failed, done = client.get("/v1/reads").json()["data"]
+        read = client.get(f"/v1/reads/{done['id']}").json()
+        assert read["progress"]["calls"] == read["result"]["calls"] == 4
+        assert client.post(f"/v1/reads/{failed['id']}/resume").status_code == 200
+        told = [it for name, _, it in events(client, failed["id"]) if name == "conversation"]
+        result = client.get(f"/v1/reads/{failed['id']}").json()["result"]
+    assert len(told) == result["calls"] == engine.paid + 2, "two calls are on record"
+    assert result.keys() == read["result"].keys() and "FACT-5" in result["answer"]

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import dropwhile
 from pathlib import Path
@@ -25,18 +25,16 @@ from memagent.cli.memories import citations
 from memagent.cli.messages import exit_code, print_error, say, say_json, warn
 from memagent.cli.progress import WAITING, ReadDisplay
 from memagent.concurrency import side_by_side
-from memagent.documents.chunking import split
 from memagent.documents.opening import Document, Pass, open_document
-from memagent.documents.tokens import estimate_tokens
 from memagent.engines import choose, open_engine
 from memagent.engines.wrappers import Spending
 from memagent.errors import EngineError, JournalError, MemAgentError, SettingsError, reason
 from memagent.reading.journal import earlier_paths, new_path
 from memagent.reading.read import Read, Result
-from memagent.reading.sources import Statement, located, statements_of
+from memagent.reading.sources import Statement, locate, statements_of
 from memagent.reading.together import Seat, Together
 from memagent.settings import Settings, user_cache_path
-from memagent.types import Engine
+from memagent.types import Engine, flatten
 
 _MOST_QUESTION_BYTES = 16 * 2**20
 
@@ -226,7 +224,7 @@ async def _answer_all(asked: Asked, display: ReadDisplay, as_json: bool, console
                         print_error(console, outcome)
                         code = code or exit_code(outcome)
                     elif as_json:
-                        say_json(asdict(outcome))
+                        say_json(flatten(outcome))
                     else:
                         cited = citations(outcome.statements) if asked.settings.read.cite else ()
                         answer_text = "\n".join([outcome.answer, *cited])
@@ -288,7 +286,7 @@ async def _answer(
     elif not await asyncio.to_thread(_is_said, read):
         warn(console, "the document does not say this in these words: check it")
     if cut := read.progress.cut:
-        warn(console, f"{cut} of {read.progress.calls} replies were cut at their token budget")
+        warn(console, f"{cut} of {read.progress.spent.calls} replies were cut at their token budget")
     if refused := read.progress.refused:
         warn(console, f"refused, because the document does not have them: {refused} passages of replies")
     if passed_over := read.progress.passed_over:
@@ -308,8 +306,7 @@ def _is_said(read: Read) -> bool:
     if any(it.source for it in read.statements):
         return True
     bare = [Statement(text, None) for text in statements_of(read.answer)]
-    chunks = split(read.document.blocks(), read.budgets.chunk_tokens, estimate_tokens)
-    return any(it.source for it in located(bare, chunks))
+    return any(it.source for it in locate(bare, read.document, read.budgets.chunk_tokens))
 
 
 def _check_place(trace: Path, paths: Sequence[str]) -> None:

@@ -6,18 +6,19 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import repeat
 from typing import Any
 
-from memagent.cli.messages import say, say_json, spent
+from memagent.cli.messages import describe, say, say_json
 from memagent.documents.opening import Document, Pass
 from memagent.engines import open_engine
 from memagent.evaluation.forecast import forecast_evaluation
 from memagent.evaluation.run import Evaluation
-from memagent.reading.forecast import Bound, forecast
+from memagent.reading.forecast import forecast
 from memagent.reading.workflows import chosen_workflow
 from memagent.reports.folder import table
 from memagent.settings import Settings
-from memagent.types import ESTIMATE
+from memagent.types import ESTIMATE, Spent
 
 
 async def dry_run(
@@ -35,10 +36,10 @@ async def dry_run(
         longest = await asyncio.to_thread(lambda: max(questions, key=model.count_tokens))
         # With rag, each question has passages of its own; otherwise, the longest stands for all of them.
         asked = Counter(questions) if workflow == "rag" else {longest: len(questions)}
-        most = Bound()
+        most = Spent()
         for question, times in asked.items():
             read = await forecast(question, document, model, settings.read)
-            most += Bound.of(read, times)
+            most = sum(repeat(read.spent, times), most)
     plan = {
         "files": [{"name": name, "characters": count} for name, count in characters.items()],
         "model": model.name,
@@ -74,7 +75,7 @@ async def dry_run_evaluation(run: Evaluation) -> None:
         for (cell, workflow), it in found.items()
     ]  # fmt: skip
     heads = ["task", "size", "workflow", "attempts", "calls", "tokens in", "out", "cost"]
-    most = sum((it.most for it in found.values()), Bound())
+    most = sum((it.most for it in found.values()), Spent())
     lines = [f"model: {model.name}", "at most:", "", table(heads, rows, texts=3)]
     if failing := sum(it.failing for it in found.values()):
         attempts = sum(it.attempts for it in found.values())
@@ -91,7 +92,7 @@ def _characters(blocks: Pass) -> Counter[str]:
     return found
 
 
-def _lines(found: Mapping[str, Any], most: Bound, max_calls: int | None) -> list[str]:
+def _lines(found: Mapping[str, Any], most: Spent, max_calls: int | None) -> list[str]:
     questions = found["questions"]
     window = (
         f"{found['window_tokens']:,} tokens"
@@ -110,10 +111,10 @@ def _lines(found: Mapping[str, Any], most: Bound, max_calls: int | None) -> list
     return lines
 
 
-def _at_most(most: Bound, for_all: str, estimated: bool) -> Iterator[str]:
+def _at_most(most: Spent, for_all: str, estimated: bool) -> Iterator[str]:
     """The lines that tell a bound."""
     calls = "1 call" if most.calls == 1 else f"{most.calls:,} calls"
-    yield f"at most{for_all}: {calls}, {spent(most.prompt_tokens, most.completion_tokens, most.cost)}"
+    yield f"at most{for_all}: {calls}, {describe(most)}"
     if estimated:
         yield (
             "token counts are estimates (--tokenizer names the model's own): chunks that prove too long for "

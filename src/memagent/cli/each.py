@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from contextlib import aclosing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -13,14 +13,14 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from memagent.cli.flags import PATH, together
-from memagent.cli.messages import EXIT_CODES, say, say_json, spent, tell, warn, with_flags
+from memagent.cli.messages import EXIT_CODES, describe, say, say_json, tell, warn, with_flags
 from memagent.cli.progress import counting_bars
 from memagent.engines import open_engine
 from memagent.errors import EngineError, SettingsError
 from memagent.reading.many.forecast import Forecast, forecast_each
 from memagent.reading.many.rows import FileRow
 from memagent.reading.many.run import Survey, read_each
-from memagent.types import ESTIMATE, Model
+from memagent.types import ESTIMATE, Model, Spent, flatten
 
 _MOST_TOLD = 20
 
@@ -73,7 +73,7 @@ class _Rows:
         self.bars, self.console, self.quiet = bars, bars.console, quiet
         self.counts: Counter[str] = Counter()
         self.total = self.done = self.kept = self._told = 0
-        self.cost: float | None = None
+        self.spent = Spent()
         self.stopped = ""
         self._bar: TaskID | None = None
 
@@ -90,8 +90,8 @@ class _Rows:
         self.kept += row.kept
         if row.status == "not read":
             self.stopped = row.error or ""
-        if not row.kept and row.cost is not None:
-            self.cost = (self.cost or 0.0) + row.cost
+        if not row.kept:
+            self.spent += row.spent
         if self._bar is not None:
             self.bars.advance(self._bar)
         if row.status == "failed":
@@ -113,8 +113,8 @@ class _Rows:
         told = [f"{self.counts['answered']:,} of {self.done:,} answered, {fresh:,} of them now"]
         told += [f"{self.counts[it]:,} {it}" for it in ("no text", "left out", "failed", "not read")
                  if self.counts[it]]  # fmt: skip
-        if self.cost is not None:
-            told.append(f"cost {self.cost:.4g}")
+        if self.spent.cost is not None:
+            told.append(f"cost {self.spent.cost:.4g}")
         return ", ".join(told)
 
 
@@ -125,7 +125,7 @@ async def _forecast(survey: Survey, as_json: bool, console: Console) -> None:
         model = engine.model
     if as_json:
         estimated = model.tokenizer == ESTIMATE
-        say_json({**asdict(found), "model": model.name, "estimated": estimated})
+        say_json({**flatten(found), "model": model.name, "estimated": estimated})
     else:
         say("\n".join(_lines(found, model)))
     for error in found.unreadable[:_MOST_TOLD]:
@@ -139,8 +139,8 @@ def _lines(found: Forecast, model: Model) -> list[str]:
     lines = [
         f"{found.files:,} files: {found.to_read:,} answers to find{told}",
         f"model: {model.name}",
-        f"to read: {found.document_tokens:,} tokens of text; at most {found.calls:,} calls, "
-        + spent(found.prompt_tokens, found.completion_tokens, found.cost),
+        f"to read: {found.document_tokens:,} tokens of text; at most {found.spent.calls:,} calls, "
+        + describe(found.spent),
     ]
     if model.tokenizer == ESTIMATE:
         lines.append("token counts are estimates: --tokenizer names the model's own")

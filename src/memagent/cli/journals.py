@@ -2,63 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import tempfile
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from memagent.cli.messages import warn
 from memagent.documents.opening import Document, open_document
 from memagent.errors import DocumentError, JournalError
+from memagent.reading.lines import Header
 from memagent.settings import user_cache_path
-from memagent.types import Chunk, Part
+
+_ENCODING, _BYTES = "utf-32-le", 4  # a character
 
 
-class DocumentText:
-    """The text of a document by character span; it holds little more than the requested span."""
+class Spans:
+    """The text of a document by character span. It is kept in a file, since it may be large."""
 
     def __init__(self, document: Document) -> None:
-        self.document = document
-        self._begin()
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as this does
+        for block in document.blocks():
+            self._file.write(block.text.encode(_ENCODING, "surrogatepass"))
 
-    def at(self, start: int, end: int, index: int = 0) -> Chunk:
-        """A span as a chunk, without a token count. Spans in ascending order need only one pass."""
-        if start < self._start:
-            self._begin()
-        while self._start + len(self._held) < end and (block := next(self._blocks, None)) is not None:
-            place = self._start + len(self._held)
-            self._note(block.source.name, block.page, place, place + len(block.text))
-            self._held += block.text
-            self._forget(start)
-        text = self._held[start - self._start : end - self._start]
-        return Chunk(index, text, start, end, 0, tuple(self._parts_of(start, end)))
-
-    def _begin(self) -> None:
-        self._blocks = iter(self.document.blocks())
-        self._held, self._start = "", 0
-        self._parts: list[Part] = []
-
-    def _note(self, source: str, page: int | None, start: int, end: int) -> None:
-        last = self._parts[-1] if self._parts else None
-        offset = last.offset if last and last.source == source else start
-        if last and (last.source, last.page) == (source, page):
-            self._parts[-1] = Part(source, last.start, end, page, offset)
-        else:
-            self._parts.append(Part(source, start, end, page, offset))
-
-    def _forget(self, start: int) -> None:
-        """Drop the text before `start`."""
-        gone = min(start - self._start, len(self._held))
-        self._held, self._start = self._held[gone:], self._start + gone
-        self._parts = [*(part for part in self._parts[:-1] if part.end > self._start), *self._parts[-1:]]
-
-    def _parts_of(self, start: int, end: int) -> list[Part]:
-        return [
-            Part(part.source, max(part.start, start), min(part.end, end), part.page, part.offset)
-            for part in self._parts
-            if part.start < end and start < part.end
-        ]
+    def text(self, start: int, end: int) -> str:
+        """The characters from `start` to `end`."""
+        self._file.seek(_BYTES * start)
+        return self._file.read(_BYTES * (end - start)).decode(_ENCODING, "surrogatepass")
 
 
 def newest_journal(console: Console) -> Path:
@@ -71,13 +40,12 @@ def newest_journal(console: Console) -> Path:
     return journals[-1]
 
 
-def document_text(header: Mapping[str, Any], console: Console) -> DocumentText | None:
-    """The text of a journal's document; if it is missing or has changed, None and a warning."""
-    recorded = header["document"]
+def document_of(header: Header, console: Console) -> Document | None:
+    """A journal's document; if it is missing or has changed, None and a warning."""
     try:
-        document = open_document(*recorded["sources"]).unnamed()  # as when it was read
-        if document.fingerprint == recorded["sha256"]:
-            return DocumentText(document)
+        document = open_document(*header.sources).unnamed()  # as when it was read
+        if document.fingerprint == header.sha256:
+            return document
         warn(console, "the document has changed since: only the places of the chunks are shown")
     except DocumentError as error:
         warn(console, f"only the places of the chunks are shown: {error}")

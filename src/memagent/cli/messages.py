@@ -12,6 +12,7 @@ from rich.console import Console
 
 from memagent.errors import DocumentError, EngineError, MemAgentError, SettingsError
 from memagent.settings import owners
+from memagent.types import Spent
 
 EXIT_CODES: dict[type[MemAgentError], int] = {SettingsError: 2, EngineError: 3, DocumentError: 4}
 DEFECT = 1
@@ -74,10 +75,10 @@ def say_json(value: Any) -> None:
     say(_COMMANDS.sub(lambda found: f"\\u{ord(found.group()):04x}", line))
 
 
-def spent(prompt_tokens: int, completion_tokens: int, cost: float | None) -> str:
+def describe(spent: Spent) -> str:
     """What calls took: "1,200 tokens in, 80 out, cost 0.003", the cost only with prices."""
-    price = "" if cost is None else f", cost {cost:.4g}"
-    return f"{prompt_tokens:,} tokens in, {completion_tokens:,} out{price}"
+    price = "" if spent.cost is None else f", cost {spent.cost:.4g}"
+    return f"{spent.prompt_tokens:,} tokens in, {spent.completion_tokens:,} out{price}"
 
 
 def print_error(console: Console, error: Exception | str) -> None:

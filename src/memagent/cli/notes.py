@@ -18,13 +18,14 @@ from rich.console import Console
 from memagent.cli.finding import with_found_model
 from memagent.cli.flags import PATH, Command, Function, complete_files, quiet_and_verbose, with_settings
 from memagent.cli.memories import citations, say_changes, say_styled
-from memagent.cli.messages import say, say_json, spent, tell, warn
+from memagent.cli.messages import describe, say, say_json, tell, warn
 from memagent.cli.progress import ReadDisplay
 from memagent.documents.opening import Document, open_document
 from memagent.engines import open_engine
 from memagent.errors import EngineError, SettingsError
 from memagent.notebooks import Addition, Notebook, Notebooks, Version, note_document
 from memagent.settings import Settings
+from memagent.types import flatten
 
 _NOT_FOR_NOTES = ("early_exit", "exit_patience", "screen", "passages", "passage_tokens")
 _MOST_NAMED = 3
@@ -120,7 +121,7 @@ def add(
         warn(console, f"{cut} replies were cut at their token budget")
     for version in addition.versions:
         if as_json:
-            say_json(asdict(version))
+            say_json(flatten(version))
         else:
             say(f"{name}: version {_told(version)}")
     if addition.known and not quiet:
@@ -195,13 +196,13 @@ def ask(
         told = found.remembered
         if as_json:
             of = {"notebook": found.notebook, "version": found.version, "question": question}
-            say_json(of | asdict(told))
+            say_json(of | flatten(told))
             return 0
         unsupported = "the memory names no source for it"
         cited = citations(told.statements, unsupported) if settings.read.cite else ()
         say("\n".join([told.answer, *cited]))
         if not quiet:
-            cost = spent(told.prompt_tokens, told.completion_tokens, told.cost)
+            cost = describe(told.spent)
             tell(console, f"from version {found.version}; {cost}")
         return 0
 
@@ -219,7 +220,7 @@ def show(console: Console, /, name: str, version: int | None, as_json: bool, not
     notebook = Notebook(name, notebooks)
     found, entry = notebook.version(version), notebook.entry
     if as_json:
-        say_json({"notebook": entry.name, "about": entry.about, **asdict(found)})
+        say_json({"notebook": entry.name, "about": entry.about, **flatten(found)})
     elif found.memory:
         say(found.memory)
     else:
@@ -239,7 +240,7 @@ def log(console: Console, /, name: str, as_json: bool, notebooks: Notebooks) -> 
     kept = {version.number for version in notebook.lineage()}
     if as_json:
         for version in versions:
-            say_json({**asdict(version), "undone": version.number not in kept})
+            say_json({**flatten(version), "undone": version.number not in kept})
         return 0
     say_styled(f"about: {_on_one_line(entry.about)}", "bold")
     for version in versions:
@@ -306,7 +307,7 @@ def _told(version: Version) -> str:
     return (
         f"{version.number}, {when:%Y-%m-%d %H:%M}, from {version.parent}: "
         f"{files} {'file' if files == 1 else 'files'}, {version.document_tokens:,} tokens; {version.model}, "
-        f"{spent(version.prompt_tokens, version.completion_tokens, version.cost)}"
+        f"{describe(version.spent)}"
     )
 
 

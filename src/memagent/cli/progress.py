@@ -16,7 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from memagent.cli.messages import harmless, spent, tell
+from memagent.cli.messages import describe, harmless, tell
 from memagent.reading.progress import Progress
 from memagent.reading.read import Read
 from memagent.types import Conversation
@@ -161,7 +161,7 @@ def _line(progress: Progress, conversation: Conversation, before: str) -> str:
     seconds = f"{conversation.seconds:.1f} s"
     if conversation.kind == "answer":
         told = f"answered in {seconds}, {clock(progress.seconds)} in all; {_cost(progress)}"
-        kept = f"; {progress.recalled} of {progress.calls} calls from the journal"
+        kept = f"; {progress.recalled} of {progress.spent.calls} calls from the journal"
         return told + kept if progress.recalled else told
     if conversation.unused:
         return f"{_place(progress)}: {seconds}, asked ahead, not used"
@@ -180,8 +180,8 @@ def _place(progress: Progress) -> str:
 
 
 def _cost(progress: Progress) -> str:
-    told = spent(progress.prompt_tokens, progress.completion_tokens, progress.cost)
-    return f"{told} (estimated)" if progress.estimated else told
+    told = describe(progress.spent)
+    return f"{told} (estimated)" if progress.spent.estimated else told
 
 
 def _preview(memory: str, before: str) -> str:

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from memagent.errors import CallLimitError, EngineError, SettingsError, SpendingLimitError
 from memagent.settings import ReadSettings
-from memagent.types import Completion, Engine, Message, Model, Sampling, Usage
+from memagent.types import Completion, Engine, Message, Model, Sampling, Spent, Usage
 
 Again = Callable[[Usage | None], bool]
 """Whether to try again, after a failure with this usage (None if nothing was paid); if so, it is counted."""
@@ -96,11 +96,11 @@ class Spending:
         """The engine, wrapped in these limits if any are set."""
         return engine if self.max_tokens is None and self.max_cost is None else SpendingLimit(engine, self)
 
-    def exceeded(self, tokens: int, cost: float) -> str:
+    def exceeded(self, spent: Spent) -> str:
         """The limit that this total would exceed, or "" for none."""
-        if self.max_tokens is not None and tokens > self.max_tokens:
+        if self.max_tokens is not None and spent.tokens > self.max_tokens:
             return f"`max_tokens` {self.max_tokens}"
-        if self.max_cost is not None and cost > self.max_cost:
+        if self.max_cost is not None and (spent.cost or 0.0) > self.max_cost:
             return f"`max_cost` {self.max_cost:g}"
         return ""
 
@@ -127,24 +127,23 @@ class SpendingLimit(Wrapper):
     def __init__(self, engine: Engine, limits: Spending) -> None:
         super().__init__(engine)
         self.limits = limits
-        self._tokens, self._cost = 0, 0.0  # spent, and set aside for the calls in flight
-        self._in_flight = 0
+        self._spent = Spent()
+        self._in_flight: list[Spent] = []  # what is set aside for each call
         self._ended = asyncio.Condition()
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete the chat, while there is room."""
         prompt_tokens = await asyncio.to_thread(self.model.most_prompt_tokens, messages)
-        most = Usage(prompt_tokens, sampling.max_tokens)
+        most = self.limits.prices.price(Usage(prompt_tokens, sampling.max_tokens))
         async with self._ended:
-            while over := self.limits.exceeded(self._tokens + most.tokens, self._cost + self._price(most)):
+            while over := self._exceeded(most):
                 if not self._in_flight:
                     raise SpendingLimitError(
                         f"{over} leaves no room for a call of up to {most.prompt_tokens:,} + "
-                        f"{most.completion_tokens:,} tokens: {self._tokens:,} tokens have been spent"
+                        f"{most.completion_tokens:,} tokens: {self._spent.tokens:,} tokens have been spent"
                     )
                 await self._ended.wait()
-            self._in_flight += 1
-            self._spend(most)
+            self._in_flight.append(most)
         spent: Usage | None = None
         try:
             completion = await self._complete(messages, sampling, most)
@@ -153,36 +152,31 @@ class SpendingLimit(Wrapper):
             spent = error.usage
             raise
         finally:
-            self._spend(most, -1)
-            self._spend(_counted(spent, most))
-            self._in_flight -= 1
+            self._in_flight.remove(most)
+            self._spent += self._counted(spent, most)
             async with self._ended:
                 self._ended.notify_all()
         return completion
 
-    async def _complete(self, messages: tuple[Message, ...], sampling: Sampling, most: Usage) -> Completion:
+    async def _complete(self, messages: tuple[Message, ...], sampling: Sampling, most: Spent) -> Completion:
         if not isinstance(self.engine, Retries):
             return await super().complete(messages, sampling)
 
         def again(usage: Usage | None) -> bool:
-            spent = _counted(usage, most)
-            if self.limits.exceeded(self._tokens + spent.tokens, self._cost + self._price(spent)):
+            spent = self._counted(usage, most)
+            if self._exceeded(spent):
                 return False
-            self._spend(spent)
+            self._spent += spent
             return True
 
         return await self.engine.complete_while(messages, sampling, again)
 
-    def _spend(self, usage: Usage, sign: int = 1) -> None:
-        self._tokens += sign * usage.tokens
-        self._cost += sign * self._price(usage)
+    def _exceeded(self, more: Spent) -> str:
+        """The limit that would be exceeded with `more`, counting what is set aside."""
+        return self.limits.exceeded(sum(self._in_flight, self._spent + more))
 
-    def _price(self, usage: Usage) -> float:
-        return self.limits.prices.cost(usage) or 0.0
-
-
-def _counted(usage: Usage | None, most: Usage) -> Usage:
-    """What a call has spent: nothing without a reply, and `most` if the engine did not count it."""
-    if usage is None:
-        return Usage()
-    return usage if usage.prompt_tokens and not usage.estimated else most
+    def _counted(self, usage: Usage | None, most: Spent) -> Spent:
+        """What a call has spent: nothing without a reply, and `most` if the engine did not count it."""
+        if usage is None:
+            return Spent()
+        return self.limits.prices.price(usage) if usage.prompt_tokens and not usage.estimated else most

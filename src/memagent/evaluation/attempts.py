@@ -16,7 +16,7 @@ from memagent.errors import MemAgentError, without_secrets
 from memagent.evaluation.plan import Plan, Work
 from memagent.evaluation.retention import NOTES_APART, Needed
 from memagent.evaluation.rows import EvaluationRow
-from memagent.reading.progress import Progress, counted
+from memagent.reading.progress import Progress
 from memagent.reading.read import Read
 from memagent.settings import ReadSettings
 from memagent.tasks.scoring import score_reply
@@ -94,7 +94,12 @@ async def attempt_row(
         answers=example.answers,
         error=without_secrets(str(failure)) if failure else None,
         cause=type(failure).__name__ if failure else None,
-        **counted(done, EvaluationRow),
+        spent=done.spent,
+        cut=done.cut,
+        critical_path=done.critical_path,
+        chunks=done.chunks,
+        passed_over=done.passed_over,
+        unused=done.unused,
         length_tokens=example.length_tokens,
         depth=depth(example),
         captured=needed.captured,

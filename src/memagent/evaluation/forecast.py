@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import repeat
 
 from memagent.documents.opening import text_document
 from memagent.errors import MemAgentError
 from memagent.evaluation.rows import Cell, kept_keys
 from memagent.evaluation.run import Evaluation, header_of
-from memagent.reading.forecast import Bound, forecast
-from memagent.types import Engine
+from memagent.reading.forecast import forecast
+from memagent.types import NOTHING_SPENT, Engine, Spent
 
 
 @dataclass(slots=True)
@@ -21,7 +22,7 @@ class Bounds:
 
     attempts: int = 0
     failing: int = 0
-    most: Bound = field(default_factory=Bound)
+    most: Spent = NOTHING_SPENT
 
 
 async def forecast_evaluation(run: Evaluation, engine: Engine) -> Mapping[tuple[Cell, str], Bounds]:
@@ -46,5 +47,5 @@ async def forecast_evaluation(run: Evaluation, engine: Engine) -> Mapping[tuple[
             except MemAgentError:
                 bounds.failing += samples
             else:
-                bounds.most += Bound.of(most, samples)
+                bounds.most = sum(repeat(most.spent, samples), bounds.most)
     return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from memagent.errors import SettingsError, reason, without_secrets
 from memagent.reading.journal import difference
 from memagent.settings import ReadSettings
 from memagent.storage import Log, read_json, read_log, write_whole
+from memagent.types import Spent, flatten, unflatten
 
 FORMAT = 2
 RUN_FILE = "run.json"
@@ -105,12 +106,8 @@ class EvaluationRow:
     answers: tuple[str, ...]
     error: str | None
     cause: str | None
-    calls: int
+    spent: Spent
     cut: int
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    cost: float | None
     length_tokens: int
     depth: float | None
     captured: bool | None
@@ -120,7 +117,6 @@ class EvaluationRow:
     chunks: int | None = None
     passed_over: int = 0
     unused: int = 0
-    estimated: bool = False
 
     @property
     def cell(self) -> Cell:
@@ -146,7 +142,7 @@ class RowLog:
 
     def append(self, row: EvaluationRow) -> None:
         """Write a row to disk. Raises `SettingsError` if that fails."""
-        self._log.append(asdict(row))
+        self._log.append(flatten(row))
         self.done.add(row.key)
 
 
@@ -243,8 +239,9 @@ def read_rows(folder: Path) -> Iterator[EvaluationRow]:
 
 def _row(line: Mapping[str, Any], path: Path) -> EvaluationRow:
     try:
-        EvaluationRow(**line)  # refuses unknown names
-        row = _ROW.validate_python(line)
+        values = unflatten(line)
+        EvaluationRow(**values)  # refuses unknown names
+        row = _ROW.validate_python(values)
         if not 0 <= row.score <= 1:
             raise ValueError(f"its score is {row.score}, not from 0 to 1")
     except (ValueError, TypeError) as error:  # a ValidationError is a ValueError

@@ -191,14 +191,14 @@ def summarise(results: Sequence[Scored]) -> Summary:
         high=high,
         cut=sum(result.row.cut for result in results),
         length_tokens=fmean(result.row.length_tokens for result in results),
-        calls=mean(lambda row: row.calls),
+        calls=mean(lambda row: row.spent.calls),
         critical_path=mean(lambda row: row.critical_path),
-        prompt_tokens=mean(lambda row: row.prompt_tokens),
-        computed_tokens=mean(lambda row: row.prompt_tokens - row.cached_tokens),
-        cached_tokens=mean(lambda row: row.cached_tokens),
-        completion_tokens=mean(lambda row: row.completion_tokens),
+        prompt_tokens=mean(lambda row: row.spent.prompt_tokens),
+        computed_tokens=mean(lambda row: row.spent.prompt_tokens - row.spent.cached_tokens),
+        cached_tokens=mean(lambda row: row.spent.cached_tokens),
+        completion_tokens=mean(lambda row: row.spent.completion_tokens),
         seconds=mean(lambda row: row.seconds),
-        cost=mean(lambda row: row.cost),
+        cost=mean(lambda row: row.spent.cost),
         paid=paid_for(results),
         passed_over=mean(lambda row: row.passed_over / row.chunks if row.chunks else None),
         capture=_share(results, lambda row: row.captured),
@@ -208,7 +208,7 @@ def summarise(results: Sequence[Scored]) -> Summary:
 
 def paid_for(results: Iterable[Scored]) -> float | None:
     """What the attempts cost together, failed ones included; None without prices."""
-    costs = [result.row.cost for result in results if result.row.cost is not None]
+    costs = [result.row.spent.cost for result in results if result.row.spent.cost is not None]
     return fsum(costs) if costs else None
 
 

@@ -20,9 +20,10 @@ from typing import IO, Any
 
 from memagent.errors import SettingsError, did_you_mean, reason
 from memagent.notebooks.news import Portion
-from memagent.reading.sources import Source, Statement
+from memagent.reading.sources import Statement, statements_from
 from memagent.settings import user_data_path
 from memagent.storage import lock, written_whole
+from memagent.types import NOTHING_SPENT, Spent, flatten, unflatten
 
 FORMAT = 2
 _SCHEMA = f"""
@@ -63,12 +64,8 @@ class Version:
     memory_tokens: int = 0
     chunks: int = 0
     document_tokens: int = 0
-    calls: int = 0
+    spent: Spent = NOTHING_SPENT
     cut: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
-    cost: float | None = None
     statements: tuple[Statement, ...] = ()
 
 
@@ -208,7 +205,7 @@ class Notebooks:
             query = "SELECT coalesce(max(number), 0) AS last FROM versions WHERE notebook = ?"
             number = db.execute(query, (id,)).fetchone()["last"] + 1
             version = Version(number=number, parent=base, created=time.time(), **values)
-            db.execute("INSERT INTO versions VALUES (?, ?, ?)", (id, number, json.dumps(asdict(version))))
+            db.execute("INSERT INTO versions VALUES (?, ?, ?)", (id, number, json.dumps(flatten(version))))
             _make_current(db, id, number)
         self._drop_journals(id)
         return version
@@ -290,9 +287,8 @@ def _make_current(db: sqlite3.Connection, id: int, number: int) -> None:
 
 
 def _version(record: str) -> Version:
-    values = json.loads(record)
+    values = unflatten(json.loads(record))
+    values["spent"] = Spent(**values["spent"])
     values["portions"] = tuple(Portion(**it) for it in values["portions"])
-    values["statements"] = tuple(
-        Statement(it["text"], it["source"] and Source(**it["source"])) for it in values.get("statements", ())
-    )
+    values["statements"] = statements_from(values.get("statements", ()))
     return Version(**values)

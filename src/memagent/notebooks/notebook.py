@@ -17,7 +17,7 @@ from memagent.documents.opening import Document
 from memagent.errors import SettingsError
 from memagent.notebooks.library import Entry, Notebooks, Version
 from memagent.notebooks.news import News, Portion, news_of, same_again
-from memagent.reading.progress import Progress, counted
+from memagent.reading.progress import Progress
 from memagent.reading.read import Read
 from memagent.reading.remembered import Remembered, answer_from, check_memory
 from memagent.settings import ReadSettings
@@ -274,8 +274,8 @@ def _as_written(version: Version, settings: ReadSettings) -> ReadSettings:
 def _told(read: Read) -> dict[str, Any]:
     """What a version records of its read."""
     result = read.result
-    values = {name: getattr(result, name) for name in ("memory", "model", "workflow")}
-    return values | counted(result, Version) | {"statements": read.progress.statements}
+    names = ("memory", "model", "workflow", "chunks", "document_tokens", "spent", "cut")
+    return {name: getattr(result, name) for name in names} | {"statements": read.progress.statements}
 
 
 def _lineage(versions: Sequence[Version], current: int) -> list[Version]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Self
 
 from memagent.documents.opening import Document
 from memagent.documents.tokens import shorten
@@ -18,35 +16,6 @@ from memagent.settings import ReadSettings
 from memagent.types import Completion, Message, Model, Sampling, Usage
 
 _DIGITS = [f" {symbol}" for symbol in "#$%&+=@^;!"]  # no words; a token each, for most tokenizers
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """The most that some reads take, together; the cost is None without prices."""
-
-    calls: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cost: float | None = None
-
-    @classmethod
-    def of(cls, read: Progress, count: int = 1) -> Self:
-        """The bound for `count` reads that each take as much as `read`."""
-        return cls(
-            calls=count * read.calls,
-            prompt_tokens=count * read.prompt_tokens,
-            completion_tokens=count * read.completion_tokens,
-            cost=None if read.cost is None else count * read.cost,
-        )
-
-    def __add__(self, other: Bound) -> Bound:
-        costs = [cost for cost in (self.cost, other.cost) if cost is not None]
-        return Bound(
-            calls=self.calls + other.calls,
-            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
-            completion_tokens=self.completion_tokens + other.completion_tokens,
-            cost=sum(costs) if costs else None,
-        )
 
 
 class _CountingEngine:

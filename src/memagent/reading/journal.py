@@ -14,13 +14,13 @@ import json
 import os
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
 from memagent.engines.wrappers import Wrapper
 from memagent.errors import ContextOverflowError, JournalError
+from memagent.reading.lines import Answer, Line, Overflow, Reply, from_json, to_json
 from memagent.storage import Log, read_log
 from memagent.types import Completion, Conversation, Engine, Message, Sampling, Usage
 
@@ -107,31 +107,24 @@ class Journal(Wrapper):
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete from the record, or with the engine, whose reply is on disk when this returns."""
         digest = prompt_digest(messages, sampling)
-        if (line := await self._recall(digest)) is not None:
-            if line["type"] == "overflow":
-                raise ContextOverflowError(line["error"])
-            self.recalled += 1
-            return Completion(line["reply"], line["finish_reason"], usage=Usage(**line["usage"]))
+        match await self._recall(digest):
+            case Overflow(error=error):
+                raise ContextOverflowError(error)
+            case Reply(completion=completion):
+                self.recalled += 1
+                return completion
         try:
             completion = await super().complete(messages, sampling)
         except ContextOverflowError as error:
-            await self._write({"type": "overflow", "prompt_sha256": digest, "error": str(error)})
+            await self._write(to_json(Overflow(digest, str(error))))
             raise
-        await self._write(
-            {
-                "type": "reply",
-                "prompt_sha256": digest,
-                "reply": completion.text,
-                "finish_reason": completion.finish_reason,
-                "usage": asdict(completion.usage),
-            }
-        )
+        await self._write(to_json(Reply(digest, completion)))
         return completion
 
     def left_over(self) -> list[Usage]:
         """What was paid for replies on record that were not asked for again. Blocks."""
-        lines = (self._log.at(offset) for offsets in self._replies.values() for offset in offsets)
-        return [Usage(**line["usage"]) for line in lines if line["type"] == "reply"]
+        lines = (from_json(self._log.at(place)) for places in self._replies.values() for place in places)
+        return [line.completion.usage for line in lines if isinstance(line, Reply)]
 
     def close(self) -> None:
         """Release the file; the engine stays open."""
@@ -144,17 +137,14 @@ class Journal(Wrapper):
         if self._told[told]:
             self._told[told] -= 1
             return
-        line = {"type": "conversation", "prompt_sha256": digest, **told_conversation(conversation)}
+        line = to_json(conversation) | {"prompt_sha256": digest}
         await self._write(line, sync=False)  # it follows from the reply, which is on disk
 
-    async def finish(self, answer: str, found: bool = True) -> None:
-        """Write the answer, which ends the journal, unless it is already on record.
-
-        `found` is whether anything was noted that it could be made from.
-        """
-        if self.answer != answer:
-            await self._write({"type": "answer", "answer": answer, "found": found})
-            self.answer = answer
+    async def finish(self, answer: Answer) -> None:
+        """Write the answer, which ends the journal, unless it is already on record."""
+        if self.answer != answer.answer:
+            await self._write(to_json(answer))
+            self.answer = answer.answer
 
     async def _write(self, line: Mapping[str, Any], sync: bool = True) -> None:
         try:
@@ -162,19 +152,10 @@ class Journal(Wrapper):
         except JournalError as error:
             raise JournalError(f"{error}; once it can be, `resume` continues the read") from error
 
-    async def _recall(self, digest: str) -> dict[str, Any] | None:
+    async def _recall(self, digest: str) -> Line | None:
         """A recorded line of a prompt; each is used once."""
         offsets = self._replies.get(digest)
-        return await asyncio.to_thread(self._log.at, offsets.popleft()) if offsets else None
-
-
-def told_conversation(conversation: Conversation) -> dict[str, Any]:
-    """A conversation without its prompt and reply."""
-    values = {it.name: getattr(conversation, it.name) for it in fields(conversation)}
-    completion = values.pop("completion")
-    del values["messages"]
-    values["seconds"] = round(conversation.seconds, 3)
-    return {**values, "finish_reason": completion.finish_reason, "usage": asdict(completion.usage)}
+        return from_json(await asyncio.to_thread(self._log.at, offsets.popleft())) if offsets else None
 
 
 def prompt_digest(messages: tuple[Message, ...], sampling: Sampling | None = None) -> str:
@@ -185,14 +166,17 @@ def prompt_digest(messages: tuple[Message, ...], sampling: Sampling | None = Non
     return hashlib.sha256("\x1e".join(texts).encode("utf-8", "replace")).hexdigest()[:16]
 
 
-def read_journal(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a journal, which may be in use; a torn last line is left out. Raises `JournalError`."""
+def read_journal(path: Path) -> Iterator[Line]:
+    """The lines of a journal, which may be in use; a torn last line is left out. Raises `JournalError`.
+
+    The first is the `Header`.
+    """
     for number, line in enumerate(read_log(path, JournalError, _BEGINNING)):
         if (number == 0) != (line.get("type") == "header"):
             raise JournalError(f"{path} is not a journal of memagent")
         if number == 0:
             _check_format(line, path)
-        yield line
+        yield from_json(line)
 
 
 def _check_format(header: Mapping[str, Any], path: Path) -> None:

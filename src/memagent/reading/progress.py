@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from memagent.documents.opening import Document
 from memagent.reading.sources import Statement
 from memagent.settings import ReadSettings
-from memagent.types import Chunk, Conversation, Usage
-
-COUNTS = (
-    "chunks", "document_tokens", "passed_over", "calls", "unused", "cut", "refused", "critical_path",
-    "prompt_tokens", "cached_tokens", "completion_tokens", "cost",
-    "estimated",
-)  # fmt: skip
-"""The counts of a read, by the names that rows, results and versions use too."""
+from memagent.types import NOTHING_SPENT, Chunk, Conversation, Spent, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +17,11 @@ class Progress:
 
     `chunks` and `document_tokens` count the chunks whose turn has come; `fraction` is about how much of the
     document they are, from 0 to 1, or None if unknown; `passed_over` counts those of them that the model was
-    not shown (`screen`). `calls` counts conversations, `recalled` those of them that came from a resumed
+    not shown (`screen`). `spent` counts all conversations, `recalled` those of them that came from a resumed
     journal, `unused` those made ahead in vain (`lookahead`) or on record without a use, `cut` replies that
     ended at their token budget, `refused` passages of replies that the document does not hold.
-    `critical_path` is the longest chain of calls, each of which began after the one before had ended. Token
-    counts are the engine's, but with `estimated` it did not report all of them. `cost` is None without
-    prices. `seconds` is the time since this process began the read. `statements` are those of the memory with
+    `critical_path` is the longest chain of calls, each of which began after the one before had ended.
+    `seconds` is the time since this process began the read. `statements` are those of the memory with
     their sources, if the settings ask for them.
 
     Some workflows read chunks again: `passes` counts the passes over the document, and in the latest one,
@@ -44,17 +35,12 @@ class Progress:
     passes: int = 1
     reread: int = 0
     to_reread: int = 0
-    calls: int = 0
+    spent: Spent = NOTHING_SPENT
     recalled: int = 0
     unused: int = 0
     cut: int = 0
     refused: int = 0
     critical_path: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
-    cost: float | None = None
-    estimated: bool = False
     seconds: float = 0.0
     seconds_left: float | None = None
     tokens_per_second: float = 0.0
@@ -75,12 +61,6 @@ class Progress:
         if not self.fraction:
             return None
         return max(self.chunks + (self.fraction < 1), round(self.chunks / self.fraction))
-
-
-def counted(source: object, kind: type) -> dict[str, Any]:
-    """The counts in `source` that the dataclass `kind` also has."""
-    asked = {it.name for it in fields(kind)}
-    return {name: getattr(source, name) for name in COUNTS if name in asked}
 
 
 @dataclass(slots=True)
@@ -152,16 +132,7 @@ class Meter:
 
     def _paid(self, usage: Usage) -> Progress:
         """The progress with one more call."""
-        now, cost = self.progress, self.settings.cost(usage)
-        return replace(
-            now,
-            calls=now.calls + 1,
-            prompt_tokens=now.prompt_tokens + usage.prompt_tokens,
-            cached_tokens=now.cached_tokens + usage.cached_tokens,
-            completion_tokens=now.completion_tokens + usage.completion_tokens,
-            cost=None if cost is None else (now.cost or 0.0) + cost,
-            estimated=now.estimated or usage.estimated,
-        )
+        return replace(self.progress, spent=self.progress.spent + self.settings.price(usage))
 
     def _seconds_left(self, seconds: float) -> float | None:
         """The time that this pass still needs, at its rate in this process so far."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from memagent import __version__
-from memagent.documents.chunking import split
 from memagent.documents.opening import Document
-from memagent.documents.tokens import estimate_tokens
 from memagent.engines.wrappers import CallLimit, Chain
 from memagent.errors import DocumentError, JournalError, SettingsError
 from memagent.prompts import NOT_THERE, Prompts
@@ -26,14 +24,15 @@ from memagent.prompts.thoughts import without_thought
 from memagent.reading.budgets import Budgets
 from memagent.reading.conversations import Reading
 from memagent.reading.journal import Journal
+from memagent.reading.lines import Answer
 from memagent.reading.passes import Passes
-from memagent.reading.progress import ChunkCounter, Meter, Progress, counted
+from memagent.reading.progress import ChunkCounter, Meter, Progress
 from memagent.reading.screening import RULE, Screen
-from memagent.reading.sources import Sources, Statement, located
+from memagent.reading.sources import Sources, Statement, locate
 from memagent.reading.turns import most_at_once
 from memagent.reading.workflows import chosen_workflow, workflows
 from memagent.settings import ReadSettings
-from memagent.types import Chunk, Conversation, Engine
+from memagent.types import Chunk, Conversation, Engine, Spent
 
 NOT_FOUND = "The document does not hold the answer, or the model did not recognise it."
 """The answer if nothing was noted (no model is asked to answer from nothing), or if the model says so."""
@@ -57,12 +56,8 @@ class Result:
     model: str
     chunks: int
     document_tokens: int
-    calls: int
+    spent: Spent
     cut: int
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    cost: float | None
     seconds: float
     trace: str | None
     stopped_early: bool
@@ -72,7 +67,6 @@ class Result:
     critical_path: int = 0
     passed_over: int = 0
     unused: int = 0
-    estimated: bool = False
     found: bool = True
 
 
@@ -127,6 +121,7 @@ class Read:
         self.stopped_early = False
         self._provenance = self._workflow.sources(self.settings, statements)
         self._traces = [trace] if isinstance(trace, Path) else list(trace or ())
+        self._beginnings: dict[str, int] = {}  # of the files' texts in the document
         self._resume, self._memory, self._asks, self._answers = resume, memory, asks, answers
         self._journal: Journal | None = None
         self._chain = Chain(engine)
@@ -195,7 +190,8 @@ class Read:
                 self.statements = await asyncio.to_thread(self._cited, self._provenance, reading)
                 self.answer = self._provenance.bare(self.answer)
             if journal and self._answers:
-                await journal.finish(self.answer, self.has_answer)
+                cited = self.statements if self._provenance else None
+                await journal.finish(Answer(self.answer, self.has_answer, cited))
         finally:
             self.found.close()
             if journal:
@@ -242,7 +238,14 @@ class Read:
             problem=self.problem,
             workflow=self.workflow,
             model=self.engine.model.name,
-            **counted(now, Result),
+            chunks=now.chunks,
+            document_tokens=now.document_tokens,
+            spent=now.spent,
+            cut=now.cut,
+            refused=now.refused,
+            critical_path=now.critical_path,
+            passed_over=now.passed_over,
+            unused=now.unused,
             seconds=round(now.seconds, 3),
             trace=str(self.trace) if self.trace else None,
             stopped_early=self.stopped_early,
@@ -278,6 +281,8 @@ class Read:
     def _taken(self, chunk: Chunk, again: bool) -> None:
         """A chunk is about to be read."""
         self._counter.handed(chunk, again)
+        for part in chunk.parts:
+            self._beginnings.setdefault(part.source, part.offset)
         if self._provenance and chunk.text.strip():
             self._provenance.chunk(chunk)
 
@@ -290,16 +295,26 @@ class Read:
             self._counter.turn(conversation.chunk_index)
         if self._provenance and not conversation.unused:
             await asyncio.to_thread(self._provenance.update, conversation)
-        statements = self._provenance.memory if self._provenance else ()
+        statements = self._placed(self._provenance.memory) if self._provenance else ()
         seconds = time.perf_counter() - self._started
         self._meter.conversation(conversation, recalled, seconds, statements, self._chain.longest)
 
     def _cited(self, provenance: Sources, reading: Reading) -> tuple[Statement, ...]:
         """The statements of the answer with their sources, from the memory or else the whole document."""
         if not self.settings.cite:  # the memory itself holds the places, if there is one
-            return provenance.answer(self.answer) if self.memory else ()
-        chunks = split(self.document.blocks(), reading.budgets.chunk_tokens, estimate_tokens)
-        return located(provenance.answer(self.answer), chunks)
+            return self._placed(provenance.answer(self.answer)) if self.memory else ()
+        statements = locate(provenance.answer(self.answer), self.document, reading.budgets.chunk_tokens)
+        return self._placed(statements)
+
+    def _placed(self, statements: Iterable[Statement]) -> tuple[Statement, ...]:
+        """The statements, each source with its place in the document: a memory names places in files."""
+        placed = []
+        for it in statements:
+            source = it.source
+            if source and source.at is None and (begins := self._beginnings.get(source.file)) is not None:
+                it = replace(it, source=replace(source, at=begins + source.start))
+            placed.append(it)
+        return tuple(placed)
 
     def _header(self) -> dict[str, Any]:
         """Everything that the conversations depend on: a journal is resumed only if it is the same."""

@@ -15,12 +15,12 @@ from memagent.reading.passes import Passes
 from memagent.reading.sources import Statement
 from memagent.reading.workflows import chosen_workflow
 from memagent.settings import ReadSettings
-from memagent.types import Engine, Model, TokenCounter
+from memagent.types import Engine, Model, Spent, TokenCounter
 
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """An answer from a memory. Token counts are the engine's; `cost` is None without prices.
+    """An answer from a memory.
 
     `statements` are those of the answer with the memory's sources for them, if the settings ask for them
     (`cite`) or the workflow keeps sources itself.
@@ -28,10 +28,7 @@ class Remembered:
 
     answer: str
     model: str
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    cost: float | None
+    spent: Spent
     seconds: float
     statements: tuple[Statement, ...] = ()
 
@@ -73,7 +70,6 @@ async def answer_from(
         await asyncio.to_thread(check_memory, memory, settings, model)
     shown = await asyncio.to_thread(workflow.shown, reading, memory) if workflow.shown else memory
     conversation = await reading.answer(shown, memory)
-    usage = conversation.completion.usage
     answer = prompts.restore(without_thought(conversation.completion.text))
     cited: tuple[Statement, ...] = ()
     if provenance := workflow.sources(settings, statements):
@@ -83,10 +79,7 @@ async def answer_from(
     return Remembered(
         answer=answer,
         model=model.name,
-        prompt_tokens=usage.prompt_tokens,
-        cached_tokens=usage.cached_tokens,
-        completion_tokens=usage.completion_tokens,
-        cost=settings.cost(usage),
+        spent=settings.price(conversation.completion.usage),
         seconds=round(conversation.seconds, 3),
         statements=cited,
     )

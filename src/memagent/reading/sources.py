@@ -8,11 +8,13 @@ run (`memagent.reading.wording`). A source quotes the document character for cha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
-from memagent.documents.tokens import UNSPACED
+from memagent.documents.chunking import split
+from memagent.documents.opening import Document
+from memagent.documents.tokens import UNSPACED, estimate_tokens
 from memagent.reading.wording import is_telling, place_of, says
 from memagent.types import Chunk, Conversation, Part
 
@@ -33,7 +35,8 @@ _MOST_ENDED = 64
 class Source:
     """The place that a statement comes from: a file, the page if it has pages, and the verbatim excerpt.
 
-    `start` and `end` are the excerpt's character offsets in the file's text (end exclusive).
+    `start` and `end` are the excerpt's character offsets in the file's text (end exclusive), `at` is where it
+    begins in the whole document that was read; None if that is not known.
     """
 
     file: str
@@ -41,6 +44,7 @@ class Source:
     start: int
     end: int
     excerpt: str
+    at: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +174,7 @@ def source_at(chunk: Chunk, start: int, end: int, *, sentence: bool = False) -> 
         start, end = _with_sentence(chunk, start, end)
     part = _part_at(chunk, start)
     excerpt = chunk.text[start - chunk.start : end - chunk.start]
-    return Source(part.source, part.page, start - part.offset, end - part.offset, excerpt)
+    return Source(part.source, part.page, start - part.offset, end - part.offset, excerpt, start)
 
 
 def file_span(chunk: Chunk, start: int) -> tuple[int, int]:
@@ -205,10 +209,15 @@ def _with_sentence(chunk: Chunk, start: int, end: int) -> tuple[int, int]:
     return chunk.start + start - len(before), chunk.start + end + len(after)
 
 
-def located(statements: Iterable[Statement], chunks: Iterable[Chunk]) -> tuple[Statement, ...]:
-    """The statements; those without a source are looked for in the whole document."""
+def statements_from(told: Iterable[Mapping[str, Any]]) -> tuple[Statement, ...]:
+    """Statements with their sources, from the JSON of `dataclasses.asdict`."""
+    return tuple(Statement(it["text"], it["source"] and Source(**it["source"])) for it in told)
+
+
+def locate(statements: Iterable[Statement], document: Document, chunk_tokens: int) -> tuple[Statement, ...]:
+    """The statements; those without a source are looked for in the whole document, chunk by chunk. Blocks."""
     found = list(statements)
-    for chunk in chunks:
+    for chunk in split(document.blocks(), chunk_tokens, estimate_tokens):
         if all(it.source for it in found):
             break
         for place, it in enumerate(found):

@@ -157,7 +157,7 @@ def _run(name: str, run: dict[str, Any], results: Sequence[Scored]) -> str:
     own = [result for result in results if result.folder == name]
     done, paid = len(own), statistics.paid_for(own)
     model, planned = run["model"], run["attempts"]
-    estimated = sum(result.row.estimated for result in own)
+    estimated = sum(result.row.spent.estimated for result in own)
     lines = [
         f"- {cell(name)}: model {cell(model['name'])}, tokens counted by {cell(model['tokenizer'])}, "
         f"memagent {run['version']}, {run['created']}, {done:,} attempts"

@@ -220,15 +220,14 @@ class _Reading:
     @property
     def usage(self) -> Usage:
         """The tokens of all conversations."""
-        now = self.read.progress
-        return Usage(now.prompt_tokens, now.completion_tokens, now.cached_tokens)
+        return self.read.progress.spent.usage
 
     @property
     def thoughts(self) -> int:
         """The completion tokens of all conversations before the answer."""
         answered = self._last and self._last.kind == "answer"
         last = self._last.completion.usage.completion_tokens if self._last and answered else 0
-        return self.read.progress.completion_tokens - last
+        return self.read.progress.spent.completion_tokens - last
 
 
 def progress_line(progress: Progress) -> str:

@@ -7,7 +7,7 @@ import logging
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +16,8 @@ from pydantic import ValidationError
 
 from memagent.concurrency import in_thread
 from memagent.errors import JournalError, MemAgentError, StoreError
-from memagent.reading.journal import read_journal, told_conversation
+from memagent.reading.journal import read_journal
+from memagent.reading.lines import outcome_of
 from memagent.reading.progress import Progress
 from memagent.reading.read import Read
 from memagent.reading.workflows import chosen_workflow
@@ -25,7 +26,7 @@ from memagent.server.errors import ApiError, api_error
 from memagent.server.metrics import Counted, Metrics
 from memagent.server.store import UNFINISHED, Job, State, Store
 from memagent.settings import ReadSettings
-from memagent.types import Engine
+from memagent.types import Conversation, Engine, flatten
 
 _log = logging.getLogger("memagent.server")
 
@@ -33,7 +34,6 @@ Stored = TypeVar("Stored")
 
 _MOST_WAITING_EVENTS = 1000
 _PAUSE_SECONDS = 1.0
-_OF_JOURNAL = {"type", "crc32", "prompt_sha256"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +149,10 @@ class Jobs:
         number = 0
         try:
             async for line in in_thread(read_journal(journal)):
-                if line["type"] == "conversation":
+                if isinstance(line, Conversation):
                     number += 1
                     if number > after:
-                        told = {name: value for name, value in line.items() if name not in _OF_JOURNAL}
-                        yield Event("conversation", told, number)
+                        yield Event("conversation", outcome_of(line), number)
         except JournalError:
             return  # it has not begun
 
@@ -216,7 +215,7 @@ class Jobs:
             return await self._read(job, journal, resume)
         except JournalError as error:
             read = self._running[job.id].read
-            if not resume or read is None or read.progress.calls or _is_of_system(error):
+            if not resume or read is None or read.progress.spent.calls or _is_of_system(error):
                 raise
         await asyncio.to_thread(journal.replace, journal.with_name("earlier.jsonl"))
         return await self._read(job, journal, resume=False)
@@ -237,10 +236,10 @@ class Jobs:
         async with aclosing(aiter(read)) as conversations:
             async for conversation in conversations:
                 now = read.progress
-                self._tell(job.id, Event("conversation", told_conversation(conversation), now.calls))
+                self._tell(job.id, Event("conversation", outcome_of(conversation), now.spent.calls))
                 self._tell(job.id, Event("progress", told_progress(now)))
                 await asyncio.to_thread(self.store.check_in_place)  # before more is paid for
-        result = asdict(read.result)
+        result = flatten(read.result)
         del result["trace"]  # a path on this machine
         return {"result": result}
 
@@ -262,4 +261,4 @@ def _is_of_system(error: BaseException | None) -> bool:
 
 def told_progress(progress: Progress) -> dict[str, Any]:
     """The progress of a read, as sent to clients."""
-    return {**asdict(progress), "chunks_in_all": progress.chunks_in_all}
+    return {**flatten(progress), "chunks_in_all": progress.chunks_in_all}

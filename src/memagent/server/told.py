@@ -5,8 +5,6 @@ They are made from values that have further fields, which are left out.
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from pydantic import BaseModel
 
 from memagent.errors import SettingsError
@@ -14,6 +12,7 @@ from memagent.notebooks import Version
 from memagent.reading.sources import Statement
 from memagent.server.jobs import Jobs
 from memagent.server.store import Job, State
+from memagent.types import flatten
 
 
 class ToldRead(BaseModel):
@@ -120,4 +119,4 @@ def told_answer(job: Job) -> ToldAnswer:
 
 def told_version(version: Version) -> ToldVersion:
     """A version of a notebook."""
-    return ToldVersion(files=[portion.name for portion in version.portions], **asdict(version))
+    return ToldVersion(files=[portion.name for portion in version.portions], **flatten(version))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from memagent.documents.files import NoTextError
 from memagent.errors import DocumentError
-from memagent.reading.forecast import Bound, forecast
+from memagent.reading.forecast import forecast
 from memagent.reading.many.files import look
 from memagent.reading.many.record import Record
 from memagent.reading.many.run import Survey, found_files, identities_of
-from memagent.types import Engine
+from memagent.types import NOTHING_SPENT, Engine, Spent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +31,7 @@ class Forecast:
     left_out: int = 0
     unreadable: tuple[str, ...] = ()
     document_tokens: int = 0
-    calls: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cost: float | None = None
+    spent: Spent = NOTHING_SPENT
     exceeded: str = ""
 
 
@@ -49,7 +46,7 @@ async def forecast_each(survey: Survey, engine: Engine) -> Forecast:
     record = await asyncio.to_thread(Record.peek, survey.folder)
     rows: Counter[str] = Counter()
     unreadable: list[str] = []
-    document_tokens, most = 0, Bound()
+    document_tokens, most = 0, Spent()
     for file in files:
         for problem in survey.problems:
             if file.refusal:
@@ -68,15 +65,14 @@ async def forecast_each(survey: Survey, engine: Engine) -> Forecast:
             else:
                 rows["to_read"] += 1
                 document_tokens += now.document_tokens
-                most_calls = max(most_calls, now.calls)
-                most += Bound.of(now)
-    tokens = most.prompt_tokens + most.completion_tokens
+                most_calls = max(most_calls, now.spent.calls)
+                most += now.spent
     stops_a_read = f"`max_calls` {max_calls}" if max_calls and most_calls > max_calls else ""
     return Forecast(
         files=len(files),
         **rows,
         unreadable=tuple(unreadable),
         document_tokens=document_tokens,
-        **asdict(most),
-        exceeded=spending.exceeded(tokens, most.cost or 0.0) or stops_a_read,
+        spent=most,
+        exceeded=spending.exceeded(most) or stops_a_read,
     )

@@ -11,7 +11,6 @@ from memagent.documents.files import NoTextError
 from memagent.documents.opening import Document
 from memagent.errors import DocumentError, EngineError, JournalError, without_secrets
 from memagent.reading.many.rows import FileRow, Status
-from memagent.reading.progress import counted
 from memagent.reading.read import Read
 from memagent.settings import ReadSettings
 from memagent.types import Engine
@@ -52,10 +51,10 @@ async def read_file(engine: Engine, file: OneFile) -> FileRow:
     if not (failure or done.found):
         warnings.append("no answer was found")
     if done.cut:
-        warnings.append(f"{done.cut} of {done.calls} replies were cut at their token budget")
+        warnings.append(f"{done.cut} of {done.spent.calls} replies were cut at their token budget")
     if done.passed_over:
         warnings.append(f"{done.passed_over} of {done.chunks} chunks were passed over (screen)")
-    if done.estimated:
+    if done.spent.estimated:
         warnings.append("the endpoint reported no token usage: tokens and cost are estimates")
     return FileRow(
         file=source.name,
@@ -68,7 +67,10 @@ async def read_file(engine: Engine, file: OneFile) -> FileRow:
         warnings=tuple(warnings),
         workflow=done.workflow,
         model=done.model,
-        **counted(done, FileRow),
+        chunks=done.chunks,
+        document_tokens=done.document_tokens,
+        spent=done.spent,
+        cut=done.cut,
         seconds=done.seconds,
         stopped_early=done.stopped_early,
         trace=done.trace,

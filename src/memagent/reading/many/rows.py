@@ -6,13 +6,14 @@ import csv
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from memagent.errors import SettingsError, reason
-from memagent.reading.sources import Source, Statement
+from memagent.reading.sources import Statement, statements_from
 from memagent.storage import written_whole
+from memagent.types import NOTHING_SPENT, Spent, flatten, unflatten
 
 Status = Literal["answered", "no text", "left out", "failed", "not read"]
 
@@ -27,7 +28,7 @@ class FileRow:
     `status`: "answered"; "no text" for a file that has none (`error` says why); "left out" for a link that
     leads out of its folder; "failed", with the `error` and its class as `cause`; "not read" if the run was
     stopped before. `warnings` tell what could not be read of the file, and of replies that were cut. `kept`
-    says that the answer is from an earlier run. The rest is as in `Result`, `cost` at today's prices.
+    says that the answer is from an earlier run. The rest is as in `Result`, the cost at today's prices.
     """
 
     file: str
@@ -42,12 +43,8 @@ class FileRow:
     model: str | None = None
     chunks: int = 0
     document_tokens: int = 0
-    calls: int = 0
+    spent: Spent = NOTHING_SPENT
     cut: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
-    cost: float | None = None
     seconds: float = 0.0
     stopped_early: bool = False
     trace: str | None = None
@@ -56,17 +53,18 @@ class FileRow:
 
 def recorded(row: FileRow) -> dict[str, Any]:
     """A row as it is recorded."""
-    return {name: value for name, value in asdict(row).items() if name not in ("cost", "kept")}
+    return {name: value for name, value in flatten(row).items() if name not in ("cost", "kept")}
 
 
 def recalled(found: Mapping[str, Any], file: str) -> FileRow:
     """A row from the record, for the file that has this content now. Raises `TypeError` or `KeyError`."""
     statements = tuple(
-        Statement(**{**it, "source": it["source"] and Source(**{**it["source"], "file": file})})
-        for it in found["statements"]
+        replace(it, source=replace(it.source, file=file)) if it.source else it
+        for it in statements_from(found["statements"])
     )
-    row = FileRow(**{**found, "statements": statements, "warnings": tuple(found["warnings"]), "kept": True})
-    return replace(row, file=file)
+    values = unflatten(found)
+    values |= {"file": file, "statements": statements, "warnings": tuple(found["warnings"]), "kept": True}
+    return FileRow(**values | {"spent": Spent(**values["spent"])})
 
 
 def table_kind(path: Path) -> Literal["csv", "jsonl"]:
@@ -88,7 +86,7 @@ def write_table(path: Path, rows: Iterable[FileRow]) -> None:
             made.open("w", encoding="utf-8", errors="replace", newline="") as file,
         ):
             if kind == "jsonl":
-                file.writelines(json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in rows)
+                file.writelines(json.dumps(flatten(row), ensure_ascii=False) + "\n" for row in rows)
             else:
                 file.write("\ufeff")  # without it, spreadsheets do not recognise UTF-8
                 csv.writer(file).writerows(_cells(rows))
@@ -105,11 +103,11 @@ _COLUMNS = (
 def _cells(rows: Iterable[FileRow]) -> Iterator[list[object]]:
     yield list(_COLUMNS)
     for row in rows:
-        texts = {
+        cells = flatten(row) | {
             "sources": "\n".join(map(_place, row.statements)),
             "warnings": "\n".join(row.warnings),
         }
-        yield [_harmless(texts.get(name, getattr(row, name, None))) for name in _COLUMNS]
+        yield [_harmless(cells[name]) for name in _COLUMNS]
 
 
 def _place(statement: Statement) -> str:

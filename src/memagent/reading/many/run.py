@@ -31,7 +31,7 @@ from memagent.reading.many.record import Record, Seen, key_of
 from memagent.reading.many.rows import FileRow, Status, table_kind, write_table
 from memagent.reading.read import Read
 from memagent.settings import Settings, load_settings
-from memagent.types import Engine, Usage
+from memagent.types import Engine
 
 _STOPS = (SpendingLimitError.__name__, UnreachableError.__name__)
 """Errors that end a run: no other file would fare better."""
@@ -215,8 +215,8 @@ class _Run:
 
     def _answer(self, key: str, file: FoundFile) -> FileRow:
         row = self.record.row(key, file.name)
-        usage = Usage(row.prompt_tokens, row.completion_tokens, row.cached_tokens)
-        return replace(row, cost=self.survey.settings.read.cost(usage))
+        cost = self.survey.settings.read.cost(row.spent)
+        return replace(row, spent=replace(row.spent, cost=cost))
 
     def _note(self, row: FileRow) -> FileRow:
         self._known[row.file, row.problem] = row

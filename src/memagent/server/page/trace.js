@@ -33,7 +33,8 @@ export class Trace {
     else if (line.type === "answer") {
       this.answer = line.answer;
       this.found = line.found ?? true;
-    } else if (line.type === "statements") this.statements = line.statements;
+      this.statements = line.statements?.length ? line.statements : null;
+    }
   }
 
   addStep(line) {

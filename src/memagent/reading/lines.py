@@ -1,0 +1,137 @@
+"""The lines of a journal as values, and as the JSON that they are written in. See docs/file-formats.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from memagent.errors import JournalError
+from memagent.reading.sources import Statement, statements_from
+from memagent.types import Completion, Conversation, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a read depends on: `values` are everything, other fields what there is to show of it."""
+
+    problem: str
+    memory: str
+    model: str
+    workflow: str
+    budgets: Mapping[str, int]
+    sha256: str
+    sources: tuple[str, ...]
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The reply to the prompt with this digest."""
+
+    prompt_sha256: str
+    completion: Completion
+
+
+@dataclass(frozen=True, slots=True)
+class Overflow:
+    """The prompt with this digest does not fit the model's window."""
+
+    prompt_sha256: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The end of a read: as in `Result`.
+
+    `statements` are None if their sources were not looked for.
+    """
+
+    answer: str
+    found: bool = True
+    statements: tuple[Statement, ...] | None = None
+
+
+Line = Header | Reply | Overflow | Conversation | Answer
+"""A line of a journal; a `Conversation` is without its prompt and the text of its reply."""
+
+_ELSEWHERE = {"messages", "completion"}  # fields of a conversation that follow from its prompt's digest
+
+
+def to_json(line: Line) -> dict[str, Any]:
+    """A line as it is written."""
+    match line:
+        case Header():
+            return {"type": "header", **line.values}
+        case Reply():
+            completion = line.completion
+            return {
+                "type": "reply",
+                "prompt_sha256": line.prompt_sha256,
+                "reply": completion.text,
+                "finish_reason": completion.finish_reason,
+                "usage": asdict(completion.usage),
+            }
+        case Overflow():
+            return {"type": "overflow", **asdict(line)}
+        case Conversation():
+            return {"type": "conversation", **outcome_of(line)}
+        case Answer():
+            return {"type": "answer", **asdict(line)}
+
+
+def outcome_of(conversation: Conversation) -> dict[str, Any]:
+    """A conversation without its prompt and reply."""
+    values = {it.name: getattr(conversation, it.name) for it in fields(conversation)}
+    completion = conversation.completion
+    return {name: it for name, it in values.items() if name not in _ELSEWHERE} | {
+        "seconds": round(conversation.seconds, 3),
+        "finish_reason": completion.finish_reason,
+        "usage": asdict(completion.usage),
+    }
+
+
+def from_json(line: Mapping[str, Any]) -> Line:
+    """The reverse of `to_json`. Raises `JournalError` for what is no line of a journal."""
+    try:
+        match line["type"]:
+            case "header":
+                return _header(line)
+            case "reply":
+                completion = Completion(line["reply"], line["finish_reason"], usage=Usage(**line["usage"]))
+                return Reply(line["prompt_sha256"], completion)
+            case "overflow":
+                return Overflow(line["prompt_sha256"], line["error"])
+            case "conversation":
+                return _conversation(line)
+            case "answer":
+                told = line.get("statements")
+                statements = None if told is None else statements_from(told)
+                return Answer(line["answer"], line.get("found", True), statements)
+    except (KeyError, TypeError) as error:
+        raise JournalError(f"{str(line)[:60]}... is not a line of a journal: {error}") from error
+    raise JournalError(f"{line['type']!r} is not a kind of line that this version reads: update memagent")
+
+
+def _header(line: Mapping[str, Any]) -> Header:
+    document = line["document"]
+    return Header(
+        problem=line["problem"],
+        memory=line.get("memory", ""),
+        model=line["model"],
+        workflow=line["workflow"],
+        budgets=line["budgets"],
+        sha256=document["sha256"],
+        sources=tuple(document["sources"]),
+        values={name: it for name, it in line.items() if name != "type"},
+    )
+
+
+def _conversation(line: Mapping[str, Any]) -> Conversation:
+    own = {it.name for it in fields(Conversation)} & line.keys()
+    values = {name: line[name] for name in own}
+    if line["span"] is not None:
+        values["span"] = tuple(line["span"])
+    completion = Completion("", line["finish_reason"], usage=Usage(**line["usage"]))
+    return Conversation(messages=(), completion=completion, **values)
