@@ -193,7 +193,7 @@ def test_the_record_of_an_earlier_memagent_is_read(tmp_path: Path) -> None:
         assert record.seen["docs/a.txt"] == Seen(state, lines[1]["seen"]["content"])
         assert record.seen["docs/b.txt"].error == "docs/b.txt has no text"
         row = record.row(lines[1]["key"], "docs/a.txt")
-        assert (row.answer, row.calls, row.prompt_tokens) == ("in the hall", 2, 186)
+        assert (row.answer, row.spent.calls, row.spent.prompt_tokens) == ("in the hall", 2, 186)
         record.see("docs/b.txt", Seen(state, error="no text"))
     assert table(tmp_path / "record.jsonl")[-1]["seen"].keys() == lines[1]["seen"].keys()
 
