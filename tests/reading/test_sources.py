@@ -321,7 +321,7 @@ def test_the_journal_says_where_the_answer_stands_in_the_document(tmp_path: Path
         return "\n".join(["MEMORY"] * (workflow == "gated") + [f"ADD {it}" for it in found])
 
     document, trace = open_document(tmp_path / "a.txt", tmp_path / "b.txt"), tmp_path / "read.jsonl"
-    settings = ReadSettings(workflow=workflow, chunk_tokens=16, cite=workflow != "evidence")
+    settings = ReadSettings(workflow=workflow, chunk_tokens=60, cite=workflow != "evidence")
     made = Read("What stands where?", document, ScriptedEngine(reply), settings, trace=trace)
     asyncio.run(drain(aiter(made)))
     (answer,) = [line for line in read_journal(trace) if isinstance(line, Answer)]
