@@ -318,7 +318,7 @@ def test_the_journal_says_where_the_answer_stands_in_the_document(tmp_path: Path
         if workflow == "full" or "<chunk" not in shown:
             return "The lamp stands in Oslo. It is red."
         found = re.findall(r"The (?:anchor|lamp) [\w ]+\.", shown)
-        return "\n".join(["MEMORY"] * (workflow == "gated") + [f"ADD {it}" for it in found])
+        return "\n".join(["MEMORY", *found] if workflow == "gated" else [f"ADD {it}" for it in found])
 
     document, trace = open_document(tmp_path / "a.txt", tmp_path / "b.txt"), tmp_path / "read.jsonl"
     settings = ReadSettings(workflow=workflow, chunk_tokens=60, cite=workflow != "evidence")
