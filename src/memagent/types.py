@@ -184,7 +184,8 @@ class Conversation:
     (`span`, character offsets), whether the model said that it now knows `enough`, how many passages
     of its reply were `refused` because the document does not contain them, the beginning of a reply that was
     `ignored` because it left the memory as it was (but not UNCHANGED, which says so itself), and whether it
-    is `unused`: asked ahead of its turn, with a memory that has changed since.
+    is `unused`: asked ahead of its turn, with a memory that has changed since. An answer is `doubtful` if
+    what it was made from has little of what the problem says.
     """
 
     kind: Literal["update", "answer"]
@@ -199,6 +200,7 @@ class Conversation:
     ignored: str = ""
     seconds: float = 0.0
     unused: bool = False
+    doubtful: bool = False
 
 
 @dataclass(frozen=True, slots=True)

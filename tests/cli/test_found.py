@@ -153,3 +153,17 @@ def test_what_fits_one_prompt_is_read_in_one_and_it_is_said(
     words = ["ask", "Which surgeon of Madrid sewed it?", str(story), "--base-url", server.base_url]
     assert main(words) == 0
     assert capsys.readouterr().out == f"{NOT_FOUND}\n"
+
+
+def test_an_answer_to_what_the_document_hardly_names_is_marked(
+    serve: Serve, story: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = serve(lambda messages: "Vienna")
+    for question, doubtful in (
+        ("Who is president of France?", True),
+        ("Where was the black hat lost?", False),
+    ):
+        assert main(["ask", question, str(story), "--json", "--base-url", server.base_url]) == 0
+        out, err = capsys.readouterr()
+        assert json.loads(out)["doubtful"] == doubtful
+        assert ("the document has little of what the question names: check the answer" in err) == doubtful

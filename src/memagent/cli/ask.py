@@ -283,6 +283,8 @@ async def _answer(
         display.remark("read in one prompt, since it fits the window (--workflow notes takes notes)")
     if not read.has_answer:
         warn(console, f"no answer was found: {_why(read.memory, noted)}")
+    elif read.doubtful:
+        warn(console, "the document has little of what the question names: check the answer")
     elif not await asyncio.to_thread(_is_said, read):
         warn(console, "the document does not say this in these words: check it")
     if cut := read.progress.cut:

@@ -222,7 +222,7 @@ class Reading:
                 f"was still thinking, {thinking_advice(budgets.answer_thought_tokens > 0)}; otherwise try "
                 "another `model`"
             )
-        return Conversation("answer", None, messages, completion, memory, seconds=seconds)
+        return Conversation("answer", None, messages, completion, memory, seconds=seconds, doubtful=doubtful)
 
     async def _updated(self, messages: tuple[Message, ...], max_tokens: int) -> tuple[Completion, float]:
         return await self._complete(messages, max_tokens, self.budgets.update_thought_tokens)

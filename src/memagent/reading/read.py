@@ -43,7 +43,7 @@ class Result:
     """The result of a read.
 
     `found` is false if nothing was noted, or what was noted does not answer the problem; the answer is then
-    `NOT_FOUND`.
+    `NOT_FOUND`. It is `doubtful` if what it was made from has little of what the problem says.
     The counts are those of `Progress`. `chunks` and `document_tokens` are less than the document's if the
     read `stopped_early`. `sources` names the files that were read. `statements` are those of the answer with
     their sources, if the settings ask for them (`cite`) or the workflow keeps sources itself.
@@ -68,6 +68,7 @@ class Result:
     passed_over: int = 0
     unused: int = 0
     found: bool = True
+    doubtful: bool = False
 
 
 class Read:
@@ -117,6 +118,8 @@ class Read:
         self.answer = ""
         self.has_answer = False
         """Whether the document gave an answer; if not, the answer is `NOT_FOUND`."""
+        self.doubtful = False
+        """Whether what the answer was made from has little of what the problem says."""
         self.statements: tuple[Statement, ...] = ()
         self.stopped_early = False
         self._provenance = self._workflow.sources(self.settings, statements)
@@ -222,6 +225,7 @@ class Read:
         if self._answers:
             answer = _answer_of(last, reading.prompts)
             self.answer, self.has_answer = answer or NOT_FOUND, bool(answer)
+            self.doubtful = last is not None and last.doubtful
         try:
             self.stopped_early = await reading.passes.left_out()
         except DocumentError:  # what was not read need not be readable
@@ -234,6 +238,7 @@ class Read:
         return Result(
             answer=self.answer,
             found=self.has_answer,
+            doubtful=self.doubtful,
             memory=now.memory,
             problem=self.problem,
             workflow=self.workflow,

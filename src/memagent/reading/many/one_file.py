@@ -50,6 +50,8 @@ async def read_file(engine: Engine, file: OneFile) -> FileRow:
         warnings.append(f"{count} characters could not be decoded and were read as U+FFFD")
     if not (failure or done.found):
         warnings.append("no answer was found")
+    elif done.doubtful:
+        warnings.append("the file has little of what the question names")
     if done.cut:
         warnings.append(f"{done.cut} of {done.spent.calls} replies were cut at their token budget")
     if done.passed_over:
