@@ -50,7 +50,7 @@ def choose(settings: EngineSettings) -> Choice:
         return Choice("llamacpp", f"{model} is a GGUF on the Hugging Face hub")
     if model.endswith(".gguf"):
         return Choice("llamacpp", f"{model} is a GGUF file")
-    if path := catalogue.cached(model):
+    if path := catalogue.find_cached(model):
         return Choice("llamacpp", f"{model} was fetched: {path}")
     if (Path(model) / "config.json").is_file():
         return Choice("transformers", f"{model} is a Hugging Face folder")
@@ -85,14 +85,14 @@ async def open_engine(settings: EngineSettings | None = None) -> AsyncIterator[E
     Raises `SettingsError` or `EngineError`; the message says what to do next.
     """
     settings = settings or EngineSettings()
-    engine = await _opened(choose(settings).engine, settings)
+    engine = await _open(choose(settings).engine, settings)
     try:
         yield engine
     finally:
         await engine.aclose()
 
 
-async def _opened(name: str, settings: EngineSettings) -> Engine:
+async def _open(name: str, settings: EngineSettings) -> Engine:
     match name:
         case "openai":
             from memagent.engines.openai import open_endpoint

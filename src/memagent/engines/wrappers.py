@@ -12,7 +12,7 @@ from memagent.settings import ReadSettings
 from memagent.types import Completion, Engine, Message, Model, Sampling, Usage
 
 Again = Callable[[Usage | None], bool]
-"""Whether to try again, after a failure with this usage (None if nothing was paid); if so, it is counted."""
+"""Whether to try again after a failure that used this (None: nothing); if so, it counts as spent."""
 
 
 class Wrapper:
@@ -92,12 +92,12 @@ class Spending:
                 "set `prompt_price` and `completion_price`"
             )
 
-    def limited(self, engine: Engine) -> Engine:
+    def limit(self, engine: Engine) -> Engine:
         """The engine, wrapped in these limits if any are set."""
         return engine if self.max_tokens is None and self.max_cost is None else SpendingLimit(engine, self)
 
-    def exceeded(self, tokens: int, cost: float) -> str:
-        """The limit that this total would exceed, or "" for none."""
+    def find_limit(self, tokens: int, cost: float) -> str:
+        """Find the limit that this total would exceed; "" for none."""
         if self.max_tokens is not None and tokens > self.max_tokens:
             return f"`max_tokens` {self.max_tokens}"
         if self.max_cost is not None and cost > self.max_cost:
@@ -136,7 +136,7 @@ class SpendingLimit(Wrapper):
         prompt_tokens = await asyncio.to_thread(self.model.most_prompt_tokens, messages)
         most = Usage(prompt_tokens, sampling.max_tokens)
         async with self._ended:
-            while over := self.limits.exceeded(self._tokens + most.tokens, self._cost + self._price(most)):
+            while over := self.limits.find_limit(self._tokens + most.tokens, self._cost + self._price(most)):
                 if not self._in_flight:
                     raise SpendingLimitError(
                         f"{over} leaves no room for a call of up to {most.prompt_tokens:,} + "
@@ -154,7 +154,7 @@ class SpendingLimit(Wrapper):
             raise
         finally:
             self._spend(most, -1)
-            self._spend(_counted(spent, most))
+            self._spend(_count_spent(spent, most))
             self._in_flight -= 1
             async with self._ended:
                 self._ended.notify_all()
@@ -165,8 +165,8 @@ class SpendingLimit(Wrapper):
             return await super().complete(messages, sampling)
 
         def again(usage: Usage | None) -> bool:
-            spent = _counted(usage, most)
-            if self.limits.exceeded(self._tokens + spent.tokens, self._cost + self._price(spent)):
+            spent = _count_spent(usage, most)
+            if self.limits.find_limit(self._tokens + spent.tokens, self._cost + self._price(spent)):
                 return False
             self._spend(spent)
             return True
@@ -181,7 +181,7 @@ class SpendingLimit(Wrapper):
         return self.limits.prices.cost(usage) or 0.0
 
 
-def _counted(usage: Usage | None, most: Usage) -> Usage:
+def _count_spent(usage: Usage | None, most: Usage) -> Usage:
     """What a call has spent: nothing without a reply, and `most` if the engine did not count it."""
     if usage is None:
         return Usage()

@@ -78,5 +78,5 @@ async def forecast_each(survey: Survey, engine: Engine) -> Forecast:
         unreadable=tuple(unreadable),
         document_tokens=document_tokens,
         **asdict(most),
-        exceeded=spending.exceeded(tokens, most.cost or 0.0) or stops_a_read,
+        exceeded=spending.find_limit(tokens, most.cost or 0.0) or stops_a_read,
     )
