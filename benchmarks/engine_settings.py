@@ -168,7 +168,7 @@ class Server:
 def server(change: Change | None = None) -> Iterator[Server]:
     """memagent's own server with the default reader, and changed parameters if there is a `change`."""
     xllamacpp = llamacpp.import_xllamacpp()
-    path = embedded.merged_with(read_adapter(READER))
+    path = embedded.merge_adapter(read_adapter(READER))
     assert path, "the cache cannot be written"
     threads = available_cores()
     params = llamacpp.parameters(xllamacpp, llamacpp.ServerStart(path, _WINDOW_TOKENS, 1, threads, "key"))

@@ -43,7 +43,7 @@ import measure
 from finder import reply_to
 
 from memagent.engines import open_engine
-from memagent.engines.adapters import READER, trained_with
+from memagent.engines.adapters import READER, read_trained
 from memagent.errors import ContextOverflowError, EngineError
 from memagent.settings import NO_ADAPTER, EngineSettings
 from memagent.types import Engine, Message, Sampling
@@ -303,7 +303,7 @@ class Server:
 @cache
 def reader_budgets() -> Mapping[str, int]:
     """The budgets that the embedded reader was trained with, in tokens."""
-    return trained_with(READER).budgets
+    return read_trained(READER).budgets
 
 
 async def _serve(model: str) -> None:

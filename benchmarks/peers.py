@@ -51,14 +51,14 @@ def ours(base_url: str, settings: str) -> Reader:
     """
     from memagent import Read, open_document
     from memagent.documents.tokens import estimate_tokens
-    from memagent.engines.adapters import READER, trained_with
+    from memagent.engines.adapters import READER, read_trained
     from memagent.engines.openai import Connection, OpenAIEngine
     from memagent.settings import ReadSettings
     from memagent.types import Model, Trained
 
     told = json.loads(settings)
     name = told.pop("model")
-    reader = trained_with(READER)
+    reader = read_trained(READER)
     trained = {"embedded": reader, "bare": Trained(reader.budgets)}.get(name, Trained())
     calls = 16 if name == "simulated" else 1
     model = Model(name, estimate_tokens, window_tokens=8192, calls=calls, trained=trained)

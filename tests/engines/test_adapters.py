@@ -22,7 +22,7 @@ from memagent import (
     text_document,
 )
 from memagent.cli import main
-from memagent.engines.adapters import READER, find_adapter, misfit, name_with, read_adapter, trained_with
+from memagent.engines.adapters import READER, find_adapter, misfit, name_with, read_adapter, read_trained
 from memagent.engines.llamacpp import embedded
 from memagent.reading.budgets import Budgets
 from memagent.reading.read import Read
@@ -117,15 +117,15 @@ def test_the_shipped_adapter_is_small_and_of_the_embedded_model() -> None:
 
 
 def test_the_shipped_adapter_tells_its_budgets() -> None:
-    budgets = trained_with(READER).budgets
+    budgets = read_trained(READER).budgets
     assert budgets.keys() == {name for name in Budgets.__dataclass_fields__ if "thought" not in name}
     assert Budgets(**budgets).needed_tokens() < 2048
 
 
 def test_budgets_of_an_adapter_that_tells_none(tmp_path: Path) -> None:
-    assert trained_with(lora(tmp_path / "one.gguf")) == Trained()
+    assert read_trained(lora(tmp_path / "one.gguf")) == Trained()
     (tmp_path / "bad.gguf").write_bytes(b"no GGUF")
-    assert trained_with(tmp_path / "bad.gguf") == trained_with(tmp_path / "missing") == Trained()
+    assert read_trained(tmp_path / "bad.gguf") == read_trained(tmp_path / "missing") == Trained()
 
 
 _TEMPLATES = 'update = "{problem}{chunk}{memory}"\nanswer = "{problem}{memory}"\n'
@@ -150,10 +150,10 @@ def test_what_cannot_be_meant_beside_an_adapter_is_an_error_that_names_it(
     adapter = lora(tmp_path / "a.gguf")
     (tmp_path / "a.toml").write_text(told)
     with pytest.raises(SettingsError, match=re.escape(said)) as refused:
-        trained_with(adapter)
+        read_trained(adapter)
     assert "a.toml" in str(refused.value)
     (tmp_path / "a.toml").write_text(f"workflow = 'gated'\n{_TEMPLATES}[budgets]\nchunk_tokens = 77\n")
-    trained = trained_with(adapter)
+    trained = read_trained(adapter)
     assert trained.workflow == "gated" and trained.budgets == {"chunk_tokens": 77}
 
 

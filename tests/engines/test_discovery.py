@@ -12,7 +12,15 @@ from typing import Any
 import pytest
 
 from memagent.engines import discovery
-from memagent.engines.discovery import FoundServer, Place, Search, chosen, look_around, settings_for, wanted
+from memagent.engines.discovery import (
+    FoundServer,
+    Place,
+    Search,
+    choose_server,
+    look_around,
+    settings_for,
+    should_search,
+)
 from memagent.errors import SettingsError
 from memagent.settings import EngineSettings
 from server import Fault, Server
@@ -186,12 +194,12 @@ def test_a_model_that_ollama_cannot_load_is_told(serve: Serve) -> None:
 
 
 def test_what_is_looked_for() -> None:
-    assert wanted(EngineSettings()) and wanted(EngineSettings(model="qwen2.5:7b"))
+    assert should_search(EngineSettings()) and should_search(EngineSettings(model="qwen2.5:7b"))
     for given in (
         {"discover": False}, {"engine": "llamacpp"}, {"base_url": "http://a/v1"}, {"model": "a.gguf"},
         {"adapter": "a"}, {"model": "./folder"}, {"model": "hf:o/r"}, {"model": "gpt-4o", "api_key": "sk"},
     ):  # fmt: skip
-        assert not wanted(EngineSettings(**given))  # type: ignore[arg-type]
+        assert not should_search(EngineSettings(**given))  # type: ignore[arg-type]
 
 
 def test_the_first_server_with_the_model_is_chosen() -> None:
@@ -199,7 +207,7 @@ def test_the_first_server_with_the_model_is_chosen() -> None:
     found = Search(
         (FoundServer(first, ("a:latest", "b:7b"), {}), FoundServer(second, ("c", "b:7b"), {})),
     )
-    taken = {name: chosen(found, name) for name in (None, "a", "b:7b", "c", "d")}
+    taken = {name: choose_server(found, name) for name in (None, "a", "b:7b", "c", "d")}
     assert {name: it and (it[0].place.name, it[1]) for name, it in taken.items()} == {
         None: ("Ollama", "a:latest"),
         "a": ("Ollama", "a:latest"),
@@ -207,4 +215,4 @@ def test_the_first_server_with_the_model_is_chosen() -> None:
         "c": ("vLLM", "c"),
         "d": None,
     }
-    assert chosen(Search(), None) is None
+    assert choose_server(Search(), None) is None

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from memagent import Read, ReadSettings, ScriptedEngine, SettingsError, load_prompts, text_document
 from memagent.cli import main
-from memagent.engines.published import trained_as
+from memagent.engines.published import find_trained
 from memagent.reading.workflows import chosen_workflow
 from memagent.types import Trained
 from server import Server
@@ -183,18 +183,18 @@ def test_files_that_are_refused(tmp_path: Path, source: str, said: str) -> None:
     ],
 )
 def test_a_published_reader_is_known_by_its_name(name: str) -> None:
-    trained = trained_as(name)
+    trained = find_trained(name)
     assert trained.workflow == "overwrite" and trained.budgets["chunk_tokens"] == 5000
     assert trained.settings == {"temperature": 0.7, "top_p": 0.95, "chunk_ends": "exact"}
 
 
 @pytest.mark.parametrize("name", ["", "Qwen2.5-7B-Instruct", "/data/RL-MemoryAgent-7B/other.gguf", "a/b-RL-"])
 def test_others_are_not(name: str) -> None:
-    assert trained_as(name) == Trained()
+    assert find_trained(name) == Trained()
 
 
 def test_what_the_user_sets_comes_before_how_a_model_was_trained() -> None:
-    trained = trained_as(NAME)
+    trained = find_trained(NAME)
     given = ReadSettings(temperature=0.0, chunk_ends="natural").fill_from(trained)
     assert (given.temperature, given.top_p, given.chunk_ends) == (0.0, 0.95, "natural")
     later = ReadSettings().changed(seed=1).fill_from(trained)
@@ -204,7 +204,7 @@ def test_what_the_user_sets_comes_before_how_a_model_was_trained() -> None:
 
 def test_its_settings_are_on_record(tmp_path: Path) -> None:
     engine = ScriptedEngine(lambda _messages: "a hat")
-    engine.model = replace(engine.model, trained=trained_as(NAME))
+    engine.model = replace(engine.model, trained=find_trained(NAME))
     journal = tmp_path / "journal.jsonl"
     reading = Read("Who?", text_document("A hat."), engine, trace=journal)
 
@@ -238,7 +238,7 @@ def test_it_is_said_once_that_its_prompts_are_missing(
     theirs: Callable[..., Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "memagent")
-    trained = trained_as("RL-MemoryAgent-7B-told-once")
+    trained = find_trained("RL-MemoryAgent-7B-told-once")
     chosen_workflow(ReadSettings(templates=str(theirs())), trained)
     chosen_workflow(ReadSettings(workflow="gated"), trained)
     assert caplog.messages == []

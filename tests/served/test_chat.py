@@ -19,7 +19,7 @@ import pytest
 from openai.types.chat import ChatCompletionMessage
 
 from memagent.engines import ScriptedEngine
-from memagent.engines.event_streams import whole_events
+from memagent.engines.event_streams import split_events
 from memagent.engines.forwarding import Forwarded
 from memagent.engines.refusals import TransientError
 from memagent.errors import ContextOverflowError
@@ -125,7 +125,7 @@ def test_events_are_cut_at_their_ends_wherever_the_pieces_are_cut() -> None:
             for start in range(0, len(whole), size):
                 yield whole[start : start + size]
 
-        return [it async for it in whole_events(pieces())]
+        return [it async for it in split_events(pieces())]
 
     assert asyncio.run(cut(1)) == events
     for size in range(2, 40):
@@ -144,7 +144,7 @@ def test_a_stream_without_events_is_not_held_without_end() -> None:
             yield b"x" * 2**20
 
     async def take() -> None:
-        async for _ in whole_events(pieces()):
+        async for _ in split_events(pieces()):
             pass
 
     with pytest.raises(TransientError, match="an event of the reply is longer than"):

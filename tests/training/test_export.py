@@ -22,7 +22,7 @@ import numpy as np  # noqa: E402
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
 from memagent.engines import open_engine  # noqa: E402
-from memagent.engines.adapters import READER, name_with, read_adapter, trained_with  # noqa: E402
+from memagent.engines.adapters import READER, name_with, read_adapter, read_trained  # noqa: E402
 from memagent.engines.llamacpp import embedded  # noqa: E402
 from memagent.engines.llamacpp import engine as llamacpp  # noqa: E402
 from memagent.engines.requests import Requests  # noqa: E402
@@ -406,7 +406,7 @@ def test_a_gguf_adapter_of_the_embedded_model(
     adapter, exact = tmp_path / "out.gguf", tmp_path / "exact.gguf"
     trained = Trained({"chunk_tokens": 200}, {"update": "read {chunk}"}, "overwrite")
     export_policy(smollm, whole_tokenizer, "gguf-adapter", adapter, trained=trained)
-    assert trained_with(adapter) == trained
+    assert read_trained(adapter) == trained
     embedded.requantise(wheel, exact, "F16")
     completion = completed(exact, adapter)
     assert disagreement(completion, smollm, whole_tokenizer) < 0.1

@@ -428,8 +428,8 @@ def test_the_reference_of_a_lora_is_the_lora_after_the_warm_start(folder: Path) 
 
 
 def test_the_policy_of_a_run_is_that_of_its_newest_checkpoint(folder: Path, whole: Path) -> None:
-    policy, trained_with, step = trained_policy(whole)
-    assert (step, trained_with.read.chunk_tokens) == (3, settings(folder).read.chunk_tokens)
+    policy, read_trained, step = trained_policy(whole)
+    assert (step, read_trained.read.chunk_tokens) == (3, settings(folder).read.chunk_tokens)
     expected = weights(whole)
     assert all(torch.equal(value, expected[name]) for name, value in policy.trained().items())
     with pytest.raises(SettingsError, match="has no checkpoint"):

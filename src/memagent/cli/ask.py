@@ -215,7 +215,7 @@ async def _answer_all(asked: Asked, display: ReadDisplay, as_json: bool, console
     display.waiting(WAITING.get(choose(asked.settings.engine).engine, "opening the engine"))
     async with open_engine(asked.settings.engine) as engine:
         display.waiting("")
-        limited, separator = asked.spending.limited(engine), ""
+        limited, separator = asked.spending.limit(engine), ""
         items = list(enumerate(zip(asked.questions, traces, strict=True), 1))
         async with aclosing(_outcomes(asked, limited, display, console, items)) as outcomes:
             async for number, question, outcome in outcomes:

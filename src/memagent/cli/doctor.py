@@ -18,12 +18,12 @@ from memagent.cli.messages import say, with_flags
 from memagent.documents.tokens import estimate_tokens
 from memagent.engines import choose, open_engine
 from memagent.engines.adapters import Adapter, find_adapter
-from memagent.engines.discovery import chosen, look_around, wanted
+from memagent.engines.discovery import choose_server, look_around, should_search
 from memagent.engines.llamacpp import catalogue, hub
-from memagent.engines.llamacpp.embedded import default_files, default_model
+from memagent.engines.llamacpp.embedded import default_model, find_default_files
 from memagent.engines.llamacpp.engine import usable_window
 from memagent.engines.openai import OpenAIEngine
-from memagent.engines.published import trained_as
+from memagent.engines.published import find_trained
 from memagent.errors import MemAgentError, SettingsError, extra_hint, reason, without_secrets
 from memagent.reading.workflows import chosen_workflow
 from memagent.settings import DEFAULT_WINDOW_TOKENS, Settings, user_cache_path, user_config_path
@@ -55,7 +55,7 @@ def command(settings: Settings) -> int:
         say(line)
     try:
         _check_cache(user_cache_path())
-        fetched = ", ".join(it.name for it in catalogue.cached_models())
+        fetched = ", ".join(it.name for it in catalogue.list_cached())
         say(f"fetched models: {fetched or 'none'}")
         for line in asyncio.run(_findings(settings)):
             say(with_flags(line))
@@ -105,7 +105,7 @@ async def _findings(settings: Settings) -> list[str]:
     if choice.engine == "openai":
         async with open_engine(settings.engine) as engine:
             model = engine.model
-            served = await engine.served_models() if isinstance(engine, OpenAIEngine) else {}
+            served = await engine.list_models() if isinstance(engine, OpenAIEngine) else {}
         # Some servers accept any name, or short ones, so an unlisted name is not an error.
         unlisted = f"; it lists {', '.join(sorted(served))}" if served and model.name not in served else ""
         place = without_secrets(settings.engine.base_url or "the OpenAI default")
@@ -140,7 +140,7 @@ async def _with_servers(settings: Settings) -> tuple[list[str], Settings]:
     told = [f"{it.place.name} at {it.place.base_url} ({', '.join(it.models)})" for it in search.servers]
     told += [f"{it.base_url} did not answer in time" for it in search.silent]
     lines = [f"servers on this machine: {'; '.join(told) or 'none found'}"]
-    if wanted(engine) and (found := chosen(search, engine.model)):
+    if should_search(engine) and (found := choose_server(search, engine.model)):
         server, model = found
         window = engine.window_tokens or server.windows.get(model)
         url = server.place.base_url
@@ -153,19 +153,19 @@ def _local_model(engine: str, settings: Settings, adapter: Adapter | None) -> Mo
     asked = settings.engine
     if engine == "transformers" and any(find_spec(name) is None for name in ("torch", "transformers")):
         raise SettingsError(f"{asked.model} needs torch and transformers: {extra_hint('train')}")
-    name = asked.model or str(default_files(adapter)[0] if engine == "llamacpp" else default_model())
+    name = asked.model or str(find_default_files(adapter)[0] if engine == "llamacpp" else default_model())
     window = asked.window_tokens or DEFAULT_WINDOW_TOKENS
     if engine == "llamacpp":
         if name.startswith(hub.PREFIX):
-            path = hub.cached(name, nearest=True)
+            path = hub.find_cached(name, nearest=True)
             if path is None:
                 raise SettingsError(f"{name} is not in the cache yet: ask fetches it")
             name = str(path)
-        name = str(catalogue.cached(name) or name)
+        name = str(catalogue.find_cached(name) or name)
         if not Path(name).is_file():
             raise SettingsError(f"there is no file {name}")
         window = usable_window(Path(name), asked.window_tokens)
-    return Model(name, estimate_tokens, name, window, trained=trained_as(name, adapter))
+    return Model(name, estimate_tokens, name, window, trained=find_trained(name, adapter))
 
 
 def _version(package: str) -> str:

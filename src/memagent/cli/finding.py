@@ -8,7 +8,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from memagent.cli.messages import tell, warn
-from memagent.engines.discovery import Search, chosen, look_around, settings_for, wanted
+from memagent.engines.discovery import Search, choose_server, look_around, settings_for, should_search
 from memagent.engines.llamacpp import hub
 from memagent.settings import Settings
 
@@ -20,14 +20,14 @@ def with_found_model(settings: Settings, console: Console, quiet: bool = False) 
     """
     engine = settings.engine
     if engine.model and engine.model.startswith(hub.PREFIX) and not engine.base_url:
-        path = hub.fetched(engine.model, bars=not quiet)
+        path = hub.fetch(engine.model, bars=not quiet)
         tell(console, f"using {path.name} of {engine.model}")
         return replace(settings, engine=engine.changed(model=str(path)))
-    if not wanted(engine):
+    if not should_search(engine):
         return settings
     search = asyncio.run(look_around())
     warn_of_silent(search, console)
-    if (found := chosen(search, engine.model)) is None:
+    if (found := choose_server(search, engine.model)) is None:
         if engine.model is None:
             tell(
                 console,

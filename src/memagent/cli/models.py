@@ -15,7 +15,7 @@ from memagent.cli.messages import say, say_json, tell
 from memagent.engines.discovery import Search, look_around
 from memagent.engines.llamacpp import catalogue, hub
 from memagent.engines.llamacpp.embedded import installed_model
-from memagent.engines.llamacpp.hub import CachedModel, cached_models
+from memagent.engines.llamacpp.hub import CachedModel, list_cached
 from memagent.engines.llamacpp.machine import memory_bytes
 from memagent.settings import load_settings
 
@@ -71,8 +71,8 @@ def command(context: click.Context, as_json: bool) -> int:
 def _list(console: Console, as_json: bool) -> int:
     search = asyncio.run(look_around()) if load_settings().engine.discover else Search()
     warn_of_silent(search, console)
-    cache, memory = cached_models(), memory_bytes()
-    fetched = catalogue.cached_models()
+    cache, memory = list_cached(), memory_bytes()
+    fetched = catalogue.list_cached()
     worth = worth_fetching(memory, {it.name.rpartition(":")[0] for it in cache})
     if as_json:
         say_json(
@@ -135,9 +135,9 @@ def fetch(console: Console, name: str, quiet: bool) -> int:
     It is kept in the cache: `--model NAME` then reads with it, offline too.
     """
     if name.startswith(hub.PREFIX):
-        say(str(hub.fetched(name, bars=not quiet)))
+        say(str(hub.fetch(name, bars=not quiet)))
         return 0
-    model = catalogue.named(name)
+    model = catalogue.find(name)
     tell(console, f"{name}: {model.title}, {model.size_bytes / _GIB:.1f} GiB, licence {model.licence}")
     with Progress(
         BarColumn(), DownloadColumn(), TimeRemainingColumn(),

@@ -51,7 +51,7 @@ def choose(settings: EngineSettings) -> Choice:
         return Choice("llamacpp", f"{model} is a GGUF on the Hugging Face hub")
     if model.endswith(".gguf"):
         return Choice("llamacpp", f"{model} is a GGUF file")
-    if path := catalogue.cached(model):
+    if path := catalogue.find_cached(model):
         return Choice("llamacpp", f"{model} was fetched: {path}")
     if (Path(model) / "config.json").is_file():
         return Choice("transformers", f"{model} is a Hugging Face folder")

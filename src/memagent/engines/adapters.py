@@ -43,7 +43,7 @@ class _Budgets(StrictModel):
     answer_tokens: Positive | None = None
 
 
-class _Told(StrictModel):
+class _TrainedFile(StrictModel):
     """The TOML file beside an adapter, without its templates."""
 
     workflow: str | None = None
@@ -63,28 +63,12 @@ def find_adapter(settings: EngineSettings, engine: str) -> Adapter | None:
     """Find the adapter that an engine should use, or None. Blocks.
 
     The embedded model uses its own adapter unless the settings name another. Raises `SettingsError` for an
-    adapter that does not exist, or that the engine cannot use, and as `trained_with` does.
+    adapter that does not exist, or that the engine cannot use, and as `read_trained` does.
     """
-    path = _path_of(settings, engine)
-    return read_adapter(path) if path else None
-
-
-def read_adapter(path: Path) -> Adapter:
-    """Read an adapter's name and how it was trained. Blocks. Raises as `trained_with` does."""
-    files = [path / name for name in _PEFT_FILES] if path.is_dir() else [path]
-    digest = hashlib.sha256()
-    for file in files:
-        if file.is_file():
-            digest.update(file_digest(file))
-    name = f"{path.resolve().name.removesuffix('.gguf')}@{digest.hexdigest()[:12]}"
-    return Adapter(path, name, trained_with(path))
-
-
-def _path_of(settings: EngineSettings, engine: str) -> Path | None:
     if settings.adapter == NO_ADAPTER:
         return None
     if not settings.adapter:
-        return READER if engine == "llamacpp" and settings.model is None else None
+        return read_adapter(READER) if engine == "llamacpp" and settings.model is None else None
     path = Path(settings.adapter).expanduser()
     is_folder = (path / _PEFT_CONFIG).is_file()
     if engine == "openai":
@@ -101,7 +85,18 @@ def _path_of(settings: EngineSettings, engine: str) -> Path | None:
             f"the adapter {path} is a PEFT folder, llama.cpp takes a GGUF adapter: "
             "set `engine` to transformers, or export it again with `to` gguf-adapter"
         )
-    return path
+    return read_adapter(path)
+
+
+def read_adapter(path: Path) -> Adapter:
+    """Read an adapter's name and how it was trained. Blocks. Raises as `read_trained` does."""
+    files = [path / name for name in _PEFT_FILES] if path.is_dir() else [path]
+    digest = hashlib.sha256()
+    for file in files:
+        if file.is_file():
+            digest.update(file_digest(file))
+    name = f"{path.resolve().name.removesuffix('.gguf')}@{digest.hexdigest()[:12]}"
+    return Adapter(path, name, read_trained(path))
 
 
 def name_with(model: str, adapter: Adapter | None) -> str:
@@ -109,7 +104,7 @@ def name_with(model: str, adapter: Adapter | None) -> str:
     return f"{model} + {adapter.name}" if adapter else model
 
 
-def trained_with(adapter: Path) -> Trained:
+def read_trained(adapter: Path) -> Trained:
     """The budgets, workflow and templates that an adapter says it was trained with; empty if it says nothing.
 
     The header of a GGUF adapter holds its budgets. A TOML file holds the workflow and the templates, and may
@@ -117,23 +112,25 @@ def trained_with(adapter: Path) -> Trained:
     folder. Raises `SettingsError` for a TOML file that cannot be read, and for invalid values.
     """
     beside = trained_file(adapter)
-    told = read_toml(beside) if beside.is_file() else {}
+    templates = read_toml(beside) if beside.is_file() else {}
     in_header = build(_Budgets, _header_budgets(adapter), str(adapter))
-    table: dict[str, object] = {name: told.pop(name) for name in ("workflow", "budgets") if name in told}
-    found = build(_Told, table, str(beside))
-    if told and not found.workflow:
+    others: dict[str, object] = {
+        name: templates.pop(name) for name in ("workflow", "budgets") if name in templates
+    }
+    found = build(_TrainedFile, others, str(beside))
+    if templates and not found.workflow:
         raise SettingsError(f"{beside}: there are templates, but no workflow for them: add one")
     budgets = in_header.model_dump(exclude_none=True) | found.budgets.model_dump(exclude_none=True)
-    return Trained(budgets, workflow=found.workflow, templates=told)
+    return Trained(budgets, workflow=found.workflow, templates=templates)
 
 
 def write_trained(adapter: Path, trained: Trained) -> None:
-    """Write what an adapter was trained with where `trained_with` finds it; if it is empty, write no file.
+    """Write what an adapter was trained with where `read_trained` finds it; if it is empty, write no file.
 
     Raises `OSError`.
     """
-    told = {"workflow": trained.workflow, **trained.templates}
-    lines = [f"{name} = {json.dumps(it, ensure_ascii=False)}" for name, it in told.items() if it is not None]
+    texts = {"workflow": trained.workflow, **trained.templates}
+    lines = [f"{name} = {json.dumps(it, ensure_ascii=False)}" for name, it in texts.items() if it is not None]
     if trained.budgets:
         lines += ["", "[budgets]", *(f"{name} = {tokens}" for name, tokens in trained.budgets.items())]
     if lines:

@@ -24,10 +24,10 @@ from memagent.settings import EngineSettings
 SECONDS = 0.5
 """The time limit of the whole search."""
 
-_MOST_BYTES = 2**20
+_MAX_BYTES = 2**20
 _LOAD_SECONDS = 600.0
-_LEAST_WINDOW_TOKENS = 2048  # assumed where Ollama does not say: it cuts longer prompts
-_MOST_ASKED = 32
+_MIN_WINDOW_TOKENS = 2048  # assumed where Ollama does not say: it cuts longer prompts
+_MAX_ASKED = 32
 
 # Models for embedding, reranking or speech rather than chat: OpenAI's list does not mark them.
 _NO_CHAT = re.compile(
@@ -103,7 +103,7 @@ async def _server_at(place: Place, endpoint: Endpoint) -> FoundServer | None:
             and it.get("object") == "model"
             and not it.get("parent")  # vLLM lists adapters too
         }
-        chats, windows = await _told(place, endpoint, list(models))
+        chats, windows = await _ask_server(place, endpoint, list(models))
     finally:
         await endpoint.aclose()
     chatting = tuple(name for name in models if chats.get(name, not _NO_CHAT.search(name)))
@@ -111,14 +111,14 @@ async def _server_at(place: Place, endpoint: Endpoint) -> FoundServer | None:
     return FoundServer(place, chatting, windows) if chatting else None
 
 
-async def _told(
+async def _ask_server(
     place: Place, endpoint: Endpoint, models: list[str]
 ) -> tuple[dict[str, bool], dict[str, int]]:
-    """Ask the server's own API which models complete chats, and for the windows of some."""
+    """Ask the server's own API which models can chat, and how large the windows of some are."""
     chats: dict[str, bool] = {}
     windows: dict[str, int] = {}
     if place.name == "Ollama":
-        names = models[:_MOST_ASKED]
+        names = models[:_MAX_ASKED]
         shown = await asyncio.gather(*(_json(endpoint, "../api/show", {"model": it}) for it in names))
         for name, it in zip(names, shown, strict=True):
             if isinstance(able := it.get("capabilities"), list):
@@ -138,9 +138,9 @@ async def _json(endpoint: Endpoint, path: str, body: Mapping[str, Any] | None = 
     """The JSON object at `path`; an empty one for anything else."""
     try:
         if body is None:
-            reply = await endpoint.get(path, _MOST_BYTES, _LOAD_SECONDS)
+            reply = await endpoint.get(path, _MAX_BYTES, _LOAD_SECONDS)
         else:
-            reply = await endpoint.post(path, json.dumps(body).encode(), _MOST_BYTES, _LOAD_SECONDS)
+            reply = await endpoint.post(path, json.dumps(body).encode(), _MAX_BYTES, _LOAD_SECONDS)
         sent = json.loads(reply.body) if reply.status == 200 else {}
     except (TransientError, EngineError, ValueError, RecursionError):
         return {}
@@ -151,7 +151,7 @@ def _endpoint(place: Place) -> Endpoint:
     return Endpoint(Connection(place.base_url, direct=True))
 
 
-def wanted(settings: EngineSettings) -> bool:
+def should_search(settings: EngineSettings) -> bool:
     """Whether the settings leave the model open, so that a search is worthwhile.
 
     A named model is looked for by its name, unless it is a file or an API key shows that it is hosted.
@@ -160,11 +160,11 @@ def wanted(settings: EngineSettings) -> bool:
         return False
     if (model := settings.model) is None:
         return settings.adapter is None
-    file = model.endswith(".gguf") or model.startswith("hf:") or catalogue.cached(model)
+    file = model.endswith(".gguf") or model.startswith("hf:") or catalogue.find_cached(model)
     return not (file or looks_like_path(model)) and not settings.api_key
 
 
-def chosen(search: Search, model: str | None) -> tuple[FoundServer, str] | None:
+def choose_server(search: Search, model: str | None) -> tuple[FoundServer, str] | None:
     """The first server with the model, or with any if none is named; and the model's name there."""
     for server in search.servers:
         if model is None:
@@ -202,5 +202,5 @@ async def _ollama_window(place: Place, model: str) -> int:
         await endpoint.aclose()
     for it in running if isinstance(running, list) else []:
         if isinstance(it, dict) and model in (it.get("name"), it.get("model")):
-            return window_of(it) or _LEAST_WINDOW_TOKENS
-    return _LEAST_WINDOW_TOKENS
+            return window_of(it) or _MIN_WINDOW_TOKENS
+    return _MIN_WINDOW_TOKENS

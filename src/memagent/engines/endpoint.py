@@ -1,6 +1,6 @@
 """HTTP to one OpenAI-compatible endpoint, bounded in time and bytes; each failure names its cause.
 
-Retries and the meaning of replies are left to `openai.py`.
+Redirects are not followed. Retries and the meaning of replies are left to `openai.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import posixpath
 import ssl
 from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
@@ -26,8 +26,7 @@ DEFAULT_URL = "https://api.openai.com/v1"
 CONCURRENCY = 16
 """The default limit on requests in flight."""
 
-_MOST_REDIRECTS = 3
-_MOST_PORT = 65_535
+_MAX_PORT = 65_535
 _USUAL = EngineSettings()
 
 
@@ -66,6 +65,15 @@ class Streamed:
     retry_after: str
     pieces: AsyncIterator[bytes]
 
+    async def read(self, max_bytes: int) -> HttpReply:
+        """Read the whole body. Raises `TransientError` if it is longer than `max_bytes`."""
+        content = bytearray()
+        async for piece in self.pieces:
+            content += piece
+            if len(content) > max_bytes:
+                raise TransientError(f"the reply is longer than {max_bytes:,} bytes, the limit")
+        return HttpReply(self.status, bytes(content), self.retry_after)
+
 
 class Endpoint:
     """The connections to one address; `url` is the address without its secrets.
@@ -95,44 +103,26 @@ class Endpoint:
         """Whether requests carry a key or a password."""
         return "Authorization" in self._headers
 
-    async def get(self, path: str, most_bytes: int, seconds: float) -> HttpReply:
+    async def get(self, path: str, max_bytes: int, seconds: float) -> HttpReply:
         """Get `path`; limits and errors are those of `post`."""
-        return await self._send(self._request("GET", path), most_bytes, seconds)
+        return await self._send(self._request("GET", path), max_bytes, seconds)
 
-    async def post(self, path: str, body: bytes, most_bytes: int, seconds: float) -> HttpReply:
-        """Post JSON to a path below the address, and read at most `most_bytes` within `seconds`.
+    async def post(self, path: str, body: bytes, max_bytes: int, seconds: float) -> HttpReply:
+        """Post JSON to a path below the address, and read at most `max_bytes` within `seconds`.
 
         Raises `TransientError` for a failed connection and for a reply that is too late or too long, and
         `UnreachableError` where a retry is pointless.
         """
-        return await self._send(self._request("POST", path, body), most_bytes, seconds)
+        return await self._send(self._request("POST", path, body), max_bytes, seconds)
 
-    @asynccontextmanager
-    async def stream(self, path: str, body: bytes, seconds: float) -> AsyncIterator[Streamed]:
-        """Post JSON and yield the reply as it arrives, each piece within `seconds`.
-
-        Raises as `post` does; redirects are not followed.
-        """
-        request = self._request("POST", path, body)
-        async with self._bounded(seconds, "no reply within"):
-            response = await self._client.send(request, stream=True)
-        try:
-            if response.has_redirect_location:
-                self._redirected(request, response)
-            headers = response.headers
-            yield Streamed(
-                response.status_code,
-                headers.get("content-type", ""),
-                headers.get("retry-after", ""),
-                self._pieces(response, seconds),
-            )
-        finally:
-            await response.aclose()
+    def stream(self, path: str, body: bytes, seconds: float) -> AbstractAsyncContextManager[Streamed]:
+        """Post JSON and yield the reply as it arrives, each piece within `seconds`. Raises as `post` does."""
+        return self._open(self._request("POST", path, body), seconds)
 
     async def _pieces(self, response: httpx2.Response, seconds: float) -> AsyncIterator[bytes]:
         pieces = aiter(response.aiter_bytes())
         while True:
-            async with self._bounded(seconds, "the reply stalled for"):
+            async with self._bound(seconds, "the reply stalled for"):
                 piece = await anext(pieces, None)
             if piece is None:
                 return
@@ -153,65 +143,62 @@ class Endpoint:
             self._addresses[path] = self._base.copy_with(path=whole)
         return self._addresses[path]
 
-    async def _send(self, request: httpx2.Request, most_bytes: int, seconds: float) -> HttpReply:
-        async with self._bounded(seconds, "no reply within"):
-            for _ in range(_MOST_REDIRECTS):
-                response = await self._client.send(request, stream=True)
-                try:
-                    if not response.has_redirect_location:
-                        return await self._read(response, most_bytes)
-                    request = self._redirected(request, response)
-                finally:
-                    await response.aclose()
-        raise UnreachableError(f"{self.url} redirects too often: check `base_url`")
+    async def _send(self, request: httpx2.Request, max_bytes: int, seconds: float) -> HttpReply:
+        async with self._bound(seconds, "no reply within"), self._open(request, seconds) as reply:
+            return await reply.read(max_bytes)
 
     @asynccontextmanager
-    async def _bounded(self, seconds: float, told: str) -> AsyncIterator[None]:
+    async def _open(self, request: httpx2.Request, seconds: float) -> AsyncIterator[Streamed]:
+        async with self._bound(seconds, "no reply within"):
+            response = await self._client.send(request, stream=True)
+        try:
+            if response.has_redirect_location:
+                raise self._explain_redirect(response)
+            headers = response.headers
+            yield Streamed(
+                response.status_code,
+                headers.get("content-type", ""),
+                headers.get("retry-after", ""),
+                self._pieces(response, seconds),
+            )
+        finally:
+            await response.aclose()
+
+    @asynccontextmanager
+    async def _bound(self, seconds: float, what: str) -> AsyncIterator[None]:
         """Bound the time of the block, and name the cause of what fails in it."""
         try:
             async with asyncio.timeout(seconds):
                 yield
         except TimeoutError as error:
-            raise TransientError(f"{told} {seconds:g} s") from error
+            raise TransientError(f"{what} {seconds:g} s") from error
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ExceptionGroup) as error:
-            raise self._failure(error) from error
+            raise self._explain(error) from error
 
-    async def _read(self, response: httpx2.Response, most_bytes: int) -> HttpReply:
-        pieces, size = [], 0
-        async for piece in response.aiter_bytes():
-            pieces.append(piece)
-            size += len(piece)
-            if size > most_bytes:
-                raise TransientError(f"the reply is longer than {most_bytes:,} bytes, the limit")
-        return HttpReply(response.status_code, b"".join(pieces), response.headers.get("retry-after", ""))
-
-    def _redirected(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Request:
-        """The request that follows a redirect, if it stays on the same host."""
+    def _explain_redirect(self, response: httpx2.Response) -> UnreachableError:
         follow = response.next_request
-        if follow and follow.method == request.method and _origin(follow.url) == _origin(request.url):
-            return follow
         there = brief(str(follow.url if follow else response.headers.get("location", "")))
-        raise UnreachableError(
+        return UnreachableError(
             f"{self.url} redirects to {there}: not followed, as the key and the document would go there; "
             "if that is the endpoint, set `base_url` to it"
         )
 
-    def _failure(self, error: Exception) -> TransientError | UnreachableError:
+    def _explain(self, error: Exception) -> TransientError | UnreachableError:
         """The error to raise for a failed connection."""
         causes = list(_causes(error))
         if isinstance(error, httpx2.ConnectTimeout):
             seconds = self.connection.connect_seconds
             return TransientError(f"could not connect to {self.url} within {seconds:g} s", unreachable=True)
         if not isinstance(error, httpx2.ConnectError):
-            return TransientError(f"the connection broke ({_named(error)})")
+            return TransientError(f"the connection broke ({_describe(error)})")
         if tls := next((it for it in causes if isinstance(it, ssl.SSLError)), None):
             if isinstance(tls, ssl.SSLEOFError | ssl.SSLZeroReturnError):
-                return TransientError(f"the connection broke ({_named(tls)})")
-            return UnreachableError(_about_tls(self.url, tls))
+                return TransientError(f"the connection broke ({_describe(tls)})")
+            return UnreachableError(_explain_tls(self.url, tls))
         if any(isinstance(it, ConnectionRefusedError) for it in causes):
             why = f"nothing listens at {self.url}: is the server running?"
         else:
-            why = f"{self.url} cannot be reached ({_named(causes[-1])}): check `base_url`"
+            why = f"{self.url} cannot be reached ({_describe(causes[-1])}): check `base_url`"
         return TransientError(why, unreachable=True)
 
 
@@ -233,7 +220,7 @@ def _address(url: str) -> httpx2.URL:
         found = httpx2.URL(url)
         if found.scheme not in ("http", "https") or not found.host:
             raise ValueError("it needs http:// or https:// and a host")
-        if found.port is not None and not 0 < found.port <= _MOST_PORT:
+        if found.port is not None and not 0 < found.port <= _MAX_PORT:
             raise ValueError(f"there is no port {found.port}")
     except (httpx2.InvalidURL, ValueError) as error:
         raise SettingsError(
@@ -274,7 +261,7 @@ def _client(connection: Connection, scheme: str) -> httpx2.AsyncClient:
         ) from error
 
 
-def _about_tls(url: str, error: ssl.SSLError) -> str:
+def _explain_tls(url: str, error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
             f"the certificate of {url} is not trusted ({error.verify_message}): set SSL_CERT_FILE to "
@@ -284,20 +271,13 @@ def _about_tls(url: str, error: ssl.SSLError) -> str:
     return f"could not open a TLS connection to {url} ({why}): does it speak https, or is it http://?"
 
 
-def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
-    return url.scheme, url.host, url.port
-
-
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
     """The error and the chain of its causes."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
+    while error is not None:
         yield error
-        if isinstance(error, BaseExceptionGroup):
-            yield from _causes(error.exceptions[0])
-        error = error.__cause__ or error.__context__
+        nested = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else None
+        error = nested or error.__cause__ or error.__context__
 
 
-def _named(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     return brief(str(error) or type(error).__name__)

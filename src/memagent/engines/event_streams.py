@@ -9,21 +9,21 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from memagent.engines.refusals import HttpReply, RefusedError, TransientError, read_refusal
 from memagent.engines.replies import Said
 
-_MOST_EVENT_BYTES = 64 * 2**20
+_MAX_EVENT_BYTES = 64 * 2**20
 _EVENT_ENDS = b"\n\n", b"\n\r\n", b"\r\r"  # a blank line, for each kind of line ending
-_OF_AN_END = re.compile(rb'"finish_reason"\s*+:\s*+"|"error"|\[DONE\]')
+_ENDING = re.compile(rb'"finish_reason"\s*+:\s*+"|"error"|\[DONE\]')
 
 
-async def judged(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """The events of a streamed completion, unchanged, held back until it has said something.
+async def judge(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """Yield the events of a streamed completion unchanged, from the one on in which the model says something.
 
     Raises `RefusedError` for an error in place of a reply, and `TransientError` for a stream that is empty,
     or that ends without saying so.
     """
     said, ended, held = Said(), False, bytearray()
-    async for events in whole_events(pieces):
+    async for events in split_events(pieces):
         held += events
-        if not said.answered or _OF_AN_END.search(events):
+        if not said.answered or _ENDING.search(events):
             for data in _data_of(events):
                 if data == b"[DONE]":
                     said.check()
@@ -68,7 +68,7 @@ def _data_of(events: bytes) -> Iterator[bytes]:
             yield line.removeprefix(b"data:").strip()
 
 
-async def whole_events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+async def split_events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     """The same bytes, split only after events, so that others can be sent between them.
 
     Raises `TransientError` for an event that is too long.
@@ -81,7 +81,7 @@ async def whole_events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, No
         if found:
             yield bytes(rest[: max(found)])
             del rest[: max(found)]
-        if len(rest) > _MOST_EVENT_BYTES:
-            raise TransientError(f"an event of the reply is longer than {_MOST_EVENT_BYTES:,} bytes")
+        if len(rest) > _MAX_EVENT_BYTES:
+            raise TransientError(f"an event of the reply is longer than {_MAX_EVENT_BYTES:,} bytes")
     if rest:
         yield bytes(rest)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from memagent.engines.endpoint import Endpoint
-from memagent.engines.event_streams import judged
+from memagent.engines.event_streams import judge
 from memagent.engines.refusals import (
     HttpReply,
     Refusal,
@@ -27,13 +27,13 @@ from memagent.engines.replies import (
     Said,
     about_a_page,
     check_read_whole,
+    collect_texts,
     parse_json,
     read_usage,
-    shown_texts,
 )
 from memagent.errors import EngineError
 
-_MOST_REPLY_BYTES = 64 * 2**20
+_MAX_REPLY_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +73,13 @@ async def begin(endpoint: Endpoint, body: Mapping[str, Any], open: AsyncExitStac
     asked = "event-stream" if streams else "json"
     accepted = reply.status < 300 and asked in (reply.media_type or asked)
     if accepted and streams:
-        events = await open.enter_async_context(aclosing(judged(reply.pieces)))
+        events = await open.enter_async_context(aclosing(judge(reply.pieces)))
         try:
             first = await anext(events)
         except RefusedError as error:
-            raise _refused(error.refusal, endpoint, reply.status) from error
-        return Forwarded(reply.media_type, _passed_on(first, events, endpoint))
-    whole = HttpReply(reply.status, await _joined(reply.pieces), reply.retry_after)
+            raise _explain_refusal(error.refusal, endpoint, reply.status) from error
+        return Forwarded(reply.media_type, _pass_on(first, events, endpoint))
+    whole = await reply.read(_MAX_REPLY_BYTES)
     if reply.status < 300 and not whole.body:
         raise TransientError(f"the reply is empty (HTTP {reply.status})")
     if not accepted:
@@ -88,7 +88,7 @@ async def begin(endpoint: Endpoint, body: Mapping[str, Any], open: AsyncExitStac
     return Forwarded(reply.media_type, _one_piece(whole.body))
 
 
-async def _passed_on(first: bytes, events: AsyncIterator[bytes], endpoint: Endpoint) -> AsyncIterator[bytes]:
+async def _pass_on(first: bytes, events: AsyncIterator[bytes], endpoint: Endpoint) -> AsyncIterator[bytes]:
     """A stream that has begun, so that it cannot be tried again. Raises `EngineError`."""
     yield first
     try:
@@ -106,7 +106,7 @@ async def _check(reply: HttpReply, body: Mapping[str, Any], endpoint: Endpoint) 
     sent = await asyncio.to_thread(parse_json, reply, endpoint.url)
     if not isinstance(sent, dict) or sent.get("error"):
         raise _error_of(reply, endpoint)
-    await check_read_whole(shown_texts(body["messages"]), read_usage(sent))
+    await check_read_whole(collect_texts(body["messages"]), read_usage(sent))
     said = Said()
     said.add(sent)
     said.check()
@@ -115,23 +115,13 @@ async def _check(reply: HttpReply, body: Mapping[str, Any], endpoint: Endpoint) 
 def _error_of(reply: HttpReply, endpoint: Endpoint) -> EngineError | TransientError:
     if reply.status < 300 and is_page(reply.text):
         return EngineError(about_a_page(endpoint.url))
-    return _refused(read_refusal(reply), endpoint, reply.status)
+    return _explain_refusal(read_refusal(reply), endpoint, reply.status)
 
 
-def _refused(refusal: Refusal, endpoint: Endpoint, status: int) -> EngineError | TransientError:
+def _explain_refusal(refusal: Refusal, endpoint: Endpoint, status: int) -> EngineError | TransientError:
     if refusal.is_overflow or status in (401, 403):
         return error_of(refusal, endpoint.url, endpoint.has_key)
     return RefusedError(refusal)
-
-
-async def _joined(pieces: AsyncIterator[bytes]) -> bytes:
-    """A forwarded reply. Raises `TransientError` if it is too long."""
-    content = bytearray()
-    async for piece in pieces:
-        content += piece
-        if len(content) > _MOST_REPLY_BYTES:
-            raise TransientError(f"the reply is longer than {_MOST_REPLY_BYTES:,} bytes, the limit")
-    return bytes(content)
 
 
 async def _one_piece(content: bytes) -> AsyncIterator[bytes]:

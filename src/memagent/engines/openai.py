@@ -20,7 +20,7 @@ from memagent.engines import is_missing_path
 from memagent.engines.adapters import find_adapter
 from memagent.engines.endpoint import CONCURRENCY, Connection, Endpoint, UnreachableError, is_own
 from memagent.engines.forwarding import Forwarded, begin
-from memagent.engines.published import trained_as
+from memagent.engines.published import find_trained
 from memagent.engines.refusals import (
     HttpReply,
     TransientError,
@@ -30,14 +30,14 @@ from memagent.engines.refusals import (
 )
 from memagent.engines.replies import (
     check_read_whole,
+    collect_written,
     parse_json,
     read_completion,
     read_models,
     read_usage,
     window_of,
-    written_text,
 )
-from memagent.engines.requests import THINKING, Requests, encoded
+from memagent.engines.requests import THINKING, Requests, encode
 from memagent.engines.retrying import Tries
 from memagent.engines.wrappers import Again
 from memagent.errors import EngineError, SettingsError
@@ -106,22 +106,22 @@ class OpenAIEngine:
         """
 
         async def once() -> str:
-            most_seconds = seconds or self.connection.timeout_seconds
-            reply = await self.endpoint.post(path, json.dumps(body).encode(), _PAGE_BYTES, most_seconds)
-            return self._accepted(reply).body.decode("utf-8", "replace")
+            max_seconds = seconds or self.connection.timeout_seconds
+            reply = await self.endpoint.post(path, json.dumps(body).encode(), _PAGE_BYTES, max_seconds)
+            return self._accept(reply).body.decode("utf-8", "replace")
 
         return await self._try(once, _PAGE_TRIES)
 
-    async def served_models(self) -> dict[str, Mapping[str, Any]]:
+    async def list_models(self) -> dict[str, Mapping[str, Any]]:
         """The models that the endpoint lists, by name; empty if it has no such list.
 
         Raises `UnreachableError` if there is no endpoint, else `EngineError` if the list cannot be read.
         """
 
         async def once() -> dict[str, Mapping[str, Any]]:
-            most_seconds = min(_LIST_SECONDS, self.connection.timeout_seconds)
-            reply = await self.endpoint.get("models", _PAGE_BYTES, most_seconds)
-            return {} if reply.status == 404 else read_models(self._accepted(reply), self.endpoint.url)
+            max_seconds = min(_LIST_SECONDS, self.connection.timeout_seconds)
+            reply = await self.endpoint.get("models", _PAGE_BYTES, max_seconds)
+            return {} if reply.status == 404 else read_models(self._accept(reply), self.endpoint.url)
 
         return await self._try(once, min(_PAGE_TRIES, self.connection.retries + 1))
 
@@ -141,9 +141,9 @@ class OpenAIEngine:
 
     async def _complete_once(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         body = self.requests.body(self.model.name, messages, sampling)
-        content = encoded(body)
+        content = encode(body)
         reply = await self.endpoint.post(
-            "chat/completions", content, self._most_bytes(content, sampling), self.connection.timeout_seconds
+            "chat/completions", content, self._max_bytes(content, sampling), self.connection.timeout_seconds
         )
         if reply.status in (400, 422):
             refusal = read_refusal(reply)
@@ -159,8 +159,8 @@ class OpenAIEngine:
     async def _completion(
         self, reply: HttpReply, messages: tuple[Message, ...], sampling: Sampling, *, greedy: bool
     ) -> Completion:
-        """The completion in a reply; what a greedy model wrote in vain is not worth another try."""
-        sent = parse_json(self._accepted(reply), self.endpoint.url)
+        """The completion in a reply. After an unusable one, a greedy call would only bring the same again."""
+        sent = parse_json(self._accept(reply), self.endpoint.url)
         if isinstance(sent, dict) and sent.get("error"):
             raise self._error(reply)
         texts = [message.content for message in messages]
@@ -176,18 +176,18 @@ class OpenAIEngine:
         usage = await self._usage(texts, sent, completion.usage)
         return replace(completion, usage=usage) if usage.estimated else completion
 
-    async def _usage(self, texts: Sequence[str], sent: Mapping[str, Any], told: Usage) -> Usage:
-        """The usage that the endpoint told, or else an estimate."""
-        if told.prompt_tokens:
-            return told
+    async def _usage(self, texts: Sequence[str], sent: Mapping[str, Any], reported: Usage) -> Usage:
+        """The usage that the endpoint reported, or else an estimate."""
+        if reported.prompt_tokens:
+            return reported
         if not self._estimates:
             self._estimates = True
             _log.warning("%s reports no token usage: tokens and costs are estimates", self.endpoint.url)
-        count, written = self.model.count_tokens, written_text(sent)
+        count, written = self.model.count_tokens, collect_written(sent)
         prompt, completion = await asyncio.to_thread(lambda: (sum(map(count, texts)), count(written)))
         return Usage(prompt, completion, estimated=True)
 
-    def _accepted(self, reply: HttpReply) -> HttpReply:
+    def _accept(self, reply: HttpReply) -> HttpReply:
         """Return the reply, or raise the error that a refusal means."""
         if reply.status >= 300:
             raise self._error(reply)
@@ -196,7 +196,7 @@ class OpenAIEngine:
     def _error(self, reply: HttpReply) -> EngineError | TransientError:
         return error_of(read_refusal(reply), self.endpoint.url, self.endpoint.has_key)
 
-    def _most_bytes(self, content: bytes, sampling: Sampling) -> int:
+    def _max_bytes(self, content: bytes, sampling: Sampling) -> int:
         """The most bytes that a reply may have."""
         most = _REPLY_BYTES + _BYTES_PER_TOKEN * sampling.max_tokens
         if self.connection.record:  # the ids of the prompt come too: at most one for each byte
@@ -233,7 +233,7 @@ async def connect(name: str | None, connection: Connection) -> OpenAIEngine:
     Raises `EngineError` if nothing answers, or if `name` is None and there is not just one model;
     `SettingsError` if `name` is a path to a missing file that the endpoint does not list.
     """
-    model = Model(name or "", estimate_tokens, calls=connection.concurrency, trained=trained_as(name or ""))
+    model = Model(name or "", estimate_tokens, calls=connection.concurrency, trained=find_trained(name or ""))
     engine = OpenAIEngine(model, connection)
     try:
         engine.model = await _model(name, engine)
@@ -245,7 +245,7 @@ async def connect(name: str | None, connection: Connection) -> OpenAIEngine:
 
 async def _model(name: str | None, engine: OpenAIEngine) -> Model:
     try:
-        models = await engine.served_models()
+        models = await engine.list_models()
     except EngineError as error:
         if isinstance(error, UnreachableError) or name is None or is_missing_path(name):
             raise
@@ -261,4 +261,4 @@ async def _model(name: str | None, engine: OpenAIEngine) -> Model:
         )
     name = name or whole[0]
     window = window_of(models.get(name, {}))
-    return replace(engine.model, name=name, window_tokens=window, trained=trained_as(name))
+    return replace(engine.model, name=name, window_tokens=window, trained=find_trained(name))

@@ -13,7 +13,7 @@ _BUDGETS = {"problem_tokens": 1024, "chunk_tokens": 5000, "memory_tokens": 1024,
 _SETTINGS = {"temperature": 0.7, "top_p": 0.95, "chunk_ends": "exact"}
 
 
-def trained_as(model: str, adapter: Adapter | None = None) -> Trained:
+def find_trained(model: str, adapter: Adapter | None = None) -> Trained:
     """How a model was trained to read: as its adapter says, or by its name; empty if neither says so.
 
     Args:

@@ -27,15 +27,15 @@ _CUT = frozenset({
     "length", "max_tokens", "max_output_tokens", "max_new_tokens", "max_length", "model_length",
     "token_limit", "finish_reason_length", "finish_reason_max_tokens", "model_context_window_exceeded",
 })  # fmt: skip
-_TOLD = _WHOLE | _CUT | {"tool_calls", "function_call", "content_filter"}
-"""How a chat that is passed through may end: its client is told."""
+_ENDS = _WHOLE | _CUT | {"tool_calls", "function_call", "content_filter"}
+"""How a chat that is passed through may end; its client sees which."""
 _THOUGHTS = ("reasoning_content", "reasoning")
 _BESIDE_TEXT = ("tool_calls", "function_call", "refusal", "audio", "images")
-_MOST_CHARACTERS_PER_TOKEN = 64
+_MAX_CHARACTERS_PER_TOKEN = 64
 _ALWAYS_ALLOWED_CHARACTERS = 4096
-_MOST_TOKENS = 2**31
+_MAX_TOKENS = 2**31
 # A server has dropped part of a prompt if it read less than this share of its fewest tokens, minus this many.
-_LEAST_SHARE_READ, _LEAST_DROPPED_TOKENS = 0.9, 64
+_MIN_SHARE_READ, _MIN_DROPPED_TOKENS = 0.9, 64
 
 
 def read_completion(reply: Any, sampling: Sampling, *, verbatim: bool = False) -> Completion:
@@ -53,7 +53,7 @@ def read_completion(reply: Any, sampling: Sampling, *, verbatim: bool = False) -
         reason = _finish_reason(choice, text, usage, sampling)
         if not verbatim:
             _refuse_empty(text, message, reason, sampling)
-        if len(text) > max(_ALWAYS_ALLOWED_CHARACTERS, _MOST_CHARACTERS_PER_TOKEN * sampling.max_tokens):
+        if len(text) > max(_ALWAYS_ALLOWED_CHARACTERS, _MAX_CHARACTERS_PER_TOKEN * sampling.max_tokens):
             raise UnusableReplyError(
                 f"the reply has {len(text):,} characters where {sampling.max_tokens:,} tokens were allowed"
             )
@@ -96,7 +96,7 @@ class Said:
                 self.reason = str(choice.get("finish_reason") or self.reason).lower()
         except (KeyError, TypeError, AttributeError) as error:
             raise TransientError(f"the reply is no completion: {brief(repr(sent)[:1000])}") from error
-        if self.reason and self.reason not in _TOLD:
+        if self.reason and self.reason not in _ENDS:
             raise TransientError(f"the server ended the reply with finish_reason {self.reason!r}")
 
     def check(self) -> None:
@@ -112,10 +112,10 @@ async def check_read_whole(texts: Sequence[str], usage: Usage) -> None:
     Some do so silently (Ollama, if a prompt is longer than its `num_ctx`).
     """
     read = usage.prompt_tokens
-    if not 0 < read < _least_read(sum(map(fewest_tokens_at_most, texts))):
+    if not 0 < read < _min_read(sum(map(fewest_tokens_at_most, texts))):
         return
     fewest = await asyncio.to_thread(lambda: sum(map(fewest_tokens, texts)))
-    if read < _least_read(fewest):
+    if read < _min_read(fewest):
         raise ContextOverflowError(
             f"the endpoint read {read:,} tokens of a prompt that has at least {fewest:,}, and silently "
             "dropped the rest: give its model a larger window (num_ctx, for Ollama), or lower "
@@ -123,18 +123,18 @@ async def check_read_whole(texts: Sequence[str], usage: Usage) -> None:
         )
 
 
-def _least_read(fewest: int) -> float:
+def _min_read(fewest: int) -> float:
     """The fewest tokens that a server may report for a whole prompt of at least `fewest`."""
-    return fewest * _LEAST_SHARE_READ - _LEAST_DROPPED_TOKENS
+    return fewest * _MIN_SHARE_READ - _MIN_DROPPED_TOKENS
 
 
-def shown_texts(messages: Iterable[Mapping[str, Any]]) -> list[str]:
+def collect_texts(messages: Iterable[Mapping[str, Any]]) -> list[str]:
     """The texts of a chat that every chat template shows; some leave out earlier thoughts."""
     texts = [(message["role"], _text(message.get("content"))) for message in messages]
     return [without_thought(text) if role == "assistant" else text for role, text in texts]
 
 
-def written_text(reply: Any) -> str:
+def collect_written(reply: Any) -> str:
     """All that the model wrote, its thought too; empty if the reply is no completion."""
     try:
         message = reply["choices"][0]["message"]
@@ -199,7 +199,7 @@ def _finish_reason(choice: Mapping[str, Any], text: str, usage: Usage, sampling:
 def _refuse_empty(text: str, message: Mapping[str, Any], reason: str, sampling: Sampling) -> None:
     """Raise `TransientError` for a reply without an answer, saying what it has instead.
 
-    Only an empty reply that the server calls whole says nothing about the model: it may be the server's slip.
+    An empty reply that the server calls whole is the only one that may be the server's mistake.
     """
     answer = without_thought(text)
     if is_visible(answer) and not answer.endswith("</think>"):
@@ -244,7 +244,7 @@ def read_usage(reply: Any) -> Usage:
 
 
 def _count(value: Any) -> int:
-    whole = isinstance(value, int | float) and 0 <= value < _MOST_TOKENS
+    whole = isinstance(value, int | float) and 0 <= value < _MAX_TOKENS
     return int(value) if whole else 0
 
 
@@ -266,6 +266,6 @@ def read_models(reply: HttpReply, url: str) -> dict[str, Mapping[str, Any]]:
 def window_of(entry: Mapping[str, Any]) -> int | None:
     """The window of a listed model in tokens; vLLM and SGLang call it `max_model_len`, others differ."""
     meta = entry.get("meta")
-    told = [entry.get("max_model_len"), entry.get("context_length")]
-    told += [meta.get("n_ctx")] if isinstance(meta, dict) else []
-    return next((it for it in told if type(it) is int and 0 < it < _MOST_TOKENS), None)
+    windows = [entry.get("max_model_len"), entry.get("context_length")]
+    windows += [meta.get("n_ctx")] if isinstance(meta, dict) else []
+    return next((it for it in windows if type(it) is int and 0 < it < _MAX_TOKENS), None)

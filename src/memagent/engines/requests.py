@@ -76,7 +76,7 @@ def _thinking(thinking: bool | None) -> dict[str, Any]:
     return fields if thinking else {**fields, "reasoning_effort": "none"}
 
 
-def encoded(body: Mapping[str, Any]) -> bytes:
+def encode(body: Mapping[str, Any]) -> bytes:
     """The body as JSON, in a quarter of the time that `json` takes, unless a text has lone surrogates."""
     try:
         return to_json(body)

@@ -15,8 +15,8 @@ from memagent.errors import EngineError
 _log = logging.getLogger("memagent")
 
 _FIRST_DELAY_SECONDS = 0.5
-_LONGEST_DELAY_SECONDS = 30.0
-_LONGEST_RETRY_AFTER_SECONDS = 300.0
+_MAX_DELAY_SECONDS = 30.0
+_MAX_RETRY_AFTER_SECONDS = 300.0
 _BETWEEN_WARNINGS_SECONDS = 30.0
 
 
@@ -64,8 +64,8 @@ def backoff_seconds(attempt: int, retry_after_seconds: float | None = None) -> f
 
     Part of it is random, so that callers who failed together do not retry together.
     """
-    pause = min(_FIRST_DELAY_SECONDS * 2.0**attempt, _LONGEST_DELAY_SECONDS)
+    pause = min(_FIRST_DELAY_SECONDS * 2.0**attempt, _MAX_DELAY_SECONDS)
     jitter = pause / 2 * random.random()
     if retry_after_seconds is not None:
-        return min(retry_after_seconds, _LONGEST_RETRY_AFTER_SECONDS) + jitter
+        return min(retry_after_seconds, _MAX_RETRY_AFTER_SECONDS) + jitter
     return pause / 2 + jitter

@@ -12,7 +12,7 @@ from memagent.settings import ReadSettings
 from memagent.types import Completion, Engine, Message, Model, Sampling, Spent, Usage
 
 Again = Callable[[Usage | None], bool]
-"""Whether to try again, after a failure with this usage (None if nothing was paid); if so, it is counted."""
+"""Whether to try again after a failure that used this (None: nothing); if so, it counts as spent."""
 
 
 class Wrapper:
@@ -92,12 +92,12 @@ class Spending:
                 "set `prompt_price` and `completion_price`"
             )
 
-    def limited(self, engine: Engine) -> Engine:
+    def limit(self, engine: Engine) -> Engine:
         """The engine, wrapped in these limits if any are set."""
         return engine if self.max_tokens is None and self.max_cost is None else SpendingLimit(engine, self)
 
-    def exceeded(self, spent: Spent) -> str:
-        """The limit that this total would exceed, or "" for none."""
+    def find_limit(self, spent: Spent) -> str:
+        """Find the limit that this total would exceed; "" for none."""
         if self.max_tokens is not None and spent.tokens > self.max_tokens:
             return f"`max_tokens` {self.max_tokens}"
         if self.max_cost is not None and (spent.cost or 0.0) > self.max_cost:
@@ -136,7 +136,7 @@ class SpendingLimit(Wrapper):
         prompt_tokens = await asyncio.to_thread(self.model.most_prompt_tokens, messages)
         most = self.limits.prices.price(Usage(prompt_tokens, sampling.max_tokens))
         async with self._ended:
-            while over := self._exceeded(most):
+            while over := self._find_limit(most):
                 if not self._in_flight:
                     raise SpendingLimitError(
                         f"{over} leaves no room for a call of up to {most.prompt_tokens:,} + "
@@ -153,7 +153,7 @@ class SpendingLimit(Wrapper):
             raise
         finally:
             self._in_flight.remove(most)
-            self._spent += self._counted(spent, most)
+            self._spent += self._count(spent, most)
             async with self._ended:
                 self._ended.notify_all()
         return completion
@@ -163,19 +163,19 @@ class SpendingLimit(Wrapper):
             return await super().complete(messages, sampling)
 
         def again(usage: Usage | None) -> bool:
-            spent = self._counted(usage, most)
-            if self._exceeded(spent):
+            spent = self._count(usage, most)
+            if self._find_limit(spent):
                 return False
             self._spent += spent
             return True
 
         return await self.engine.complete_while(messages, sampling, again)
 
-    def _exceeded(self, more: Spent) -> str:
-        """The limit that would be exceeded with `more`, counting what is set aside."""
-        return self.limits.exceeded(sum(self._in_flight, self._spent + more))
+    def _find_limit(self, more: Spent) -> str:
+        """Find the limit that would be exceeded with `more`, counting what is set aside."""
+        return self.limits.find_limit(sum(self._in_flight, self._spent + more))
 
-    def _counted(self, usage: Usage | None, most: Spent) -> Spent:
+    def _count(self, usage: Usage | None, most: Spent) -> Spent:
         """What a call has spent: nothing without a reply, and `most` if the engine did not count it."""
         if usage is None:
             return Spent()

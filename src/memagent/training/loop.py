@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from memagent.engines.adapters import trained_with
+from memagent.engines.adapters import read_trained
 from memagent.engines.torch.engine import TransformersEngine, ran_out_of_memory
 from memagent.errors import EngineError, SettingsError, TrainingError
 from memagent.reading.budgets import given_budgets
@@ -179,4 +179,4 @@ def trained_to_read(settings: TrainingSettings) -> Trained:
 
 def _load_trained(settings: TrainingSettings) -> Trained:
     """What the adapter that the run continues from was trained to read with."""
-    return trained_with(Path(settings.policy.adapter)) if settings.policy.adapter else Trained()
+    return read_trained(Path(settings.policy.adapter)) if settings.policy.adapter else Trained()

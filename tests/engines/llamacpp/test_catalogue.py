@@ -22,7 +22,7 @@ from data_wheels import make_wheel
 from memagent import EngineSettings, SettingsError
 from memagent.cli import main
 from memagent.engines import choose
-from memagent.engines.discovery import wanted
+from memagent.engines.discovery import should_search
 from memagent.engines.llamacpp import catalogue
 from memagent.engines.llamacpp.catalogue import MODELS, CatalogueModel, fetch
 
@@ -215,14 +215,16 @@ def test_without_pip_uv_runs_one(
 def test_the_command_tells_licence_and_size_and_then_all_find_the_model(
     model: CatalogueModel, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert not wanted(EngineSettings(model="a.gguf")) and wanted(EngineSettings(model=NAME, discover=True))
+    assert not should_search(EngineSettings(model="a.gguf")) and should_search(
+        EngineSettings(model=NAME, discover=True)
+    )
     with pytest.raises(SettingsError, match="tiny is not fetched yet: run `memagent models fetch tiny`"):
         choose(EngineSettings(model=NAME))
     assert main(["models", "fetch", NAME]) == 0
     out, err = capsys.readouterr()
     assert out == f"{model.path}\n" and "tiny: Tiny, 0.0 GiB, licence CC0" in err
     assert choose(EngineSettings(model=NAME)).engine == "llamacpp"
-    assert not wanted(EngineSettings(model=NAME, discover=True))
+    assert not should_search(EngineSettings(model=NAME, discover=True))
     assert main(["models"]) == 0
     assert "\nfetched: tiny, 0.0 GiB\n" in capsys.readouterr().out
     assert main(["models", "--json"]) == 0

@@ -17,7 +17,7 @@ import pytest
 
 from memagent.engines.adapters import read_adapter
 from memagent.engines.llamacpp import embedded
-from memagent.engines.llamacpp.embedded import default_model, installed_model, merged_with, requantise
+from memagent.engines.llamacpp.embedded import default_model, installed_model, merge_adapter, requantise
 from memagent.errors import SettingsError
 
 Q4_1, Q8_0, F32 = (gguf.GGMLQuantizationType[name] for name in ("Q4_1", "Q8_0", "F32"))
@@ -179,11 +179,11 @@ def small_lora(path: Path) -> Path:
 
 def test_a_lora_is_merged_once(package: Path, tmp_path: Path) -> None:
     lora = small_lora(tmp_path / "lora.gguf")
-    merged, before = merged_with(read_adapter(lora)), gguf.GGUFReader(package)
+    merged, before = merge_adapter(read_adapter(lora)), gguf.GGUFReader(package)
     assert merged is not None
     assert merged.name.startswith("SmolLM2-135M-Instruct.Q8_0 + lora@")
     made = merged.stat().st_mtime_ns
-    assert merged_with(read_adapter(lora)) == merged
+    assert merge_adapter(read_adapter(lora)) == merged
     assert merged.stat().st_mtime_ns == made
     after = {tensor.name: tensor for tensor in gguf.GGUFReader(merged).tensors}
     a, b = (tensor.data.astype(np.float32) for tensor in gguf.GGUFReader(lora).tensors)
@@ -197,9 +197,9 @@ def test_a_lora_is_merged_once(package: Path, tmp_path: Path) -> None:
 
 def test_another_lora_makes_another_file(package: Path, tmp_path: Path) -> None:
     lora = small_lora(tmp_path / "lora.gguf")
-    first = merged_with(read_adapter(lora))
+    first = merge_adapter(read_adapter(lora))
     lora.write_bytes(lora.read_bytes()[:-4] + b"\0\0\0\0")
-    assert first != merged_with(read_adapter(lora)) != default_model()
+    assert first != merge_adapter(read_adapter(lora)) != default_model()
 
 
 START = """
@@ -249,7 +249,7 @@ def test_a_cache_that_cannot_be_made(package: Path, nobody: Path, caplog: pytest
     (nobody / "memagent").write_text("a file in the folder's place")
     with caplog.at_level(logging.WARNING, "memagent"):
         assert default_model() == package
-        assert merged_with(read_adapter(small_lora(nobody / "lora.gguf"))) is None
+        assert merge_adapter(read_adapter(small_lora(nobody / "lora.gguf"))) is None
     assert "Q4_1" in caplog.text
     assert caplog.text.count("cannot be written (") == 2
 

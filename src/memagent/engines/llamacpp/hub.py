@@ -44,15 +44,15 @@ class CachedModel:
     size_bytes: int
 
 
-def fetched(name: str, bars: bool = True) -> Path:
+def fetch(name: str, bars: bool = True) -> Path:
     """The file of a model named `hf:...`, downloaded unless it is in the cache. Blocks.
 
     With `bars`, stderr shows the progress. If the hub fails and no quantisation is named, any quantisation
     of the model in the cache is used. Raises `SettingsError` for a model that does not exist or is not
     accessible, `EngineError` for a hub that fails.
     """
-    repo, quant = _parsed(name)
-    if path := cached(name):
+    repo, quant = _parse(name)
+    if path := find_cached(name):
         return path
     hub = _hub()
     if not bars:
@@ -63,25 +63,25 @@ def fetched(name: str, bars: bool = True) -> Path:
     except (SettingsError, EngineError):
         raise
     except Exception as error:  # from the library, HTTP or the system
-        failure = _failure(error, repo, hub)
-        if isinstance(failure, EngineError) and quant is None and (path := cached(name, nearest=True)):
+        failure = _explain(error, repo, hub)
+        if isinstance(failure, EngineError) and quant is None and (path := find_cached(name, nearest=True)):
             _log.warning("%s; using %s from the cache", failure, path.name)
             return path
         raise failure from error
     return paths[0]
 
 
-def cached(name: str, nearest: bool = False) -> Path | None:
+def find_cached(name: str, nearest: bool = False) -> Path | None:
     """The file of a model in the hub's cache; None unless all of it is there.
 
     With `nearest`, or where the hub must not be asked, any quantisation will do if none is named.
     """
-    repo, quant = _parsed(name)
+    repo, quant = _parse(name)
     hub = _hub()
     folder = _snapshot(hub, repo)
     if folder is None or not (found := _whole_models(folder)):
         return None
-    model = _named(found, quant or DEFAULT_QUANT)
+    model = _find_quant(found, quant or DEFAULT_QUANT)
     if model is None and quant is None and (nearest or hub.constants.HF_HUB_OFFLINE):
         model = _nearest(found)
     return folder / model[0] if model else None
@@ -103,7 +103,7 @@ def models_in(files: Iterable[str]) -> dict[str, Files]:
     return found
 
 
-def cached_models() -> list[CachedModel]:
+def list_cached() -> list[CachedModel]:
     """The GGUF models in the hub's cache; none without the extra `hub`."""
     try:
         hub = _hub()
@@ -139,7 +139,7 @@ def _whole_models(snapshot: Path) -> dict[str, Files]:
     }
 
 
-def _parsed(name: str) -> tuple[str, str | None]:
+def _parse(name: str) -> tuple[str, str | None]:
     found = _NAME.match(name)
     if found is None:
         raise SettingsError(f"{name!r} is not a hub model: write it as hf:ORG/REPO or hf:ORG/REPO:QUANT")
@@ -151,12 +151,12 @@ def _pick(found: Mapping[str, Files], quant: str | None, repo: str) -> Files:
         raise SettingsError(f"{repo} has no GGUF file: look for a repository whose name ends in GGUF")
     if quant is None:
         return _nearest(found)
-    if model := _named(found, quant):
+    if model := _find_quant(found, quant):
         return model
     raise SettingsError(f"{repo} has no {quant}: it has {', '.join(found)}")
 
 
-def _named(found: Mapping[str, Files], quant: str) -> Files | None:
+def _find_quant(found: Mapping[str, Files], quant: str) -> Files | None:
     return next((it for label, it in found.items() if label.lower() == quant.lower()), None)
 
 
@@ -171,7 +171,7 @@ def _nearest(found: Mapping[str, Files]) -> Files:
     return found.get(DEFAULT_QUANT) or found[min(found, key=distance)]
 
 
-def _failure(error: Exception, repo: str, hub: Any) -> SettingsError | EngineError:
+def _explain(error: Exception, repo: str, hub: Any) -> SettingsError | EngineError:
     """The error to raise for a failure of the library."""
     errors = hub.errors
     where = f"{hub.constants.ENDPOINT}/{repo}"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from memagent.engines.adapters import find_adapter, name_with
-from memagent.engines.published import trained_as
+from memagent.engines.published import find_trained
 from memagent.errors import ContextOverflowError, EngineError, SettingsError, extra_hint
 from memagent.settings import DEFAULT_WINDOW_TOKENS, Dtype, EngineSettings
 from memagent.types import Completion, Message, Model, Sampling, Trained, Usage
@@ -230,7 +230,7 @@ async def open_transformers(settings: EngineSettings) -> TransformersEngine:
     name, most_rows = name_with(settings.model, adapter), settings.concurrency or _MOST_ROWS
     return TransformersEngine(
         model, tokenizer, name=name, window_tokens=settings.window_tokens, most_rows=most_rows,
-        trained=trained_as(settings.model, adapter),
+        trained=find_trained(settings.model, adapter),
     )  # fmt: skip
 
 

@@ -74,5 +74,5 @@ async def forecast_each(survey: Survey, engine: Engine) -> Forecast:
         unreadable=tuple(unreadable),
         document_tokens=document_tokens,
         spent=most,
-        exceeded=spending.exceeded(most) or stops_a_read,
+        exceeded=spending.find_limit(most) or stops_a_read,
     )

@@ -93,7 +93,7 @@ async def read_each(survey: Survey, engine: Engine | None = None) -> AsyncGenera
             survey.on_begin(len(run.items))
             try:
                 async with (
-                    _readers(survey, spending.limited(opened)) as readers,
+                    _readers(survey, spending.limit(opened)) as readers,
                     aclosing(run.rows(*readers)) as rows,
                 ):
                     async for row in rows:
