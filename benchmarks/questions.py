@@ -29,7 +29,7 @@ import measure
 from memagent import EngineSettings, Read, ReadSettings, Usage, open_engine, text_document
 from memagent.engines.llamacpp.engine import LlamaCppEngine
 from memagent.engines.openai import OpenAIEngine
-from memagent.reading.together import Seat, Together
+from memagent.reading.lockstep import Seat, Together
 from memagent.types import Engine
 
 ROOT = Path(__file__).parents[1]

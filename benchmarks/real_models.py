@@ -41,7 +41,7 @@ from memagent.documents.tokens import estimate_tokens
 from memagent.engines.llamacpp.engine import ServerStart, import_xllamacpp, open_llamacpp, parameters
 from memagent.engines.llamacpp.machine import available_cores
 from memagent.errors import MemAgentError
-from memagent.reading.together import Seat, Together
+from memagent.reading.lockstep import Seat, Together
 from memagent.reading.workflows import workflows
 from memagent.settings import EngineSettings, ReadSettings
 from memagent.tasks import TASKS

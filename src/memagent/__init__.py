@@ -5,10 +5,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
-
-__version__ = version("memagent")
-
 from memagent.documents.opening import Document, open_document, text_document
 from memagent.engines import ScriptedEngine, open_engine
 from memagent.errors import (
@@ -23,7 +19,7 @@ from memagent.errors import (
     SpendingLimitError,
 )
 from memagent.prompts import Prompts, load_prompts
-from memagent.reading.calls import aread, read
+from memagent.reading.api import aread, read
 from memagent.reading.many.rows import FileRow
 from memagent.reading.many.run import Survey, read_each
 from memagent.reading.progress import Progress
@@ -41,6 +37,7 @@ from memagent.types import (
     Trajectory,
     Usage,
 )
+from memagent.version import __version__
 
 __all__ = [
     "CallLimitError",

@@ -17,8 +17,8 @@ from memagent.documents.chunking import split
 from memagent.documents.tokens import estimate_tokens
 from memagent.reading.journal import read_journal
 from memagent.reading.lines import Answer
+from memagent.reading.quotes import says
 from memagent.reading.sources import Statement, find, locate, statements_of
-from memagent.reading.wording import says
 from memagent.types import Chunk, Message, Part
 
 STORY = (Path(__file__).parents[2] / "examples" / "blue_carbuncle.txt").read_text("utf-8")

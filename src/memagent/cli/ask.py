@@ -30,9 +30,9 @@ from memagent.engines import choose, open_engine
 from memagent.engines.wrappers import Spending
 from memagent.errors import EngineError, JournalError, MemAgentError, SettingsError, reason
 from memagent.reading.journal import earlier_paths, new_path
+from memagent.reading.lockstep import Seat, Together
 from memagent.reading.read import Read, Result
 from memagent.reading.sources import Statement, locate, statements_of
-from memagent.reading.together import Seat, Together
 from memagent.settings import Settings, user_cache_path
 from memagent.types import Engine, flatten
 

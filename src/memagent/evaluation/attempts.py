@@ -14,7 +14,7 @@ from pathlib import Path
 from memagent.documents.opening import text_document
 from memagent.errors import MemAgentError, without_secrets
 from memagent.evaluation.plan import Plan, Work
-from memagent.evaluation.retention import NOTES_APART, Needed
+from memagent.evaluation.retention import Needed
 from memagent.evaluation.rows import EvaluationRow
 from memagent.reading.progress import Progress
 from memagent.reading.read import Read
@@ -74,7 +74,7 @@ async def attempt_row(
         )
         async with aclosing(aiter(read)) as conversations:
             async for conversation in conversations:
-                if conversation.kind == "update" and attempt.workflow not in NOTES_APART:
+                if conversation.kind == "update" and not read.takes_notes:
                     needed.see(conversation.memory)
     except MemAgentError as error:
         failure = error

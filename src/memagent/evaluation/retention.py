@@ -14,9 +14,6 @@ from memagent.reading.excerpts import escaped
 from memagent.tasks.scoring import substring_match
 from memagent.types import Example
 
-NOTES_APART = ("map_reduce",)
-"""Workflows whose updates share no memory."""
-
 _TOO_COMMON = ("yes", "no")  # words that every document has
 
 

@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from memagent import __version__
 from memagent.concurrency import drain, side_by_side
 from memagent.engines import open_engine
 from memagent.engines.cluster import connect
@@ -29,6 +28,7 @@ from memagent.reading.workflow import Workflow
 from memagent.reading.workflows import chosen_workflow
 from memagent.settings import ReadSettings, Settings
 from memagent.types import Engine
+from memagent.version import __version__
 
 Take = Callable[[EvaluationRow], Awaitable[None]]
 """Called with each new row."""

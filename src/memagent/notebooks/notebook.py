@@ -17,9 +17,9 @@ from memagent.documents.opening import Document
 from memagent.errors import SettingsError
 from memagent.notebooks.library import Entry, Notebooks, Version
 from memagent.notebooks.news import News, Portion, news_of, same_again
+from memagent.notebooks.remembered import Remembered, answer_from, check_memory
 from memagent.reading.progress import Progress
 from memagent.reading.read import Read
-from memagent.reading.remembered import Remembered, answer_from, check_memory
 from memagent.settings import ReadSettings
 from memagent.types import ESTIMATE, Conversation, Engine
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 from memagent.errors import SettingsError
 from memagent.prompts import ENOUGH, MEMORY, UNCHANGED
+from memagent.reading.quotes import is_telling, says
 from memagent.reading.sources import Source, file_span, place_in, source_at
-from memagent.reading.wording import is_telling, says
 from memagent.types import Chunk
 
 ADD, DROP, PROMOTE = "ADD", "DROP", "PROMOTE"
@@ -89,7 +89,7 @@ def edited(excerpts: Sequence[Excerpt], reply: str, chunk: Chunk) -> tuple[list[
     """The excerpts after a reply to a chunk, and how many of the reply's passages were refused.
 
     The reply drops and promotes excerpts by the numbers of `memory_of`. A passage is kept if the chunk has
-    its words (`memagent.reading.wording`), and then in the chunk's own characters.
+    its words (`memagent.reading.quotes`), and then in the chunk's own characters.
     """
     commands = _commands(reply.split("\n"), chunk)
     dropped, promoted = (_numbers(text for it, text in commands if it == word) for word in (DROP, PROMOTE))

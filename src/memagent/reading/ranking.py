@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from functools import lru_cache
 
-from memagent.reading.wording import words
+from memagent.reading.quotes import words
 from memagent.types import Chunk
 
 _ENDING = re.compile(r"(?<=[a-z]{3})(?:ies|y|ing|ed|es|e|s)$")

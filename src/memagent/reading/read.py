@@ -15,7 +15,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from memagent import __version__
 from memagent.documents.opening import Document
 from memagent.engines.wrappers import CallLimit, Chain
 from memagent.errors import DocumentError, JournalError, SettingsError
@@ -25,14 +24,15 @@ from memagent.reading.budgets import Budgets
 from memagent.reading.conversations import Reading
 from memagent.reading.journal import Journal
 from memagent.reading.lines import Answer
+from memagent.reading.lookahead import most_at_once
 from memagent.reading.passes import Passes
 from memagent.reading.progress import ChunkCounter, Meter, Progress
 from memagent.reading.screening import RULE, Screen
 from memagent.reading.sources import Sources, Statement, locate
-from memagent.reading.turns import most_at_once
 from memagent.reading.workflows import chosen_workflow, workflows
 from memagent.settings import ReadSettings
 from memagent.types import Chunk, Conversation, Engine, Spent
+from memagent.version import __version__
 
 NOT_FOUND = "The document does not hold the answer, or the model did not recognise it."
 """The answer if nothing was noted (no model is asked to answer from nothing), or if the model says so."""
@@ -137,6 +137,11 @@ class Read:
     def progress(self) -> Progress:
         """How far the read has come."""
         return self._meter.progress
+
+    @property
+    def takes_notes(self) -> bool:
+        """Whether the memory of each update is a note on one chunk, apart from all others."""
+        return self._workflow.takes_notes
 
     @property
     def memory(self) -> str:

@@ -17,8 +17,8 @@ from typing import Literal
 from memagent.prompts import ENOUGH, MEMORY, UNCHANGED, Prompts
 from memagent.prompts.guard import folded
 from memagent.prompts.thoughts import without_thought
+from memagent.reading.quotes import words
 from memagent.reading.ranking import stems, telling
-from memagent.reading.wording import words
 
 _FENCED = re.compile(r"```[\w-]*\n((?:(?!```).)*?)\n?```", re.DOTALL)
 _OPENING_TAG = re.compile(r"<([^\s<>/]+)>")

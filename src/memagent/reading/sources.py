@@ -2,7 +2,7 @@
 
 A statement of the memory is looked for in the chunk that brought it; one of the answer, in the sources of
 the memory's statements, then in the whole document. A text says a statement if it has all its words in one
-run (`memagent.reading.wording`). A source quotes the document character for character.
+run (`memagent.reading.quotes`). A source quotes the document character for character.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from memagent.documents.chunking import split
 from memagent.documents.opening import Document
 from memagent.documents.tokens import UNSPACED, estimate_tokens
-from memagent.reading.wording import is_telling, place_of, says
+from memagent.reading.quotes import is_telling, place_of, says
 from memagent.types import Chunk, Conversation, Part
 
 _SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？])|\n+")

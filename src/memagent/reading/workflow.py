@@ -38,6 +38,7 @@ class Workflow:
         looks_ahead: whether a reply may leave its memory alone, so that chunks may be asked about ahead.
         keeps_memory: whether all that it knows is in its memory, so that another read may start from it and
             the answer may be left out.
+        takes_notes: whether the memory of each of its updates is a note on one chunk, apart from all others.
         options: the settings that only it has.
         memories: how many memories a prompt of it shows, from the settings.
         chunk_tokens: its usual size of a chunk, if not the paper's.
@@ -51,6 +52,7 @@ class Workflow:
     screens: bool = False
     looks_ahead: bool = False
     keeps_memory: bool = False
+    takes_notes: bool = False
     options: type[Options] | None = None
     memories: Callable[[ReadSettings], int] = lambda _settings: 1
     chunk_tokens: int | None = None

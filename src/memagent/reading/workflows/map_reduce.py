@@ -100,4 +100,4 @@ def _note_chunks(notes: Sequence[str], group_tokens: int, count_tokens: TokenCou
     return [as_chunk(group, count_tokens, index) for index, group in enumerate(groups)]
 
 
-WORKFLOW = Workflow(map_reduce, PROMPTS)
+WORKFLOW = Workflow(map_reduce, PROMPTS, takes_notes=True)

@@ -36,9 +36,9 @@ from memagent.reading.conversations import Reading
 from memagent.reading.forecast import forecast
 from memagent.reading.journal import read_journal
 from memagent.reading.lines import Reply
+from memagent.reading.lookahead import in_turn
 from memagent.reading.passes import Passes
 from memagent.reading.replies import read_gated
-from memagent.reading.turns import in_turn
 from memagent.reading.workflows import workflows
 from memagent.types import Model, Usage
 

@@ -22,7 +22,7 @@ from memagent import (
     text_document,
 )
 from memagent.engines.scripted import count_words
-from memagent.reading.together import Seat, Together
+from memagent.reading.lockstep import Seat, Together
 from memagent.types import Model
 
 DOCUMENT = "\n\n".join(f"Chunk {number} says " + f"word{number} " * 80 for number in range(6))
