@@ -17,10 +17,18 @@ CREATE TABLE IF NOT EXISTS files (
 CREATE TABLE IF NOT EXISTS reads (
     number INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, owner TEXT NOT NULL, state TEXT NOT NULL,
     created REAL NOT NULL, started REAL, ended REAL, bytes INTEGER NOT NULL, request TEXT NOT NULL,
-    outcome TEXT NOT NULL DEFAULT '{}'
+    outcome TEXT NOT NULL DEFAULT '{}', key TEXT, attended INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE INDEX IF NOT EXISTS reads_by_state ON reads (state, number);
 """
+_ADDED = """
+BEGIN;
+ALTER TABLE reads ADD COLUMN key TEXT;
+ALTER TABLE reads ADD COLUMN attended INTEGER NOT NULL DEFAULT 0;
+UPDATE reads SET key = json_extract(request, '$.key');
+COMMIT;
+"""
+"""What databases of earlier versions lack."""
 
 
 class Database:
@@ -39,6 +47,9 @@ class Database:
             self._connection.execute("PRAGMA journal_mode=WAL")
             self._connection.execute("PRAGMA synchronous=FULL")
             self._connection.executescript(_SCHEMA)
+            if "key" not in {row["name"] for row in self._connection.execute("PRAGMA table_info(reads)")}:
+                self._connection.executescript(_ADDED)
+            self._connection.execute("CREATE INDEX IF NOT EXISTS reads_by_key ON reads (owner, key)")
             self._opened = self._in_place()
         except (sqlite3.Error, OSError) as error:
             raise StoreError(
