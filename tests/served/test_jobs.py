@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from memagent.engines import ScriptedEngine
-from memagent.server.jobs import Event, Jobs
+from memagent.server.events import Event
+from memagent.server.jobs import Jobs
 from memagent.server.metrics import Metrics
 from memagent.server.records import Job
 from memagent.server.store import Store
@@ -149,6 +150,18 @@ def test_an_attended_read_that_is_begun_to_last_needs_no_listener_any_more(
             engine.go.set()
             assert (await listen(jobs, job))[-1].data == {"state": "done"}
             assert engine.calls == CALLS
+
+    finish(run())
+
+
+def test_a_read_whose_client_left_before_it_listened_can_be_begun_to_last(facts: Any, tmp_path: Path) -> None:
+    async def run() -> None:
+        engine = facts()
+        async with jobs_of(engine, tmp_path) as jobs:
+            left = await begin(jobs)
+            job = await begin(jobs, attended=False)
+            assert (await listen(jobs, job))[-1].data == {"state": "done"}
+            assert (job.id, len(engine.prompts)) == (left.id, CALLS)
 
     finish(run())
 

@@ -121,7 +121,7 @@ class Chats:
 
     async def _forget(self, reading: _Reading) -> None:
         """Delete an answered read: a client that asks again wants another answer."""
-        await asyncio.to_thread(self.jobs.store.delete_read, reading.job.id)
+        await asyncio.to_thread(self.jobs.store.delete_read, reading.job.id, durable=False)
 
 
 @dataclass(slots=True)

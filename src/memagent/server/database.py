@@ -45,7 +45,6 @@ class Database:
             self._connection = sqlite3.connect(self._file, check_same_thread=False, isolation_level=None)
             self._connection.row_factory = sqlite3.Row
             self._connection.execute("PRAGMA journal_mode=WAL")
-            self._connection.execute("PRAGMA synchronous=FULL")
             self._connection.executescript(_SCHEMA)
             if "key" not in {row["name"] for row in self._connection.execute("PRAGMA table_info(reads)")}:
                 self._connection.executescript(_ADDED)
@@ -56,11 +55,15 @@ class Database:
                 f"{self._file} cannot be used: {reason(error)}; restore it from a copy"
             ) from error
 
-    def run(self, statement: str, *values: object) -> list[sqlite3.Row]:
-        """The rows that a statement gives. Raises `StoreError` if the database cannot be used now."""
+    def run(self, statement: str, *values: object, durable: bool = True) -> list[sqlite3.Row]:
+        """Run a statement, and return its rows; one that is not `durable` may be undone by a loss of power.
+
+        Raises `StoreError` if the database cannot be used now.
+        """
         self.check_in_place()
         with self._lock:
             try:
+                self._connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
                 return self._connection.execute(statement, values).fetchall()
             except sqlite3.Error as error:
                 raise StoreError(

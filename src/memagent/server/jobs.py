@@ -5,22 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from memagent.concurrency import in_thread
 from memagent.errors import JournalError, MemAgentError, StoreError
-from memagent.reading.journal import read_journal, told_conversation
+from memagent.reading.journal import told_conversation
 from memagent.reading.progress import Progress
 from memagent.reading.read import Read
 from memagent.reading.workflows import chosen_workflow
 from memagent.server.errors import ApiError, api_error
+from memagent.server.events import Event, describe_progress, read_events
 from memagent.server.metrics import Counted, Metrics
 from memagent.server.records import UNFINISHED, Content, Job
 from memagent.server.schemas import ReadOptions, State
@@ -34,22 +34,6 @@ Stored = TypeVar("Stored")
 
 _MAX_WAITING_EVENTS = 1000
 _PAUSE_SECONDS = 1.0
-_OF_JOURNAL = {"type", "crc32", "prompt_sha256"}
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """An event of a read: a `conversation` with its number, its `progress`, or its `end` with the outcome."""
-
-    name: str
-    data: Mapping[str, Any] | Progress
-    number: int | None = None
-    outcome: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def body(self) -> Mapping[str, Any]:
-        """What clients are sent."""
-        return describe_progress(self.data) if isinstance(self.data, Progress) else self.data
 
 
 @dataclass(slots=True)
@@ -115,8 +99,11 @@ class Jobs:
             await asyncio.wait({abandoned})
             job = await asyncio.to_thread(begin)
         if not attended:
+            was_attended, job = job.attended, replace(job, attended=False)
             if running := self._running.get(job.id):
                 running.attended = False
+            elif was_attended and job.state == "running":  # its client left before it listened
+                self._start(job)
             self._queued.set()
         return job
 
@@ -157,14 +144,13 @@ class Jobs:
 
         A listener that does not keep up is dropped: it can come back with the last number that it received.
         """
-        while abandoned := self._abandoned.get(job.id):
-            await asyncio.wait({abandoned})
         queue: asyncio.Queue[Event] = asyncio.Queue(_MAX_WAITING_EVENTS)
         listeners = self._listeners[job.id]
         listeners.add(queue)  # before the record is read, so that nothing is missed
         has_ended = False
         try:
-            await self._attend(job)
+            if job.attended and job.state == "running" and job.id not in self._running:
+                self._start(job)
             async with aclosing(self._events(job, queue, after, seconds)) as events:
                 async for event in events:
                     has_ended = event.name == "end"
@@ -180,7 +166,7 @@ class Jobs:
     async def _events(
         self, job: Job, queue: asyncio.Queue[Event], after: int, seconds: float
     ) -> AsyncGenerator[Event, None]:
-        async for event in self._recorded(self.store.journal_of(job), after):
+        async for event in read_events(self.store.journal_of(job), after):
             after = event.number or after
             yield event
         now = await asyncio.to_thread(self.store.read, job.owner, job.id)
@@ -202,18 +188,6 @@ class Jobs:
             if event.name == "end":
                 return
 
-    async def _recorded(self, journal: Path, after: int) -> AsyncIterator[Event]:
-        number = 0
-        try:
-            async for line in in_thread(read_journal(journal)):
-                if line["type"] == "conversation":
-                    number += 1
-                    if number > after:
-                        data = {name: value for name, value in line.items() if name not in _OF_JOURNAL}
-                        yield Event("conversation", data, number)
-        except JournalError:
-            return  # it has not begun
-
     def _tell(self, id: str, event: Event) -> None:
         for queue in list(self._listeners.get(id, ())):
             try:
@@ -225,18 +199,11 @@ class Jobs:
         self.metrics.reads.labels(state).inc()
         self._tell(id, Event("end", {"state": state}, outcome=outcome or {}))
 
-    async def _attend(self, job: Job) -> None:
-        """Start an attended read that does not run."""
-        if job.attended and job.id not in self._running:
-            claimed = await asyncio.to_thread(self.store.attend, job.id)
-            if claimed and job.id not in self._running:
-                self._start(claimed)
-
     def _abandon(self, job: Job) -> None:
         """Cancel a read that nobody listens to any more."""
 
         async def cancel() -> None:
-            if await _stored(partial(self.store.end, job.id, "cancelled")):
+            if await _stored(partial(self.store.end, job.id, "cancelled", durable=False)):
                 await self._stop(job.id)
                 self._ended(job.id, "cancelled")
 
@@ -286,7 +253,7 @@ class Jobs:
             outcome = ApiError(500, f"a defect in memagent: {type(error).__name__}", "defect").body
         if running.read:
             outcome = {**outcome, "progress": describe_progress(running.read.progress)}
-        end = partial(self.store.end, job.id, state, outcome)
+        end = partial(self.store.end, job.id, state, outcome, durable=not running.attended)
         try:
             was_open = await (asyncio.to_thread(end) if running.attended else _stored(end))
         except StoreError:
@@ -347,8 +314,3 @@ async def _stored(change: Callable[[], Stored]) -> Stored:
 def _is_of_system(error: BaseException | None) -> bool:
     """Whether the operating system's refusal led to an error."""
     return error is not None and (isinstance(error, OSError) or _is_of_system(error.__cause__))
-
-
-def describe_progress(progress: Progress) -> dict[str, Any]:
-    """Describe the progress of a read as clients are sent it."""
-    return {**asdict(progress), "chunks_in_all": progress.chunks_in_all}

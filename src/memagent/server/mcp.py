@@ -12,7 +12,7 @@ import json
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial, wraps
 from inspect import getdoc
@@ -53,6 +53,7 @@ from memagent.types import Engine
 
 OWNER = "mcp"
 _FAR = 10**12
+"""The number of a conversation behind all others."""
 
 Question = Annotated[str, Field(description="the question, or what to look for")]
 Paths = Annotated[list[str], Field(description="files or folders, absolute or within the open folders")]
@@ -301,11 +302,8 @@ async def _watch(desk: Desk, job: Job, ctx: Context) -> None:
     def now() -> Progress:
         return desk.jobs.progress(job) or Progress()
 
-    events = desk.jobs.events(job, _FAR, desk.beat_seconds)
-    async with _keep_beating(now, ctx, desk), aclosing(events):
-        async for event in events:
-            if event.name == "end":
-                return
+    async with _keep_beating(now, ctx, desk):
+        await drain(desk.jobs.events(job, _FAR, desk.beat_seconds))
 
 
 @asynccontextmanager

@@ -162,7 +162,8 @@ class Store:
     ) -> Job:
         """Queue a read of documents, each with its name, or return the one that has this key.
 
-        One that failed or was cancelled is queued again. A file at a path stays there, so `request` must have
+        One that failed or was cancelled is queued again. An attended one is not queued, but running, as it is
+        begun by someone who listens. A file at a path stays there, so `request` must have
         the document's `fingerprint`. Raises `ApiError`.
         """
         if key:
@@ -179,10 +180,10 @@ class Store:
             size = sum((folder / place).stat().st_size for place, _ in names if not Path(place).is_absolute())
             rows = self._run(
                 "INSERT INTO reads (id, owner, state, created, bytes, request, key, attended)"
-                " SELECT ?, ?, 'queued', ?, ?, ?, ?, ? WHERE NOT EXISTS"
+                " SELECT ?, ?, ?, ?, ?, ?, ?, ? WHERE NOT EXISTS"
                 " (SELECT 1 FROM reads WHERE owner = ? AND key = ?) RETURNING *",
-                folder.name, owner, time.time(), size, json.dumps({**request, "documents": names}),
-                key, attended, owner, key,
+                folder.name, owner, _first_state(attended), time.time(), size,
+                json.dumps({**request, "documents": names}), key, attended, owner, key,
             )  # fmt: skip
         if rows:
             return make_job(rows[0])
@@ -190,12 +191,13 @@ class Store:
         return self.begin_read(owner, key, request, documents, attended)
 
     def _known(self, owner: str, key: str, attended: bool) -> Job | None:
-        """The read with this key. Once begun to last, it is no longer attended, until it has stopped."""
+        """The read with this key, as it was: begun to last, it is no longer attended from now on."""
         for row in self._run("SELECT id FROM reads WHERE owner = ? AND key = ?", owner, key):
             self.requeue(row["id"], attended)
-            if not attended:
-                self._run("UPDATE reads SET attended = 0 WHERE id = ?", row["id"])
-            return self.read(owner, row["id"])
+            job = self.read(owner, row["id"])
+            if job and job.attended and not attended:
+                self._run("UPDATE reads SET attended = 0 WHERE id = ?", job.id)
+            return job
         return None
 
     def _make_room(self, owner: str) -> None:
@@ -243,37 +245,32 @@ class Store:
         """Take the oldest read in the queue and mark it as running."""
         rows = self._run(
             "UPDATE reads SET state = 'running', started = coalesce(started, ?) WHERE number ="
-            " (SELECT number FROM reads WHERE state = 'queued' AND NOT attended ORDER BY number LIMIT 1)"
+            " (SELECT number FROM reads WHERE state = 'queued' ORDER BY number LIMIT 1)"
             " RETURNING *", time.time(),
         )  # fmt: skip
         return make_job(rows[0]) if rows else None
 
-    def attend(self, id: str) -> Job | None:
-        """Mark an attended read as running, unless it is done."""
-        rows = self._run(
-            "UPDATE reads SET state = 'running', started = coalesce(started, ?)"
-            " WHERE id = ? AND attended AND state != 'done' RETURNING *", time.time(), id,
-        )  # fmt: skip
-        return make_job(rows[0]) if rows else None
-
-    def end(self, id: str, state: State, outcome: Mapping[str, Any] | None = None) -> bool:
+    def end(
+        self, id: str, state: State, outcome: Mapping[str, Any] | None = None, durable: bool = True
+    ) -> bool:
         """Record that a read has ended; False if it had already ended, or is gone."""
         return bool(self._run(
             "UPDATE reads SET state = ?, ended = ?, outcome = ?"
             " WHERE id = ? AND state IN ('queued', 'running') RETURNING id",
-            state, time.time(), json.dumps(outcome or {}), id,
+            state, time.time(), json.dumps(outcome or {}), id, durable=durable,
         ))  # fmt: skip
 
     def requeue(self, id: str, attended: bool = False) -> bool:
         """Requeue a read that failed or was cancelled; False for any other."""
         return bool(self._run(
-            "UPDATE reads SET state = 'queued', attended = ?, ended = NULL, outcome = '{}'"
-            " WHERE id = ? AND state IN ('failed', 'cancelled') RETURNING id", attended, id
+            "UPDATE reads SET state = ?, attended = ?, ended = NULL, outcome = '{}'"
+            " WHERE id = ? AND state IN ('failed', 'cancelled') RETURNING id",
+            _first_state(attended), attended, id,
         ))  # fmt: skip
 
-    def delete_read(self, id: str) -> None:
+    def delete_read(self, id: str, durable: bool = True) -> None:
         """Delete a read with its document and its journal."""
-        self._run("DELETE FROM reads WHERE id = ?", id)
+        self._run("DELETE FROM reads WHERE id = ?", id, durable=durable)
         shutil.rmtree(self.folder / "reads" / id, ignore_errors=True)
 
     def journal_of(self, job: Job) -> Path:
@@ -306,6 +303,10 @@ class Store:
         where = f"AND number {behind} ?" if after is not None else ""
         query = f"SELECT {selected} WHERE owner = ? {where} ORDER BY number {order} LIMIT ?"
         return self._run(query, *((owner, limit) if after is None else (owner, after, limit)))
+
+
+def _first_state(attended: bool) -> State:
+    return "running" if attended else "queued"
 
 
 def _link_or_copy(source: Path, target: Path) -> None:

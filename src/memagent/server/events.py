@@ -1,0 +1,49 @@
+"""What those who listen to a read are told."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from memagent.concurrency import in_thread
+from memagent.errors import JournalError
+from memagent.reading.journal import read_journal
+from memagent.reading.progress import Progress
+
+_OF_JOURNAL = {"type", "crc32", "prompt_sha256"}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event of a read: a `conversation` with its number, its `progress`, or its `end` with the outcome."""
+
+    name: str
+    data: Mapping[str, Any] | Progress
+    number: int | None = None
+    outcome: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def body(self) -> Mapping[str, Any]:
+        """What clients are sent."""
+        return describe_progress(self.data) if isinstance(self.data, Progress) else self.data
+
+
+def describe_progress(progress: Progress) -> dict[str, Any]:
+    """Describe the progress of a read as clients are sent it."""
+    return {**asdict(progress), "chunks_in_all": progress.chunks_in_all}
+
+
+async def read_events(journal: Path, after: int) -> AsyncIterator[Event]:
+    """Read the conversations in a journal from number `after` + 1 on; none if it has not begun."""
+    number = 0
+    try:
+        async for line in in_thread(read_journal(journal)):
+            if line["type"] == "conversation":
+                number += 1
+                if number > after:
+                    data = {name: value for name, value in line.items() if name not in _OF_JOURNAL}
+                    yield Event("conversation", data, number)
+    except JournalError:
+        return
