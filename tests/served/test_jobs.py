@@ -104,8 +104,8 @@ def test_the_last_to_leave_cancels_and_whoever_begins_the_same_at_once_continues
             listener = asyncio.create_task(listen(jobs, job))
             await engine.held.wait()
             await leave(listener)
-            engine.go.set()
             again = await begin(jobs)
+            engine.go.set()
             *_, end = await listen(jobs, again)
             assert (again.id, end.data) == (job.id, {"state": "done"})
             assert engine.calls == CALLS, "the call in flight was cancelled, and no other was made twice"

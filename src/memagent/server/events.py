@@ -1,4 +1,4 @@
-"""What those who listen to a read are told."""
+"""The events of a read, for those who listen to it."""
 
 from __future__ import annotations
 

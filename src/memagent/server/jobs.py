@@ -61,7 +61,7 @@ class Jobs:
     _queued: asyncio.Event = field(default_factory=asyncio.Event)
 
     def start(self) -> None:
-        """Start on the queue."""
+        """Start working through the queue."""
         self._tasks = [asyncio.create_task(self._work()) for _ in range(self.workers)]
 
     async def stop(self) -> None:
@@ -88,15 +88,16 @@ class Jobs:
             request: its `problem`, its `memory` to start from and its `options`; see also `Store.begin_read`.
             documents: their names and contents.
             attended: whether it runs only while someone listens to its `events`: the first listener starts
-                it, and it is cancelled when the last one leaves. Any other is queued, and needs no listener;
-                to begin an attended read that way makes it such a one.
+                it, and it is cancelled when the last one leaves. All others are queued and need no listener.
+                An attended read that is begun again without this needs none from then on.
 
         Raises `ApiError` and `StoreError`.
         """
         begin = partial(self.store.begin_read, owner, key, request, documents, attended)
         job = await asyncio.to_thread(begin)
-        if abandoned := self._abandoned.get(job.id):
-            await asyncio.wait({abandoned})
+        while (abandoned := self._abandoned.get(job.id)) or job.state not in (*UNFINISHED, "done"):
+            if abandoned:  # its last listener left at this moment
+                await asyncio.wait({abandoned})
             job = await asyncio.to_thread(begin)
         if not attended:
             was_attended, job = job.attended, replace(job, attended=False)
@@ -203,8 +204,8 @@ class Jobs:
         """Cancel a read that nobody listens to any more."""
 
         async def cancel() -> None:
+            await self._stop(job.id)
             if await _stored(partial(self.store.end, job.id, "cancelled", durable=False)):
-                await self._stop(job.id)
                 self._ended(job.id, "cancelled")
 
         self._abandoned[job.id] = task = asyncio.create_task(cancel())
@@ -312,5 +313,5 @@ async def _stored(change: Callable[[], Stored]) -> Stored:
 
 
 def _is_of_system(error: BaseException | None) -> bool:
-    """Whether the operating system's refusal led to an error."""
+    """Whether an error was caused by the operating system."""
     return error is not None and (isinstance(error, OSError) or _is_of_system(error.__cause__))

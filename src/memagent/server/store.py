@@ -162,14 +162,14 @@ class Store:
     ) -> Job:
         """Queue a read of documents, each with its name, or return the one that has this key.
 
-        One that failed or was cancelled is queued again. An attended one is not queued, but running, as it is
-        begun by someone who listens. A file at a path stays there, so `request` must have
-        the document's `fingerprint`. Raises `ApiError`.
+        One that failed or was cancelled is queued again. An attended one skips the queue. A file at a path
+        stays there, so `request` must have the document's `fingerprint`. Raises `ApiError`.
         """
         if key:
             if job := self._known(owner, key, attended):
                 return job
             self._make_room(owner)
+        now = time.time()
         with self._new_folder("read") as folder:
             names = [
                 (self._keep(content, folder, number, name), name)
@@ -179,10 +179,10 @@ class Store:
                 left.replace(folder / _JOURNAL)
             size = sum((folder / place).stat().st_size for place, _ in names if not Path(place).is_absolute())
             rows = self._run(
-                "INSERT INTO reads (id, owner, state, created, bytes, request, key, attended)"
-                " SELECT ?, ?, ?, ?, ?, ?, ?, ? WHERE NOT EXISTS"
+                "INSERT INTO reads (id, owner, state, created, started, bytes, request, key, attended)"
+                " SELECT ?, ?, ?, ?, ?, ?, ?, ?, ? WHERE NOT EXISTS"
                 " (SELECT 1 FROM reads WHERE owner = ? AND key = ?) RETURNING *",
-                folder.name, owner, _first_state(attended), time.time(), size,
+                folder.name, owner, _first_state(attended), now, now if attended else None, size,
                 json.dumps({**request, "documents": names}), key, attended, owner, key,
             )  # fmt: skip
         if rows:
@@ -191,7 +191,7 @@ class Store:
         return self.begin_read(owner, key, request, documents, attended)
 
     def _known(self, owner: str, key: str, attended: bool) -> Job | None:
-        """The read with this key, as it was: begun to last, it is no longer attended from now on."""
+        """Find the read with this key, and record that it is no longer attended if it is begun to last."""
         for row in self._run("SELECT id FROM reads WHERE owner = ? AND key = ?", owner, key):
             self.requeue(row["id"], attended)
             job = self.read(owner, row["id"])
