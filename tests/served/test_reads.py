@@ -87,11 +87,11 @@ def test_reads_outlast_a_disk_that_is_full(serving: Any, monkeypatch: Any) -> No
     refused = []
 
     def refusing(change: Any) -> Any:
-        def refuses_once(self: Store, *values: Any) -> Any:
+        def refuses_once(self: Store, *values: Any, **options: Any) -> Any:
             if change.__name__ not in refused:
                 refused.append(change.__name__)
                 raise StoreError("database or disk is full")
-            return change(self, *values)
+            return change(self, *values, **options)
 
         return refuses_once
 
