@@ -23,7 +23,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
 from memagent.engines import ScriptedEngine
 from memagent.server.app import create_app
 from memagent.server.limits import Keys, Limits
-from memagent.server.listening import listen, server_of
+from memagent.server.listening import listen, make_server
 from memagent.server.store import Store
 from memagent.settings import ReadSettings
 from memagent.types import Message
@@ -111,7 +111,7 @@ def start(folder: Path) -> str:
     settings = ReadSettings(workflow="overwrite", chunk_tokens=20_000, memory_tokens=2000, answer_tokens=2000)
     listener, limits = listen("127.0.0.1", 0, Keys()), Limits()
     app = create_app(ScriptedEngine(reply, window_tokens=50_000), settings, Store(folder), limits=limits)
-    served = server_of(app, limits).serve(sockets=[listener])
+    served = make_server(app, limits).serve(sockets=[listener])
     threading.Thread(target=asyncio.run, args=(served,), daemon=True).start()
     return f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
 

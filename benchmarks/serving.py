@@ -54,14 +54,14 @@ class Slow(ScriptedEngine):
 def serve(folder: str, pipe: Any) -> None:
     """Serve until killed."""
     from memagent.server.app import create_app
-    from memagent.server.listening import server_of
+    from memagent.server.listening import make_server
     from memagent.server.store import Store
 
     settings = ReadSettings(workflow="overwrite", chunk_tokens=120, memory_tokens=300, answer_tokens=300)
     listener, limits = listen("127.0.0.1", 0, Keys()), Limits(requests=5000)
     app = create_app(Slow(), settings, Store(Path(folder)), limits=limits)
     pipe.send(listener.getsockname()[1])
-    asyncio.run(server_of(app, limits).serve(sockets=[listener]))
+    asyncio.run(make_server(app, limits).serve(sockets=[listener]))
 
 
 def probe(ports: Sequence[int], stop: Any, pipe: Any) -> None:

@@ -16,7 +16,7 @@ import memagent
 from memagent.cli import main
 from memagent.server.app import create_app
 from memagent.server.limits import Keys, Limits
-from memagent.server.listening import listen, server_of
+from memagent.server.listening import listen, make_server
 from memagent.server.page import page_folder
 from memagent.server.store import Store
 
@@ -149,7 +149,7 @@ def serving(tmp_path: Path) -> Iterator[Callable[..., str]]:
             engine = GatedEngine(gate)
             settings = memagent.ReadSettings(workflow=workflow, chunk_tokens=100)
             listener = closing.enter_context(listen("127.0.0.1", 0, keys or Keys()))
-            server = server_of(create_app(engine, settings, store, keys), Limits())
+            server = make_server(create_app(engine, settings, store, keys), Limits())
             thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
             thread.start()
 

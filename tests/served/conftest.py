@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import shutil
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ from fastapi import FastAPI
 from memagent.engines import ScriptedEngine, open_engine
 from memagent.server.app import create_app
 from memagent.server.limits import Keys, Limits
-from memagent.server.listening import listen, server_of
+from memagent.server.listening import listen, make_server
 from memagent.server.store import Store
 from memagent.settings import EngineSettings, ReadSettings
 from memagent.types import Engine, Message
@@ -65,7 +68,7 @@ class Served:
             if isinstance(engine, EngineSettings):
                 engine = await closing.enter_async_context(open_engine(engine))
             self.app = create_app(engine, settings, self.store, self.keys, self.limits)
-            self._server = server_of(self.app, self.limits)
+            self._server = make_server(self.app, self.limits)
             self._ready.set()
             await self._server.serve(sockets=[self._listener])
 
@@ -101,3 +104,31 @@ def serving(tmp_path: Path) -> Iterator[Callable[..., Served]]:
 def facts() -> Callable[..., ScriptedEngine]:
     """Make engines that read facts."""
     return facts_engine
+
+
+@pytest.fixture
+def restore() -> Callable[..., None]:
+    """Make the folder of a server before reads had keys, as a kill left it, but for its documents."""
+
+    def make(name: str, folder: Path, **replaced: str) -> None:
+        data = Path(__file__).parent / "data" / name
+        shutil.copytree(data, folder)
+        script = (folder / "server.sql").read_text()
+        for old, new in replaced.items():
+            script = script.replace(old, new)
+        with closing(sqlite3.connect(folder / "server.sqlite")) as database:
+            database.executescript(script)
+
+    return make
+
+
+@pytest.fixture
+def keys_in() -> Callable[[Path], dict[str, str]]:
+    """Find the keys of the reads in a server's folder, by their problems."""
+
+    def find(folder: Path) -> dict[str, str]:
+        with closing(sqlite3.connect(folder / "server.sqlite")) as database:
+            return {json.loads(request)["problem"]: key for request, key in
+                    database.execute("SELECT request, key FROM reads")}  # fmt: skip
+
+    return find

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
@@ -24,8 +23,8 @@ from memagent.engines.forwarding import Forwarded
 from memagent.engines.refusals import TransientError
 from memagent.errors import ContextOverflowError
 from memagent.reading.read import NOT_FOUND
-from memagent.server.bodies import ReadOptions
 from memagent.server.limits import Limits
+from memagent.server.schemas import ReadOptions
 from memagent.settings import EngineSettings, ReadSettings, fields_of
 from memagent.types import Completion, Message, Sampling
 from server import Fault, Server, complete, facts_document, lasting_fault, read_facts, refusal
@@ -340,6 +339,15 @@ def test_problem_document_and_settings_can_be_said(serving: Any, facts: Any) -> 
     assert len(prompts) > 4
 
 
+def test_a_text_is_text_whatever_it_begins_with(serving: Any) -> None:
+    text = "%PDF-1.4 {\\rtf \x00 FACT-1: apple"
+    with serving().client() as client:
+        reply = client.post(URL, json=chat("", memagent={"document": text}))
+        read = client.post("/v1/reads", json={"problem": QUESTION, "document": text}).json()["id"]
+        assert client.get(f"/v1/reads/{read}/text").text == text
+    assert "FACT-1: apple" in reply.json()["choices"][0]["message"]["content"]
+
+
 def test_top_p_may_be_0_however_long_the_chat_is(serving: Any) -> None:
     with serving().client() as client:
         reply = client.post(URL, json=chat(facts_document(100), top_p=0))
@@ -559,9 +567,6 @@ def test_a_client_that_goes_away_ends_its_read_and_continues_it_later(
             with pytest.raises(httpx2.TimeoutException):
                 client.post(URL, json=body | {"stream": stream}, timeout=1)
 
-        left_long_ago = served.store.chats / f"{64 * '0'}-{8 * '0'}.jsonl"
-        left_long_ago.touch()
-        os.utime(left_long_ago, (0, 0))
         engine.permits.release(2)
         ask_and_leave()
         wait_until(lambda: engine.cancelled == 1)
@@ -574,7 +579,7 @@ def test_a_client_that_goes_away_ends_its_read_and_continues_it_later(
         client.post(URL, json=body)
         assert len(engine.prompts) == 12  # a finished chat that is asked again is read anew
         assert "memagent_conversations_total 12.0" in client.get("/metrics").text
-    assert not list(served.store.chats.iterdir())
+    assert not list((served.store.folder / "reads").iterdir())
 
 
 SIZED = ReadSettings(workflow="overwrite", problem_tokens=60, memory_tokens=300, answer_tokens=300)
@@ -582,7 +587,7 @@ LONG = chat(facts_document(60), memagent={})
 
 
 def cut_off(serving: Any, function: Any, window: int) -> Path:
-    """Have a client leave after two calls, and the server end. Returns the journal that is kept."""
+    """Have a client leave after two calls, and the server end; returns the folder of the read."""
     engine = _Gated(function, window)
     served = serving(engine, settings=SIZED)
     engine.permits.release(2)
@@ -590,7 +595,7 @@ def cut_off(serving: Any, function: Any, window: int) -> Path:
         client.post(URL, json=LONG, timeout=1)
     wait_until(lambda: engine.cancelled == 1)
     served.close()
-    (kept,) = served.store.chats.iterdir()
+    (kept,) = (served.store.folder / "reads").iterdir()
     return Path(kept)
 
 
@@ -605,26 +610,19 @@ def calls_of(served: Any, engine: ScriptedEngine) -> int:
     return len(engine.prompts) - before
 
 
-def test_a_journal_of_another_window_is_passed_over_and_still_good_for_its_own(
-    serving: Any, facts: Any
+@pytest.mark.parametrize("damage", ["nothing", "window", "header"])
+def test_an_interrupted_chat_is_continued_if_its_journal_can_be(
+    damage: str, serving: Any, facts: Any
 ) -> None:
-    function = facts()._function
-    kept = cut_off(serving, function, 1200)
-    wider = facts(window_tokens=1300)
-    assert calls_of(serving(wider, settings=SIZED), wider) > 2
-    assert list(kept.parent.iterdir()) == [kept]
-    same = facts(window_tokens=1200)
-    resumed = calls_of(serving(same, settings=SIZED), same)
-    assert not list(kept.parent.iterdir())
-    assert calls_of(serving(same, settings=SIZED), same) == resumed + 2
-
-
-def test_a_damaged_journal_is_passed_over(serving: Any, facts: Any) -> None:
     kept = cut_off(serving, facts()._function, 1200)
-    kept.write_bytes(kept.read_bytes().replace(b"header", b"hander", 1))
-    engine = facts(window_tokens=1200)
-    assert calls_of(serving(engine, settings=SIZED), engine) > 2
-    assert list(kept.parent.iterdir()) == [kept]
+    if damage == "header":
+        journal = kept / "journal.jsonl"
+        journal.write_bytes(journal.read_bytes().replace(b"header", b"hander", 1))
+    engine = facts(window_tokens=1300 if damage == "window" else 1200)
+    calls = calls_of(serving(engine, settings=SIZED), engine)
+    whole = calls_of(serving(engine, settings=SIZED), engine)
+    assert calls == (whole - 2 if damage == "nothing" else whole)
+    assert not kept.exists()
 
 
 def test_silence_is_filled_with_empty_chunks(serving: Any, facts: Any) -> None:

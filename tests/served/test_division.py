@@ -6,9 +6,9 @@ import pytest
 
 from memagent.engines.scripted import count_words
 from memagent.reading.workflows.whole import LEFT_OUT
-from memagent.server.bodies import Turn
 from memagent.server.division import Division, divide
 from memagent.server.errors import ApiError
+from memagent.server.schemas import Turn
 
 LONG = "Call me Ishmael.\n\n" + "Some years ago, never mind how long. " * 40 + "\n\nAnd so it ended."
 

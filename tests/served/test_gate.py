@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from memagent.errors import SettingsError
-from memagent.server.limits import Keys, Limits, checked_origins, read_keys
+from memagent.server.limits import Keys, Limits, check_origins, read_keys
 from memagent.server.listening import listen
 
 KEY = "secret-key-0123456789"
@@ -101,8 +101,8 @@ def test_web_pages_of_other_places_are_let_in_if_they_are_named(
 )
 def test_what_is_no_origin_is_refused(origin: str, keys: Keys) -> None:
     with pytest.raises(SettingsError, match="`allow_origin`"):
-        checked_origins([origin], Keys())
-    assert checked_origins(["*", "https://a.example:8"], keys) == ("*", "https://a.example:8")
+        check_origins([origin], Keys())
+    assert check_origins(["*", "https://a.example:8"], keys) == ("*", "https://a.example:8")
 
 
 def test_too_much_is_refused_told_or_not(serving: Any) -> None:

@@ -26,11 +26,12 @@ from memagent.cli import main
 from memagent.engines import ScriptedEngine
 from memagent.notebooks import Notebooks
 from memagent.reading.read import NOT_FOUND
-from memagent.server.folders import opened_folders
+from memagent.server.folders import resolve_folders
 from memagent.server.jobs import Jobs
 from memagent.server.mcp import Desk, create_mcp
 from memagent.server.metrics import Metrics
-from memagent.server.store import Job, Store
+from memagent.server.records import Job
+from memagent.server.store import Store
 from memagent.settings import ReadSettings
 from memagent.types import Completion, Engine, Message, Sampling
 from server import Server, facts_document, read_facts
@@ -86,7 +87,7 @@ async def client_of(home: Path, engine: Engine) -> AsyncIterator[Client]:
     with Store(home / "data") as store:
         jobs = Jobs(engine, SETTINGS, store, Metrics(), 2)
         notebooks = Notebooks(home / "notebooks")
-        desk = Desk(engine, SETTINGS, store, jobs, opened_folders([home / "open"]), notebooks, 0.01)
+        desk = Desk(engine, SETTINGS, store, jobs, resolve_folders([home / "open"]), notebooks, 0.01)
         jobs.start()
         try:
             async with Client(create_mcp(desk)) as client:
@@ -198,7 +199,7 @@ def test_a_read_goes_on_by_itself_and_is_not_paid_for_twice(
 def test_the_oldest_read_is_found_before_it_makes_room_for_others(
     home: Path, facts: Callable[..., ScriptedEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("memagent.server.mcp._MOST_KEPT", 2)
+    monkeypatch.setattr("memagent.server.store._MAX_KEPT", 2)
 
     async def run() -> None:
         engine = facts()
@@ -279,17 +280,52 @@ def test_a_read_that_was_running_finishes_after_a_restart(
     ]
 
 
+def test_the_reads_of_an_earlier_server_are_found_and_continued(
+    home: Path, facts: Callable[..., ScriptedEngine], restore: Any, keys_in: Any
+) -> None:
+    done, running = "read-5d460c7d6a864fe10719d3bb", "read-fd10c679eee5253032169803"
+    (home / "open" / "notes.txt").write_text(facts_document(9))
+    (home / "other").mkdir()
+    (home / "other" / "open").symlink_to(home / "open")
+
+    async def ask_another() -> None:
+        async with client_of(home / "other", ScriptedEngine([], window_tokens=2000)) as client:
+            for question in ("Which facts?", "Which are they?"):
+                await refusal(client, "ask", question=question, paths=["notes.txt"])
+
+    async def run() -> None:
+        engine = Held(facts(), free=10**6)
+        async with client_of(home, engine) as client:
+            assert (await ended(client, running))["state"] == "done"
+            paid = engine.paid
+            for question, read in (("Which facts?", done), ("Which are they?", running)):
+                told = await call(client, "ask", question=question, paths=["notes.txt"])
+                assert told["id"] == read and "FACT-8" in told["answer"]
+            assert engine.paid == paid == told["chunks"] + 1 - 2
+
+    finish(ask_another())
+    # The keys depend on the paths and on all settings, and so on the version.
+    before = {
+        "Which facts?": "51536d006f86427fd0f5020855f791d71ab022326efd3d0451ae9b4176856ecf",
+        "Which are they?": "2a8121e4aa6ff332a3a0bbca579c5f39714ada29560b53f7d5cc5aaa6bc266fb",
+    }
+    keys = keys_in(home / "other" / "data")
+    changed = {before[question]: keys[question] for question in before}
+    restore("mcp", home / "data", **changed, **{"/tmp/before/open": str(home / "open")})
+    finish(run())
+
+
 def test_a_question_asked_several_times_at_once_is_read_once(
     home: Path, facts: Callable[..., ScriptedEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = Store.reads
+    find = Store._known
 
-    def found_slowly(*values: Any, **options: Any) -> list[Job]:
-        jobs = found(*values, **options)
+    def find_slowly(*values: Any) -> Job | None:
+        job = find(*values)
         time.sleep(0.05)
-        return jobs
+        return job
 
-    monkeypatch.setattr(Store, "reads", found_slowly)
+    monkeypatch.setattr(Store, "_known", find_slowly)
 
     async def run() -> None:
         engine = Held(facts(), free=10**6)

@@ -24,7 +24,7 @@ from memagent.reading.lines import Answer
 from memagent.reading.read import NOT_FOUND
 from memagent.server import jobs
 from memagent.server.limits import Keys, Limits
-from memagent.server.reads import _whole_lines
+from memagent.server.reads import _read_whole_lines
 from memagent.server.store import Store
 from memagent.settings import ReadSettings
 from memagent.storage import lock
@@ -90,11 +90,11 @@ def test_reads_outlast_a_disk_that_is_full(serving: Any, monkeypatch: Any) -> No
     refused = []
 
     def refusing(change: Any) -> Any:
-        def refuses_once(self: Store, *values: Any) -> Any:
+        def refuses_once(self: Store, *values: Any, **options: Any) -> Any:
             if change.__name__ not in refused:
                 refused.append(change.__name__)
                 raise StoreError("database or disk is full")
-            return change(self, *values)
+            return change(self, *values, **options)
 
         return refuses_once
 
@@ -215,7 +215,7 @@ def test_a_read_gives_its_text_and_its_journal(serving: Any, tmp_path: Path) -> 
 def test_a_journal_is_what_it_was_when_it_was_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     path.write_bytes(b"one\ntwo\ntorn")
-    lines = _whole_lines(path)
+    lines = _read_whole_lines(path)
     found = [next(lines)]
     with path.open("ab") as file:
         file.write(b" no more\nthree\n")
@@ -512,7 +512,7 @@ def test_lists_come_in_pages(serving: Any) -> None:
 
 def test_a_list_does_not_load_what_the_reads_have_found(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
-        job = store.add_read("", {"problem": "Which?"}, [("a.txt", b"FACT-1: one")])
+        job = store.begin_read("", None, {"problem": "Which?"}, [("a.txt", b"FACT-1: one")])
         store.end(job.id, "done", {"result": {"memory": "long " * 1000}})
         (listed,) = store.reads("", 9, None, ascending=True)
         assert (listed.state, listed.outcome) == ("done", {})
@@ -543,7 +543,7 @@ def test_a_new_volume_counts_as_empty(tmp_path: Path) -> None:
 def test_what_is_kept_in_a_folder_that_is_open_to_others_is_for_its_user_alone(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     with Store(tmp_path) as store:
-        store.add_read("", {"problem": "Which?"}, [("a.txt", b"FACT-1: one")])
+        store.begin_read("", None, {"problem": "Which?"}, [("a.txt", b"FACT-1: one")])
         assert (tmp_path / "server.sqlite-wal").exists()
         open_to_others = [it.name for it in tmp_path.iterdir() if it.stat().st_mode & 0o077]
     assert open_to_others == ["lock"]  # which is empty
@@ -554,15 +554,16 @@ def test_only_what_a_server_has_left_is_tidied_away(tmp_path: Path) -> None:
         pass
     names = ["files/mine", "reads/mine", "chats/mine", "mine", "chats/files-x1_abcde"]
     for name in names:
-        (tmp_path / name).mkdir()
+        (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "text").touch()
-    stale = tmp_path / "chats" / "mine.jsonl"
-    stale.touch()
-    os.utime(stale, (0, 0))
-    with Store(tmp_path) as store:
-        assert store.chat_journals("mine") == []
+    journals = [tmp_path / "chats" / name for name in ("mine.jsonl", f"{64 * 'a'}-{8 * '0'}.jsonl")]
+    for journal in journals:
+        journal.touch()
+        os.utime(journal, (0, 0))
+    with Store(tmp_path):
+        pass
     assert [name for name in names if (tmp_path / name / "text").exists()] == names[:-1]
-    assert stale.exists()
+    assert [it.exists() for it in journals] == [True, False]
 
 
 def test_a_stored_limit_is_kept(serving: Any) -> None:

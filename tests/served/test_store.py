@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import shutil
 import time
 from collections.abc import Callable
@@ -15,7 +14,6 @@ import pytest
 from memagent.engines import ScriptedEngine
 from memagent.errors import SettingsError, StoreError
 from memagent.server.store import Store
-from memagent.storage import Log
 from memagent.types import Completion, Message, Sampling
 from server import facts_document
 
@@ -40,7 +38,7 @@ def filled(folder: Path) -> tuple[str, str]:
     """Keep a file and a read with a document; their ids."""
     with Store(folder) as store:
         file = store.add_file("", "a.txt", "user_data", io.BytesIO(b"one"))
-        read = store.add_read("", {"problem": "Which?"}, [("b.md", b"two")])
+        read = store.begin_read("", None, {"problem": "Which?"}, [("b.md", b"two")])
     return file.id, read.id
 
 
@@ -171,20 +169,6 @@ def test_a_read_in_the_background_stops_when_the_folder_is_gone(
         result = client.get(f"/v1/reads/{read}/result").json()
     assert "FACT-11" in result["answer"]
     assert len(again.prompts) == result["calls"] - 2
-
-
-def test_a_journal_in_use_is_not_deleted_for_its_age(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
-        running, left = (store.chats / f"{64 * it}-{8 * '0'}.jsonl" for it in "ab")
-        left.touch()
-        with Log(running) as log:
-            log.append({"type": "reply"})
-            for path in (running, left):
-                os.utime(path, (0, 0))  # as a clock sees it that was set a week forward
-            assert store.chat_journals(64 * "c") == []
-            assert running.exists() and not left.exists()
-        store.chat_journals(64 * "c")
-        assert not running.exists()
 
 
 def damage_pages(database: Path) -> None:

@@ -56,7 +56,7 @@ def command(
     for package in ("mcp", "fastapi", "uvicorn", "prometheus_client"):
         if find_spec(package) is None:
             raise SettingsError(f"this needs {package}: {extra_hint('mcp')}")
-    from memagent.server.folders import opened_folders
+    from memagent.server.folders import resolve_folders
     from memagent.server.limits import read_keys
     from memagent.server.listening import listen, url_of
     from memagent.server.mcp import Places, serve
@@ -66,7 +66,7 @@ def command(
     if given and not http:
         raise SettingsError(f"--{given[0]} is for --http: add it, or drop --{given[0]}")
     settings = with_found_model(settings, console, quiet)
-    places = Places(opened_folders(folders), _free_folders(data), notebooks)
+    places = Places(resolve_folders(folders), _free_folders(data), notebooks)
     known = read_keys(keys)
     with ExitStack() as closing_all:
         listener = closing_all.enter_context(closing(listen(host, port, known))) if http else None

@@ -18,7 +18,7 @@ from memagent.cli.messages import tell
 from memagent.cli.progress import WAITING
 from memagent.engines import choose, open_engine
 from memagent.errors import SettingsError, extra_hint
-from memagent.server.limits import Limits, checked_origins, read_keys
+from memagent.server.limits import Limits, check_origins, read_keys
 from memagent.settings import Settings, user_cache_path
 
 _MIB = 2**20
@@ -66,7 +66,7 @@ def command(
         if find_spec(package) is None:
             raise SettingsError(f"serving needs {package}: {extra_hint('serve')}")
     from memagent.server.app import create_app
-    from memagent.server.listening import listen, server_of, url_of
+    from memagent.server.listening import listen, make_server, url_of
     from memagent.server.store import Store
 
     settings = with_found_model(settings, console, quiet)
@@ -76,7 +76,7 @@ def command(
         upload_bytes=upload_mib * _MIB,
         stored_bytes=stored_mib * _MIB,
         requests=requests,
-        origins=checked_origins(origins, known),
+        origins=check_origins(origins, known),
     )
     folder = data or user_cache_path() / "server"
     with closing(listen(host, port, known)) as listener, Store(folder) as store:
@@ -91,7 +91,7 @@ def command(
                     url = url_of(listener)
                     told = f"serving {engine.model.name} at {url}/v1, its page at {url}/ (Ctrl-C stops it)"
                     tell(console, told)
-                await server_of(app, limits).serve(sockets=[listener])
+                await make_server(app, limits).serve(sockets=[listener])
 
         asyncio.run(served())
     return 0

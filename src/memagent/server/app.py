@@ -14,21 +14,21 @@ from fastapi.middleware.cors import CORSMiddleware
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from memagent import __version__
-from memagent.server.bodies import ChatRequest
 from memagent.server.chat import ALIAS, Chats
-from memagent.server.errors import not_found, tell_errors
+from memagent.server.errors import not_found, report_errors
 from memagent.server.gate import Gate
 from memagent.server.jobs import Jobs
 from memagent.server.limits import Keys, Limits
 from memagent.server.metrics import Metrics
 from memagent.server.page import served_files
 from memagent.server.reads import reads_router
+from memagent.server.schemas import ChatRequest
 from memagent.server.store import Store
 from memagent.server.uploads import files_router
 from memagent.settings import ReadSettings
 from memagent.types import Engine
 
-_COLLECT = (1000, 15, 300)
+_COLLECTION_THRESHOLDS = (1000, 15, 300)
 """Thresholds of garbage collection: new objects, then collections of the younger generations."""
 
 _THREADS = 6  # few: a thread that counts tokens or writes keeps the event loop waiting for the GIL
@@ -53,11 +53,11 @@ def create_app(
     Raises `SettingsError` for budgets that do not fit the model's window.
     """
     keys, limits, metrics = keys or Keys(), limits or Limits(), Metrics()
-    chats = Chats(engine, settings, store, limits, metrics)
     jobs = Jobs(engine, settings, store, metrics, engine.model.calls)
+    chats = Chats(engine, settings, jobs, limits)
 
     @asynccontextmanager
-    async def living(_app: FastAPI) -> AsyncIterator[None]:
+    async def run_jobs(_app: FastAPI) -> AsyncIterator[None]:
         threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="memagent")
         asyncio.get_running_loop().set_default_executor(threads)
         jobs.start()
@@ -67,13 +67,13 @@ def create_app(
         finally:
             await jobs.stop()
 
-    app = FastAPI(title="memagent", version=__version__, lifespan=living, docs_url=None, redoc_url=None)
+    app = FastAPI(title="memagent", version=__version__, lifespan=run_jobs, docs_url=None, redoc_url=None)
     app.add_middleware(Gate, keys=keys, limits=limits, metrics=metrics)
     if limits.origins:  # outermost: a browser's preflight request has no key
         app.add_middleware(
             CORSMiddleware, allow_origins=limits.origins, allow_methods=["*"], allow_headers=["*"]
         )
-    tell_errors(app)
+    report_errors(app)
     _add_chat(app, chats)
     _add_models(app, engine)
     app.include_router(files_router(store, limits))
@@ -99,7 +99,7 @@ def _rare_collections() -> Iterator[None]:
     usual = gc.get_threshold()
     gc.collect()
     gc.freeze()  # what exists now is there to stay
-    gc.set_threshold(*_COLLECT)
+    gc.set_threshold(*_COLLECTION_THRESHOLDS)
     try:
         yield
     finally:
@@ -130,17 +130,17 @@ def _add_chat(app: FastAPI, chats: Chats) -> None:
 def _add_models(app: FastAPI, engine: Engine) -> None:
     names = list(dict.fromkeys((engine.model.name, ALIAS)))
 
-    def told(name: str) -> dict[str, Any]:
+    def describe(name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": 0, "owned_by": "memagent"}
 
     @app.get("/v1/models")
     async def list_models() -> dict[str, Any]:
         """The one model, by its own name and by `memagent`."""
-        return {"object": "list", "data": [told(name) for name in names]}
+        return {"object": "list", "data": [describe(name) for name in names]}
 
     @app.get("/v1/models/{name:path}")
     async def get_model(name: str) -> dict[str, Any]:
         """The model, if it has this name."""
         if name not in names:
             raise not_found("model", name)
-        return told(name)
+        return describe(name)

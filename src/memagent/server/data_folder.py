@@ -14,8 +14,8 @@ from memagent.storage import lock
 _log = logging.getLogger("memagent.server")
 
 
-def claimed(folder: Path) -> IO[str]:
-    """Make a folder ours, until what this returns is closed.
+def claim_folder(folder: Path) -> IO[str]:
+    """Claim a folder for this server, until what this returns is closed.
 
     Raises `SettingsError` if it cannot be used, has files of others, or another server uses it.
     """

@@ -13,8 +13,8 @@ from memagent.engines.forwarding import Forwards
 from memagent.engines.refusals import RefusedError
 from memagent.engines.replies import is_visible
 from memagent.errors import EmptyAnswerError
-from memagent.server.bodies import ChatRequest
 from memagent.server.errors import ApiError
+from memagent.server.schemas import ChatRequest
 from memagent.server.stream import DONE, Reply
 from memagent.settings import ReadSettings
 from memagent.types import Completion, Engine, Message, Sampling
@@ -38,7 +38,7 @@ class Direct:
                 content = b"".join([piece async for piece in forwarded.pieces])
             return Response(content, media_type=forwarded.media_type)
         except RefusedError as error:
-            raise _told(error) from error
+            raise _pass_on(error) from error
 
     async def stream(
         self, chat: ChatRequest, body: Mapping[str, Any], reply: Reply
@@ -57,7 +57,7 @@ class Direct:
                 async for events in forwarded.pieces:
                     yield events
         except RefusedError as error:
-            raise _told(error) from error
+            raise _pass_on(error) from error
 
     async def _complete(self, chat: ChatRequest) -> Completion:
         """The completion of an engine in this process, which supports text only."""
@@ -80,33 +80,34 @@ class Direct:
         completion = await self.engine.complete(messages, self._sampling(chat))
         if not is_visible(completion.text):
             raise EmptyAnswerError(f"the reply of {self.engine.model.name} is empty: ask again, or otherwise")
-        text, was_cut = until_stop(completion.text, chat.stops)
+        text, was_cut = cut_at_stop(completion.text, chat.stops)
         return Completion(text, "stop" if was_cut else completion.finish_reason, usage=completion.usage)
 
     def _sampling(self, chat: ChatRequest) -> Sampling:
         settings = self.settings
         return Sampling(
-            chat.most_tokens or self.answer_tokens,
+            chat.reply_tokens or self.answer_tokens,
             settings.temperature if chat.temperature is None else chat.temperature,
             settings.top_p if chat.top_p is None else chat.top_p,
             settings.seed if chat.seed is None else chat.seed,
         )
 
 
-def until_stop(text: str, stops: list[str]) -> tuple[str, bool]:
-    """The text before the first stop sequence, and whether there was one."""
+def cut_at_stop(text: str, stops: list[str]) -> tuple[str, bool]:
+    """Cut a text at the first stop sequence; returns whether there was one, too."""
     places = [place for stop in stops if (place := text.find(stop)) >= 0]
     return (text[: min(places)], True) if places else (text, False)
 
 
-def forwarded_body(raw: bytes, model: str) -> dict[str, Any]:
-    """The body that the client sent, with the model's own name."""
+def replace_model(raw: bytes, model: str) -> dict[str, Any]:
+    """Put the model's own name into the body that the client sent."""
     body: dict[str, Any] = json.loads(raw)
     body["model"] = model
     return body
 
 
-def _told(error: RefusedError) -> ApiError:
+def _pass_on(error: RefusedError) -> ApiError:
+    """The endpoint's refusal as an error of ours."""
     refusal = error.refusal
     wait = refusal.retry_after_seconds
     headers = {"Retry-After": f"{wait:.0f}"} if wait is not None else {}

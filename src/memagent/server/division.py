@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from memagent.documents.tokens import MOST_CHARACTERS_PER_TOKEN, is_within, shorten
 from memagent.reading.workflows.whole import LEFT_OUT
-from memagent.server.bodies import Turn
 from memagent.server.errors import ApiError
+from memagent.server.schemas import Turn
 from memagent.types import TokenCounter
 
-_LONGEST_END_TOKENS = 256
+_MAX_END_TOKENS = 256
 _BOUNDARIES = (r"\n[ \t\r]*\n\s*", r"\n\s*", r"(?<=[.!?])\s+|(?<=[。！？])")
 _LABELS = {"system": "System", "developer": "System", "user": "User", "assistant": "Assistant"}
 
@@ -32,9 +32,9 @@ class Division:
 
 def divide(turns: Sequence[Turn], budget_tokens: int, count_tokens: TokenCounter) -> Division:
     """Divide a chat. Raises `ApiError` if nothing is asked. Blocks."""
-    last = _asking(turns)
-    fitting, long = _parted(turns[last].texts, budget_tokens, count_tokens)
-    problem = "\n\n".join(fitting) if fitting else _ends(long[-1], budget_tokens, count_tokens)
+    last = _find_question(turns)
+    fitting, long = _fit(turns[last].texts, budget_tokens, count_tokens)
+    problem = "\n\n".join(fitting) if fitting else _take_ends(long[-1], budget_tokens, count_tokens)
     instructions: list[str] = []
     others: list[str] = []
     for number, turn in enumerate(turns):
@@ -46,18 +46,18 @@ def divide(turns: Sequence[Turn], budget_tokens: int, count_tokens: TokenCounter
         if instructs and is_within(together, budget_tokens, count_tokens):
             instructions.append(said)
         else:
-            others.append(labelled(turn.role, said))
+            others.append(label(turn.role, said))
     texts = [("conversation", "\n\n".join(others))] if others else []
     names = ("message",) if len(long) == 1 else tuple(f"message {n}" for n in range(1, len(long) + 1))
     return Division("\n\n".join([*instructions, problem]), (*texts, *zip(names, long, strict=True)))
 
 
-def labelled(role: str, text: str) -> str:
-    """A turn as it appears in a document."""
+def label(role: str, text: str) -> str:
+    """Format a turn as it appears in a document."""
     return f"{_LABELS.get(role, 'Tool')}: {text}"
 
 
-def _asking(turns: Sequence[Turn]) -> int:
+def _find_question(turns: Sequence[Turn]) -> int:
     """The index of the turn that asks: the user's last one with text, or else the last one with text."""
     speaking = [number for number, turn in enumerate(turns) if any(it.strip() for it in turn.texts)]
     users = [number for number in speaking if turns[number].role == "user"]
@@ -66,9 +66,7 @@ def _asking(turns: Sequence[Turn]) -> int:
     return (users or speaking)[-1]
 
 
-def _parted(
-    parts: Sequence[str], budget_tokens: int, count_tokens: TokenCounter
-) -> tuple[list[str], list[str]]:
+def _fit(parts: Sequence[str], budget_tokens: int, count_tokens: TokenCounter) -> tuple[list[str], list[str]]:
     """The parts that fit the budget together, chosen from the last one backwards, and the others."""
     fitting: list[str] = []
     long: list[str] = []
@@ -78,18 +76,18 @@ def _parted(
     return fitting, long
 
 
-def _ends(text: str, budget_tokens: int, count_tokens: TokenCounter) -> str:
+def _take_ends(text: str, budget_tokens: int, count_tokens: TokenCounter) -> str:
     """The first and the last paragraph of a text; if one is too long, its outer line, sentence or words."""
-    limit = max(1, min(_LONGEST_END_TOKENS, budget_tokens // 2 - 8))
+    limit = max(1, min(_MAX_END_TOKENS, budget_tokens // 2 - 8))
     text = text.strip()
-    first = _end(text, limit, count_tokens, at_end=False)
-    last = _end(text, limit, count_tokens, at_end=True)
+    first = _take_end(text, limit, count_tokens, at_end=False)
+    last = _take_end(text, limit, count_tokens, at_end=True)
     return first if first == last else first + LEFT_OUT + last
 
 
-def _end(text: str, limit_tokens: int, count_tokens: TokenCounter, at_end: bool) -> str:
-    most = limit_tokens * MOST_CHARACTERS_PER_TOKEN
-    near = text[-most:] if at_end else text[:most]
+def _take_end(text: str, limit_tokens: int, count_tokens: TokenCounter, at_end: bool) -> str:
+    characters = limit_tokens * MOST_CHARACTERS_PER_TOKEN
+    near = text[-characters:] if at_end else text[:characters]
     for boundary in _BOUNDARIES:
         pieces = [it for it in re.split(boundary, near) if it and it.strip()]
         if len(pieces) > 1:

@@ -8,18 +8,28 @@ from pathlib import Path
 
 from memagent.documents.files import DocumentFile, look_at
 from memagent.documents.opening import Document
+from memagent.documents.paths import unreadable
 
 
-def opened(path: Path, name: str) -> Document:
-    """A file as a document under the name that its client gave it, which determines the format.
+def open_text(path: Path, name: str) -> Document:
+    """Open a text that a client sent: it is plain text, whatever it begins with. Raises `DocumentError`."""
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise unreadable(name, error) from error
+    return Document((DocumentFile(name, path, "text", "utf-8", size, title=name),))
+
+
+def open_file(path: Path, name: str) -> Document:
+    """Open a file under the name that its client gave it, which determines the format.
 
     Raises `DocumentError`.
     """
     return Document((look_at(path, name, named=True),))
 
 
-def joined(documents: Sequence[Document]) -> Document:
-    """Several documents, read as one. Files of the same name are numbered, so that a name means one file."""
+def join(documents: Sequence[Document]) -> Document:
+    """Join documents to be read as one. Files of the same name are numbered, so each name means one file."""
     sources: dict[str, DocumentFile] = {}
     for source in (source for document in documents for source in document.sources):
         name, number = source.name, 1

@@ -25,7 +25,7 @@ from memagent.errors import (
     did_you_mean,
     reason,
 )
-from memagent.server.bodies import ChatOptions, ReadRequest
+from memagent.server.schemas import ChatOptions, ReadRequest
 
 _CODES: tuple[tuple[type[MemAgentError], int, str], ...] = (
     (ContextOverflowError, 400, "context_length_exceeded"),
@@ -74,6 +74,15 @@ def api_error(error: MemAgentError) -> ApiError:
     return ApiError(500, str(error), "failed")
 
 
+def error_of(outcome: Mapping[str, Any]) -> ApiError:
+    """The API error that ended a read, from its outcome."""
+    error = outcome.get("error")
+    if error is None:
+        return ApiError(503, "the read was stopped: send the same again to continue it", "stopped")
+    statuses = {code: status for _, status, code in _CODES} | {"not_stored": 507}
+    return ApiError(statuses.get(error["code"], 500), error["message"], error["code"], error["param"])
+
+
 def not_found(what: str, id: str) -> ApiError:
     """The error for an id that does not exist or belongs to another key."""
     return ApiError(404, f"there is no {what} {id!r}", f"{what}_not_found", "id")
@@ -94,16 +103,16 @@ def _not_stored(error: BaseException) -> ApiError:
     )
 
 
-def tell_errors(app: FastAPI) -> None:
+def report_errors(app: FastAPI) -> None:
     """Make the app report all errors in the format of OpenAI's API."""
 
-    def told(_request: Request, error: Exception) -> JSONResponse:
+    def respond(_request: Request, error: Exception) -> JSONResponse:
         if isinstance(error, MemAgentError):
             return api_error(error).response
         return (error if isinstance(error, ApiError) else _of_http(error)).response
 
     for kind in (ApiError, MemAgentError, HTTPException, RequestValidationError):
-        app.add_exception_handler(kind, told)
+        app.add_exception_handler(kind, respond)
 
 
 def _of_http(error: Exception) -> ApiError:

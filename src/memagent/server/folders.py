@@ -14,7 +14,7 @@ from memagent.errors import DocumentError, SettingsError
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """Folders with their symbolic links resolved; made by `opened_folders`."""
+    """Folders with their symbolic links resolved; made by `resolve_folders`."""
 
     paths: tuple[Path, ...]
 
@@ -48,8 +48,8 @@ class Folders:
         return ", ".join(shown(path) for path in self.paths)
 
 
-def opened_folders(paths: Sequence[Path]) -> Folders:
-    """The folders. Raises `SettingsError` if there are none, or if a path is not a folder."""
+def resolve_folders(paths: Sequence[Path]) -> Folders:
+    """Resolve folders. Raises `SettingsError` if there are none, or if a path is not a folder."""
     if not paths:
         raise SettingsError("which files may be read? name the folders that hold them with `folders`")
     for path in paths:

@@ -1,48 +1,39 @@
-"""Reads that continue without their client: a few at a time, each with a journal that survives a restart."""
+"""The reads of the server, whoever asks for them: each with a journal that survives a restart."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from memagent.concurrency import in_thread
 from memagent.errors import JournalError, MemAgentError, StoreError
-from memagent.reading.journal import read_journal
 from memagent.reading.lines import outcome_of
 from memagent.reading.progress import Progress
 from memagent.reading.read import Read
 from memagent.reading.workflows import chosen_workflow
-from memagent.server.bodies import ReadOptions
 from memagent.server.errors import ApiError, api_error
+from memagent.server.events import Event, describe_progress, read_events
 from memagent.server.metrics import Counted, Metrics
-from memagent.server.store import UNFINISHED, Job, State, Store
+from memagent.server.records import UNFINISHED, Content, Job
+from memagent.server.schemas import ReadOptions, State
+from memagent.server.store import Store
 from memagent.settings import ReadSettings
-from memagent.types import Conversation, Engine, flatten
+from memagent.types import Engine, flatten
 
 _log = logging.getLogger("memagent.server")
 
 Stored = TypeVar("Stored")
 
-_MOST_WAITING_EVENTS = 1000
+_MAX_WAITING_EVENTS = 1000
 _PAUSE_SECONDS = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """An event of a read: a `conversation` with its number, its `progress`, or its `end`."""
-
-    name: str
-    data: Mapping[str, Any]
-    number: int | None = None
 
 
 @dataclass(slots=True)
@@ -50,12 +41,13 @@ class _Running:
     """A read in progress."""
 
     task: asyncio.Task[None]
+    attended: bool
     read: Read | None = None
 
 
 @dataclass(slots=True)
 class Jobs:
-    """Runs the reads of the store, `workers` at a time, once `start` is called."""
+    """Runs the reads of the store once `start` is called: of those in the queue, `workers` at a time."""
 
     engine: Engine
     settings: ReadSettings
@@ -64,32 +56,79 @@ class Jobs:
     workers: int
     _running: dict[str, _Running] = field(default_factory=dict)
     _listeners: defaultdict[str, set[asyncio.Queue[Event]]] = field(default_factory=lambda: defaultdict(set))
+    _abandoned: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # those being cancelled
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _queued: asyncio.Event = field(default_factory=asyncio.Event)
 
     def start(self) -> None:
-        """Start on the queue."""
+        """Start working through the queue."""
         self._tasks = [asyncio.create_task(self._work()) for _ in range(self.workers)]
 
     async def stop(self) -> None:
         """Stop reading; the next server continues the unfinished reads."""
-        for task in self._tasks:
+        running = [it.task for it in self._running.values()]
+        tasks = [*self._tasks, *running, *self._abandoned.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    def wake(self) -> None:
-        """Signal that something was queued."""
+    async def begin(
+        self,
+        owner: str,
+        key: str | None,
+        request: Mapping[str, Any],
+        documents: Sequence[tuple[str, Content]],
+        attended: bool = False,
+    ) -> Job:
+        """Begin a read, or continue the one that this owner began with the same key.
+
+        Args:
+            owner: who may see it.
+            key: equal for what is the same read; without one, each call begins another.
+            request: its `problem`, its `memory` to start from and its `options`; see also `Store.begin_read`.
+            documents: their names and contents.
+            attended: whether it runs only while someone listens to its `events`: the first listener starts
+                it, and it is cancelled when the last one leaves. All others are queued and need no listener.
+                An attended read that is begun again without this needs none from then on.
+
+        Raises `ApiError` and `StoreError`.
+        """
+        begin = partial(self.store.begin_read, owner, key, request, documents, attended)
+        job = await asyncio.to_thread(begin)
+        while (abandoned := self._abandoned.get(job.id)) or job.state not in (*UNFINISHED, "done"):
+            if abandoned:  # its last listener left at this moment
+                await asyncio.wait({abandoned})
+            job = await asyncio.to_thread(begin)
+        if not attended:
+            was_attended, job = job.attended, replace(job, attended=False)
+            if running := self._running.get(job.id):
+                running.attended = False
+            elif was_attended and job.state == "running":  # its client left before it listened
+                self._start(job)
+            self._queued.set()
+        return job
+
+    async def resume(self, job: Job) -> bool:
+        """Queue a read that failed or was cancelled; False for any other."""
+        queued = await asyncio.to_thread(self.store.requeue, job.id)
         self._queued.set()
+        return queued
+
+    async def cancel(self, job: Job) -> None:
+        """End a read, whether it is queued or running."""
+        if await asyncio.to_thread(self.store.end, job.id, "cancelled"):
+            await self._stop(job.id)
+            self._ended(job.id, "cancelled")
 
     def progress(self, job: Job) -> Progress | None:
         """The progress of a read, if it is running here."""
         running = self._running.get(job.id)
         return running.read.progress if running and running.read else None
 
-    def told(self, job: Job) -> dict[str, Any] | None:
-        """The progress of a read, as sent to clients; of one that has ended, the last. None without any."""
+    def last_progress(self, job: Job) -> Mapping[str, Any] | None:
+        """The progress of a read as clients see it; the last one if it has ended, None without any."""
         live = self.progress(job) if job.state in UNFINISHED else None
-        return told_progress(live) if live else job.outcome.get("progress")
+        return describe_progress(live) if live else job.outcome.get("progress")
 
     def workflow(self, job: Job) -> str | None:
         """The workflow of a read; None if the settings that it was started with are no longer valid."""
@@ -101,60 +140,54 @@ class Jobs:
     def _settings(self, job: Job) -> ReadSettings:
         return ReadOptions(**job.request["options"]).over(self.settings)
 
-    async def cancel(self, job: Job) -> None:
-        """End a read, whether it is queued or running."""
-        if await asyncio.to_thread(self.store.end, job.id, "cancelled"):
-            running = self._running.get(job.id)
-            if running:
-                running.task.cancel()
-                await asyncio.wait({running.task})
-            self._ended(job.id, "cancelled")
-
     async def events(self, job: Job, after: int, seconds: float) -> AsyncGenerator[Event, None]:
         """Yield the events of a read from conversation `after` + 1 on, its progress at least every `seconds`.
 
         A listener that does not keep up is dropped: it can come back with the last number that it received.
         """
-        queue: asyncio.Queue[Event] = asyncio.Queue(_MOST_WAITING_EVENTS)
+        queue: asyncio.Queue[Event] = asyncio.Queue(_MAX_WAITING_EVENTS)
         listeners = self._listeners[job.id]
         listeners.add(queue)  # before the record is read, so that nothing is missed
+        has_ended = False
         try:
-            async for event in self._recorded(self.store.journal_of(job), after):
-                after = event.number or after
-                yield event
-            now = await asyncio.to_thread(self.store.read, job.owner, job.id)
-            if now is None or now.state not in UNFINISHED:
-                yield Event("end", {"state": now.state if now else "cancelled"})
-                return
-            while True:
-                try:
-                    async with asyncio.timeout(seconds):
-                        event = await queue.get()
-                except TimeoutError:
-                    if queue not in listeners:
-                        return
-                    live = self.progress(job)
-                    event = Event("progress", told_progress(live) if live else {"state": "queued"})
-                if event.number is not None and event.number <= after:
-                    continue
-                yield event
-                if event.name == "end":
-                    return
+            if job.attended and job.state == "running" and job.id not in self._running:
+                self._start(job)
+            async with aclosing(self._events(job, queue, after, seconds)) as events:
+                async for event in events:
+                    has_ended = event.name == "end"
+                    yield event
         finally:
             listeners.discard(queue)
             if not listeners:
                 self._listeners.pop(job.id, None)
+                running = self._running.get(job.id)
+                if not has_ended and (running.attended if running else job.attended):
+                    self._abandon(job)
 
-    async def _recorded(self, journal: Path, after: int) -> AsyncIterator[Event]:
-        number = 0
-        try:
-            async for line in in_thread(read_journal(journal)):
-                if isinstance(line, Conversation):
-                    number += 1
-                    if number > after:
-                        yield Event("conversation", outcome_of(line), number)
-        except JournalError:
-            return  # it has not begun
+    async def _events(
+        self, job: Job, queue: asyncio.Queue[Event], after: int, seconds: float
+    ) -> AsyncGenerator[Event, None]:
+        async for event in read_events(self.store.journal_of(job), after):
+            after = event.number or after
+            yield event
+        now = await asyncio.to_thread(self.store.read, job.owner, job.id)
+        if now is None or now.state not in UNFINISHED:
+            state = now.state if now else "cancelled"
+            yield Event("end", {"state": state}, outcome=now.outcome if now else {})
+            return
+        while True:
+            try:
+                async with asyncio.timeout(seconds):
+                    event = await queue.get()
+            except TimeoutError:
+                if queue not in self._listeners[job.id]:
+                    return
+                event = Event("progress", self.progress(job) or {"state": "queued"})
+            if event.number is not None and event.number <= after:
+                continue
+            yield event
+            if event.name == "end":
+                return
 
     def _tell(self, id: str, event: Event) -> None:
         for queue in list(self._listeners.get(id, ())):
@@ -163,9 +196,20 @@ class Jobs:
             except asyncio.QueueFull:
                 self._listeners[id].discard(queue)
 
-    def _ended(self, id: str, state: State) -> None:
+    def _ended(self, id: str, state: State, outcome: Mapping[str, Any] | None = None) -> None:
         self.metrics.reads.labels(state).inc()
-        self._tell(id, Event("end", {"state": state}))
+        self._tell(id, Event("end", {"state": state}, outcome=outcome or {}))
+
+    def _abandon(self, job: Job) -> None:
+        """Cancel a read that nobody listens to any more."""
+
+        async def cancel() -> None:
+            await self._stop(job.id)
+            if await _stored(partial(self.store.end, job.id, "cancelled", durable=False)):
+                self._ended(job.id, "cancelled")
+
+        self._abandoned[job.id] = task = asyncio.create_task(cancel())
+        task.add_done_callback(lambda _: self._abandoned.pop(job.id, None))
 
     async def _work(self) -> None:
         while True:
@@ -175,20 +219,30 @@ class Jobs:
                 await self._queued.wait()
                 continue
             self._queued.set()  # there may be more
-            running = _Running(asyncio.create_task(self._run(job)))
-            self._running[job.id] = running
-            self.metrics.running.inc()
-            try:
-                await asyncio.wait({running.task})
-            finally:
-                running.task.cancel()
-                await asyncio.gather(running.task, return_exceptions=True)
-                self.metrics.running.dec()
-                if self._running.get(job.id) is running:  # else it was resumed, and runs again
-                    del self._running[job.id]
+            await self._stop(job.id)  # if it was cancelled a moment ago
+            await asyncio.wait({self._start(job)})
+
+    def _start(self, job: Job) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._run(job))
+        self._running[job.id] = running = _Running(task, job.attended)
+        self.metrics.running.inc()
+
+        def end(_task: asyncio.Task[None]) -> None:
+            self.metrics.running.dec()
+            if self._running.get(job.id) is running:
+                del self._running[job.id]
+
+        task.add_done_callback(end)
+        return task
+
+    async def _stop(self, id: str) -> None:
+        if running := self._running.get(id):
+            running.task.cancel()
+            await asyncio.wait({running.task})
 
     async def _run(self, job: Job) -> None:
         """Run a read to its end, good or bad: the boundary at which failures become states."""
+        running = self._running[job.id]
         state: State = "failed"
         try:
             outcome = await self._outcome(job)
@@ -198,11 +252,15 @@ class Jobs:
         except Exception as error:  # noqa: BLE001 the boundary
             _log.error("a defect in memagent while reading %s: %s", job.id, type(error).__name__)
             outcome = ApiError(500, f"a defect in memagent: {type(error).__name__}", "defect").body
-        running = self._running.get(job.id)
-        if running and running.read:
-            outcome = {**outcome, "progress": told_progress(running.read.progress)}
-        if await _stored(partial(self.store.end, job.id, state, outcome)):
-            self._ended(job.id, state)
+        if running.read:
+            outcome = {**outcome, "progress": describe_progress(running.read.progress)}
+        end = partial(self.store.end, job.id, state, outcome, durable=not running.attended)
+        try:
+            was_open = await (asyncio.to_thread(end) if running.attended else _stored(end))
+        except StoreError:
+            was_open = True  # those who wait hear of it all the same
+        if was_open:
+            self._ended(job.id, state, outcome)
 
     async def _outcome(self, job: Job) -> dict[str, Any]:
         """The outcome of a read. A journal that it cannot continue, say of another window, is set aside.
@@ -237,7 +295,7 @@ class Jobs:
             async for conversation in conversations:
                 now = read.progress
                 self._tell(job.id, Event("conversation", outcome_of(conversation), now.spent.calls))
-                self._tell(job.id, Event("progress", told_progress(now)))
+                self._tell(job.id, Event("progress", now))
                 await asyncio.to_thread(self.store.check_in_place)  # before more is paid for
         result = flatten(read.result)
         del result["trace"]  # a path on this machine
@@ -255,10 +313,5 @@ async def _stored(change: Callable[[], Stored]) -> Stored:
 
 
 def _is_of_system(error: BaseException | None) -> bool:
-    """Whether the operating system's refusal led to an error."""
+    """Whether an error was caused by the operating system."""
     return error is not None and (isinstance(error, OSError) or _is_of_system(error.__cause__))
-
-
-def told_progress(progress: Progress) -> dict[str, Any]:
-    """The progress of a read, as sent to clients."""
-    return {**flatten(progress), "chunks_in_all": progress.chunks_in_all}

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from memagent.errors import SettingsError, reason
 
-_LEAST_KEY_CHARACTERS = 16
+_MIN_KEY_CHARACTERS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Keys:
         return digest.hex()[:16] if found else None
 
 
-def checked_origins(origins: Sequence[str], keys: Keys) -> tuple[str, ...]:
+def check_origins(origins: Sequence[str], keys: Keys) -> tuple[str, ...]:
     """Check the origins of web pages (`https://chat.example`). Raises `SettingsError` for an invalid one."""
     for origin in origins:
         parts = urlsplit(origin)
@@ -77,9 +77,9 @@ def read_keys(path: Path | None) -> Keys:
     if not keys:
         raise SettingsError(f"`keys` {path} has no key: write one per line")
     for number, key in enumerate(keys, 1):
-        if len(key) < _LEAST_KEY_CHARACTERS or not (key.isascii() and key.isprintable()) or " " in key:
+        if len(key) < _MIN_KEY_CHARACTERS or not (key.isascii() and key.isprintable()) or " " in key:
             raise SettingsError(
-                f"`keys` {path}: key {number} is shorter than {_LEAST_KEY_CHARACTERS} characters, or has "
+                f"`keys` {path}: key {number} is shorter than {_MIN_KEY_CHARACTERS} characters, or has "
                 "characters that a key may not have; make one with: "
                 "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
             )

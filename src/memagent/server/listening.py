@@ -64,8 +64,8 @@ def _is_news(record: logging.LogRecord) -> bool:
     return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
-def server_of(app: Starlette, limits: Limits) -> uvicorn.Server:
-    """A server, to be run with `await server.serve(sockets=[...])`."""
+def make_server(app: Starlette, limits: Limits) -> uvicorn.Server:
+    """Make a server, to be run with `await server.serve(sockets=[...])`."""
     logging.getLogger("uvicorn.error").addFilter(_is_news)
     config = uvicorn.Config(
         app,

@@ -11,14 +11,12 @@ import hashlib
 import json
 import os
 import socket
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from functools import partial, wraps
 from inspect import getdoc
 from pathlib import Path
-from threading import Lock
 from typing import Annotated, Any
 
 from mcp.server import MCPServer
@@ -30,34 +28,32 @@ from memagent import __version__
 from memagent.concurrency import drain
 from memagent.documents.opening import Document
 from memagent.errors import MemAgentError, SettingsError
-from memagent.notebooks import Notebook, Notebooks, note_document
+from memagent.notebooks import Notebook, Notebooks, Version, note_document
 from memagent.reading.progress import Progress
-from memagent.server.bodies import ReadOptions
 from memagent.server.errors import ApiError
 from memagent.server.folders import Folders
 from memagent.server.gate import Gate
 from memagent.server.jobs import Jobs
 from memagent.server.limits import Keys, Limits
-from memagent.server.listening import server_of
+from memagent.server.listening import make_server
 from memagent.server.metrics import Metrics
-from memagent.server.store import UNFINISHED, Job, Store
-from memagent.server.told import (
-    ToldAddition,
-    ToldAnswer,
-    ToldFromNotebook,
-    ToldNotebook,
-    ToldRead,
-    ToldVersion,
-    told_answer,
-    told_read,
-    told_version,
+from memagent.server.records import Content, Job
+from memagent.server.schemas import (
+    AdditionSummary,
+    AnswerFromNotebook,
+    NotebookSummary,
+    ReadAnswer,
+    ReadOptions,
+    ReadStatus,
+    VersionSummary,
 )
+from memagent.server.store import Store
 from memagent.settings import ReadSettings
-from memagent.types import Engine
+from memagent.types import Engine, flatten
 
 OWNER = "mcp"
-_MOST_KEPT = 500
 _FAR = 10**12
+"""The number of a conversation behind all others."""
 
 Question = Annotated[str, Field(description="the question, or what to look for")]
 Paths = Annotated[list[str], Field(description="files or folders, absolute or within the open folders")]
@@ -84,10 +80,6 @@ class Desk:
     notebooks: Notebooks
     beat_seconds: float = 5.0
     """How often a waiting client is told that the work continues."""
-    waiting: Counter[str] = field(default_factory=Counter)
-    """How many clients want each read, by its id."""
-    beginning: Lock = field(default_factory=Lock)
-    """Held from the search for a read until there is one: the same is not begun twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +110,7 @@ async def serve(
             else:
                 app = server.streamable_http_app(host=listener.getsockname()[0])
                 app.add_middleware(Gate, keys=keys, limits=limits, metrics=metrics)
-                await server_of(app, limits).serve(sockets=[listener])
+                await make_server(app, limits).serve(sockets=[listener])
         finally:
             await jobs.stop()
 
@@ -164,50 +156,38 @@ def _tool(server: MCPServer[Any], function: Callable[..., Awaitable[Any]]) -> No
 
 def _add_reads(tool: Callable[..., None], desk: Desk) -> None:
     @tool
-    async def ask(question: Question, paths: Paths, ctx: Context, screen: Screen = None) -> ToldAnswer:
+    async def ask(question: Question, paths: Paths, ctx: Context, screen: Screen = None) -> ReadAnswer:
         """Read files to answer a question, and wait for the answer. For more than a few pages use start_read.
 
         If the call is cut off, ask the same question again: it continues where it stopped.
         """
-        job = await asyncio.to_thread(_begun, desk, question, paths, screen)
-        desk.jobs.wake()
-        desk.waiting[job.id] += 1
-        try:
-            await _watch(desk, job, ctx)
-        except asyncio.CancelledError:
-            if desk.waiting[job.id] == 1:  # do not pay for what nobody sees
-                await asyncio.shield(asyncio.ensure_future(desk.jobs.cancel(job)))
-            raise
-        finally:
-            desk.waiting[job.id] -= 1
-        return told_answer(await asyncio.to_thread(_found, desk, job.id))
+        job = await _begin(desk, question, paths, screen, attended=True)
+        await _watch(desk, job, ctx)
+        return _describe_answer(await asyncio.to_thread(_find, desk, job.id))
 
     @tool
-    async def start_read(question: Question, paths: Paths, screen: Screen = None) -> ToldRead:
+    async def start_read(question: Question, paths: Paths, screen: Screen = None) -> ReadStatus:
         """Start reading files to answer a question, and return at once; read_status tells how far it has got.
 
         Asking the same question about the same files continues the earlier read, or returns its result.
         """
-        job = await asyncio.to_thread(_begun, desk, question, paths, screen)
-        desk.jobs.wake()
-        desk.waiting[job.id] += 1  # whoever started it may ask for it at any time
-        return told_read(job, desk.jobs)
+        return _describe_read(await _begin(desk, question, paths, screen), desk.jobs)
 
     @tool
-    async def read_status(id: Id) -> ToldRead:
+    async def read_status(id: Id) -> ReadStatus:
         """Tell how far a read has got, with its memory so far."""
-        return told_read(await asyncio.to_thread(_found, desk, id), desk.jobs)
+        return _describe_read(await asyncio.to_thread(_find, desk, id), desk.jobs)
 
     @tool
-    async def read_result(id: Id) -> ToldAnswer:
+    async def read_result(id: Id) -> ReadAnswer:
         """Return the answer of a read that is done, with its sources."""
-        return told_answer(await asyncio.to_thread(_found, desk, id))
+        return _describe_answer(await asyncio.to_thread(_find, desk, id))
 
     @tool
-    async def cancel_read(id: Id) -> ToldRead:
+    async def cancel_read(id: Id) -> ReadStatus:
         """Stop a read; what it has read is kept, and start_read continues it."""
-        await desk.jobs.cancel(await asyncio.to_thread(_found, desk, id))
-        return told_read(await asyncio.to_thread(_found, desk, id), desk.jobs)
+        await desk.jobs.cancel(await asyncio.to_thread(_find, desk, id))
+        return _describe_read(await asyncio.to_thread(_find, desk, id), desk.jobs)
 
 
 def _add_notebooks(tool: Callable[..., None], desk: Desk) -> None:
@@ -215,18 +195,18 @@ def _add_notebooks(tool: Callable[..., None], desk: Desk) -> None:
         return Notebook(name, desk.notebooks)
 
     @tool
-    async def notes_list() -> list[ToldNotebook]:
+    async def notes_list() -> list[NotebookSummary]:
         """List the notebooks: memories that live on between documents."""
         entries = await asyncio.to_thread(desk.notebooks.entries)
-        return [ToldNotebook(name=it.name, about=it.about, version=it.current) for it in entries]
+        return [NotebookSummary(name=it.name, about=it.about, version=it.current) for it in entries]
 
     @tool
     async def notes_new(
         name: Name, about: Annotated[str, Field(description="what it should keep of what it reads")]
-    ) -> ToldNotebook:
+    ) -> NotebookSummary:
         """Create a notebook."""
         entry = await asyncio.to_thread(desk.notebooks.add, name, about)
-        return ToldNotebook(name=entry.name, about=entry.about, version=0)
+        return NotebookSummary(name=entry.name, about=entry.about, version=0)
 
     @tool
     async def notes_add(
@@ -234,7 +214,7 @@ def _add_notebooks(tool: Callable[..., None], desk: Desk) -> None:
         ctx: Context,
         paths: Paths | None = None,
         text: Annotated[str | None, Field(description="a note, instead of paths")] = None,
-    ) -> ToldAddition:
+    ) -> AdditionSummary:
         """Read a note, or what is new in files, into a notebook. If the call is cut off, repeat it."""
         if (paths is None) == (text is None):
             raise SettingsError("what should be read? give either paths or a text")
@@ -242,67 +222,74 @@ def _add_notebooks(tool: Callable[..., None], desk: Desk) -> None:
             document = note_document(text)
         else:
             document = await asyncio.to_thread(desk.folders.open, paths or ())
-        return await _added(desk, await asyncio.to_thread(notebook, name), document, ctx)
+        return await _add(desk, await asyncio.to_thread(notebook, name), document, ctx)
 
     @tool
-    async def notes_ask(name: Name, question: Question) -> ToldFromNotebook:
+    async def notes_ask(name: Name, question: Question) -> AnswerFromNotebook:
         """Answer a question from a notebook's memory alone."""
-        found = await asyncio.to_thread(notebook, name)
-        told = await found.ask(question, desk.engine, desk.settings.changed(cite=True))
-        said = told.remembered
-        return ToldFromNotebook(answer=said.answer, version=told.version, statements=list(said.statements))
+        opened = await asyncio.to_thread(notebook, name)
+        answer = await opened.ask(question, desk.engine, desk.settings.changed(cite=True))
+        statements = list(answer.remembered.statements)
+        return AnswerFromNotebook(
+            answer=answer.remembered.answer, version=answer.version, statements=statements
+        )
 
     @tool
-    async def notes_log(name: Name) -> list[ToldVersion]:
+    async def notes_log(name: Name) -> list[VersionSummary]:
         """List the versions of a notebook with their memories, the newest last."""
-        return [told_version(it) for it in await asyncio.to_thread(lambda: notebook(name).lineage())]
+        return [_describe_version(it) for it in await asyncio.to_thread(lambda: notebook(name).lineage())]
 
 
-async def _added(desk: Desk, notebook: Notebook, document: Document, ctx: Context) -> ToldAddition:
+async def _add(desk: Desk, notebook: Notebook, document: Document, ctx: Context) -> AdditionSummary:
     addition = notebook.add(document, desk.engine, desk.settings, waiting=lambda: None)
-    async with _beating(lambda: addition.progress, ctx, desk):
+    async with _keep_beating(lambda: addition.progress, ctx, desk):
         await drain(aiter(addition))
-    return ToldAddition(
-        versions=[told_version(it) for it in addition.versions],
+    return AdditionSummary(
+        versions=[_describe_version(it) for it in addition.versions],
         known=list(addition.known),
         unnoted=list(addition.unnoted),
         left_out=list(addition.skipped),
     )
 
 
-def _begun(desk: Desk, question: str, paths: Sequence[str], screen: bool | None) -> Job:
-    """The read for a question on files: the existing one, or a new one."""
+async def _begin(
+    desk: Desk, question: str, paths: Sequence[str], screen: bool | None, attended: bool = False
+) -> Job:
+    """Begin the read for a question on files, or continue it."""
+    prepared = await asyncio.to_thread(_prepare, desk, question, paths, screen)
+    return await desk.jobs.begin(OWNER, *prepared, attended=attended)
+
+
+def _prepare(
+    desk: Desk, question: str, paths: Sequence[str], screen: bool | None
+) -> tuple[str, dict[str, Any], list[tuple[str, Content]]]:
+    """Prepare a read for `Jobs.begin`: its key, what is asked, and the documents. Blocks."""
     if not question.strip():
         raise SettingsError("the question is empty: ask one")
     document = desk.folders.open(paths)
-    asked = ReadOptions(cite=True, screen=screen)
-    settings, options = asked.over(desk.settings), asked.model_dump(exclude_none=True)
-    key = _key(desk, settings, question, document)
-    request = {"problem": question, "memory": "", "options": options, "key": key}
-    request["fingerprint"] = document.fingerprint
-    told = {"unnamed": not any(it.named for it in document.sources), "left_out": document.skipped}
+    options = ReadOptions(cite=True, screen=screen)
+    request = {
+        "problem": question,
+        "memory": "",
+        "options": options.model_dump(exclude_none=True),
+        "fingerprint": document.fingerprint,
+        "unnamed": not any(it.named for it in document.sources),
+        "left_out": document.skipped,
+    }
     files = [(it.name, it.origin) for it in document.sources if isinstance(it.origin, Path)]
-    documents = [(name, Path(os.path.realpath(path))) for name, path in files]
-    with desk.beginning:
-        jobs = desk.store.reads(OWNER, 2 * _MOST_KEPT, None, ascending=False)
-        if job := next((it for it in jobs if it.request.get("key") == key), None):
-            desk.store.requeue(job.id)  # if it failed, or was cancelled
-            return _found(desk, job.id)
-        for old in jobs[_MOST_KEPT:]:
-            if old.state not in UNFINISHED:
-                desk.store.delete_read(old.id)
-        return desk.store.add_read(OWNER, request | told, documents)
+    documents: list[tuple[str, Content]] = [(name, Path(os.path.realpath(path))) for name, path in files]
+    return _make_key(desk, options.over(desk.settings), question, document), request, documents
 
 
-def _key(desk: Desk, settings: ReadSettings, question: str, document: Document) -> str:
-    """A key, equal for the same question on the same files, read in the same way."""
+def _make_key(desk: Desk, settings: ReadSettings, question: str, document: Document) -> str:
+    """Make a key, equal for the same question on the same files, read in the same way."""
     names = [source.name for source in document.sources]
     how = [desk.engine.model.name, settings.model_dump(mode="json"), __version__]
-    told = [question, document.fingerprint, names, *how]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    identity = [question, document.fingerprint, names, *how]
+    return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 
 
-def _found(desk: Desk, id: str) -> Job:
+def _find(desk: Desk, id: str) -> Job:
     job = desk.store.read(OWNER, id)
     if job is None:
         raise SettingsError(f"there is no read {id!r}: start one with start_read")
@@ -315,15 +302,12 @@ async def _watch(desk: Desk, job: Job, ctx: Context) -> None:
     def now() -> Progress:
         return desk.jobs.progress(job) or Progress()
 
-    events = desk.jobs.events(job, _FAR, desk.beat_seconds)
-    async with _beating(now, ctx, desk), aclosing(events):
-        async for event in events:
-            if event.name == "end":
-                return
+    async with _keep_beating(now, ctx, desk):
+        await drain(desk.jobs.events(job, _FAR, desk.beat_seconds))
 
 
 @asynccontextmanager
-async def _beating(now: Callable[[], Progress], ctx: Context, desk: Desk) -> AsyncIterator[None]:
+async def _keep_beating(now: Callable[[], Progress], ctx: Context, desk: Desk) -> AsyncIterator[None]:
     """Keep telling the client that the work continues."""
     beat = asyncio.create_task(_beat(now, ctx, desk.beat_seconds))
     try:
@@ -343,3 +327,25 @@ async def _beat(now: Callable[[], Progress], ctx: Context, seconds: float) -> No
         place = f"chunk {progress.chunks}" + (f" of about {total}" if total else "")
         await ctx.report_progress(value, float(total) if total else None, place)
         await asyncio.sleep(seconds)
+
+
+def _describe_read(job: Job, jobs: Jobs) -> ReadStatus:
+    """Describe a read and its progress."""
+    error = job.outcome.get("error", {}).get("message")
+    return ReadStatus(id=job.id, state=job.state, error=error, **(jobs.last_progress(job) or {}))
+
+
+def _describe_answer(job: Job) -> ReadAnswer:
+    """Describe the answer of a read. Raises `SettingsError` while there is none."""
+    if job.state != "done":
+        said = job.outcome.get("error", {}).get("message", "ask read_status until it is done")
+        raise SettingsError(f"{job.id} is {job.state}: {said}")
+    result = job.outcome["result"]
+    blank = [name for _, name in job.request["documents"] if name not in result["sources"]]
+    left_out = [*job.request["left_out"], *(f"{name} has no text that can be read" for name in blank)]
+    return ReadAnswer(id=job.id, files=result["sources"], left_out=left_out, **result)
+
+
+def _describe_version(version: Version) -> VersionSummary:
+    """Describe a version of a notebook."""
+    return VersionSummary(files=[portion.name for portion in version.portions], **flatten(version))

@@ -5,53 +5,48 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from memagent import __version__
-from memagent.documents.opening import Document, text_document
 from memagent.documents.tokens import MOST_CHARACTERS_PER_TOKEN
 from memagent.reading.workflows import chosen_workflow
-from memagent.server.bodies import ChatOptions, ChatRequest, FilePart
-from memagent.server.division import Division, divide, labelled
-from memagent.server.documents import joined, opened
+from memagent.server.division import Division, divide, label
 from memagent.server.errors import ApiError, storing
-from memagent.server.store import Store, shown_name
+from memagent.server.records import Content, StoredFile, clean_name
+from memagent.server.schemas import ChatOptions, ChatRequest, FilePart, ReadOptions
+from memagent.server.store import Store
 from memagent.settings import DEFAULT_WINDOW_TOKENS, ReadSettings
+from memagent.storage import file_digest
 from memagent.types import Model
 
 _PIECE_CHARACTERS = 32 * 1024  # counting holds the GIL: a long text must not hold it for long
-_LEAST_TOP_P = 1e-9
+_MIN_TOP_P = 1e-9
 _TURN_TOKENS = 8  # for what a chat template puts around a message
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A chat as a read; the same chat has the same `digest`."""
+    """A chat as a read, for `Jobs.begin`; the same chat has the same key."""
 
-    problem: str
-    document: Document
+    key: str
+    request: Mapping[str, Any]
+    documents: Sequence[tuple[str, Content]]
     settings: ReadSettings
-    digest: str
 
 
-def prepare(
-    chat: ChatRequest, owner: str, model: Model, settings: ReadSettings, store: Store, folder: Path
-) -> Prepared:
-    """Prepare a read; files that came with the chat are written to `folder`.
-
-    Raises `ApiError` for what a read cannot provide, and `SettingsError` or `DocumentError`.
-    """
+def prepare(chat: ChatRequest, owner: str, model: Model, settings: ReadSettings, store: Store) -> Prepared:
+    """Prepare a read. Raises `ApiError` for what a read cannot provide, and `SettingsError`."""
     _check_readable(chat)
-    chosen = _settings(chat, model, settings)
+    options = _options(chat, model)
+    chosen = options.over(settings)
     _, workflow = chosen_workflow(chosen, model.trained)
     budget = workflow.budgets(chosen, model).problem_tokens
     division = _division(chat, budget, model)
-    documents = [text_document(text, name) for name, text in division.texts]
-    for number, file in enumerate(it for turn in chat.messages for it in turn.files):
-        documents.append(_file(file, owner, store, folder / str(number)))
+    documents: list[tuple[str, Content]] = list(division.texts)
+    documents += [_file(file, owner, store) for turn in chat.messages for file in turn.files]
     if not documents:
         raise ApiError(
             400,
@@ -60,13 +55,24 @@ def prepare(
             "no_document",
             "messages",
         )
-    document = joined(documents)
-    digest = hashlib.sha256(
-        json.dumps(
-            [__version__, owner, division.problem, document.fingerprint, chosen.model_dump(), model.name]
-        ).encode()
-    )
-    return Prepared(division.problem, document, chosen, digest.hexdigest())
+    with storing():
+        fingerprint = _fingerprint(documents, store)
+    identity = [__version__, owner, division.problem, fingerprint, chosen.model_dump(), model.name]
+    key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+    request = {"problem": division.problem, "memory": "", "options": options.model_dump(exclude_none=True)}
+    return Prepared(key, request, documents, chosen)
+
+
+def _fingerprint(documents: Sequence[tuple[str, Content]], store: Store) -> str:
+    """The fingerprint that the documents have together. See `Document.fingerprint`."""
+    digest = hashlib.sha256()
+    for _, content in documents:
+        if isinstance(content, StoredFile):
+            digest.update(file_digest(store.path_of(content)))
+        else:
+            raw = content if isinstance(content, bytes) else str(content).encode()
+            digest.update(hashlib.sha256(raw).digest())
+    return digest.hexdigest()
 
 
 def fits(chat: ChatRequest, model: Model, answer_tokens: int) -> bool:
@@ -77,7 +83,7 @@ def fits(chat: ChatRequest, model: Model, answer_tokens: int) -> bool:
     if chat.memagent is not None or any(turn.files for turn in chat.messages):
         return False
     window = model.window_tokens or DEFAULT_WINDOW_TOKENS
-    left = window - min(chat.most_tokens or answer_tokens, window // 4) - _TURN_TOKENS * len(chat.messages)
+    left = window - min(chat.reply_tokens or answer_tokens, window // 4) - _TURN_TOKENS * len(chat.messages)
     texts = [text for turn in chat.messages for text in turn.texts]
     texts += [json.dumps(it) for it in (chat.tools, chat.response_format) if it]
     if sum(map(len, texts)) > MOST_CHARACTERS_PER_TOKEN * window:
@@ -110,55 +116,50 @@ def _check_readable(chat: ChatRequest) -> None:
             )
 
 
-def _settings(chat: ChatRequest, model: Model, settings: ReadSettings) -> ReadSettings:
-    """The server's settings with what the chat asks for."""
-    top_p = _LEAST_TOP_P if chat.top_p == 0 else chat.top_p  # OpenAI allows 0: the likeliest token
-    asked = {"temperature": chat.temperature, "top_p": top_p, "seed": chat.seed}
-    values = {name: value for name, value in asked.items() if value is not None}
-    if chat.most_tokens:
+def _options(chat: ChatRequest, model: Model) -> ReadOptions:
+    """What a chat asks for: in OpenAI's words, and in `memagent`, which takes precedence."""
+    top_p = _MIN_TOP_P if chat.top_p == 0 else chat.top_p  # OpenAI allows 0: the likeliest token
+    asked: dict[str, Any] = {"temperature": chat.temperature, "top_p": top_p, "seed": chat.seed}
+    if chat.reply_tokens:
         window = model.window_tokens or DEFAULT_WINDOW_TOKENS
-        values["answer_tokens"] = min(chat.most_tokens, max(16, window // 4))
-    return (chat.memagent or ChatOptions()).over(settings, **values)
+        asked["answer_tokens"] = min(chat.reply_tokens, max(16, window // 4))
+    options = (chat.memagent or ChatOptions()).model_dump(exclude={"problem", "document"}, exclude_none=True)
+    return ReadOptions(**(asked | options))
 
 
 def _division(chat: ChatRequest, budget_tokens: int, model: Model) -> Division:
     """Divide the chat into problem and document: as it says, or else by the rule of `divide`."""
     options = chat.memagent or ChatOptions()
     if options.problem is None:
-        found = divide(chat.messages, budget_tokens, model.count_tokens)
+        division = divide(chat.messages, budget_tokens, model.count_tokens)
         if options.document is None:
-            return found
-        return Division(found.problem, (("document", options.document),))
+            return division
+        return Division(division.problem, (("document", options.document),))
     if options.document is not None:
         return Division(options.problem, (("document", options.document),))
     said = [(turn.role, text) for turn in chat.messages if (text := "\n\n".join(turn.texts)).strip()]
     if len(said) == 1:
         return Division(options.problem, (("message", said[0][1]),))
-    whole = "\n\n".join(labelled(role, text) for role, text in said)
+    whole = "\n\n".join(label(role, text) for role, text in said)
     return Division(options.problem, (("conversation", whole),) if said else ())
 
 
-def _file(file: FilePart, owner: str, store: Store, folder: Path) -> Document:
+def _file(file: FilePart, owner: str, store: Store) -> tuple[str, Content]:
+    """The name and the content of a file of a chat. Raises `ApiError`."""
     if file.file_id is not None:
         stored = store.file(owner, file.file_id)
-        return opened(store.path_of(stored), stored.name)
+        return stored.name, stored
     if file.file_data is None:
         raise ApiError(400, "a file part needs a file_id or file_data", "no_file", "messages")
     try:
-        content = _bytes_of(file.file_data)
+        return clean_name(file.filename), _decode(file.file_data)
     except ValueError as error:
         raise ApiError(
             400, "file_data is neither a data URL nor base64", "invalid_file", "messages"
         ) from error
-    name = shown_name(file.filename)
-    path = folder / "content"
-    with storing():
-        folder.mkdir(mode=0o700)
-        path.write_bytes(content)
-    return opened(path, name)
 
 
-def _bytes_of(data: str) -> bytes:
+def _decode(data: str) -> bytes:
     """Decode a data URL (RFC 2397) or plain base64. Raises `ValueError` for anything else."""
     kind, comma, content = data.partition(",")
     if not (comma and kind[:5].lower() == "data:"):

@@ -9,65 +9,35 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import secrets
 import shutil
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal, Self
+from typing import IO, Any, Self
 
 from memagent.documents.opening import Document
 from memagent.errors import DocumentError, SettingsError, reason
-from memagent.server.data_folder import claimed, set_aside
+from memagent.server.data_folder import claim_folder, set_aside
 from memagent.server.database import Database
-from memagent.server.documents import joined, opened
+from memagent.server.documents import join, open_file, open_text
 from memagent.server.errors import not_found, storing
-from memagent.storage import lock, written_whole
+from memagent.server.records import Content, Job, StoredFile, make_job, suffix_of
+from memagent.server.schemas import State
+from memagent.storage import written_whole
 
-State = Literal["queued", "running", "done", "failed", "cancelled"]
-UNFINISHED: tuple[State, ...] = ("queued", "running")
-
-_BRIEF_READS = "number, id, owner, state, created, started, ended, bytes, request, '{}' AS outcome FROM reads"
-_SUFFIX_CHARACTERS = 8
-_MOST_NAME = 200
-_STALE_SECONDS = 7 * 24 * 3600.0
+_BRIEF_READS = (
+    "number, id, owner, state, created, started, ended, bytes, request, '{}' AS outcome, key, attended"
+    " FROM reads"
+)
+_MAX_KEPT = 500
+"""How many reads with a key an owner may have before the oldest that have ended are deleted."""
+_MAX_AGE_SECONDS = 7 * 24 * 3600.0
+"""How long an interrupted read that nobody listens to is kept for those who begin it again."""
 _HEX = "[0-9a-f]"
-
-
-@dataclass(frozen=True, slots=True)
-class StoredFile:
-    """A file that a client sent."""
-
-    number: int
-    id: str
-    owner: str
-    name: str
-    purpose: str
-    bytes: int
-    created: float
-
-
-Content = bytes | StoredFile | Path
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A read that a client started. `request` is what it asked for, `outcome` what came of it."""
-
-    number: int
-    id: str
-    owner: str
-    state: State
-    created: float
-    started: float | None
-    ended: float | None
-    bytes: int
-    request: Mapping[str, Any]
-    outcome: Mapping[str, Any]
+_JOURNAL, _TEXT = "journal.jsonl", "text"
 
 
 class Store:
@@ -78,13 +48,13 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.chats = folder / "chats"
-        """Journals of interrupted chats, which continue when sent again, and files of chats."""
-        self._claim = claimed(folder)
+        self._chats = folder / "chats"
+        """Where earlier versions kept the journals of interrupted chats, named by their keys."""
+        self._claim = claim_folder(folder)
         self._database = Database(folder)
         self._run = self._database.run
         try:
-            for place in (folder / "files", folder / "reads", self.chats):
+            for place in (folder / "files", folder / "reads"):
                 place.mkdir(mode=0o700, exist_ok=True)
             self._tidy()
         except OSError as error:
@@ -106,29 +76,22 @@ class Store:
         self._database.check_in_place()
 
     def _tidy(self) -> None:
-        """Requeue what was being read when the last server ended; set aside what the database lacks."""
-        self._run("UPDATE reads SET state = 'queued' WHERE state = 'running'")
+        """Requeue what was being read when the last server ended; set aside what the database lacks.
+
+        Nobody listens to an attended read now, so it waits until it is begun again.
+        """
+        self._run(
+            "UPDATE reads SET state = iif(attended, 'cancelled', 'queued')"
+            " WHERE state IN ('queued', 'running')"
+        )
         for kind in ("file", "read"):
             known = {row["id"] for row in self._run(f"SELECT id FROM {kind}s")}  # noqa: S608 one of two names
             set_aside(self.folder / f"{kind}s", f"{kind}-{_HEX * 24}", known)
-        for place in self.chats.glob("files-????????"):
+        for place in self._chats.glob("files-????????"):
             shutil.rmtree(place, ignore_errors=True)
-
-    def chat_journals(self, digest: str) -> list[Path]:
-        """The kept journals of a chat; those of all chats that were left a week ago are deleted.
-
-        One that is in use stays, whatever its age seems to be: the clock may have been set.
-        """
-        kept: list[Path] = []
-        for place in sorted(self.chats.glob(f"{_HEX * 64}-{_HEX * 8}.jsonl")):
-            with suppress(FileNotFoundError):  # another chat ended
-                if place.stat().st_mtime < time.time() - _STALE_SECONDS:
-                    with suppress(BlockingIOError), place.open() as file:
-                        lock(file)
-                        place.unlink()
-                elif place.name.startswith(digest):
-                    kept.append(place)
-        return kept
+        for place in self._chats.glob(f"{_HEX * 64}-{_HEX * 8}.jsonl"):
+            if place.stat().st_mtime < time.time() - _MAX_AGE_SECONDS:
+                place.unlink()
 
     @contextmanager
     def _new_folder(self, kind: str) -> Iterator[Path]:
@@ -189,45 +152,89 @@ class Store:
     # Reads
 
     @storing()
-    def add_read(
-        self, owner: str, request: Mapping[str, Any], documents: Sequence[tuple[str, Content]]
+    def begin_read(
+        self,
+        owner: str,
+        key: str | None,
+        request: Mapping[str, Any],
+        documents: Sequence[tuple[str, Content]],
+        attended: bool = False,
     ) -> Job:
-        """Queue a read of documents, each a name with its bytes, a stored file, or a path.
+        """Queue a read of documents, each with its name, or return the one that has this key.
 
-        What is at a path stays there, so `request` must have the document's `fingerprint`. Raises `ApiError`.
+        One that failed or was cancelled is queued again. An attended one skips the queue. A file at a path
+        stays there, so `request` must have the document's `fingerprint`. Raises `ApiError`.
         """
-        names, size = [], 0
+        if key:
+            if job := self._known(owner, key, attended):
+                return job
+            self._make_room(owner)
+        now = time.time()
         with self._new_folder("read") as folder:
-            for number, (name, content) in enumerate(documents):
-                if isinstance(content, Path):
-                    names.append((str(content), name))
-                    continue
-                place = folder / f"{number}{suffix_of(name)}"
-                names.append((place.name, name))
-                with written_whole(place) as made:
-                    if isinstance(content, StoredFile):
-                        _linked(self.path_of(content), made)
-                    else:
-                        made.write_bytes(content)
-                size += place.stat().st_size
-            (row,) = self._run(
-                "INSERT INTO reads (id, owner, state, created, bytes, request)"
-                " VALUES (?, ?, 'queued', ?, ?, ?) RETURNING *", folder.name, owner, time.time(), size,
-                json.dumps({**request, "documents": names}),
+            names = [
+                (self._keep(content, folder, number, name), name)
+                for number, (name, content) in enumerate(documents)
+            ]
+            for left in self._chats.glob(f"{key}-*.jsonl"):
+                left.replace(folder / _JOURNAL)
+            size = sum((folder / place).stat().st_size for place, _ in names if not Path(place).is_absolute())
+            rows = self._run(
+                "INSERT INTO reads (id, owner, state, created, started, bytes, request, key, attended)"
+                " SELECT ?, ?, ?, ?, ?, ?, ?, ?, ? WHERE NOT EXISTS"
+                " (SELECT 1 FROM reads WHERE owner = ? AND key = ?) RETURNING *",
+                folder.name, owner, _first_state(attended), now, now if attended else None, size,
+                json.dumps({**request, "documents": names}), key, attended, owner, key,
             )  # fmt: skip
-        return _job(row)
+        if rows:
+            return make_job(rows[0])
+        shutil.rmtree(folder)  # another client was faster
+        return self.begin_read(owner, key, request, documents, attended)
+
+    def _known(self, owner: str, key: str, attended: bool) -> Job | None:
+        """Find the read with this key, and record that it is no longer attended if it is begun to last."""
+        for row in self._run("SELECT id FROM reads WHERE owner = ? AND key = ?", owner, key):
+            self.requeue(row["id"], attended)
+            job = self.read(owner, row["id"])
+            if job and job.attended and not attended:
+                self._run("UPDATE reads SET attended = 0 WHERE id = ?", job.id)
+            return job
+        return None
+
+    def _make_room(self, owner: str) -> None:
+        """Delete the reads with a key that nobody is likely to ask for again."""
+        gone = self._run(
+            "DELETE FROM reads WHERE owner = ? AND key IS NOT NULL AND state NOT IN ('queued', 'running') AND"
+            " (number <= (SELECT number FROM reads WHERE owner = ? AND key IS NOT NULL"
+            " ORDER BY number DESC LIMIT 1 OFFSET ?)"
+            " OR attended AND state != 'done' AND coalesce(ended, created) < ?) RETURNING id",
+            owner, owner, _MAX_KEPT, time.time() - _MAX_AGE_SECONDS,
+        )  # fmt: skip
+        for row in gone:
+            shutil.rmtree(self.folder / "reads" / row["id"], ignore_errors=True)
+
+    def _keep(self, content: Content, folder: Path, number: int, name: str) -> str:
+        """Keep a document in the folder of its read, and return its place there; a path is its own place."""
+        if isinstance(content, Path):
+            return str(content)
+        place = folder / (f"{_TEXT}{number}" if isinstance(content, str) else f"{number}{suffix_of(name)}")
+        with written_whole(place) as made:
+            if isinstance(content, StoredFile):
+                _link_or_copy(self.path_of(content), made)
+            else:
+                made.write_bytes(content.encode() if isinstance(content, str) else content)
+        return place.name
 
     def read(self, owner: str, id: str) -> Job | None:
         """The read with this id, if this owner has it."""
         rows = self._run("SELECT * FROM reads WHERE id = ? AND owner = ?", id, owner)
-        return _job(rows[0]) if rows else None
+        return make_job(rows[0]) if rows else None
 
     def reads(self, owner: str, limit: int, after: int | None, ascending: bool) -> list[Job]:
         """The reads of an owner, ordered by number, from the one following number `after`.
 
         They come without their outcomes, which are large.
         """
-        return [_job(row) for row in self._page(_BRIEF_READS, owner, limit, after, ascending)]
+        return [make_job(row) for row in self._page(_BRIEF_READS, owner, limit, after, ascending)]
 
     def unfinished(self, owner: str) -> int:
         """How many reads of an owner are queued or running."""
@@ -235,37 +242,40 @@ class Store:
         return int(self._run(query, owner)[0]["n"])
 
     def claim(self) -> Job | None:
-        """Take the oldest queued read and mark it as running."""
+        """Take the oldest read in the queue and mark it as running."""
         rows = self._run(
             "UPDATE reads SET state = 'running', started = coalesce(started, ?) WHERE number ="
-            " (SELECT number FROM reads WHERE state = 'queued' ORDER BY number LIMIT 1) RETURNING *",
-            time.time(),
-        )
-        return _job(rows[0]) if rows else None
+            " (SELECT number FROM reads WHERE state = 'queued' ORDER BY number LIMIT 1)"
+            " RETURNING *", time.time(),
+        )  # fmt: skip
+        return make_job(rows[0]) if rows else None
 
-    def end(self, id: str, state: State, outcome: Mapping[str, Any] | None = None) -> bool:
+    def end(
+        self, id: str, state: State, outcome: Mapping[str, Any] | None = None, durable: bool = True
+    ) -> bool:
         """Record that a read has ended; False if it had already ended, or is gone."""
         return bool(self._run(
             "UPDATE reads SET state = ?, ended = ?, outcome = ?"
             " WHERE id = ? AND state IN ('queued', 'running') RETURNING id",
-            state, time.time(), json.dumps(outcome or {}), id,
+            state, time.time(), json.dumps(outcome or {}), id, durable=durable,
         ))  # fmt: skip
 
-    def requeue(self, id: str) -> bool:
+    def requeue(self, id: str, attended: bool = False) -> bool:
         """Requeue a read that failed or was cancelled; False for any other."""
         return bool(self._run(
-            "UPDATE reads SET state = 'queued', ended = NULL, outcome = '{}'"
-            " WHERE id = ? AND state IN ('failed', 'cancelled') RETURNING id", id
+            "UPDATE reads SET state = ?, attended = ?, ended = NULL, outcome = '{}'"
+            " WHERE id = ? AND state IN ('failed', 'cancelled') RETURNING id",
+            _first_state(attended), attended, id,
         ))  # fmt: skip
 
-    def delete_read(self, id: str) -> None:
+    def delete_read(self, id: str, durable: bool = True) -> None:
         """Delete a read with its document and its journal."""
-        self._run("DELETE FROM reads WHERE id = ?", id)
+        self._run("DELETE FROM reads WHERE id = ?", id, durable=durable)
         shutil.rmtree(self.folder / "reads" / id, ignore_errors=True)
 
     def journal_of(self, job: Job) -> Path:
         """Where the journal of a read is."""
-        return self.folder / "reads" / job.id / "journal.jsonl"
+        return self.folder / "reads" / job.id / _JOURNAL
 
     def document_of(self, job: Job) -> Document:
         """The document of a read. Raises `DocumentError`, also if it is not the one that was asked about.
@@ -273,7 +283,12 @@ class Store:
         If the user named a folder rather than its files, those without text are left out.
         """
         folder = self.folder / "reads" / job.id
-        document = joined([opened(folder / place, name) for place, name in job.request["documents"]])
+        document = join(
+            [
+                (open_text if place.startswith(_TEXT) else open_file)(folder / place, name)
+                for place, name in job.request["documents"]
+            ]
+        )
         if job.request.get("unnamed"):
             document = document.unnamed()
         asked = job.request.get("fingerprint")
@@ -290,23 +305,11 @@ class Store:
         return self._run(query, *((owner, limit) if after is None else (owner, after, limit)))
 
 
-def _job(row: sqlite3.Row) -> Job:
-    return Job(**{**row, "request": json.loads(row["request"]), "outcome": json.loads(row["outcome"])})
+def _first_state(attended: bool) -> State:
+    return "running" if attended else "queued"
 
 
-def shown_name(name: str | None) -> str:
-    """The name of a file as it is shown: on one line, without folders, not too long."""
-    last = re.split(r"[/\\]", name or "")[-1]
-    return "".join(it if it.isprintable() else " " for it in last)[-_MOST_NAME:].strip() or "file"
-
-
-def suffix_of(name: str) -> str:
-    """The suffix of a name, in lower case; "" if it cannot be a file's suffix."""
-    suffix = Path(name).suffix[1:].lower()
-    return f".{suffix}" if suffix.isascii() and suffix.isalnum() and len(suffix) <= _SUFFIX_CHARACTERS else ""
-
-
-def _linked(source: Path, target: Path) -> None:
+def _link_or_copy(source: Path, target: Path) -> None:
     with suppress(OSError):
         os.link(source, target)
         return

@@ -7,14 +7,13 @@ import json
 import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
 from fastapi.sse import EventSourceResponse, format_sse_event
 
 from memagent.errors import MemAgentError
-from memagent.reading.sources import Statement
 from memagent.server.errors import ApiError, api_error
 from memagent.types import Usage
 
@@ -44,17 +43,18 @@ class Reply:
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None, "annotations": []}
         message |= beside or {}
         choice = {"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": None}
-        return self._object("chat.completion", [choice]) | {"usage": told_usage(usage, thoughts)}
+        return self._object("chat.completion", [choice]) | {"usage": format_usage(usage, thoughts)}
 
     def chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> bytes:
         """A piece of the stream; an empty `delta` only keeps the connection alive."""
         choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": None}
-        return event(self._object("chat.completion.chunk", [choice]))
+        return format_event(self._object("chat.completion.chunk", [choice]))
 
     def usage(self, usage: Usage, thoughts: int = 0) -> bytes:
         """The last piece of a stream whose client asked for the usage."""
-        told = {"usage": told_usage(usage, thoughts)}
-        return event(self._object("chat.completion.chunk", []) | told)
+        return format_event(
+            self._object("chat.completion.chunk", []) | {"usage": format_usage(usage, thoughts)}
+        )
 
     def _object(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {
@@ -66,8 +66,8 @@ class Reply:
         }
 
 
-def told_usage(usage: Usage, thoughts: int = 0) -> dict[str, Any]:
-    """Tokens in the format of OpenAI's API; those of memory updates count as reasoning."""
+def format_usage(usage: Usage, thoughts: int = 0) -> dict[str, Any]:
+    """Format tokens as OpenAI's API does; those of memory updates count as reasoning."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -77,35 +77,36 @@ def told_usage(usage: Usage, thoughts: int = 0) -> dict[str, Any]:
     }
 
 
-def told_sources(text: str, statements: Sequence[Statement]) -> dict[str, Any]:
-    """The sources of an answer with their places in it, as fields of a message.
+def cite(text: str, statements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Cite the sources of an answer at their places in it, as fields of a message.
 
     `annotations` are in OpenAI's own format, which clients parse; a place in a text is a URL as in RFC 5147.
     `memagent` has all statements, including those without a source.
     """
-    annotations, told, place = list[Any](), list[Any](), 0
+    annotations, cited, place = list[Any](), list[Any](), 0
     for statement in statements:
-        start = text.find(statement.text, place)
+        start = text.find(statement["text"], place)
         if start < 0:
             continue
-        place = start + len(statement.text)
-        span, source = {"start_index": start, "end_index": place}, statement.source
-        told.append({"text": statement.text, **span, "source": source and asdict(source)})
+        place = start + len(statement["text"])
+        span, source = {"start_index": start, "end_index": place}, statement["source"]
+        cited.append({"text": statement["text"], **span, "source": source})
         if source:
-            title = source.file if source.page is None else f"{source.file}, page {source.page}"
-            url = f"{quote(source.file)}#char={source.start},{source.end}"
+            file, page = source["file"], source["page"]
+            title = file if page is None else f"{file}, page {page}"
+            url = f"{quote(file)}#char={source['start']},{source['end']}"
             citation = {**span, "title": title, "url": url}
             annotations.append({"type": "url_citation", "url_citation": citation})
-    return {"annotations": annotations} | ({"memagent": {"statements": told}} if told else {})
+    return {"annotations": annotations} | ({"memagent": {"statements": cited}} if cited else {})
 
 
-def event(data: Any, name: str | None = None, id: str | None = None) -> bytes:
-    """A server-sent event with JSON data."""
+def format_event(data: Any, name: str | None = None, id: str | None = None) -> bytes:
+    """Format a server-sent event with JSON data."""
     return format_sse_event(data_str=json.dumps(data, ensure_ascii=False), event=name, id=id)
 
 
-async def streamed(pieces: AsyncGenerator[bytes, None], idle: bytes, seconds: float) -> EventSourceResponse:
-    """A reply that streams the pieces, and `idle` whenever none has come for `seconds`.
+async def stream(pieces: AsyncGenerator[bytes, None], idle: bytes, seconds: float) -> EventSourceResponse:
+    """Reply with a stream of the pieces, and `idle` whenever none has come for `seconds`.
 
     A failure before the reply begins is raised; a later one is reported in the stream.
     """
@@ -118,10 +119,10 @@ async def streamed(pieces: AsyncGenerator[bytes, None], idle: bytes, seconds: fl
         await _end(pieces, first)
         raise
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    return EventSourceResponse(_kept_alive(pieces, first, idle, seconds), headers=headers)
+    return EventSourceResponse(_keep_alive(pieces, first, idle, seconds), headers=headers)
 
 
-async def _kept_alive(
+async def _keep_alive(
     pieces: AsyncGenerator[bytes, None], following: asyncio.Future[bytes], idle: bytes, seconds: float
 ) -> AsyncGenerator[bytes, None]:
     try:
@@ -136,9 +137,9 @@ async def _kept_alive(
     except StopAsyncIteration:
         return
     except ApiError as error:
-        yield event(error.body)
+        yield format_event(error.body)
     except MemAgentError as error:
-        yield event(api_error(error).body)
+        yield format_event(api_error(error).body)
     finally:
         await _end(pieces, following)
 

@@ -10,10 +10,11 @@ from fastapi import APIRouter, Form, Query, Request, UploadFile
 from fastapi.responses import FileResponse
 from pydantic import StringConstraints
 
-from memagent.server.bodies import Text
 from memagent.server.errors import ApiError
 from memagent.server.limits import Limits
-from memagent.server.store import Store, StoredFile, shown_name
+from memagent.server.records import StoredFile, clean_name
+from memagent.server.schemas import Text
+from memagent.server.store import Store
 
 Limit = Annotated[int, Query(ge=1, le=10_000)]
 Order = Literal["asc", "desc"]
@@ -24,7 +25,7 @@ def files_router(store: Store, limits: Limits) -> APIRouter:
     """The routes of /v1/files."""
     router = APIRouter(prefix="/v1/files", tags=["files"])
 
-    async def found(request: Request, id: str) -> StoredFile:
+    async def find(request: Request, id: str) -> StoredFile:
         return await asyncio.to_thread(store.file, request.state.owner, id)
 
     @router.post("")
@@ -32,28 +33,28 @@ def files_router(store: Store, limits: Limits) -> APIRouter:
         request: Request, file: UploadFile, purpose: Annotated[Text, Form(max_length=100)] = "user_data"
     ) -> dict[str, Any]:
         """Store a file, for use in chats and reads."""
-        owner, name = request.state.owner, shown_name(file.filename)
+        owner, name = request.state.owner, clean_name(file.filename)
         await asyncio.to_thread(check_room, store, limits, owner)
-        return told_file(await asyncio.to_thread(store.add_file, owner, name, purpose, file.file))
+        return describe_file(await asyncio.to_thread(store.add_file, owner, name, purpose, file.file))
 
     @router.get("")
     async def list_files(
         request: Request, limit: Limit = 10_000, after: Id | None = None, order: Order = "desc"
     ) -> dict[str, Any]:
         """The files, newest first."""
-        behind = (await found(request, after)).number if after else None
+        behind = (await find(request, after)).number if after else None
         page = await asyncio.to_thread(store.files, request.state.owner, limit + 1, behind, order == "asc")
-        return listed([told_file(file) for file in page], limit)
+        return make_page([describe_file(file) for file in page], limit)
 
     @router.get("/{id}")
     async def get_file(request: Request, id: Id) -> dict[str, Any]:
         """The metadata of a file."""
-        return told_file(await found(request, id))
+        return describe_file(await find(request, id))
 
     @router.get("/{id}/content", response_class=FileResponse)
     async def get_content(request: Request, id: Id) -> FileResponse:
         """The bytes of a file."""
-        file = await found(request, id)
+        file = await find(request, id)
         return FileResponse(
             store.path_of(file),
             media_type="application/octet-stream",  # no browser should render an upload
@@ -80,8 +81,8 @@ def check_room(store: Store, limits: Limits, owner: str) -> None:
         )
 
 
-def listed(items: Sequence[dict[str, Any]], limit: int) -> dict[str, Any]:
-    """A page of a list; `items` has one more than `limit` if there is another page."""
+def make_page(items: Sequence[dict[str, Any]], limit: int) -> dict[str, Any]:
+    """Make a page of a list; `items` has one more than `limit` if there is another page."""
     page = items[:limit]
     return {
         "object": "list",
@@ -92,8 +93,8 @@ def listed(items: Sequence[dict[str, Any]], limit: int) -> dict[str, Any]:
     }
 
 
-def told_file(file: StoredFile) -> dict[str, Any]:
-    """A file as its client sees it."""
+def describe_file(file: StoredFile) -> dict[str, Any]:
+    """Describe a file as its client sees it."""
     return {
         "id": file.id,
         "object": "file",

@@ -1,4 +1,4 @@
-"""Request bodies: the fields that the server looks at."""
+"""What clients send, as far as the server looks at it, and what the tools of `memagent.server.mcp` return."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
 from memagent.errors import SettingsError
+from memagent.reading.sources import Statement
 from memagent.settings import ReadSettings, Seed
 
-_MOST = 100_000_000
+_MAX_NUMBER = 100_000_000
 
 
-def _whole(text: str) -> str:
-    """The text, if UTF-8 can encode it: JSON can contain half a surrogate pair."""
+def _check_encodable(text: str) -> str:
+    """Refuse a text that UTF-8 cannot encode: JSON can contain half a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -21,8 +22,9 @@ def _whole(text: str) -> str:
     return text
 
 
-Text = Annotated[str, AfterValidator(_whole)]
-Tokens = Annotated[int, Field(gt=0, le=_MOST)]
+Text = Annotated[str, AfterValidator(_check_encodable)]
+State = Literal["queued", "running", "done", "failed", "cancelled"]
+Tokens = Annotated[int, Field(gt=0, le=_MAX_NUMBER)]
 Item = TypeVar("Item")
 Items = Annotated[list[Item], Field(fail_fast=True)]  # or a request of a few MB has a million errors
 
@@ -47,7 +49,7 @@ class ReadOptions(BaseModel):
     top_p: float | None = Field(default=None, gt=0, le=1)
     seed: Seed | None = None
     early_exit: bool | None = None
-    exit_patience: int | None = Field(default=None, ge=0, le=_MOST)
+    exit_patience: int | None = Field(default=None, ge=0, le=_MAX_NUMBER)
     screen: bool | None = None
     lookahead: Tokens | None = None
     cite: bool | None = None
@@ -135,8 +137,8 @@ class Turn(_Open):
         texts = [part.text for part in self.parts if part.type in _TEXTS]
         if isinstance(self.content, str):
             texts = [self.content]
-        called = [it.function for it in self.tool_calls or () if it.function]
-        calls = [f"{it.name}({it.arguments or ''})" for it in called]
+        functions = [it.function for it in self.tool_calls or () if it.function]
+        calls = [f"{it.name}({it.arguments or ''})" for it in functions]
         return [*filter(None, texts), *calls]
 
     @property
@@ -180,7 +182,7 @@ class ChatRequest(_Open):
     memagent: ChatOptions | None = None
 
     @property
-    def most_tokens(self) -> int | None:
+    def reply_tokens(self) -> int | None:
         """The longest reply that the client accepts, in tokens."""
         return self.max_completion_tokens or self.max_tokens
 
@@ -203,3 +205,88 @@ class ChatRequest(_Open):
     def stops(self) -> list[str]:
         """The texts at which a reply ends."""
         return [it for it in ([self.stop] if isinstance(self.stop, str) else self.stop or []) if it]
+
+
+class ReadStatus(BaseModel):
+    """How far a read has come: `chunks` of about `chunks_in_all`, and what is remembered so far.
+
+    `passed_over` of these chunks were not read (`screen`).
+    """
+
+    id: str
+    state: State
+    chunks: int = 0
+    passed_over: int = 0
+    chunks_in_all: int | None = None
+    seconds_left: float | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    memory: str = ""
+    error: str | None = None
+
+
+class ReadAnswer(BaseModel):
+    """The answer of a read; `statements` are its sentences, each with the place that says it, or none.
+
+    Without `found`, nothing was noted that an answer could come from, and the answer says so.
+    `passed_over` of the `chunks` of the files were not read (`screen`). `cut` replies of the model ended at
+    their token budget, so that the memory or the answer may lack their end.
+    """
+
+    id: str
+    answer: str
+    found: bool = True
+    statements: list[Statement]
+    files: list[str]
+    left_out: list[str]
+    chunks: int
+    passed_over: int = 0
+    cut: int = 0
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class NotebookSummary(BaseModel):
+    """A notebook: what it is about, and the version it is at."""
+
+    name: str
+    about: str
+    version: int
+
+
+class VersionSummary(BaseModel):
+    """A version of a notebook: from which it came, what was read for it, and its memory.
+
+    `cut` replies of the model ended at their token budget, so that the memory may lack their end.
+    """
+
+    number: int
+    parent: int
+    created: float
+    files: list[str]
+    model: str
+    document_tokens: int
+    cut: int = 0
+    prompt_tokens: int
+    completion_tokens: int
+    memory: str
+
+
+class AdditionSummary(BaseModel):
+    """What adding to a notebook came to: no version if nothing was new.
+
+    Nothing was noted of the files in `unnoted`, which still count as new.
+    """
+
+    versions: list[VersionSummary]
+    known: list[str]
+    unnoted: list[str]
+    left_out: list[str]
+
+
+class AnswerFromNotebook(BaseModel):
+    """An answer from a notebook's memory; `statements` are its sentences with the places that say them."""
+
+    answer: str
+    version: int
+    statements: list[Statement]

@@ -1,0 +1,211 @@
+"""`Jobs.begin`: the same key continues, and an attended read runs while someone listens."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memagent.engines import ScriptedEngine
+from memagent.server.events import Event
+from memagent.server.jobs import Jobs
+from memagent.server.metrics import Metrics
+from memagent.server.records import Job
+from memagent.server.store import Store
+from memagent.settings import ReadSettings
+from memagent.types import Completion, Engine, Message, Sampling
+from server import facts_document
+
+SETTINGS = ReadSettings(
+    workflow="overwrite", problem_tokens=60, chunk_tokens=120, memory_tokens=300, answer_tokens=300
+)
+REQUEST = {"problem": "Which facts?", "memory": "", "options": {}}
+CALLS = 5
+
+
+class Held:
+    """An engine that lets three calls through, and holds the next ones until it is told to go on."""
+
+    def __init__(self, engine: ScriptedEngine) -> None:
+        self.engine, self.model, self.calls = engine, engine.model, 0
+        self.held, self.go = asyncio.Event(), asyncio.Event()
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        if self.calls == 3:
+            self.held.set()
+            await self.go.wait()
+        self.calls += 1
+        return await self.engine.complete(messages, sampling)
+
+    async def aclose(self) -> None: ...
+
+
+@asynccontextmanager
+async def jobs_of(engine: Engine, folder: Path) -> AsyncIterator[Jobs]:
+    with Store(folder) as store:
+        jobs = Jobs(engine, SETTINGS, store, Metrics(), 2)
+        jobs.start()
+        try:
+            yield jobs
+        finally:
+            await jobs.stop()
+
+
+async def begin(jobs: Jobs, attended: bool = True, key: str | None = "key") -> Job:
+    return await jobs.begin("owner", key, REQUEST, [("text", facts_document(9))], attended=attended)
+
+
+async def listen(jobs: Jobs, job: Job) -> list[Event]:
+    """All events of a read."""
+    async with aclosing(jobs.events(job, 0, 0.05)) as events:
+        return [event async for event in events]
+
+
+async def leave(listener: asyncio.Task[Any]) -> None:
+    listener.cancel()
+    await asyncio.gather(listener, return_exceptions=True)
+
+
+def finish(work: Coroutine[Any, Any, None]) -> None:
+    """Run some work that must end."""
+    asyncio.run(asyncio.wait_for(work, 60))
+
+
+def test_two_who_begin_the_same_listen_to_one_read_and_one_may_leave(facts: Any, tmp_path: Path) -> None:
+    async def run() -> None:
+        engine = Held(facts())
+        async with jobs_of(engine, tmp_path) as jobs:
+            first, second = await asyncio.gather(begin(jobs), begin(jobs))
+            assert first.id == second.id and (await begin(jobs, key="other")).id != first.id
+            listeners = [asyncio.create_task(listen(jobs, job)) for job in (first, second)]
+            await engine.held.wait()
+            await leave(listeners[0])
+            engine.go.set()
+            *_, end = await listeners[1]
+            assert (end.name, end.data) == ("end", {"state": "done"}) and "FACT-8" in str(end.outcome)
+            assert engine.calls == CALLS
+            assert len(list((tmp_path / "reads").iterdir())) == 2
+
+    finish(run())
+
+
+def test_the_last_to_leave_cancels_and_whoever_begins_the_same_at_once_continues(
+    facts: Any, tmp_path: Path
+) -> None:
+    async def run() -> None:
+        engine = Held(facts())
+        async with jobs_of(engine, tmp_path) as jobs:
+            job = await begin(jobs)
+            listener = asyncio.create_task(listen(jobs, job))
+            await engine.held.wait()
+            await leave(listener)
+            again = await begin(jobs)
+            engine.go.set()
+            *_, end = await listen(jobs, again)
+            assert (again.id, end.data) == (job.id, {"state": "done"})
+            assert engine.calls == CALLS, "the call in flight was cancelled, and no other was made twice"
+
+    finish(run())
+
+
+def test_an_attended_read_is_not_begun_while_nobody_listens_and_stays_cancelled_when_they_left(
+    facts: Any, tmp_path: Path
+) -> None:
+    async def run() -> None:
+        engine = Held(facts())
+        async with jobs_of(engine, tmp_path) as jobs:
+            job, other = await begin(jobs), await begin(jobs, attended=False, key=None)
+            engine.go.set()
+            assert (await listen(jobs, other))[-1].data == {"state": "done"}  # the queue has been worked off
+            assert engine.calls == CALLS
+            engine.calls = 0
+            engine.go.clear()
+            engine.held.clear()
+            listener = asyncio.create_task(listen(jobs, job))
+            await engine.held.wait()
+            await leave(listener)
+            while (now := jobs.store.read("owner", job.id)) and now.state != "cancelled":  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            assert now
+
+    finish(run())
+
+
+def test_an_attended_read_that_is_begun_to_last_needs_no_listener_any_more(
+    facts: Any, tmp_path: Path
+) -> None:
+    async def run() -> None:
+        engine = Held(facts())
+        async with jobs_of(engine, tmp_path) as jobs:
+            job = await begin(jobs)
+            listener = asyncio.create_task(listen(jobs, job))
+            await engine.held.wait()
+            assert (await begin(jobs, attended=False)).id == job.id
+            await leave(listener)
+            engine.go.set()
+            assert (await listen(jobs, job))[-1].data == {"state": "done"}
+            assert engine.calls == CALLS
+
+    finish(run())
+
+
+def test_a_read_whose_client_left_before_it_listened_can_be_begun_to_last(facts: Any, tmp_path: Path) -> None:
+    async def run() -> None:
+        engine = facts()
+        async with jobs_of(engine, tmp_path) as jobs:
+            left = await begin(jobs)
+            job = await begin(jobs, attended=False)
+            assert (await listen(jobs, job))[-1].data == {"state": "done"}
+            assert (job.id, len(engine.prompts)) == (left.id, CALLS)
+
+    finish(run())
+
+
+def test_only_what_is_meant_to_last_goes_on_by_itself_after_a_restart(facts: Any, tmp_path: Path) -> None:
+    folder, killed = tmp_path / "data", tmp_path / "killed"
+
+    async def begin_both() -> tuple[str, str]:
+        engine = Held(facts())
+        async with jobs_of(engine, folder) as jobs:
+            attended, lasting = await begin(jobs), await begin(jobs, attended=False, key=None)
+            listener = asyncio.create_task(listen(jobs, attended))
+            await engine.held.wait()
+            shutil.copytree(folder, killed)
+            engine.go.set()
+            await listener
+            return attended.id, lasting.id
+
+    async def restart(attended: str, lasting: str) -> None:
+        async with jobs_of(facts(), killed) as jobs:
+            job = jobs.store.read("owner", lasting)
+            assert job and (await listen(jobs, job))[-1].data == {"state": "done"}
+            left = jobs.store.read("owner", attended)
+            assert left and left.state == "cancelled"
+
+    finish(restart(*asyncio.run(begin_both())))
+
+
+def test_an_interrupted_read_is_kept_for_a_week(
+    facts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store(tmp_path) as store:
+
+        def add(key: str, attended: bool = True) -> Job:
+            return store.begin_read("owner", key, REQUEST, [("text", "some text")], attended)
+
+        left, lasting, done, running = add("left"), add("lasting", False), add("done"), add("running")
+        for job in (left, lasting):
+            store.end(job.id, "cancelled")
+        store.end(done.id, "done")
+        assert add("left").id == left.id
+        store.end(left.id, "cancelled")
+        monkeypatch.setattr("memagent.server.store._MAX_AGE_SECONDS", -1.0)
+        add("next")
+        kept = [it.id for it in store.reads("owner", 10, None, True)]
+    assert left.id not in kept and not (tmp_path / "reads" / left.id).exists()
+    assert kept[:3] == [lasting.id, done.id, running.id]
