@@ -13,7 +13,6 @@ from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from memagent import __version__
 from memagent.server.chat import ALIAS, Chats
 from memagent.server.errors import not_found, report_errors
 from memagent.server.gate import Gate
@@ -27,6 +26,7 @@ from memagent.server.store import Store
 from memagent.server.uploads import files_router
 from memagent.settings import ReadSettings
 from memagent.types import Engine
+from memagent.version import __version__
 
 _COLLECTION_THRESHOLDS = (1000, 15, 300)
 """Thresholds of garbage collection: new objects, then collections of the younger generations."""

@@ -24,7 +24,6 @@ from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field
 
-from memagent import __version__
 from memagent.concurrency import drain
 from memagent.documents.opening import Document
 from memagent.errors import MemAgentError, SettingsError
@@ -50,6 +49,7 @@ from memagent.server.schemas import (
 from memagent.server.store import Store
 from memagent.settings import ReadSettings
 from memagent.types import Engine, flatten
+from memagent.version import __version__
 
 OWNER = "mcp"
 _FAR = 10**12

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from memagent import __version__
 from memagent.documents.tokens import MOST_CHARACTERS_PER_TOKEN
 from memagent.reading.workflows import chosen_workflow
 from memagent.server.division import Division, divide, label
@@ -21,6 +20,7 @@ from memagent.server.store import Store
 from memagent.settings import DEFAULT_WINDOW_TOKENS, ReadSettings
 from memagent.storage import file_digest
 from memagent.types import Model
+from memagent.version import __version__
 
 _PIECE_CHARACTERS = 32 * 1024  # counting holds the GIL: a long text must not hold it for long
 _MIN_TOP_P = 1e-9
