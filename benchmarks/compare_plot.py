@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_MOST_TIMES = 4
+_MAX_TIMES = 4
 _STYLES = 8  # lines that `drawing.style` tells apart
 _OURS: dict[str, Any] = {"color": "#0072B2"}
 _PEERS: dict[str, Any] = {"color": "#F0C870", "hatch": "///", "edgecolor": "#333333"}
@@ -60,7 +60,7 @@ def _draw_scores(panel: Axes, setting: str, results: Sequence[dict[str, Any]]) -
     kinds = list(dict.fromkeys(outcome["kind"] for outcome in results[0]["clean"]))
     ranked = sorted(results, key=lambda it: -fmean(outcome["seconds"] for outcome in it["clean"]))
     labelled = {True: "ours", False: "other people's"}
-    longest = _MOST_TIMES * median(fmean(outcome["seconds"] for outcome in it["clean"]) for it in results)
+    longest = _MAX_TIMES * median(fmean(outcome["seconds"] for outcome in it["clean"]) for it in results)
     for place, it in enumerate(ranked):
         whole = fmean(outcome["seconds"] for outcome in it["clean"])
         seconds = min(whole, longest)

@@ -34,7 +34,7 @@ _TASKS: Sequence[tuple[str, dict[str, Any]]] = (
     ("hqa", {"documents": 200}),
     ("musique", {"documents": 20}),
 )
-_LEAST_SHOWN = 12  # characters of a passage split by a chunk's border
+_MIN_SHOWN = 12  # characters of a passage split by a chunk's border
 
 
 class Noting:
@@ -65,7 +65,7 @@ def _part(passage: str, chunk: str) -> str:
     """The part of a passage in a chunk: all of it, or what the chunk's border leaves."""
     if passage in chunk:
         return passage
-    for length in range(len(passage) - 1, _LEAST_SHOWN - 1, -1):
+    for length in range(len(passage) - 1, _MIN_SHOWN - 1, -1):
         if chunk.endswith(passage[:length]):
             return passage[:length]
         if chunk.startswith(passage[-length:]):

@@ -25,7 +25,7 @@ KINDS = {
     "HTML": (".html", ".htm", ".xml", ".svg"),
     "Markdown": (".md", ".rst", ".txt"),
 }
-_MOST_BYTES = 2_000_000
+_MAX_BYTES = 2_000_000
 
 
 def texts(folders: list[Path]) -> Iterator[tuple[str, Path, str]]:
@@ -34,7 +34,7 @@ def texts(folders: list[Path]) -> Iterator[tuple[str, Path, str]]:
     for folder in folders:
         for path in sorted(folder.rglob("*")):
             kind = kind_of.get(path.suffix) or ("C and C++" if "include" in path.parts else "")
-            if kind and path.is_file() and not path.is_symlink() and path.stat().st_size < _MOST_BYTES:
+            if kind and path.is_file() and not path.is_symlink() and path.stat().st_size < _MAX_BYTES:
                 try:
                     yield kind, path, path.read_text("utf-8")
                 except UnicodeDecodeError:

@@ -15,9 +15,9 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _AHEAD = 4  # calls whose results were not yielded yet, as a multiple of the limit
-_MOST_AHEAD = 8  # items fetched per visit to a thread
+_MAX_AHEAD = 8  # items fetched per visit to a thread
 _MOMENT_SECONDS = 0.002
-_LEAST_PATIENT, _MOST_PATIENT = 2, 8  # threads: a slow item keeps a core busy
+_MIN_PATIENT, _MAX_PATIENT = 2, 8  # threads: a slow item keeps a core busy
 
 
 async def side_by_side(
@@ -121,7 +121,7 @@ async def in_thread(
         try:
             while patient or not is_slow():
                 taken.append(next(source))
-                if patient or len(taken) == _MOST_AHEAD or time.monotonic() > until:
+                if patient or len(taken) == _MAX_AHEAD or time.monotonic() > until:
                     return taken, None, False
         except StopIteration:
             return taken, None, False
@@ -144,5 +144,5 @@ async def in_thread(
 @cache
 def _patient_threads() -> ThreadPoolExecutor:
     """The process's threads for items that may take minutes."""
-    count = min(max(os.cpu_count() or 0, _LEAST_PATIENT), _MOST_PATIENT)
+    count = min(max(os.cpu_count() or 0, _MIN_PATIENT), _MAX_PATIENT)
     return ThreadPoolExecutor(count, thread_name_prefix="memagent-patient")

@@ -51,7 +51,7 @@ _MILLION = 1_000_000
 _PREFIX = "MEMAGENT_"
 _ARGUMENTS = "arguments"
 _LOCAL = ("llamacpp", "transformers")  # engines that run a model themselves
-_MOST_SHOWN = 200
+_MAX_SHOWN = 200
 
 
 class StrictModel(BaseModel):
@@ -400,7 +400,7 @@ def _problems(error: ErrorDetails, kind: type[StrictModel]) -> Iterator[str]:
     value = (
         without_secrets(repr(error["input"])) if item is None or item.repr else "a value that is not shown"
     )
-    value = value if len(value) <= _MOST_SHOWN else value[: _MOST_SHOWN - 3] + "..."
+    value = value if len(value) <= _MAX_SHOWN else value[: _MAX_SHOWN - 3] + "..."
     yield f"{name} is {value}: it {_rule(kinds, said)}"
 
 

@@ -130,7 +130,7 @@ def test_no_depth_or_length_is_too_much(html: str) -> None:
 def test_a_tag_without_end_is_an_error_before_it_fills_the_memory(
     monkeypatch: pytest.MonkeyPatch, opened: str, closed: str
 ) -> None:
-    monkeypatch.setattr(markup, "_LONGEST_TAG", 1000)
+    monkeypatch.setattr(markup, "_MAX_TAG", 1000)
 
     def blocks(of_tag: int) -> Iterator[str]:
         yield "<p>one</p>"

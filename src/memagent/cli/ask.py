@@ -36,9 +36,9 @@ from memagent.reading.sources import Statement, locate, statements_of
 from memagent.settings import Settings, user_cache_path
 from memagent.types import Engine, flatten
 
-_MOST_QUESTION_BYTES = 16 * 2**20
+_MAX_QUESTION_BYTES = 16 * 2**20
 
-_MOST_TOGETHER = 32
+_MAX_TOGETHER = 32
 """Questions that are read together: each holds a chunk of the document."""
 
 _Item = tuple[int, tuple[str, Sequence[Path]]]
@@ -151,14 +151,14 @@ def _lines(file: Path | None) -> list[str]:
         return []
     try:
         with file.open("rb") as opened:  # reading a device may never end
-            content = opened.read(_MOST_QUESTION_BYTES + 1)
+            content = opened.read(_MAX_QUESTION_BYTES + 1)
         lines = content.decode("utf-8-sig").splitlines()
     except UnicodeError as error:
         raise SettingsError(f"--questions {file} is not text in UTF-8") from error
     except OSError as error:
         raise SettingsError(f"--questions {file} cannot be read: {reason(error)}") from error
-    if len(content) > _MOST_QUESTION_BYTES:
-        most = _MOST_QUESTION_BYTES // 2**20
+    if len(content) > _MAX_QUESTION_BYTES:
+        most = _MAX_QUESTION_BYTES // 2**20
         raise SettingsError(
             f"--questions {file} is larger than {most} MiB: it should have one question per line"
         )
@@ -237,9 +237,9 @@ async def _answer_all(asked: Asked, display: ReadDisplay, as_json: bool, console
 async def _outcomes(
     asked: Asked, engine: Engine, display: ReadDisplay, console: Console, items: Sequence[_Item]
 ) -> AsyncGenerator[tuple[int, str, Result | MemAgentError], None]:
-    """Yield the outcome of each question, in order; up to `_MOST_TOGETHER` are read together."""
-    for start in range(0, len(items), _MOST_TOGETHER):
-        some = items[start : start + _MOST_TOGETHER]
+    """Yield the outcome of each question, in order; up to `_MAX_TOGETHER` are read together."""
+    for start in range(0, len(items), _MAX_TOGETHER):
+        some = items[start : start + _MAX_TOGETHER]
         seats = Together(engine, len(some)).seats
         work = partial(_answer, asked, display, console)
         async with aclosing(side_by_side(work, zip(some, seats, strict=True), len(some))) as outcomes:

@@ -22,7 +22,7 @@ from memagent.reading.many.rows import FileRow
 from memagent.reading.many.run import Survey, read_each
 from memagent.types import ESTIMATE, Model, Spent, flatten
 
-_MOST_TOLD = 20
+_MAX_TOLD = 20
 
 each_flags = together(
     click.option("--each", is_flag=True, help="ask each file on its own, and make a table of the answers"),
@@ -101,10 +101,10 @@ class _Rows:
 
     def _failed(self, row: FileRow) -> None:
         self._told += 1
-        if self._told <= _MOST_TOLD:
+        if self._told <= _MAX_TOLD:
             error = row.error or ""
             warn(self.console, error if error.startswith(row.file) else f"{row.file} failed: {error}")
-        elif self._told == _MOST_TOLD + 1:
+        elif self._told == _MAX_TOLD + 1:
             warn(self.console, "more files failed: the table says which, and why")
 
     def summary(self) -> str:
@@ -128,7 +128,7 @@ async def _forecast(survey: Survey, as_json: bool, console: Console) -> None:
         say_json({**flatten(found), "model": model.name, "estimated": estimated})
     else:
         say("\n".join(_lines(found, model)))
-    for error in found.unreadable[:_MOST_TOLD]:
+    for error in found.unreadable[:_MAX_TOLD]:
         warn(console, error)
 
 

@@ -22,7 +22,7 @@ from memagent.engines import choose, open_engine
 from memagent.errors import SettingsError, extra_hint
 from memagent.settings import Settings, user_cache_path
 
-_MOST_AT_ONCE = 32
+_MAX_AT_ONCE = 32
 
 
 @click.command(cls=Command, short_help="Give an assistant tools to read long documents.")
@@ -100,4 +100,4 @@ def _free_folders(data: Path | None) -> list[Path]:
     """Where reads may be kept: each assistant starts its own server, which takes the first free folder."""
     if data:
         return [data]
-    return [user_cache_path() / "mcp" / str(number) for number in range(_MOST_AT_ONCE)]
+    return [user_cache_path() / "mcp" / str(number) for number in range(_MAX_AT_ONCE)]

@@ -28,7 +28,7 @@ from memagent.settings import Settings
 from memagent.types import flatten
 
 _NOT_FOR_NOTES = ("early_exit", "exit_patience", "screen", "passages", "passage_tokens")
-_MOST_NAMED = 3
+_MAX_NAMED = 3
 
 
 @click.group(short_help="Keep a memory that lives on: add to it, ask it, undo.")
@@ -313,15 +313,15 @@ def _told(version: Version) -> str:
 
 def _read_for(version: Version) -> Iterator[str]:
     """The first files that were read for a version."""
-    for portion in version.portions[:_MOST_NAMED]:
+    for portion in version.portions[:_MAX_NAMED]:
         yield f"{portion.name}, from byte {portion.start:,}" if portion.start else portion.name
-    if (more := len(version.portions) - _MOST_NAMED) > 0:
+    if (more := len(version.portions) - _MAX_NAMED) > 0:
         yield f"and {more:,} more"
 
 
 def _named(names: Sequence[str]) -> str:
-    more = len(names) - _MOST_NAMED
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+    more = len(names) - _MAX_NAMED
+    return ", ".join(names[:_MAX_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _on_one_line(text: str) -> str:

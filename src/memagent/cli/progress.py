@@ -30,7 +30,7 @@ WAITING = {
 
 _PREVIEW_CHARACTERS = 200
 _PANEL_CHARACTERS = 1200
-_MOST_BARS = 8
+_MAX_BARS = 8
 _WIDE = 100
 
 
@@ -110,7 +110,7 @@ class ReadDisplay:
             memory = harmless(self._memories[self._last][-_PANEL_CHARACTERS:]) or "(empty)"
             yield Panel(Text(memory), title=Text(f"memory{title and ': '}{title}"), border_style="cyan")
         bars = Table.grid(padding=(0, 1, 0, 0))
-        shown = list(self._reads.items())[:_MOST_BARS]
+        shown = list(self._reads.items())[:_MAX_BARS]
         labels = [self._label(number, options.max_width // 4) for number, _ in shown]
         widest = max(map(len, labels), default=0)
         for label, (_, read) in zip(labels, shown, strict=True):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
 from memagent.documents.opening import Block, Document, Pass
-from memagent.documents.tokens import MOST_CHARACTERS_PER_TOKEN, longest_prefix
+from memagent.documents.tokens import MAX_CHARACTERS_PER_TOKEN, longest_prefix
 from memagent.errors import DocumentError
 from memagent.prompts import mark_of
 from memagent.types import Chunk, Part, TokenCounter
@@ -25,7 +25,7 @@ _AIM = 0.97  # of the budget: a guess that exceeds the budget has to be counted 
 _LEAST = 0.75  # of the budget: a smaller chunk is grown if there is more text
 _WINDOW = 0.2  # of a chunk's length: how far back to look for a natural place
 _TRIES = 6
-_LONGEST_TOKEN = 24  # characters: a token that ends with them may replace several that end before
+_MAX_TOKEN = 24  # characters: a token that ends with them may replace several that end before
 
 # Best first: a blank line, a line end, a sentence end, white space. Only the end of a match counts;
 # a pattern that begins with a literal character is found ten times as fast.
@@ -39,7 +39,7 @@ _PLACES = (
 # decomposed Hangul, skin tones, the tag letters of a flag.
 _EXTENDS = re.compile("[\u200d\u1160-\u11ff\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]")
 _FLAG_HALVES = re.compile("[\U0001f1e6-\U0001f1ff]+$")
-_LONGEST_CHARACTER = 32
+_MAX_CHARACTER = 32
 
 
 def split(
@@ -135,7 +135,7 @@ def _packed(pieces: Iterable[_Piece], chunk_tokens: int) -> Iterator[list[_Piece
     tokens = characters = 0
     for piece in pieces:
         fits = tokens + piece.tokens + 1 <= chunk_tokens  # a line end may be needed between them
-        short = characters + len(piece.text) <= chunk_tokens * MOST_CHARACTERS_PER_TOKEN
+        short = characters + len(piece.text) <= chunk_tokens * MAX_CHARACTERS_PER_TOKEN
         if held and not (piece.last and fits and short):
             yield held
             held, tokens, characters = [], 0, 0
@@ -195,7 +195,7 @@ def cut(
         position += length
         yield ahead[:length], tokens, position == len(buffer)
         # Blank or unbroken text may have hardly any tokens: pieces stay finite.
-        ratio = min(length / max(tokens, 1), MOST_CHARACTERS_PER_TOKEN)
+        ratio = min(length / max(tokens, 1), MAX_CHARACTERS_PER_TOKEN)
 
 
 def _filled(held: str, stream: Iterator[str], least: int) -> str:
@@ -234,7 +234,7 @@ def _fit_exactly(text: str, budget: int, count_tokens: TokenCounter) -> tuple[in
     its beginning.
     """
     fits = longest_prefix(text, budget, count_tokens, 1, len(text) + 1)
-    ends = range(min(fits + _LONGEST_TOKEN, len(text)), fits, -1)
+    ends = range(min(fits + _MAX_TOKEN, len(text)), fits, -1)
     fits = next((end for end in ends if count_tokens(text[:end]) <= budget), fits)
     length = _whole_character(text, fits)
     return length, count_tokens(text[:length])
@@ -265,7 +265,7 @@ def natural_end(text: str, limit: int) -> int:
 def _whole_character(text: str, end: int) -> int:
     """`end`, moved back so that it splits no line end and nothing that a reader sees as one character."""
     end = max(end, 1)
-    before = range(end, max(end - _LONGEST_CHARACTER, 0), -1)
+    before = range(end, max(end - _MAX_CHARACTER, 0), -1)
     return next((position for position in before if not _joined(text, position)), end)
 
 
@@ -275,7 +275,7 @@ def _joined(text: str, position: int) -> bool:
     if not after:
         return False
     if _FLAG_HALVES.match(after):
-        halves = _FLAG_HALVES.search(text, max(position - _LONGEST_CHARACTER, 0), position)
+        halves = _FLAG_HALVES.search(text, max(position - _MAX_CHARACTER, 0), position)
         return halves is not None and len(halves.group()) % 2 == 1
     return (
         before == "\u200d"

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-_LONGEST_ROW = 2**25  # characters; parsed, a row takes several times its length
+_MAX_ROW = 2**25  # characters; parsed, a row takes several times its length
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -40,7 +40,7 @@ def row_texts(blocks: Iterable[str]) -> Iterator[str]:
             held, length, is_long = [], 0, False
         held.append(rest)
         length += len(rest)
-        if length > _LONGEST_ROW:
+        if length > _MAX_ROW:
             yield "".join(held)
             held, is_long = [], True
 

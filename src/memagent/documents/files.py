@@ -43,7 +43,7 @@ _SAMPLE_BYTES = 64 * 1024
 _ZIP = b"PK\x03\x04"
 _GZIP = b"\x1f\x8b\x08"
 _COARSE_NS = 2_000_000_000  # a file changed this recently may change again with the same times
-_MOST_UNPACKED, _USUAL_UNPACKED = 200, 64 * 2**20  # times the packed size; bytes that are always allowed
+_MAX_UNPACKED, _USUAL_UNPACKED = 200, 64 * 2**20  # times the packed size; bytes that are always allowed
 
 
 class UnusableError(DocumentError):
@@ -244,7 +244,7 @@ def unpacked(source: DocumentFile, blocks: Iterator[bytes]) -> Iterator[bytes]:
 
     Raises `UnusableError` for a damaged file, and for one that unpacks to an absurd size.
     """
-    most = max(_USUAL_UNPACKED, source.size_bytes * _MOST_UNPACKED)
+    most = max(_USUAL_UNPACKED, source.size_bytes * _MAX_UNPACKED)
     length, unpacker = 0, None
     try:
         for block in blocks:

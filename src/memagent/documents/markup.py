@@ -40,9 +40,9 @@ _FORMULAS = {
 }
 _LISTS = ("ul", "ol", "menu")
 _SPACES = re.compile(r"[ \t\n\r\f]+")
-_LONGEST_CELL = 1000  # characters; a table with longer ones lays out a page rather than data
-_LONGEST_LINK = 1000
-_LONGEST_TAG = 2**26  # characters, which the parser holds; pictures inside pages are tags of many MiB
+_MAX_CELL = 1000  # characters; a table with longer ones lays out a page rather than data
+_MAX_LINK = 1000
+_MAX_TAG = 2**26  # characters, which the parser holds; pictures inside pages are tags of many MiB
 _DEEPEST = 10  # levels of lists and quotations that are shown by indentation
 
 
@@ -59,8 +59,8 @@ def markdown_of(blocks: Iterable[str]) -> Iterator[str]:
         given = given or bool(block.strip())
         parser.feed(block.encode("utf-8", "replace"))
         held = 0 if writer.told else held + len(block)
-        if held > _LONGEST_TAG:
-            raise MarkupError(f"has a tag or comment of over {_LONGEST_TAG // 2**20} Mi characters")
+        if held > _MAX_TAG:
+            raise MarkupError(f"has a tag or comment of over {_MAX_TAG // 2**20} Mi characters")
         if text := writer.taken():
             yield text
     if given:  # the parser rejects a blank page
@@ -216,7 +216,7 @@ class _Writer:
             return
         self._cell.append(text)
         self._cell_length += len(text)
-        if self._cell_length > _LONGEST_CELL:
+        if self._cell_length > _MAX_CELL:
             self._spill()
 
     def _close(self, opened: str, closing: str) -> None:
@@ -311,5 +311,5 @@ def _number(start: str | None) -> int:
 def _link(href: str) -> str:
     """A link's target, or an empty string if it is useless: a place in the page, a script, data."""
     href = "".join(href.split())
-    useless = href.startswith(("#", "javascript:", "data:")) or len(href) > _LONGEST_LINK
+    useless = href.startswith(("#", "javascript:", "data:")) or len(href) > _MAX_LINK
     return "" if useless else href

@@ -12,7 +12,7 @@ from memagent.types import TokenCounter
 UNSPACED = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 """Characters of scripts that put no spaces between words, for a class of a regular expression."""
 
-MOST_CHARACTERS_PER_TOKEN = 16
+MAX_CHARACTERS_PER_TOKEN = 16
 """On average over a text, whatever the tokenizer. A text with more is called too long without counting."""
 
 # About how many hundredths of a token byte-pair tokenizers make of a byte of each kind. A word of Latin
@@ -68,7 +68,7 @@ def fewest_tokens_at_most(text: str) -> int:
 
 def _fewest(text: str, raw: bytes, words: int) -> int:
     ideographs = 0 if len(raw) == len(text) else _total(raw, _IDEOGRAPHS, 1)
-    return max(words + ideographs // 3, len(text) // MOST_CHARACTERS_PER_TOKEN)
+    return max(words + ideographs // 3, len(text) // MAX_CHARACTERS_PER_TOKEN)
 
 
 def _total(raw: bytes, values: bytes, most: int) -> int:
@@ -119,7 +119,7 @@ def _tokenizer_file(path: str | Path) -> Path:
 
 def is_within(text: str, limit_tokens: int, count_tokens: TokenCounter) -> bool:
     """Whether a text has at most `limit_tokens`; one that is much too long is not counted."""
-    return len(text) <= limit_tokens * MOST_CHARACTERS_PER_TOKEN and count_tokens(text) <= limit_tokens
+    return len(text) <= limit_tokens * MAX_CHARACTERS_PER_TOKEN and count_tokens(text) <= limit_tokens
 
 
 def shorten(text: str, limit_tokens: int, count_tokens: TokenCounter) -> str:

@@ -19,7 +19,7 @@ from memagent.evaluation.rows import EvaluationRow
 from memagent.tasks.scoring import confidence_interval, paired_interval
 
 DEPTH_BINS = 10
-_LEAST_SPREAD = 1.5  # longest length over shortest; growth cannot be fitted over less
+_MIN_SPREAD = 1.5  # longest length over shortest; growth cannot be fitted over less
 _ALIKE_CHARACTERS = 120  # errors that begin with the same ones are of one kind
 _UNITS = ((1 << 20, "M"), (1 << 10, "K"))  # RULER's: its 128K are 131,072
 
@@ -253,7 +253,7 @@ def growth(points: Iterable[tuple[float, float]]) -> float | None:
     Points at 0 are left out. None if the others span too small a range of lengths.
     """
     usable = [(log(x), log(y)) for x, y in points if x > 0 and y > 0]
-    if not usable or max(usable)[0] - min(usable)[0] < log(_LEAST_SPREAD):
+    if not usable or max(usable)[0] - min(usable)[0] < log(_MIN_SPREAD):
         return None
     return linear_regression(*zip(*usable, strict=True)).slope
 

@@ -19,7 +19,7 @@ from memagent.documents.opening import Document, characters_of, text_document
 from memagent.errors import SettingsError
 
 _UTF8 = ("utf-8", "utf-8-sig")
-_LONGEST_LINE_BYTES = 64 * 1024
+_MAX_LINE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ def _line_start(source: DocumentFile, place: int) -> int:
     """The start of the line that contains a place; 0, for the whole file, if that cannot be told."""
     if source.format not in ("text", "jsonl") or source.gzipped or source.encoding not in _UTF8:
         return 0
-    before = bytes_at(source.origin, max(0, place - _LONGEST_LINE_BYTES), min(place, _LONGEST_LINE_BYTES))
+    before = bytes_at(source.origin, max(0, place - _MAX_LINE_BYTES), min(place, _MAX_LINE_BYTES))
     end = before.rfind(b"\n")
     return place - len(before) + end + 1 if end >= 0 else 0
 

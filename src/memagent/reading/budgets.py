@@ -12,7 +12,7 @@ from memagent.types import CHAT_TOKENS, Model
 
 _log = logging.getLogger(__name__)
 
-LEAST_CHUNK_TOKENS = 16
+MIN_CHUNK_TOKENS = 16
 THINKING_TOKENS = 4096
 """The default room for a thought: several times what a small model needs to think about a chunk."""
 
@@ -69,7 +69,7 @@ class Budgets:
             )  # fmt: skip
         least = ("chunk_tokens", "memory_tokens", "answer_tokens")
         smallest = min((getattr(fitted, name) for name in names if name in least), default=room)
-        if fitted.needed_tokens(memories) > room or min(smallest, fitted.chunk_tokens) < LEAST_CHUNK_TOKENS:
+        if fitted.needed_tokens(memories) > room or min(smallest, fitted.chunk_tokens) < MIN_CHUNK_TOKENS:
             raise SettingsError(
                 f"the budgets need {self.needed_tokens(memories) + fixed_tokens + CHAT_TOKENS} tokens, but "
                 f"the model's window has {window_tokens}: lower `chunk_tokens`, `memory_tokens` or "
@@ -96,7 +96,7 @@ class Budgets:
 SET_BUDGETS = ("problem_tokens", "chunk_tokens", "memory_tokens", "answer_tokens")
 """The budgets that are settings, and that an adapter may have been trained with."""
 
-_LEAST = Budgets(0, LEAST_CHUNK_TOKENS, LEAST_CHUNK_TOKENS, LEAST_CHUNK_TOKENS)
+_LEAST = Budgets(0, MIN_CHUNK_TOKENS, MIN_CHUNK_TOKENS, MIN_CHUNK_TOKENS)
 
 
 def given_budgets(settings: ReadSettings) -> dict[str, int]:

@@ -13,7 +13,7 @@ from memagent.documents.tokens import fewest_tokens, shorten
 from memagent.errors import ContextOverflowError, EmptyAnswerError, EngineError, ProblemTooLongError
 from memagent.prompts import UNCHANGED, Prompts
 from memagent.prompts.thoughts import thinking_advice, without_thought
-from memagent.reading.budgets import LEAST_CHUNK_TOKENS, Budgets
+from memagent.reading.budgets import MIN_CHUNK_TOKENS, Budgets
 from memagent.reading.passes import Passes
 from memagent.reading.replies import ReplyReader, Verdict, read_plain_note, settle
 from memagent.settings import DEFAULT_WINDOW_TOKENS, ReadSettings
@@ -25,7 +25,7 @@ UpdatePrompt = Callable[[str, str], tuple[Message, ...]]
 MAX_IGNORED = 200
 """How many characters of a reply that left the memory as it was are recorded beside it."""
 
-_MOST_BYTES_PER_TOKEN = 16  # a text longer than that has more tokens than its usage says
+_MAX_BYTES_PER_TOKEN = 16  # a text longer than that has more tokens than its usage says
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Reading:
         try:
             completion, seconds = await self._updated(messages, self.budgets.memory_tokens)
         except ContextOverflowError as error:
-            if chunk.tokens <= LEAST_CHUNK_TOKENS or len(chunk.text) == 1:
+            if chunk.tokens <= MIN_CHUNK_TOKENS or len(chunk.text) == 1:
                 raise EngineError(
                     f"a chunk of {chunk.tokens} tokens does not fit the model's window: lower "
                     f"`memory_tokens`, or shorten the problem or the templates ({error})"
@@ -179,7 +179,7 @@ class Reading:
         """Whether the engine's count shows that a memory fits, or no count shows that it does not."""
         budget, counted = self.budgets.memory_tokens, written.usage.completion_tokens
         if counted and not written.usage.estimated:
-            return counted <= budget and len(memory) <= _MOST_BYTES_PER_TOKEN * counted
+            return counted <= budget and len(memory) <= _MAX_BYTES_PER_TOKEN * counted
         return self.model.tokenizer == ESTIMATE and fewest_tokens(memory) <= budget
 
     async def with_memory(self, update: Conversation, memory: str) -> Conversation:

@@ -33,7 +33,7 @@ _SHOWN = re.compile(r"\A\W*E\d+[.:)\]\s]*")
 _BEFORE = re.compile(r"(?:\b(?:the|an?)\s+)?[\"“„«'‘(\[]*\Z", re.IGNORECASE)
 _BEHIND = re.compile(r"[.!?…;。！？]*[\"”»'’)\]」』]*")
 
-_MOST_TRIES = 64  # to find where a passage of several lines ends
+_MAX_TRIES = 64  # to find where a passage of several lines ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ def _whole(text: str, lines: Sequence[str], place: int, chunk: Chunk) -> tuple[s
     """A passage with the lines from `place` on that belong to it, and the place of the next command."""
     if _OPEN.match(text):
         closed = [it for it in range(place, len(lines)) if _CLOSED.search(lines[it])]
-        for last in closed[: -_MOST_TRIES - 1 : -1]:
+        for last in closed[: -_MAX_TRIES - 1 : -1]:
             whole = "\n".join([text, *lines[place : last + 1]])
             if place_in(chunk, whole):
                 return whole, last + 1

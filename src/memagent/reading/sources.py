@@ -27,8 +27,8 @@ _WORD = re.compile(rf"[{UNSPACED}]|\w+")
 _CONTEXT = 200
 """How many characters of a sentence a source shows on either side of a statement; none if it has more."""
 
-_MOST_DROPPED = 1000
-_MOST_ENDED = 64
+_MAX_DROPPED = 1000
+_MAX_ENDED = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +103,12 @@ class Provenance:
             known = self._statements.get(text) or self._dropped.get(text)
             statements[text] = known or (find(text, chunk, span) if chunk else None)
         self._dropped |= {text: source for text, source in self._statements.items() if source}
-        for oldest in list(self._dropped)[:-_MOST_DROPPED]:
+        for oldest in list(self._dropped)[:-_MAX_DROPPED]:
             del self._dropped[oldest]
         self._statements = statements
         if chunk and span and span[1] == chunk.end:
             self._ended[chunk.index] = None
-        for ended in list(self._ended)[:-_MOST_ENDED]:
+        for ended in list(self._ended)[:-_MAX_ENDED]:
             del self._ended[ended], self._chunks[ended]
 
     @property

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from memagent.documents.tokens import MOST_CHARACTERS_PER_TOKEN, is_within, shorten
+from memagent.documents.tokens import MAX_CHARACTERS_PER_TOKEN, is_within, shorten
 from memagent.reading.workflows.whole import LEFT_OUT
 from memagent.server.errors import ApiError
 from memagent.server.schemas import Turn
@@ -86,7 +86,7 @@ def _take_ends(text: str, budget_tokens: int, count_tokens: TokenCounter) -> str
 
 
 def _take_end(text: str, limit_tokens: int, count_tokens: TokenCounter, at_end: bool) -> str:
-    characters = limit_tokens * MOST_CHARACTERS_PER_TOKEN
+    characters = limit_tokens * MAX_CHARACTERS_PER_TOKEN
     near = text[-characters:] if at_end else text[:characters]
     for boundary in _BOUNDARIES:
         pieces = [it for it in re.split(boundary, near) if it and it.strip()]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from memagent.documents.tokens import MOST_CHARACTERS_PER_TOKEN
+from memagent.documents.tokens import MAX_CHARACTERS_PER_TOKEN
 from memagent.reading.workflows import chosen_workflow
 from memagent.server.division import Division, divide, label
 from memagent.server.errors import ApiError, storing
@@ -86,7 +86,7 @@ def fits(chat: ChatRequest, model: Model, answer_tokens: int) -> bool:
     left = window - min(chat.reply_tokens or answer_tokens, window // 4) - _TURN_TOKENS * len(chat.messages)
     texts = [text for turn in chat.messages for text in turn.texts]
     texts += [json.dumps(it) for it in (chat.tools, chat.response_format) if it]
-    if sum(map(len, texts)) > MOST_CHARACTERS_PER_TOKEN * window:
+    if sum(map(len, texts)) > MAX_CHARACTERS_PER_TOKEN * window:
         return False
     for piece in _pieces(texts):
         left -= model.count_tokens(piece)

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from memagent.types import TokenCounter
 
 _BLOCK_CHARACTERS = 1 << 16
-_LEAST_SHARE = 0.985  # with the problem and the answer's room, this keeps the promised 2%
+_MIN_SHARE = 0.985  # with the problem and the answer's room, this keeps the promised 2%
 _AIM_SHARE = 0.993
 _FIRST_SIZE = 32
 _PROBES = (256, 16)  # a long document is first measured at these fractions of its length
-_LEAST_PROBE_TOKENS = 2048
+_MIN_PROBE_TOKENS = 2048
 
 
 class Pieces:
@@ -94,7 +94,7 @@ def fit(
 
     measure(_FIRST_SIZE)
     for part in _PROBES:
-        if limit_tokens // part >= _LEAST_PROBE_TOKENS:
+        if limit_tokens // part >= _MIN_PROBE_TOKENS:
             measure(max(_FIRST_SIZE + 1, _extrapolate(points, weigh, limit_tokens / part)))
     while over is None or over - best[2] > 1:
         size = max(_extrapolate(points, weigh, limit_tokens * _AIM_SHARE), best[2] + 1)
@@ -104,7 +104,7 @@ def fit(
             over = size
         else:
             best = (text, tokens, size)
-            if tokens >= limit_tokens * _LEAST_SHARE:
+            if tokens >= limit_tokens * _MIN_SHARE:
                 break
     return best
 

@@ -39,7 +39,7 @@ except ImportError as error:
         f"{error}: Hugging Face models and training need more packages, {extra_hint('train')}"
     ) from error
 
-_MOST_ROWS = 16
+_MAX_ROWS = 16
 _GATHER_SECONDS = 0.005
 
 
@@ -61,7 +61,7 @@ class TransformersEngine:
         *,
         name: str | None = None,
         window_tokens: int | None = None,
-        most_rows: int = _MOST_ROWS,
+        most_rows: int = _MAX_ROWS,
         half_precision: bool = False,
         trained: Trained | None = None,
     ) -> None:
@@ -227,7 +227,7 @@ async def open_transformers(settings: EngineSettings) -> TransformersEngine:
     model = model.to(device)
     if adapter:
         model = await asyncio.to_thread(lambda: with_adapter(model, adapter.path).merge_and_unload())
-    name, most_rows = name_with(settings.model, adapter), settings.concurrency or _MOST_ROWS
+    name, most_rows = name_with(settings.model, adapter), settings.concurrency or _MAX_ROWS
     return TransformersEngine(
         model, tokenizer, name=name, window_tokens=settings.window_tokens, most_rows=most_rows,
         trained=find_trained(settings.model, adapter),

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from memagent.engines.torch.cache import make_room
 from memagent.engines.torch.prefixes import Families, shared_beginnings
 
-_LEAST_SAVED = 0.25  # as a share of all prompt tokens; below this saving, a separate pass does not pay
+_MIN_SAVED = 0.25  # as a share of all prompt tokens; below this saving, a separate pass does not pay
 
 
 def read_prompts(
@@ -41,7 +41,7 @@ def read_prompts(
 def _pays(families: Families, prompts: Sequence[Sequence[int]]) -> bool:
     """Whether to read beginnings in a pass of their own: every family has one, and they save enough."""
     saved = sum(shared * (len(members) - 1) for shared, members in families)
-    return saved >= _LEAST_SAVED * sum(map(len, prompts)) and all(shared for shared, _ in families)
+    return saved >= _MIN_SAVED * sum(map(len, prompts)) and all(shared for shared, _ in families)
 
 
 def _read_by_family(

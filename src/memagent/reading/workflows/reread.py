@@ -62,7 +62,7 @@ one short question, and nothing else: what has to be found out first? Use the na
 )
 """The question is kept apart from the problem, which nothing in a document may change."""
 
-_MOST_CHUNKS = 8  # of a further pass; if the document has no more, all are read
+_MAX_CHUNKS = 8  # of a further pass; if the document has no more, all are read
 _QUESTION_TOKENS = 64
 
 
@@ -108,9 +108,9 @@ async def _within_room(reading: Reading, question: str) -> str:
 async def _read_for(reading: Reading, question: str, memory: str) -> AsyncGenerator[list[Conversation], None]:
     """The updates of a pass over the chunks that matter for a question, chunk by chunk."""
     places: list[int] = list(range(await reading.passes.count()))
-    if len(places) > _MOST_CHUNKS:
+    if len(places) > _MAX_CHUNKS:
         wanted = f"{reading.problem}\n{question}"
-        places = await best_places(wanted, reading.passes.looked_through(), _MOST_CHUNKS)
+        places = await best_places(wanted, reading.passes.looked_through(), _MAX_CHUNKS)
 
     def prompt(shown: str, memory: str) -> tuple[Message, ...]:
         return reading.prompts.for_again(reading.problem, shown, memory, question)

@@ -13,7 +13,7 @@ from itertools import accumulate
 from pydantic import Field
 
 from memagent.documents.chunking import cut
-from memagent.documents.tokens import MOST_CHARACTERS_PER_TOKEN, fewest_tokens, is_within
+from memagent.documents.tokens import MAX_CHARACTERS_PER_TOKEN, fewest_tokens, is_within
 from memagent.errors import ContextOverflowError, SettingsError
 from memagent.prompts import AUTO, NO_UPDATE, Prompts
 from memagent.reading.conversations import Reading
@@ -95,7 +95,7 @@ def head_and_tail(text: str, room_tokens: int, count_tokens: TokenCounter, heads
     if is_within(text, room_tokens, count_tokens):
         return text
     half = (room_tokens - count_tokens(LEFT_OUT)) // 2
-    longest = range(1, min(len(text), half * MOST_CHARACTERS_PER_TOKEN) + 1)
+    longest = range(1, min(len(text), half * MAX_CHARACTERS_PER_TOKEN) + 1)
     head = bisect_right(longest, half, key=lambda length: count_tokens(text[:length]))
     tail = bisect_right(longest, half, key=lambda length: count_tokens(text[-length:]))
     start = len(text) - tail
