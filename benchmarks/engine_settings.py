@@ -27,7 +27,7 @@ from memagent.engines.adapters import READER, read_adapter
 from memagent.engines.llamacpp import embedded
 from memagent.engines.llamacpp import engine as llamacpp
 from memagent.engines.llamacpp.machine import available_cores
-from memagent.reading.workflows import chosen_workflow
+from memagent.reading.workflows import choose_workflow
 from memagent.tasks import TASKS, Recipe
 from memagent.types import Message
 
@@ -189,7 +189,7 @@ async def prompts_of(tokens: int, count: int) -> dict[str, list[tuple[Message, .
     made: dict[str, list[tuple[Message, ...]]] = {it: [] for it in WORKFLOWS}
     async with open_engine(EngineSettings(engine="llamacpp")) as engine:
         gated, overwrite = (ReadSettings(workflow=it) for it in WORKFLOWS)
-        prompts = chosen_workflow(overwrite, engine.model.trained)[1].prompts.for_document(
+        prompts = choose_workflow(overwrite, engine.model.trained)[1].prompts.for_document(
             document.fingerprint, guards_turns=engine.model.reads_turn_tokens, asks=False
         )
         async for it in Read(example.problem, document, engine, gated, asks=False):

@@ -225,7 +225,7 @@ def sections(prompt: str, template: str) -> dict[str, str]:
     return dict(zip(re.findall(r"\{(\w+)\}", template), found[1:], strict=True))
 
 
-def folded(text: str) -> str:
+def fold(text: str) -> str:
     """The text as it might be seen: no invisible characters, one width, one case."""
     ignored = "\u034f\u115f\u1160\u3164\uffa0"
     seen = (
@@ -245,7 +245,7 @@ def tags(text: str, names: tuple[str, ...]) -> list[tuple[bool, str]]:
     """
     closing = r"\s*[/\\⁄∕][\s/\\]*"
     found = re.finditer(
-        rf"<(?P<close>{closing})?\s*(?P<name>{'|'.join(names)})(?![\w-])(?P<end>[^<>]*>)?", folded(text)
+        rf"<(?P<close>{closing})?\s*(?P<name>{'|'.join(names)})(?![\w-])(?P<end>[^<>]*>)?", fold(text)
     )
     return [
         (bool(tag["close"]), tag["name"])

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memagent.errors import JournalError, SettingsError
-from memagent.storage import Log, read_log, write_whole, written_whole
+from memagent.storage import Log, read_log, write_in_place, write_whole
 
 LINES: list[dict[str, Any]] = [{"type": "header"}, {"text": "é 漢 \ud800 \u2028"}, {"n": [1, None, 2.5]}]
 
@@ -147,7 +147,7 @@ def test_a_failed_write_leaves_what_was_there(tmp_path: Path) -> None:
     write_whole(path, "before")
 
     def fail() -> None:
-        with written_whole(path) as place:
+        with write_in_place(path) as place:
             place.write_text("half")
             raise KeyboardInterrupt
 
@@ -160,7 +160,7 @@ def test_a_failed_write_leaves_what_was_there(tmp_path: Path) -> None:
 
 
 def test_folders_are_moved_whole(tmp_path: Path) -> None:
-    with written_whole(tmp_path / "folder") as place:
+    with write_in_place(tmp_path / "folder") as place:
         (place / "deep").mkdir(parents=True)
         (place / "deep" / "file").write_text("x")
     assert (tmp_path / "folder" / "deep" / "file").read_text() == "x"

@@ -64,7 +64,7 @@ async def side_by_side(
         await source.aclose()
 
 
-async def interleaved(sources: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerator[Item, None]:
+async def interleave(sources: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerator[Item, None]:
     """Yield one item of each generator in turn until all have ended; each works ahead on its next item.
 
     An error is raised in its turn. An error, or closing this generator, cancels whatever is still running.

@@ -286,7 +286,7 @@ def build(kind: type[Built], table: Mapping[str, Any], place: str) -> Built:
     try:
         return kind(**table)
     except SettingsError as error:
-        raise _located(error, place) from None
+        raise _name_place(error, place) from None
 
 
 def load_settings(
@@ -340,7 +340,7 @@ def _parts(values: Mapping[str, Any], place: str) -> Settings:
         except SettingsError as error:
             problems.append(str(error))
     if problems:
-        raise _located(SettingsError("\n".join(problems)), place)
+        raise _name_place(SettingsError("\n".join(problems)), place)
     return Settings(**made)
 
 
@@ -378,7 +378,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path} is not valid TOML: {error}") from error
 
 
-def _located(error: SettingsError, place: str) -> SettingsError:
+def _name_place(error: SettingsError, place: str) -> SettingsError:
     return SettingsError("\n".join(f"{place}: {line}" for line in str(error).splitlines()))
 
 
@@ -391,7 +391,7 @@ def _problems(error: ErrorDetails, kind: type[StrictModel]) -> Iterator[str]:
     said = error.get("ctx", {})
     inner = said.get("error")
     if isinstance(inner, SettingsError):  # from a nested table
-        yield from (_nested(name, line) if name else line for line in str(inner).splitlines())
+        yield from (_nest(name, line) if name else line for line in str(inner).splitlines())
         return
     if kinds == "value_error" and not name:
         yield str(inner)
@@ -404,7 +404,7 @@ def _problems(error: ErrorDetails, kind: type[StrictModel]) -> Iterator[str]:
     yield f"{name} is {value}: it {_rule(kinds, said)}"
 
 
-def _nested(name: str, line: str) -> str:
+def _nest(name: str, line: str) -> str:
     return f"{name}: {line}" if line.startswith("unknown setting") else f"{name}.{line}"
 
 

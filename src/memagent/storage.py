@@ -65,7 +65,7 @@ class Log:
         """The object whose line begins at `offset`."""
         with self._lock:
             self._file.seek(offset)
-            line = _parsed(self._file.readline())
+            line = _parse(self._file.readline())
         if line is None:
             raise self._error(f"{self.path} was changed while it was in use: start a new one")
         return line
@@ -75,7 +75,7 @@ class Log:
 
         Without `sync`, a power failure may lose it until a later line is synced.
         """
-        raw = _dumped(line)
+        raw = _dump(line)
         with self._lock:
             start = self.end
             try:
@@ -148,7 +148,7 @@ def _lines(
     while raw:
         number += 1
         following = file.readline()
-        line = _parsed(raw)
+        line = _parse(raw)
         if line is None:
             torn = not following and (number > 1 or _is_torn(raw, beginning))
             if not torn:
@@ -167,13 +167,13 @@ def _is_torn(raw: bytes, beginning: bytes) -> bool:
     return not whole and (raw.startswith(beginning) or beginning.startswith(raw))
 
 
-def _dumped(line: Mapping[str, Any]) -> bytes:
+def _dump(line: Mapping[str, Any]) -> bytes:
     # Lone surrogates, which UTF-8 cannot encode, become JSON escapes.
     body = json.dumps(line, ensure_ascii=False).encode("utf-8", "backslashreplace")
     return body[:-1] + b', "crc32": "%08x"}\n' % zlib.crc32(body)
 
 
-def _parsed(raw: bytes) -> dict[str, Any] | None:
+def _parse(raw: bytes) -> dict[str, Any] | None:
     """The object of a line, or None if the line is incomplete or damaged."""
     found = _CHECKSUM.search(raw)
     if found is None:
@@ -202,7 +202,7 @@ def file_digest(path: Path) -> bytes:
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
+def write_in_place(path: Path) -> Iterator[Path]:
     """Yield a place beside `path` for a file or folder, and move it to `path` once it is complete.
 
     A crash leaves what was there before, even with concurrent writers. Raises `OSError`.
@@ -212,19 +212,19 @@ def written_whole(path: Path) -> Iterator[Path]:
         made = Path(folder) / path.name
         yield made
         for part in (*made.rglob("*"), made):
-            _synced(part)
+            _sync(part)
         made.replace(path)
-    _synced(path.parent)
+    _sync(path.parent)
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file completely or not at all, lone surrogates as JSON escapes. Raises `OSError`."""
     raw = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
-    with written_whole(path) as place:
+    with write_in_place(path) as place:
         place.write_bytes(raw)
 
 
-def _synced(path: Path) -> None:
+def _sync(path: Path) -> None:
     """Sync a file or folder to the disk, where folders can be synced."""
     with suppress(PermissionError, IsADirectoryError):
         number = os.open(path, os.O_RDONLY)

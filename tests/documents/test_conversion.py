@@ -102,7 +102,7 @@ def form_pdf(field: str) -> bytes:
     return pdf_of(objects)
 
 
-def rewritten(content: bytes, name: str, *changes: tuple[str, str]) -> bytes:
+def rewrite(content: bytes, name: str, *changes: tuple[str, str]) -> bytes:
     """A zip file in which the text of the parts whose names begin so is replaced."""
     with zipfile.ZipFile(BytesIO(content)) as archive:
         parts = {part: archive.read(part) for part in archive.namelist()}
@@ -256,7 +256,7 @@ def test_a_formula_under_a_prefix(tmp_path: Path, before: int) -> None:
     text = f"{head}<sheets:c><sheets:f>SUM(B1:C9)</sheets:f></sheets:c>"
     text += "</sheets:row></sheets:sheetData></sheets:worksheet>"
     old = f'<worksheet xmlns="{main}"><sheetData></sheetData></worksheet>'
-    (tmp_path / "a.xlsx").write_bytes(rewritten(sheet(b""), "xl/worksheets/", (old, text)))
+    (tmp_path / "a.xlsx").write_bytes(rewrite(sheet(b""), "xl/worksheets/", (old, text)))
     with (tmp_path / "a.xlsx").open("rb") as file:
         assert "| =SUM(B1:C9) |" in "".join(converters.xlsx(file))
 
@@ -349,7 +349,7 @@ def math(xml: str) -> str:
 )
 def test_an_equation_keeps_its_brackets_and_signs(tmp_path: Path, xml: str, text: str) -> None:
     old = "<w:r><w:t>text</w:t></w:r>"
-    (tmp_path / "a.docx").write_bytes(rewritten(docx("text"), "word/", (old, math(xml))))
+    (tmp_path / "a.docx").write_bytes(rewrite(docx("text"), "word/", (old, math(xml))))
     assert read(tmp_path / "a.docx").strip() == text
 
 
@@ -358,7 +358,7 @@ def test_a_word_file_keeps_fields_tagged_text_and_what_was_moved(tmp_path: Path)
     kinds = ("fldSimple", "moveTo", "moveFrom", "customXml", "ins", "del")
     runs = "".join(f"<w:{kind}><w:r><w:t>{kind} </w:t></w:r></w:{kind}>" for kind in kinds)
     old = "<w:r><w:t>text</w:t></w:r>"
-    (tmp_path / "a.docx").write_bytes(rewritten(docx("text"), "word/", (old, runs)))
+    (tmp_path / "a.docx").write_bytes(rewrite(docx("text"), "word/", (old, runs)))
     assert read(tmp_path / "a.docx").split() == ["fldSimple", "moveTo", "customXml", "ins"]
 
 
@@ -371,7 +371,7 @@ def test_a_word_file_keeps_what_was_ticked(tmp_path: Path) -> None:
         f"<w:sdtContent><w:r><w:t>?</w:t></w:r></w:sdtContent></w:sdt><w:r><w:t>{text}</w:t><w:cr/></w:r>"
         for on, text in ((1, "Yes"), (0, "No"))
     )
-    (tmp_path / "a.docx").write_bytes(rewritten(docx("text"), "word/", (old, boxes)))
+    (tmp_path / "a.docx").write_bytes(rewrite(docx("text"), "word/", (old, boxes)))
     assert read(tmp_path / "a.docx") == "[x] Yes\n[ ] No\n"
 
 
@@ -385,7 +385,7 @@ def test_a_word_file_keeps_text_from_right_to_left_and_what_furigana_explain(
         ("<w:bdo>", run.format("one "), "</w:bdo><w:dir>", run.format("two "), "</w:dir>",
          ruby.format(run.format("reading"), run.format("three")))
     )  # fmt: skip
-    (tmp_path / "a.docx").write_bytes(rewritten(docx("text"), "word/", (run.format("text"), runs)))
+    (tmp_path / "a.docx").write_bytes(rewrite(docx("text"), "word/", (run.format("text"), runs)))
     assert read(tmp_path / "a.docx").split() == ["one", "two", "three"]
 
 
@@ -399,7 +399,7 @@ def test_a_text_box_of_a_word_file_is_read_once(older: str, tmp_path: Path) -> N
         new = (f'<c:AlternateContent xmlns:c="{mark}"><c:Choice>{new}</c:Choice>'
                f"<c:Fallback>{older.format(box)}</c:Fallback></c:AlternateContent>")  # fmt: skip
     old = "<w:t>text</w:t>"
-    (tmp_path / "a.docx").write_bytes(rewritten(docx("text"), "word/", (old, f"{old}{new}")))
+    (tmp_path / "a.docx").write_bytes(rewrite(docx("text"), "word/", (old, f"{old}{new}")))
     assert read(tmp_path / "a.docx").split() == ["text", "in", "the", "box"]
 
 
@@ -608,7 +608,7 @@ def test_a_slide_gives_charts_of_all_kinds() -> None:
     ]
     with zipfile.ZipFile(file) as archive:
         (bar,) = (name for name in archive.namelist() if b"c:barChart" in archive.read(name))
-    solid = rewritten(file.getvalue(), bar, ("c:barChart", "c:bar3DChart"))
+    solid = rewrite(file.getvalue(), bar, ("c:barChart", "c:bar3DChart"))
     for content in (file.getvalue(), solid):
         assert list(converters.pptx(BytesIO(content))) == [f"In thousands\n\n{it}\n\n\f" for it in tables]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from memagent import Prompts, Read, ReadSettings, ScriptedEngine, SettingsError, text_document
 from memagent.prompts import GATED, OVERWRITE
-from memagent.reading.budgets import SET_BUDGETS, Budgets, fitted_budgets
+from memagent.reading.budgets import SET_BUDGETS, Budgets, fit_budgets
 
 PAPER = Budgets()
 NAMES = list(SET_BUDGETS)
@@ -150,6 +150,6 @@ def test_templates_longer_than_the_window_are_named() -> None:
     for window in (500, 1000):
         model = ScriptedEngine(["x"], window_tokens=window).model
         with pytest.raises(SettingsError, match=f"the templates alone take 901 tokens.* is only {window}"):
-            fitted_budgets(ReadSettings(memory_tokens=100), model, prompts)
+            fit_budgets(ReadSettings(memory_tokens=100), model, prompts)
     with pytest.raises(SettingsError, match=r"the budgets need .*`heads`"):
-        fitted_budgets(ReadSettings(), ScriptedEngine(["x"], window_tokens=1100).model, prompts, memories=9)
+        fit_budgets(ReadSettings(), ScriptedEngine(["x"], window_tokens=1100).model, prompts, memories=9)

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from memagent import Read, ReadSettings, ScriptedEngine, SettingsError, load_prompts, text_document
 from memagent.cli import main
 from memagent.engines.published import find_trained
-from memagent.reading.workflows import chosen_workflow
+from memagent.reading.workflows import choose_workflow
 from memagent.types import Trained
 from server import Server
 
@@ -199,7 +199,7 @@ def test_what_the_user_sets_comes_before_how_a_model_was_trained() -> None:
     assert (given.temperature, given.top_p, given.chunk_ends) == (0.0, 0.95, "natural")
     later = ReadSettings().changed(seed=1).fill_from(trained)
     assert (later.temperature, later.top_p, later.seed) == (0.7, 0.95, 1)
-    assert chosen_workflow(ReadSettings(workflow="gated"), trained)[0] == "gated"
+    assert choose_workflow(ReadSettings(workflow="gated"), trained)[0] == "gated"
 
 
 def test_its_settings_are_on_record(tmp_path: Path) -> None:
@@ -239,10 +239,10 @@ def test_it_is_said_once_that_its_prompts_are_missing(
 ) -> None:
     caplog.set_level(logging.WARNING, "memagent")
     trained = find_trained("RL-MemoryAgent-7B-told-once")
-    chosen_workflow(ReadSettings(templates=str(theirs())), trained)
-    chosen_workflow(ReadSettings(workflow="gated"), trained)
+    choose_workflow(ReadSettings(templates=str(theirs())), trained)
+    choose_workflow(ReadSettings(workflow="gated"), trained)
     assert caplog.messages == []
-    chosen_workflow(ReadSettings(), trained)
-    chosen_workflow(ReadSettings(), trained)
+    choose_workflow(ReadSettings(), trained)
+    choose_workflow(ReadSettings(), trained)
     (said,) = caplog.messages
     assert said.startswith("RL-MemoryAgent-7B-told-once was trained with its authors' prompts")

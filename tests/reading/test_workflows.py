@@ -35,7 +35,7 @@ from memagent.prompts import mark_of
 from memagent.reading.forecast import forecast
 from memagent.reading.ranking import best_passages
 from memagent.reading.read import NOT_FOUND
-from memagent.reading.workflows import chosen_workflow, workflows
+from memagent.reading.workflows import choose_workflow, workflows
 from memagent.reading.workflows.notes import NOTE_TOKENS
 from memagent.reading.workflows.whole import LEFT_OUT, head_and_tail
 from memagent.types import ESTIMATE, Model, Trained
@@ -424,16 +424,16 @@ def test_templates_are_for_the_workflows_with_a_memory(tmp_path: Any) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('update = "{problem} {chunk} {memory} mine"\nanswer = "{problem} {memory} mine"', "utf-8")
     settings = ReadSettings(templates=str(path), workflow="gated")
-    assert chosen_workflow(settings, Trained())[1].prompts.answer.endswith("mine")
+    assert choose_workflow(settings, Trained())[1].prompts.answer.endswith("mine")
     with pytest.raises(SettingsError, match="lack doubt, which auto needs"):
-        chosen_workflow(settings.changed(workflow=None), Trained())
-    full = chosen_workflow(settings.changed(workflow="full"), Trained())
+        choose_workflow(settings.changed(workflow=None), Trained())
+    full = choose_workflow(settings.changed(workflow="full"), Trained())
     assert full == ("full", workflows()["full"])
     for name in ("heads", "evidence"):
-        chosen = chosen_workflow(settings.changed(workflow=name), Trained())[1]
+        chosen = choose_workflow(settings.changed(workflow=name), Trained())[1]
         assert chosen.prompts.update.endswith("mine")
     with pytest.raises(SettingsError, match=r"no\.toml"):
-        chosen_workflow(ReadSettings(templates="no.toml"), Trained())
+        choose_workflow(ReadSettings(templates="no.toml"), Trained())
 
 
 @pytest.mark.parametrize(
@@ -444,11 +444,11 @@ def test_templates_must_have_all_that_a_workflow_needs(tmp_path: Path, workflow:
     path.write_text('update = "{problem} {chunk} {memory}"\nanswer = "{problem} {memory}"', "utf-8")
     settings = ReadSettings(templates=str(path), workflow=workflow)
     with pytest.raises(SettingsError, match=f"lack {lacking}, which {workflow} needs"):
-        chosen_workflow(settings, Trained())
+        choose_workflow(settings, Trained())
     with path.open("a", encoding="utf-8") as file:
         file.write('\nmerge = "{problem} {chunk} {memory} m"\ngap = "{problem} {memory}"\n')
         file.write('again = "{problem} {chunk} {memory} {question}"')
-    assert chosen_workflow(settings, Trained())[1].prompts.merge.endswith(" m")
+    assert choose_workflow(settings, Trained())[1].prompts.merge.endswith(" m")
 
 
 def test_templates_for_another_workflow_are_refused(tmp_path: Path) -> None:
@@ -457,24 +457,24 @@ def test_templates_for_another_workflow_are_refused(tmp_path: Path) -> None:
     path.write_text(f'{prompts}\nworkflow = "overwrite"', "utf-8")
     settings = ReadSettings(templates=str(path))
     assert (
-        chosen_workflow(settings.changed(workflow="overwrite"), Trained())[1].prompts.workflow == "overwrite"
+        choose_workflow(settings.changed(workflow="overwrite"), Trained())[1].prompts.workflow == "overwrite"
     )
     with pytest.raises(SettingsError, match="are for overwrite, not for auto: set workflow to overwrite"):
-        chosen_workflow(settings, Trained())
+        choose_workflow(settings, Trained())
 
 
 def test_an_adapter_brings_its_templates_for_its_own_workflow() -> None:
     templates = {"update": "{problem} {chunk} {memory} theirs", "answer": "{problem} {memory} theirs"}
     trained = Trained(templates=templates, workflow="overwrite")
-    name, workflow = chosen_workflow(ReadSettings(), trained)
+    name, workflow = choose_workflow(ReadSettings(), trained)
     assert name == "overwrite" and workflow.prompts.update.endswith("theirs")
-    name, workflow = chosen_workflow(ReadSettings(workflow="gated"), trained)
+    name, workflow = choose_workflow(ReadSettings(workflow="gated"), trained)
     assert workflow.prompts == workflows()["gated"].prompts
 
 
 def test_an_unknown_workflow_is_named_with_the_nearest() -> None:
     with pytest.raises(SettingsError, match="there is no workflow 'gatted', did you mean 'gated'"):
-        chosen_workflow(ReadSettings(workflow="gatted"), Trained())
+        choose_workflow(ReadSettings(workflow="gatted"), Trained())
 
 
 @pytest.mark.parametrize("reader", [it for it in workflows() if it != "auto"])  # then it reads as notes does

@@ -25,7 +25,7 @@ from memagent.engines.llamacpp.engine import usable_window
 from memagent.engines.openai import OpenAIEngine
 from memagent.engines.published import find_trained
 from memagent.errors import MemAgentError, SettingsError, extra_hint, reason, without_secrets
-from memagent.reading.workflows import chosen_workflow
+from memagent.reading.workflows import choose_workflow
 from memagent.settings import DEFAULT_WINDOW_TOKENS, Settings, user_cache_path, user_config_path
 from memagent.types import ESTIMATE, Model
 
@@ -113,7 +113,7 @@ async def _findings(settings: Settings) -> list[str]:
     else:
         model = _local_model(choice.engine, settings, adapter)
         lines += [f"model: {model.name}", *([f"adapter: {adapter.path}"] if adapter else [])]
-    name, workflow = chosen_workflow(settings.read, model.trained)
+    name, workflow = choose_workflow(settings.read, model.trained)
     budgets = workflow.budgets(settings.read, model)
     window = (
         "unknown, the endpoint does not say"

@@ -15,7 +15,7 @@ from memagent.engines import open_engine
 from memagent.evaluation.forecast import forecast_evaluation
 from memagent.evaluation.run import Evaluation
 from memagent.reading.forecast import forecast
-from memagent.reading.workflows import chosen_workflow
+from memagent.reading.workflows import choose_workflow
 from memagent.reports.folder import table
 from memagent.settings import Settings
 from memagent.types import ESTIMATE, Spent
@@ -32,7 +32,7 @@ async def dry_run(
     characters = await asyncio.to_thread(_characters, blocks)
     async with open_engine(settings.engine) as engine:
         model = engine.model
-        workflow, _ = chosen_workflow(settings.read, model.trained)
+        workflow, _ = choose_workflow(settings.read, model.trained)
         longest = await asyncio.to_thread(lambda: max(questions, key=model.count_tokens))
         # With rag, each question has passages of its own; otherwise, the longest stands for all of them.
         asked = Counter(questions) if workflow == "rag" else {longest: len(questions)}

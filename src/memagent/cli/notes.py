@@ -125,9 +125,9 @@ def add(
         else:
             say(f"{name}: version {_told(version)}")
     if addition.known and not quiet:
-        tell(console, f"read before: {_named(addition.known)}")
+        tell(console, f"read before: {_name(addition.known)}")
     if addition.unnoted:
-        files = _named(addition.unnoted)
+        files = _name(addition.unnoted)
         warn(
             console, f"nothing was noted of {files}, which still counts as new: try another model, or --about"
         )
@@ -319,7 +319,7 @@ def _read_for(version: Version) -> Iterator[str]:
         yield f"and {more:,} more"
 
 
-def _named(names: Sequence[str]) -> str:
+def _name(names: Sequence[str]) -> str:
     more = len(names) - _MAX_NAMED
     return ", ".join(names[:_MAX_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 

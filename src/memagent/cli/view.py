@@ -24,7 +24,7 @@ from memagent.reading.journal import read_journal
 from memagent.reading.lines import Answer, Header, Line, Reply, to_json
 from memagent.reading.sources import Statement, locate, statements_of
 from memagent.server.page import bound_page
-from memagent.storage import written_whole
+from memagent.storage import write_in_place
 
 _BEGINNING = "<!doctype html>"
 _MARK = "<!-- made by memagent view -->"
@@ -50,7 +50,7 @@ def command(console: Console, trace: Path | None, out: Path | None, without_text
     if not isinstance(header, Header):
         raise JournalError(f"{path} is empty")
     document = None if without_text else document_of(header, console)
-    with written_whole(out) as place, place.open("wb") as file:
+    with write_in_place(out) as place, place.open("wb") as file:
         _write(file, path, document)
     say(str(out))
     warn(console, f"{out.stat().st_size / _MIB:.1f} MiB; open it in a browser")
@@ -74,7 +74,7 @@ def _write(file: IO[bytes], path: Path, document: Document | None) -> None:
     file.write(
         f'<script type="text/plain" id="embedded-journal" data-name="{name}">'.encode("utf-8", "replace")
     )
-    _pack(file, (json.dumps(to_json(it)).encode() + b"\n" for it in _told(path, document)))
+    _pack(file, (json.dumps(to_json(it)).encode() + b"\n" for it in _tell(path, document)))
     file.write(b"</script>\n")
     if document:
         file.write(b'<script type="text/plain" id="embedded-text">')
@@ -93,7 +93,7 @@ def _pack(file: IO[bytes], pieces: Iterable[bytes]) -> None:
             file.write(base64.b64encode(block))
 
 
-def _told(path: Path, document: Document | None) -> Iterator[Line]:
+def _tell(path: Path, document: Document | None) -> Iterator[Line]:
     """The lines of a journal that the page shows; the answer has its sources if there is a text to show."""
     chunk_tokens = 0
     for line in read_journal(path):
@@ -104,14 +104,14 @@ def _told(path: Path, document: Document | None) -> Iterator[Line]:
             case Answer() if not document:
                 yield replace(line, statements=None)
             case Answer(found=True, statements=None) if document:
-                yield replace(line, statements=_located(line.answer, document, chunk_tokens))
+                yield replace(line, statements=_locate(line.answer, document, chunk_tokens))
             case Reply():
                 continue
             case _:
                 yield line
 
 
-def _located(answer: str, document: Document, chunk_tokens: int) -> tuple[Statement, ...]:
+def _locate(answer: str, document: Document, chunk_tokens: int) -> tuple[Statement, ...]:
     """The statements of an answer whose sources were not looked for when it was made."""
     bare = [Statement(it, None) for it in statements_of(answer)]
     try:

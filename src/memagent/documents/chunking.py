@@ -53,7 +53,7 @@ def split(
     """
     blocks = document.blocks() if isinstance(document, Document) else document
     index = 0
-    for pieces in _packed(_pieces(blocks, chunk_tokens, count_tokens, exact), chunk_tokens):
+    for pieces in _pack(_pieces(blocks, chunk_tokens, count_tokens, exact), chunk_tokens):
         for chunk in _chunks_of(pieces, chunk_tokens, count_tokens):
             yield replace(chunk, index=index)
             index += 1
@@ -129,7 +129,7 @@ def _by_page(start: int, end: int, pages: list[tuple[int, int | None]]) -> list[
     return [(begins, ends[number], page) for number, (begins, page) in enumerate(begun)]
 
 
-def _packed(pieces: Iterable[_Piece], chunk_tokens: int) -> Iterator[list[_Piece]]:
+def _pack(pieces: Iterable[_Piece], chunk_tokens: int) -> Iterator[list[_Piece]]:
     """Group the pieces that share a chunk: the end of a source and the whole sources after it that fit."""
     held: list[_Piece] = []
     tokens = characters = 0
@@ -161,7 +161,7 @@ def _chunks_of(pieces: list[_Piece], chunk_tokens: int, count_tokens: TokenCount
             first = replace(first, head="\n" + first.head)
         parts += [first, *others]
     text = "".join(piece.text for piece in pieces)
-    chunk = _counted(0, text, tuple(parts), count_tokens)
+    chunk = _count(0, text, tuple(parts), count_tokens)
     if chunk.tokens <= chunk_tokens:
         yield chunk
     else:
@@ -183,7 +183,7 @@ def cut(
     while True:
         wanted = max(1, int(chunk_tokens * ratio * _AIM))
         if len(buffer) - position <= 2 * wanted:
-            buffer, position = _filled(buffer[position:], stream, 2 * wanted), 0
+            buffer, position = _fill(buffer[position:], stream, 2 * wanted), 0
         if position == len(buffer):
             return
         # One character more than a piece may have shows whether more text follows.
@@ -198,7 +198,7 @@ def cut(
         ratio = min(length / max(tokens, 1), MAX_CHARACTERS_PER_TOKEN)
 
 
-def _filled(held: str, stream: Iterator[str], least: int) -> str:
+def _fill(held: str, stream: Iterator[str], least: int) -> str:
     """`held` and what follows it, until it is longer than `least` or the stream ends."""
     parts, length = [held], len(held)
     while length <= least and (block := next(stream, None)) is not None:
@@ -266,10 +266,10 @@ def _whole_character(text: str, end: int) -> int:
     """`end`, moved back so that it splits no line end and nothing that a reader sees as one character."""
     end = max(end, 1)
     before = range(end, max(end - _MAX_CHARACTER, 0), -1)
-    return next((position for position in before if not _joined(text, position)), end)
+    return next((position for position in before if not _join(text, position)), end)
 
 
-def _joined(text: str, position: int) -> bool:
+def _join(text: str, position: int) -> bool:
     """Whether the characters on either side of a position belong together."""
     before, after = text[position - 1], text[position : position + 1]
     if not after:
@@ -299,11 +299,11 @@ def halve(chunk: Chunk, count_tokens: TokenCounter) -> tuple[Chunk, Chunk]:
     heads = [part.head for part in before if part.source == after[0].source and part.head]
     after[0] = replace(after[0], head=(after[0].head or "".join(heads)).lstrip("\n"))
     return (
-        _counted(chunk.index, chunk.text[:middle], before, count_tokens),
-        _counted(chunk.index, chunk.text[middle:], tuple(after), count_tokens),
+        _count(chunk.index, chunk.text[:middle], before, count_tokens),
+        _count(chunk.index, chunk.text[middle:], tuple(after), count_tokens),
     )
 
 
-def _counted(index: int, text: str, parts: tuple[Part, ...], count_tokens: TokenCounter) -> Chunk:
+def _count(index: int, text: str, parts: tuple[Part, ...], count_tokens: TokenCounter) -> Chunk:
     chunk = Chunk(index, text, parts[0].start, parts[-1].end, 0, parts)
     return replace(chunk, tokens=count_tokens(chunk.shown))

@@ -33,13 +33,13 @@ from memagent.documents.files import (
     bytes_at,
     changed,
     has_changed,
-    opened_file,
+    open_file,
 )
 from memagent.documents.paths import unreadable
 from memagent.errors import DocumentError, reason
 from memagent.plugins import plugins
 from memagent.settings import user_cache_path
-from memagent.storage import written_whole
+from memagent.storage import write_in_place
 
 _VERSION = 21  # of the converters: texts made by another version are not used
 _CACHE_BYTES = 2**30
@@ -61,7 +61,7 @@ class StoppedError(DocumentError):
     """The read was stopped before the file was converted."""
 
 
-def converted_blocks(source: DocumentFile, taken: Print, turn: Lock, stopped: Event) -> Iterator[bytes]:
+def convert_blocks(source: DocumentFile, taken: Print, turn: Lock, stopped: Event) -> Iterator[bytes]:
     """The converted text of a file in UTF-8, block by block.
 
     `turn` is held while a conversion runs, so that others who want the file wait for it. Raises
@@ -70,7 +70,7 @@ def converted_blocks(source: DocumentFile, taken: Print, turn: Lock, stopped: Ev
     known: array[int] | None = None
     place, sound = 0, False
     while True:
-        path, checksums = _converted(source, taken, turn, stopped, known if sound else None)
+        path, checksums = _find_or_convert(source, taken, turn, stopped, known if sound else None)
         if known is not None and checksums != known:
             raise changed(source)
         known = checksums
@@ -96,7 +96,7 @@ def is_kept(source: DocumentFile, taken: Print) -> bool:
         return False
 
 
-def _converted(
+def _find_or_convert(
     source: DocumentFile, taken: Print, turn: Lock, stopped: Event, known: array[int] | None
 ) -> tuple[Path, array[int]]:
     """The path of a file's text and the checksums of its blocks; converts the file unless it is cached.
@@ -117,7 +117,7 @@ def _converted(
                 finally:
                     turn.release()
             elif stopped.is_set():
-                raise _stopped(source)
+                raise _stop_error(source)
     except OSError as error:
         why = f"{error.filename or 'the cache'}: {reason(error)}"
         raise DocumentError(f"{source.name} cannot be converted: {why}") from error
@@ -143,10 +143,10 @@ def convert(
 ) -> None:
     """Convert a file to UTF-8 text at `place`, preceded by its SHA-256 and written whole or not at all.
 
-    Nothing is kept if the file's print is no longer the one that was `taken`. Raises what `converted_blocks`
+    Nothing is kept if the file's print is no longer the one that was `taken`. Raises what `convert_blocks`
     raises, and `OSError`.
     """
-    with written_whole(place) as made, made.open("w+b", buffering=0) as output:
+    with write_in_place(place) as made, made.open("w+b", buffering=0) as output:
         output.write(bytes(_HEAD_BYTES))
         if why := _run(source, output, stopped, limits or ConversionLimits()):
             raise UnusableError(f"{source.name} cannot be converted: {why}")
@@ -180,7 +180,7 @@ def _run(source: DocumentFile, output: IO[bytes], stopped: Event, limits: Conver
     command = [sys.executable, "-P", converter_program.__file__, source.format]
     command += [str(limits.memory_mib), str(limits.seconds), str(limits.output_mib), str(os.getpid())]
     with (
-        _opened(source) as file,
+        _open_file(source) as file,
         subprocess.Popen(  # noqa: S603 our own program
             command, stdin=file, stdout=output, stderr=subprocess.PIPE
         ) as process,
@@ -193,7 +193,7 @@ def _run(source: DocumentFile, output: IO[bytes], stopped: Event, limits: Conver
                     break
                 except subprocess.TimeoutExpired:
                     if stopped.is_set():
-                        raise _stopped(source) from None
+                        raise _stop_error(source) from None
                     if time.monotonic() > until:
                         return f"it takes longer than {limits.seconds} s"
         finally:
@@ -201,7 +201,7 @@ def _run(source: DocumentFile, output: IO[bytes], stopped: Event, limits: Conver
     return _reason(process.returncode, brief(said.decode("utf-8", "replace")), limits)
 
 
-def _stopped(source: DocumentFile) -> StoppedError:
+def _stop_error(source: DocumentFile) -> StoppedError:
     return StoppedError(f"{source.name} was not converted: the read was stopped")
 
 
@@ -221,11 +221,11 @@ def _reason(code: int, said: str, limits: ConversionLimits) -> str:
     return said or f"the converter exited with code {code}"
 
 
-def _opened(source: DocumentFile) -> IO[bytes]:
+def _open_file(source: DocumentFile) -> IO[bytes]:
     """The file for the converter's standard input."""
     if isinstance(source.origin, Path):
         try:
-            return opened_file(source.origin)
+            return open_file(source.origin)
         except OSError as error:
             raise unreadable(source.name, error) from error
     if isinstance(source.origin, bytes):

@@ -12,7 +12,7 @@ _MAX_ROW = 2**25  # characters; parsed, a row takes several times its length
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
-def decoded(blocks: Iterable[bytes], encoding: str) -> Iterator[str]:
+def decode(blocks: Iterable[bytes], encoding: str) -> Iterator[str]:
     """The decoded text; undecodable bytes become U+FFFD."""
     decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
     for block in blocks:

@@ -57,12 +57,12 @@ def detect_encoding(sample: bytes, whole: bool = True) -> str | None:
     bad = sample.decode("utf-8", "replace").count("\ufffd")
     if valid or bad * 10 < sum(byte >= 0x80 for byte in sample):
         return "utf-8"
-    return _declared(sample, whole) or _guess(sample)
+    return _find_declared(sample, whole) or _guess(sample)
 
 
 def is_doubtful(sample: bytes, encoding: str) -> bool:
     """Whether the encoding was guessed from so few letters that it may well be wrong."""
-    certain = encoding.startswith("utf-") or encoding in (*_ESCAPING, _declared(sample, whole=False))
+    certain = encoding.startswith("utf-") or encoding in (*_ESCAPING, _find_declared(sample, whole=False))
     return not certain and sum(byte >= 0x80 for byte in sample) < _FEW_LETTERS
 
 
@@ -94,7 +94,7 @@ def _wide_encoding(sample: bytes, valid_utf8: bool) -> str | None:
     return encoding if fits and (alphabetic or not valid_utf8) else None
 
 
-def _declared(sample: bytes, whole: bool) -> str | None:
+def _find_declared(sample: bytes, whole: bool) -> str | None:
     """The encoding that a page of HTML or XML declares, unless its bytes do not fit it."""
     found = _DECLARED.search(sample, 0, _DECLARED_WITHIN)
     name = found[1].decode().lower() if found else "utf-8"

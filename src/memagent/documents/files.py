@@ -164,12 +164,12 @@ def bytes_at(origin: Path | bytes | IO[bytes], place: int, size: int) -> bytes:
         return origin[place : place + size]
     if not isinstance(origin, Path):
         return os.pread(origin.fileno(), size, place)
-    with opened_file(origin) as file:
+    with open_file(origin) as file:
         file.seek(place)
         return file.read(size)
 
 
-def opened_file(path: Path) -> IO[bytes]:
+def open_file(path: Path) -> IO[bytes]:
     """Open a file for reading. Raises `OSError`.
 
     What was a file may be a pipe by now: opening it does not wait, and seeking in it is an error.
@@ -212,7 +212,7 @@ def prefix_digests(source: DocumentFile, ends: Collection[int]) -> dict[int, str
     return found
 
 
-def checked_bytes(source: DocumentFile, taken: Print) -> Iterator[bytes]:
+def check_bytes(source: DocumentFile, taken: Print) -> Iterator[bytes]:
     """The bytes of a file in blocks, each checked against the print.
 
     Raises `DocumentError` if the file has changed; what was appended since is left out.
@@ -239,7 +239,7 @@ def changed(source: DocumentFile) -> DocumentError:
     return DocumentError(f"{source.name} changed while it was read: start again once it no longer changes")
 
 
-def unpacked(source: DocumentFile, blocks: Iterator[bytes]) -> Iterator[bytes]:
+def unpack(source: DocumentFile, blocks: Iterator[bytes]) -> Iterator[bytes]:
     """The content of a gzip file, in blocks of at most 256 KiB.
 
     Raises `UnusableError` for a damaged file, and for one that unpacks to an absurd size.

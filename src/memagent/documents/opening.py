@@ -19,18 +19,18 @@ from pathlib import Path
 from threading import Event, Lock
 from typing import IO, Any, NamedTuple
 
-from memagent.documents.conversion import converted_blocks, is_kept
+from memagent.documents.conversion import convert_blocks, is_kept
 from memagent.documents.converters import HTML, PAGED
-from memagent.documents.decoding import decoded, row_texts, sendable
+from memagent.documents.decoding import decode, row_texts, sendable
 from memagent.documents.files import (
     DocumentFile,
     NoTextError,
     Print,
     UnusableError,
-    checked_bytes,
+    check_bytes,
     look_at,
     take_print,
-    unpacked,
+    unpack,
 )
 from memagent.documents.markup import MarkupError, markdown_of
 from memagent.documents.paths import find_files, shown
@@ -202,10 +202,10 @@ class Pass:
         raw = self._bytes(number, source)
         if source.gzipped:
             self._check_packed(number, source)
-            raw = unpacked(source, raw)
-        texts = decoded(raw, source.encoding or "utf-8")
+            raw = unpack(source, raw)
+        texts = decode(raw, source.encoding or "utf-8")
         if source.format in PAGED:
-            yield from self._paged(source, texts)
+            yield from self._split_pages(source, texts)
             return
         if source.format == "jsonl":
             texts = row_texts(texts)
@@ -217,7 +217,7 @@ class Pass:
     def _check_packed(self, number: int, source: DocumentFile) -> None:
         """Raise `UnusableError` for a damaged gzip file before any of its text is read, and paid for."""
         if number not in self.document._sound:
-            for _ in unpacked(source, self._bytes(number, source)):
+            for _ in unpack(source, self._bytes(number, source)):
                 pass
             self.document._sound.add(number)
 
@@ -227,10 +227,10 @@ class Pass:
             return iter((source.origin,))
         taken = self.document._print(number)
         if source.encoding:
-            return checked_bytes(source, taken)
-        return converted_blocks(source, taken, self.document._converting, self._stopped)
+            return check_bytes(source, taken)
+        return convert_blocks(source, taken, self.document._converting, self._stopped)
 
-    def _paged(self, source: DocumentFile, texts: Iterable[str]) -> Iterator[Block]:
+    def _split_pages(self, source: DocumentFile, texts: Iterable[str]) -> Iterator[Block]:
         """Split the text at the form feeds that end pages; note a PDF's pages without text in `skipped`."""
         page, empty, begun = 1, 0, False
         for text in texts:
@@ -268,7 +268,7 @@ def open_document(*paths: str | os.PathLike[str], follow_links: bool = False) ->
     for path in paths:
         if os.fspath(path) == "-":
             if "-" not in found:
-                found["-"] = look_at(_kept_input(), "stdin", named=True)
+                found["-"] = look_at(_keep_input(), "stdin", named=True)
             continue
         for file in find_files(path, follow_links):
             real = os.path.realpath(file.path)
@@ -286,7 +286,7 @@ def open_document(*paths: str | os.PathLike[str], follow_links: bool = False) ->
     if not found:
         others = f"; left out: {skipped[0]}" if skipped else ""
         raise DocumentError(f"no readable file in {', '.join(map(shown, paths)) or 'the arguments'}{others}")
-    return Document(_titled(tuple(found.values())), tuple(skipped))
+    return Document(_title(tuple(found.values())), tuple(skipped))
 
 
 def text_document(text: str, name: str = "text") -> Document:
@@ -300,7 +300,7 @@ def characters_of(source: DocumentFile) -> int:
     return sum(len(block.text) for block in Document((source,)).blocks()._texts(0, source))
 
 
-def _kept_input() -> IO[bytes]:
+def _keep_input() -> IO[bytes]:
     """Standard input, copied to an unnamed file that vanishes with the process. Raises `DocumentError`."""
     if sys.stdin is None:
         raise DocumentError("stdin is closed: pipe text into it, or name a file")
@@ -316,7 +316,7 @@ def _kept_input() -> IO[bytes]:
     return kept
 
 
-def _titled(sources: tuple[DocumentFile, ...]) -> tuple[DocumentFile, ...]:
+def _title(sources: tuple[DocumentFile, ...]) -> tuple[DocumentFile, ...]:
     """The sources, each titled with its path relative to the folder that holds all of them."""
     files = [Path(os.path.abspath(it.origin)) for it in sources if isinstance(it.origin, Path)]  # noqa: PTH100
     if not files:

@@ -25,7 +25,7 @@ from memagent.evaluation.attempts import Attempt, attempt_row, attempts_of
 from memagent.evaluation.plan import Plan, Work
 from memagent.evaluation.rows import RUN_FILE, Cell, EvaluationRow, open_rows, storable
 from memagent.reading.workflow import Workflow
-from memagent.reading.workflows import chosen_workflow
+from memagent.reading.workflows import choose_workflow
 from memagent.settings import ReadSettings, Settings
 from memagent.types import Engine
 from memagent.version import __version__
@@ -100,7 +100,7 @@ def _workflows(run: Evaluation, engine: Engine) -> dict[str, Workflow]:
     for name in run.plan.workflows:
         for cell in run.plan.cells or (Cell(""),):
             settings = run.plan.settings_for(cell.task, name, 0, run.settings.read)
-            _, found[name] = chosen_workflow(settings, engine.model.trained)
+            _, found[name] = choose_workflow(settings, engine.model.trained)
             found[name].budgets(settings, engine.model)
     return found
 

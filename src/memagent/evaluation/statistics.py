@@ -135,7 +135,7 @@ def differences(results: Iterable[Scored], first: str) -> dict[tuple[str, Size |
     """
     scores: defaultdict[tuple[str, Hashable], list[float]] = defaultdict(list)
     read: dict[Hashable, Scored] = {}  # by the first reader, whose tokenizer tells the sizes
-    for question, number, result in _numbered(results):
+    for question, number, result in _number(results):
         key = (question, number)
         scores[result.series, key].append(result.row.score)
         if result.series == first:
@@ -164,7 +164,7 @@ def _at_any_size(examples: Mapping[Hashable, Scored]) -> dict[Hashable, Hashable
     return found
 
 
-def _numbered(results: Iterable[Scored]) -> Iterator[tuple[Hashable, int, Scored]]:
+def _number(results: Iterable[Scored]) -> Iterator[tuple[Hashable, int, Scored]]:
     """Each result with its question, and its number among the questions with the same name and answers."""
     numbers: defaultdict[Hashable, dict[int, int]] = defaultdict(dict)
     for result in sorted(results, key=lambda it: it.row.index):

@@ -22,7 +22,7 @@ from memagent.errors import SettingsError, did_you_mean, reason
 from memagent.notebooks.news import Portion
 from memagent.reading.sources import Statement, statements_from
 from memagent.settings import user_data_path
-from memagent.storage import lock, written_whole
+from memagent.storage import lock, write_in_place
 from memagent.types import NOTHING_SPENT, Spent, flatten, unflatten
 
 FORMAT = 2
@@ -98,7 +98,7 @@ class Notebooks:
                 )
         except OSError as error:
             raise SettingsError(f"{self.folder} cannot be used: {reason(error)}") from error
-        with self._connected() as db:
+        with self._connect() as db:
             (found,) = db.execute("PRAGMA user_version").fetchone()
             if found > FORMAT:
                 raise SettingsError(f"{self._file} has format {found}, not {FORMAT}: update memagent")
@@ -109,17 +109,17 @@ class Notebooks:
         """Make the database, unless there is one: whole or not at all, so that it is never empty."""
         if self._file.exists():
             return
-        with self._opened("lock") as file:  # if two processes create it at once, one waits
+        with self._open("lock") as file:  # if two processes create it at once, one waits
             lock(file, wait=True)
             if not self._file.exists():
-                with written_whole(self._file) as made:
+                with write_in_place(self._file) as made:
                     made.touch(0o600)
                     with closing(sqlite3.connect(made, isolation_level=None)) as db:
                         db.execute("PRAGMA journal_mode=WAL")
                         db.executescript(_SCHEMA)
 
     @contextmanager
-    def _connected(self) -> Iterator[sqlite3.Connection]:
+    def _connect(self) -> Iterator[sqlite3.Connection]:
         """A new connection for each use, so that any thread or process may have one."""
         try:
             with closing(sqlite3.connect(self._file, timeout=_BUSY_SECONDS, isolation_level=None)) as db:
@@ -132,7 +132,7 @@ class Notebooks:
     @contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
         """A transaction: all of it, or nothing."""
-        with self._connected() as db:
+        with self._connect() as db:
             db.execute("BEGIN IMMEDIATE")
             try:
                 yield db
@@ -143,7 +143,7 @@ class Notebooks:
 
     def entries(self) -> list[Entry]:
         """All notebooks, by name."""
-        with self._connected() as db:
+        with self._connect() as db:
             return [Entry(**row) for row in db.execute("SELECT * FROM notebooks ORDER BY name")]
 
     def add(self, name: str, about: str) -> Entry:
@@ -165,7 +165,7 @@ class Notebooks:
     def entry(self, name: str) -> Entry:
         """The notebook with this name. Raises `SettingsError` if there is none."""
         name = checked_name(name)
-        with self._connected() as db:
+        with self._connect() as db:
             row = db.execute("SELECT * FROM notebooks WHERE name = ?", (name,)).fetchone()
             if row:
                 return Entry(**row)
@@ -175,7 +175,7 @@ class Notebooks:
 
     def entry_of(self, id: int) -> Entry:
         """A notebook as it is now. Raises `SettingsError` if it was deleted."""
-        with self._connected() as db:
+        with self._connect() as db:
             row = db.execute("SELECT * FROM notebooks WHERE id = ?", (id,)).fetchone()
         if row is None:
             raise SettingsError("the notebook has been deleted: create it again with memagent notes new")
@@ -183,7 +183,7 @@ class Notebooks:
 
     def versions(self, id: int) -> list[Version]:
         """All versions of a notebook but 0, in order, including those that were undone."""
-        with self._connected() as db:
+        with self._connect() as db:
             rows = db.execute("SELECT record FROM versions WHERE notebook = ? ORDER BY number", (id,))
             return [_version(row["record"]) for row in rows]
 
@@ -191,7 +191,7 @@ class Notebooks:
         """The version with this number, or None."""
         if number == 0:
             return Version(number=0, parent=0, created=0.0)
-        with self._connected() as db:
+        with self._connect() as db:
             query = "SELECT record FROM versions WHERE notebook = ? AND number = ?"
             row = db.execute(query, (id, number)).fetchone()
             return _version(row["record"]) if row else None
@@ -238,7 +238,7 @@ class Notebooks:
 
     def unfinished(self, id: int, base: int) -> tuple[Portion, ...]:
         """What was being read on top of a version when a process was interrupted; empty if nothing was."""
-        with self._connected() as db:
+        with self._connect() as db:
             query = "SELECT portions FROM unfinished WHERE notebook = ? AND base = ?"
             row = db.execute(query, (id, base)).fetchone()
         return tuple(Portion(**it) for it in json.loads(row["portions"])) if row else ()
@@ -250,7 +250,7 @@ class Notebooks:
 
     def claim(self, id: int) -> IO[str] | None:
         """The right to change a notebook, held until it is closed; None while another process has it."""
-        file = self._opened(self._lock_file(id).name)
+        file = self._open(self._lock_file(id).name)
         try:
             lock(file)
         except OSError:
@@ -258,7 +258,7 @@ class Notebooks:
             return None
         return file
 
-    def _opened(self, name: str) -> IO[str]:
+    def _open(self, name: str) -> IO[str]:
         """A file in the folder that is only locked, never written."""
         return os.fdopen(os.open(self.folder / name, os.O_RDWR | os.O_CREAT, 0o600), "r+")
 

@@ -80,7 +80,7 @@ def news_of(document: Document, read: Iterable[Portion]) -> News:
         sources.append(_slice(source, start, whole))
         times = kept.mtime_ns, kept.ctime_ns
         fresh.append(Portion(source.name, path, digests[whole], start, whole, *times))
-    return News(_titled(document, sources), tuple(fresh), tuple(known))
+    return News(_title(document, sources), tuple(fresh), tuple(known))
 
 
 def same_again(document: Document, portions: Sequence[Portion]) -> News | None:
@@ -97,7 +97,7 @@ def same_again(document: Document, portions: Sequence[Portion]) -> News | None:
                 break
         else:
             return None
-    return News(_titled(document, sources), tuple(portions))
+    return News(_title(document, sources), tuple(portions))
 
 
 def note_document(text: str) -> Document:
@@ -108,7 +108,7 @@ def note_document(text: str) -> Document:
     return Document(note.sources, titled=True)
 
 
-def _titled(document: Document, sources: Sequence[DocumentFile]) -> Document:
+def _title(document: Document, sources: Sequence[DocumentFile]) -> Document:
     """A document of some sources that shows the model the name of a file even if there is only one."""
     return Document(tuple(sources), document.skipped, document.titled or any(map(_path_of, sources)))
 

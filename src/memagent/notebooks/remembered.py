@@ -13,7 +13,7 @@ from memagent.prompts.thoughts import without_thought
 from memagent.reading.conversations import Reading
 from memagent.reading.passes import Passes
 from memagent.reading.sources import Statement
-from memagent.reading.workflows import chosen_workflow
+from memagent.reading.workflows import choose_workflow
 from memagent.settings import ReadSettings
 from memagent.types import Engine, Model, Spent, TokenCounter
 
@@ -59,7 +59,7 @@ async def answer_from(
     if not memory.strip():
         raise SettingsError("the memory is empty: there is nothing to answer from")
     model = engine.model
-    _, workflow = chosen_workflow(settings, model.trained)
+    _, workflow = choose_workflow(settings, model.trained)
     mark = hashlib.sha256(memory.encode("utf-8", "replace")).hexdigest()
     prompts = workflow.prompts.for_document(mark, guards_turns=model.reads_turn_tokens)
     budgets = await asyncio.to_thread(workflow.budgets, settings, model)
@@ -92,7 +92,7 @@ def check_memory(
 
     `count_tokens` counts in the model's place.
     """
-    _, workflow = chosen_workflow(settings, model.trained)
+    _, workflow = choose_workflow(settings, model.trained)
     tokens = (count_tokens or model.count_tokens)(memory)
     if tokens > (most := workflow.most_memory_tokens(settings, model)):
         raise SettingsError(

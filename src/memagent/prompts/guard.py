@@ -118,7 +118,7 @@ class Guard:
             return True
         text, end = place.string, place.end()
         found = _TAG.match(text, end)
-        inside = folded(found.group()) if found else ""
+        inside = fold(found.group()) if found else ""
         before = _BEFORE_NAME.match(inside)
         start = before.end() if before else 0
         if not inside.startswith(self.names + self.unknowable, start):
@@ -142,7 +142,7 @@ def _sendable(text: str) -> str:
     return text.replace("\0", "\ufffd")
 
 
-def folded(text: str) -> str:
+def fold(text: str) -> str:
     """The text as a tolerant eye sees it: without hidden characters, in one width and one case."""
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from memagent.errors import SettingsError, reason
-from memagent.prompts.guard import Guard, folded
+from memagent.prompts.guard import Guard, fold
 from memagent.prompts.published import table_from_python
 from memagent.types import Message
 
@@ -113,27 +113,27 @@ class Prompts:
             if name in _OPTIONAL and not template:
                 continue
             found = _slots(template)
-            if unpaired := _unpaired(template):
+            if unpaired := _find_unpaired(template):
                 raise SettingsError(
                     f"the {name} template has {unpaired!r}: a doubled brace stands for one and needs its "
                     "counterpart; double both, as in {{word}}, or put a space between single ones"
                 )
             if missing := needed - found:
-                raise SettingsError(f"the {name} template lacks {_braced(missing)}")
+                raise SettingsError(f"the {name} template lacks {_brace(missing)}")
             if unknown := found - needed - {_MARK}:
                 raise SettingsError(
-                    f"the {name} template has unknown {_braced(unknown)}: its slots are "
-                    f"{_braced(needed | {_MARK})}; write {{{{word}}}} for a literal {{word}}"
+                    f"the {name} template has unknown {_brace(unknown)}: its slots are "
+                    f"{_brace(needed | {_MARK})}; write {{{{word}}}} for a literal {{word}}"
                 )
-            if _braced({_MARK}) in _TAG.sub("", template):
+            if _brace({_MARK}) in _TAG.sub("", template):
                 raise SettingsError(
-                    f"the {name} template has {_braced({_MARK})} outside the name of a tag, where a document "
-                    f"could forge it: write <name-{_braced({_MARK})}>"
+                    f"the {name} template has {_brace({_MARK})} outside the name of a tag, where a document "
+                    f"could forge it: write <name-{_brace({_MARK})}>"
                 )
         for name in ("system", "empty_memory"):
             if slots := _slots(getattr(self, name)) & {_MARK}.union(*_NEEDED.values()):
                 raise SettingsError(
-                    f"{name} has {_braced(slots)}, which would stay as it is: move it to another template"
+                    f"{name} has {_brace(slots)}, which would stay as it is: move it to another template"
                 )
         if self.replies not in get_args(Replies):
             known = " or ".join(map(repr, get_args(Replies)))
@@ -217,7 +217,7 @@ class Prompts:
         """The names of the tags in the templates."""
         names = ("system", *_NEEDED)
         text = "".join(self._marked(getattr(self, name)) for name in names)
-        return frozenset(map(folded, _TAG.findall(text)))
+        return frozenset(map(fold, _TAG.findall(text)))
 
     @cached_property
     def _guard(self) -> Guard:
@@ -245,7 +245,7 @@ def _slots(template: str) -> set[str]:
     return {slot for slot in _SLOT.findall(template) if slot}
 
 
-def _unpaired(template: str) -> str:
+def _find_unpaired(template: str) -> str:
     """The end of the text up to the first doubled brace without a counterpart; "" if all have one."""
     opened: list[re.Match[str]] = []
     for brace in _BRACES.finditer(template):
@@ -313,5 +313,5 @@ def _keys() -> list[str]:
     return [field.name for field in fields(Prompts) if field.name not in _NOT_IN_FILES]
 
 
-def _braced(names: set[str]) -> str:
+def _brace(names: set[str]) -> str:
     return ", ".join(f"{{{name}}}" for name in sorted(names))

@@ -49,7 +49,7 @@ async def aread(
     if settings and values:
         raise SettingsError(f"settings and {', '.join(values)}: give one or the other")
     settings = settings or load_settings(values)
-    document = source if isinstance(source, Document) else await asyncio.to_thread(_opened, source)
+    document = source if isinstance(source, Document) else await asyncio.to_thread(_open, source)
     place = Path(trace) if trace else None
     async with nullcontext(engine) if engine else open_engine(settings.engine) as opened:
         read = Read(problem, document, opened, settings.read, trace=place, resume=resume)
@@ -73,7 +73,7 @@ def read(
     )
 
 
-def _opened(paths: Paths) -> Document:
+def _open(paths: Paths) -> Document:
     return open_document(*([paths] if isinstance(paths, str | os.PathLike) else paths))
 
 

@@ -59,7 +59,7 @@ class Budgets:
         if self.needed_tokens(memories) <= room:
             return self
         names = [name for name in asdict(self) if name not in given]
-        fitted = self._shrunk(names, room, memories)
+        fitted = self._shrink(names, room, memories)
         over = fitted.needed_tokens(memories) - room
         if over > 0 and "chunk_tokens" in given and over <= fixed_tokens + CHAT_TOKENS:
             fitted = replace(self, chunk_tokens=self.chunk_tokens - over)
@@ -78,18 +78,18 @@ class Budgets:
             )
         return fitted
 
-    def _shrunk(self, names: list[str], room: int, memories: int) -> Budgets:
+    def _shrink(self, names: list[str], room: int, memories: int) -> Budgets:
         """These budgets, the named ones scaled by the largest factor that fits, found by bisection."""
         least, most = 0.0, 1.0
         for _ in range(20):
             share = (least + most) / 2
-            if self._scaled(names, share).needed_tokens(memories) <= room:
+            if self._scale(names, share).needed_tokens(memories) <= room:
                 least = share
             else:
                 most = share
-        return self._scaled(names, least)
+        return self._scale(names, least)
 
-    def _scaled(self, names: list[str], share: float) -> Budgets:
+    def _scale(self, names: list[str], share: float) -> Budgets:
         return replace(self, **{name: int(getattr(self, name) * share) for name in names})
 
 
@@ -116,7 +116,7 @@ def heading_tokens(memories: int) -> int:
     return memories * _PART_TOKENS if memories > 1 else 0
 
 
-def fitted_budgets(
+def fit_budgets(
     settings: ReadSettings, model: Model, prompts: Prompts, memories: int = 1, chunk_tokens: int | None = None
 ) -> Budgets:
     """The budgets of a read with these prompts, fitted to the model's window. May block: it counts tokens.

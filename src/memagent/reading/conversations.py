@@ -94,7 +94,7 @@ class Reading:
         prompt = ask or partial(self.prompts.for_update, self.problem)
         messages = prompt(chunk.shown, memory)
         try:
-            completion, seconds = await self._updated(messages, self.budgets.memory_tokens)
+            completion, seconds = await self._reply(messages, self.budgets.memory_tokens)
         except ContextOverflowError as error:
             if chunk.tokens <= MIN_CHUNK_TOKENS or len(chunk.text) == 1:
                 raise EngineError(
@@ -116,12 +116,12 @@ class Reading:
         if not isinstance(verdict, Verdict):
             verdict = await verdict
         if verdict.action == "ask":
-            return await self._asked(update, verdict)
+            return await self._ask(update, verdict)
         if verdict.action == "note":
-            return await self._noted(update, chunk)
+            return await self._note(update, chunk)
         return [await self._after(update, verdict, completion)]
 
-    async def _asked(self, update: Conversation, verdict: Verdict) -> list[Conversation]:
+    async def _ask(self, update: Conversation, verdict: Verdict) -> list[Conversation]:
         """The update, and the conversation that asks what its reply was, with the resulting memory.
 
         If that question does not fit the window, it is not asked, and memory and reply are both kept.
@@ -130,7 +130,7 @@ class Reading:
         said = ""
         made = [update]
         try:
-            completion, seconds = await self._updated(messages, self.budgets.memory_tokens)
+            completion, seconds = await self._reply(messages, self.budgets.memory_tokens)
         except ContextOverflowError:
             pass
         else:
@@ -140,7 +140,7 @@ class Reading:
         made[-1] = await self._after(made[-1], settled, update.completion)
         return made
 
-    async def _noted(self, update: Conversation, chunk: Chunk) -> list[Conversation]:
+    async def _note(self, update: Conversation, chunk: Chunk) -> list[Conversation]:
         """The update, whose reply was no verdict, and the conversation that asks for a note instead.
 
         The note is kept below the memory if it is to the purpose and there is room. If the question does not
@@ -149,7 +149,7 @@ class Reading:
         first = await self._after(update, Verdict("keep"), update.completion)
         messages = self.prompts.for_note(self.problem, chunk.shown)
         try:
-            completion, seconds = await self._updated(messages, self.budgets.memory_tokens)
+            completion, seconds = await self._reply(messages, self.budgets.memory_tokens)
         except ContextOverflowError:
             return [first]
         note = self.prompts.restore(without_thought(completion.text))
@@ -192,7 +192,7 @@ class Reading:
 
     async def aside(self, messages: tuple[Message, ...], memory: str, max_tokens: int) -> Conversation:
         """A conversation that reads no chunk and leaves the memory as it is. Raises `EngineError`."""
-        completion, seconds = await self._updated(messages, max_tokens)
+        completion, seconds = await self._reply(messages, max_tokens)
         return Conversation("update", None, messages, completion, memory, seconds=seconds)
 
     async def conclude(
@@ -224,7 +224,7 @@ class Reading:
             )
         return Conversation("answer", None, messages, completion, memory, seconds=seconds, doubtful=doubtful)
 
-    async def _updated(self, messages: tuple[Message, ...], max_tokens: int) -> tuple[Completion, float]:
+    async def _reply(self, messages: tuple[Message, ...], max_tokens: int) -> tuple[Completion, float]:
         return await self._complete(messages, max_tokens, self.budgets.update_thought_tokens)
 
     async def _complete(

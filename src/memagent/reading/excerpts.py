@@ -63,10 +63,10 @@ def excerpts_of(memory: str) -> list[Excerpt]:
     found, file = list[Excerpt](), None
     for line in memory.split("\n") if memory else ():
         if heading := _FILE.fullmatch(line):
-            file = _unescaped(heading[1])
+            file = _unescape(heading[1])
         elif file is not None and (it := _LINE.fullmatch(line)):
             page = None if it[2] is None else int(it[2])
-            source = Source(file, page, int(it[3]), int(it[4]), _unescaped(it[1]))
+            source = Source(file, page, int(it[3]), int(it[4]), _unescape(it[1]))
             found.append(Excerpt(source, it[5] is not None))
         else:
             raise SettingsError(
@@ -81,7 +81,7 @@ def escaped(text: str) -> str:
     return re.sub(r"[\\\n\r]", lambda it: _ESCAPES[it.group()], text)
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     return _ESCAPED.sub(lambda it: {"\\": "\\", "n": "\n", "r": "\r"}[it[1]], text)
 
 
@@ -121,11 +121,11 @@ def quoted(text: str, chunk: Chunk) -> Source | None:
     first, _, _ = text.partition("\n")
     for words in dict.fromkeys((text, inside[1] if inside else text, first)):
         if is_telling(words) and (place := place_in(chunk, words)):
-            return source_at(chunk, *_rounded(chunk, *place))
+            return source_at(chunk, *_round(chunk, *place))
     return None
 
 
-def _rounded(chunk: Chunk, start: int, end: int) -> tuple[int, int]:
+def _round(chunk: Chunk, start: int, end: int) -> tuple[int, int]:
     """A span, extended in its file by an article and quotation mark before it and punctuation after it."""
     low, high = (place - chunk.start for place in file_span(chunk, start))
     first, last = start - chunk.start, end - chunk.start

@@ -11,7 +11,7 @@ from memagent.reading.excerpts import Excerpt, memory_of
 from memagent.reading.progress import Progress
 from memagent.reading.read import Read
 from memagent.reading.sources import Source
-from memagent.reading.workflows import chosen_workflow
+from memagent.reading.workflows import choose_workflow
 from memagent.settings import ReadSettings
 from memagent.types import Completion, Message, Model, Sampling, Usage
 
@@ -67,7 +67,7 @@ async def forecast(
 
 def _memory_at_first(model: Model, settings: ReadSettings) -> str:
     """A memory to start from: a full one, if it holds passages of the document, which no reply is."""
-    _, workflow = chosen_workflow(settings, model.trained)
+    _, workflow = choose_workflow(settings, model.trained)
     if not workflow.provenance:
         return ""
     tokens = workflow.budgets(settings, model).memory_tokens

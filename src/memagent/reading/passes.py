@@ -51,7 +51,7 @@ class Passes:
 
     def first(self) -> AsyncGenerator[Chunk, None]:
         """The chunks, as they are cut. Raises `DocumentError` if none of them has text."""
-        return self._handed(self._cut())
+        return self._hand_out(self._cut())
 
     async def screened(self, screen: Screen, memory: Callable[[], str]) -> AsyncGenerator[Chunk, None]:
         """The chunks related to the problem, or to the memory as it is when the next chunk is asked for.
@@ -86,7 +86,7 @@ class Passes:
 
     def only(self, places: Sequence[int]) -> AsyncGenerator[Chunk, None]:
         """The chunks at these places, which are in order and below `count`, as part of a pass."""
-        return self._handed(self._at(places))
+        return self._hand_out(self._at(places))
 
     async def looked_through(self) -> AsyncGenerator[Chunk, None]:
         """All chunks, for a look without a model: no callback is called."""
@@ -110,7 +110,7 @@ class Passes:
         finally:
             found.close()
 
-    async def _handed(self, chunks: AsyncGenerator[Chunk, None]) -> AsyncGenerator[Chunk, None]:
+    async def _hand_out(self, chunks: AsyncGenerator[Chunk, None]) -> AsyncGenerator[Chunk, None]:
         """The chunks, each noted as it is handed out."""
         async with aclosing(chunks):
             async for chunk in chunks:

@@ -29,7 +29,7 @@ from memagent.reading.passes import Passes
 from memagent.reading.progress import ChunkCounter, Meter, Progress
 from memagent.reading.screening import RULE, Screen
 from memagent.reading.sources import Sources, Statement, locate
-from memagent.reading.workflows import chosen_workflow, workflows
+from memagent.reading.workflows import choose_workflow, workflows
 from memagent.settings import ReadSettings
 from memagent.types import Chunk, Conversation, Engine, Spent
 from memagent.version import __version__
@@ -109,7 +109,7 @@ class Read:
             raise SettingsError("the problem is empty: ask a question")
         self.problem, self.document, self.engine = problem, document, engine
         self.settings = (settings or ReadSettings()).fill_from(engine.model.trained)
-        self.workflow, self._workflow = chosen_workflow(self.settings, engine.model.trained)
+        self.workflow, self._workflow = choose_workflow(self.settings, engine.model.trained)
         if not (answers or self._workflow.keeps_memory):
             known = ", ".join(name for name, it in workflows().items() if it.keeps_memory)
             raise SettingsError(f"the workflow {self.workflow} keeps no memory that lives on: use {known}")
@@ -195,7 +195,7 @@ class Read:
                 for usage in await asyncio.to_thread(journal.left_over):
                     self._meter.left_over(usage)
             if self._provenance and self.has_answer:
-                self.statements = await asyncio.to_thread(self._cited, self._provenance, reading)
+                self.statements = await asyncio.to_thread(self._cite, self._provenance, reading)
                 self.answer = self._provenance.bare(self.answer)
             if journal and self._answers:
                 cited = self.statements if self._provenance else None
@@ -305,18 +305,18 @@ class Read:
             self._counter.turn(conversation.chunk_index)
         if self._provenance and not conversation.unused:
             await asyncio.to_thread(self._provenance.update, conversation)
-        statements = self._placed(self._provenance.memory) if self._provenance else ()
+        statements = self._place(self._provenance.memory) if self._provenance else ()
         seconds = time.perf_counter() - self._started
         self._meter.conversation(conversation, recalled, seconds, statements, self._chain.longest)
 
-    def _cited(self, provenance: Sources, reading: Reading) -> tuple[Statement, ...]:
+    def _cite(self, provenance: Sources, reading: Reading) -> tuple[Statement, ...]:
         """The statements of the answer with their sources, from the memory or else the whole document."""
         if not self.settings.cite:  # the memory itself holds the places, if there is one
-            return self._placed(provenance.answer(self.answer)) if self.memory else ()
+            return self._place(provenance.answer(self.answer)) if self.memory else ()
         statements = locate(provenance.answer(self.answer), self.document, reading.budgets.chunk_tokens)
-        return self._placed(statements)
+        return self._place(statements)
 
-    def _placed(self, statements: Iterable[Statement]) -> tuple[Statement, ...]:
+    def _place(self, statements: Iterable[Statement]) -> tuple[Statement, ...]:
         """The statements, each source with its place in the document: a memory names places in files."""
         placed = []
         for it in statements:

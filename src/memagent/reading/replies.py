@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from memagent.prompts import ENOUGH, MEMORY, UNCHANGED, Prompts
-from memagent.prompts.guard import folded
+from memagent.prompts.guard import fold
 from memagent.prompts.thoughts import without_thought
 from memagent.reading.quotes import words
 from memagent.reading.ranking import stems, telling
@@ -68,11 +68,11 @@ def read_gated(reply: str, memory: str, prompts: Prompts) -> Verdict:
     would drop most of the memory. The verdict is then `ask`, but only if `prompts.asks`: in training, pass
     `replace(prompts, asks=False)`, so that the markers alone decide.
     """
-    verdict = _by_markers(_unwrapped(without_thought(reply), prompts.tags), prompts)
+    verdict = _by_markers(_unwrap(without_thought(reply), prompts.tags), prompts)
     verdict = replace(verdict, text=prompts.restore(verdict.text))
     if not memory and verdict.action == "ask":
         verdict = replace(verdict, action="replace" if verdict.text else "keep")
-    doubtful = _contradicted(verdict.text) or _drops_most(verdict.text, memory)
+    doubtful = _is_contradicted(verdict.text) or _drops_most(verdict.text, memory)
     if verdict.action == "ask" and not (prompts.asks and doubtful):
         verdict = replace(verdict, action="replace")
     return replace(verdict, enough=verdict.enough and bool(verdict.memory_after(memory)))
@@ -103,7 +103,7 @@ def read_note(reply: str, memory: str, prompts: Prompts) -> Verdict:
 
 def read_gap(reply: str, prompts: Prompts) -> str:
     """The question that a reply to `Prompts.for_gap` asks; empty if it says that the memory is enough."""
-    text, enough = _without_enough(_unwrapped(without_thought(reply), prompts.tags))
+    text, enough = _without_enough(_unwrap(without_thought(reply), prompts.tags))
     return "" if enough else prompts.restore(" ".join(text.split()))
 
 
@@ -141,10 +141,10 @@ def _by_markers(text: str, prompts: Prompts) -> Verdict:
     enough = False
     if ENOUGH in prompts.update:
         text, enough = _without_enough(text)
-        text = _unwrapped(text, prompts.tags)  # ENOUGH may stand behind a code fence
+        text = _unwrap(text, prompts.tags)  # ENOUGH may stand behind a code fence
     marked = prompts.replies == "marked"
     found = _MARKED.match(text) if marked else None
-    body = _unwrapped(text[found.end() :] if found else text, prompts.tags)
+    body = _unwrap(text[found.end() :] if found else text, prompts.tags)
     if _bare(body) == UNCHANGED:
         return Verdict("keep", "", enough)
     if (
@@ -181,13 +181,13 @@ def _without_enough(text: str) -> tuple[str, bool]:
     return text, False
 
 
-def _unwrapped(text: str, tags: frozenset[str]) -> str:
+def _unwrap(text: str, tags: frozenset[str]) -> str:
     """The text without a code fence around it, or an enclosing tag of the prompt's own."""
     text = text.strip()
     if fenced := _FENCED.fullmatch(text):
         text = fenced[1].strip()
     opening = _OPENING_TAG.match(text)
-    if opening and folded(opening.group(1)) in tags:
+    if opening and fold(opening.group(1)) in tags:
         inside, closing, after = text[opening.end() :].partition(f"</{opening.group(1)}>")
         if closing and not after:
             return inside.strip()
@@ -201,7 +201,7 @@ def _bare(line: str, most: int | None = _SHORT_CHARACTERS) -> str:
     return " ".join(re.sub(r"[^\w\s]|_", " ", line.replace("\\boxed", "")).split()).upper()
 
 
-def _contradicted(text: str) -> bool:
+def _is_contradicted(text: str) -> bool:
     """Whether the first line of a text says that nothing changes."""
     return _bare(text.partition("\n")[0]) == UNCHANGED
 

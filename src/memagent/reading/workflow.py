@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from memagent.prompts import Prompts
-from memagent.reading.budgets import Budgets, fitted_budgets, heading_tokens
+from memagent.reading.budgets import Budgets, fit_budgets, heading_tokens
 from memagent.reading.conversations import Reading
 from memagent.reading.sources import Provenance, Sources, Statement
 from memagent.settings import Options, ReadSettings
@@ -64,7 +64,7 @@ class Workflow:
 
         Raises `SettingsError` for budgets that do not fit.
         """
-        return fitted_budgets(settings, model, self.prompts, self.memories(settings), self.chunk_tokens)
+        return fit_budgets(settings, model, self.prompts, self.memories(settings), self.chunk_tokens)
 
     def most_memory_tokens(self, settings: ReadSettings, model: Model) -> int:
         """How long a memory can be, with all its parts. As `budgets`, it may block, and raises."""

@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse
 from memagent.concurrency import drain
 from memagent.errors import ContextOverflowError
 from memagent.reading.progress import Progress
-from memagent.reading.workflows import chosen_workflow
+from memagent.reading.workflows import choose_workflow
 from memagent.server.direct import Direct, cut_at_stop, replace_model
 from memagent.server.errors import ApiError, error_of
 from memagent.server.jobs import Jobs
@@ -43,7 +43,7 @@ class Chats:
 
     def __post_init__(self) -> None:
         """Count the budgets. Blocks."""
-        _, workflow = chosen_workflow(self.settings, self.engine.model.trained)
+        _, workflow = choose_workflow(self.settings, self.engine.model.trained)
         budgets = workflow.budgets(self.settings, self.engine.model)
         self.direct = Direct(self.engine, self.settings, budgets.answer_tokens)
 

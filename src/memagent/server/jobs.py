@@ -18,7 +18,7 @@ from memagent.errors import JournalError, MemAgentError, StoreError
 from memagent.reading.lines import outcome_of
 from memagent.reading.progress import Progress
 from memagent.reading.read import Read
-from memagent.reading.workflows import chosen_workflow
+from memagent.reading.workflows import choose_workflow
 from memagent.server.errors import ApiError, api_error
 from memagent.server.events import Event, describe_progress, read_events
 from memagent.server.metrics import Counted, Metrics
@@ -133,7 +133,7 @@ class Jobs:
     def workflow(self, job: Job) -> str | None:
         """The workflow of a read; None if the settings that it was started with are no longer valid."""
         try:
-            return chosen_workflow(self._settings(job), self.engine.model.trained)[0]
+            return choose_workflow(self._settings(job), self.engine.model.trained)[0]
         except (MemAgentError, ValidationError):
             return None
 

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from memagent.documents.tokens import MAX_CHARACTERS_PER_TOKEN
-from memagent.reading.workflows import chosen_workflow
+from memagent.reading.workflows import choose_workflow
 from memagent.server.division import Division, divide, label
 from memagent.server.errors import ApiError, storing
 from memagent.server.records import Content, StoredFile, clean_name
@@ -42,7 +42,7 @@ def prepare(chat: ChatRequest, owner: str, model: Model, settings: ReadSettings,
     _check_readable(chat)
     options = _options(chat, model)
     chosen = options.over(settings)
-    _, workflow = chosen_workflow(chosen, model.trained)
+    _, workflow = choose_workflow(chosen, model.trained)
     budget = workflow.budgets(chosen, model).problem_tokens
     division = _division(chat, budget, model)
     documents: list[tuple[str, Content]] = list(division.texts)

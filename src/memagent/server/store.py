@@ -26,7 +26,7 @@ from memagent.server.documents import join, open_file, open_text
 from memagent.server.errors import not_found, storing
 from memagent.server.records import Content, Job, StoredFile, make_job, suffix_of
 from memagent.server.schemas import State
-from memagent.storage import written_whole
+from memagent.storage import write_in_place
 
 _BRIEF_READS = (
     "number, id, owner, state, created, started, ended, bytes, request, '{}' AS outcome, key, attended"
@@ -120,7 +120,7 @@ class Store:
         """Keep a file. Raises `ApiError`."""
         with self._new_folder("file") as folder:
             place = folder / f"content{suffix_of(name)}"
-            with written_whole(place) as made, made.open("wb") as target:
+            with write_in_place(place) as made, made.open("wb") as target:
                 shutil.copyfileobj(content, target, 2**20)
             (row,) = self._run(
                 "INSERT INTO files (id, owner, name, purpose, bytes, created) VALUES (?, ?, ?, ?, ?, ?)"
@@ -217,7 +217,7 @@ class Store:
         if isinstance(content, Path):
             return str(content)
         place = folder / (f"{_TEXT}{number}" if isinstance(content, str) else f"{number}{suffix_of(name)}")
-        with written_whole(place) as made:
+        with write_in_place(place) as made:
             if isinstance(content, StoredFile):
                 _link_or_copy(self.path_of(content), made)
             else:

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from memagent.documents.tokens import estimate_tokens
 from memagent.errors import SettingsError, reason
-from memagent.storage import written_whole
+from memagent.storage import write_in_place
 from memagent.tasks.corpora import opened, read_rows
 from memagent.tasks.lengths import count_long
 from memagent.tasks.recipe import numbered_documents
@@ -44,7 +44,7 @@ def new_file(path: Path) -> Iterator[IO[str]]:
     Raises `SettingsError` if it cannot be written.
     """
     try:
-        with written_whole(path) as place, opened(place, "wt") as file:
+        with write_in_place(path) as place, opened(place, "wt") as file:
             yield file
     except OSError as error:
         raise SettingsError(f"{path} cannot be written: {reason(error)}") from error

@@ -130,7 +130,7 @@ def _builder(
         def among_essays(size: int) -> str:
             sentences = essays.sentences_within(size)
             places = [min(size, essays.start(sentences * depth // 100)) for depth in depths]
-            return " ".join(inserted(words.first(size), hidden, places))
+            return " ".join(insert(words.first(size), hidden, places))
 
         return among_essays, words
     like = like_needles(needles, random.Random(source.getrandbits(64)), keys)
@@ -138,7 +138,7 @@ def _builder(
 
     def among_lines(size: int) -> str:
         places = random.Random(seed).sample(range(max(size, len(hidden))), len(hidden))
-        return "\n".join(inserted(lines.first(size), hidden, sorted(places)))
+        return "\n".join(insert(lines.first(size), hidden, sorted(places)))
 
     return among_lines, lines
 
@@ -150,7 +150,7 @@ def like_needles(needles: Needles, source: random.Random, keys: Container[str]) 
             yield NEEDLE.format(kind=needles.value, key=key, value=draw(needles.value, source))
 
 
-def inserted(texts: Sequence[str], hidden: Sequence[str], places: Sequence[int]) -> list[str]:
+def insert(texts: Sequence[str], hidden: Sequence[str], places: Sequence[int]) -> list[str]:
     """The texts, with each hidden one inserted before the text at its place. Places must ascend."""
     merged: list[str] = []
     last = 0

@@ -64,13 +64,13 @@ def load_passages(corpus: Corpus, only: Path | None = None) -> Passages:
     if only is None:
         return _load(corpus.name, corpus.path, state)
     try:
-        return _selected(corpus.name, corpus.path, state, only, FileState.of(only))
+        return _select(corpus.name, corpus.path, state, only, FileState.of(only))
     except OSError as error:
         raise SettingsError(f"`questions` {only} cannot be read: {reason(error)}") from error
 
 
 @lru_cache(maxsize=4)
-def _selected(name: str, path: Path, state: FileState, only: Path, _only_state: FileState) -> Passages:
+def _select(name: str, path: Path, state: FileState, only: Path, _only_state: FileState) -> Passages:
     passages = _load(name, path, state)
     asked = {question_of(row, f"{only}, row {number}") for number, row in read_rows(only)}
     questions = tuple(it for it in passages.questions if (it.problem, it.answers) in asked)
@@ -119,14 +119,14 @@ def _hotpot(items: Iterable[dict[str, Any]]) -> Iterator[_Row]:
         for title, number in item["supporting_facts"]:
             named.setdefault(title, set()).add(number)
         own = [
-            (_titled(title, sentences), _facts(title, sentences, named.get(title)))
+            (_title(title, sentences), _facts(title, sentences, named.get(title)))
             for title, sentences in item["context"]
         ]
         if answers := _answers(item["answer"]):
             yield _row(item["question"], answers, own)
 
 
-def _titled(title: str, sentences: list[str]) -> str:
+def _title(title: str, sentences: list[str]) -> str:
     """A passage with its title. HotpotQA's sentences begin with their space, 2WikiMultihopQA's do not."""
     spaced = any(sentence.startswith(" ") for sentence in sentences[1:])
     return f"{title}\n{('' if spaced else ' ').join(sentences)}"
@@ -138,7 +138,7 @@ def _facts(title: str, sentences: list[str], numbers: set[int] | None) -> tuple[
         return ()
     facts = [text.strip() for number, text in enumerate(sentences) if number in numbers and text.strip()]
     if not facts:  # a few rows name a sentence that is not there
-        return (_titled(title, sentences),)
+        return (_title(title, sentences),)
     subject = title.partition(" (")[0].strip()
     named = not subject or any(subject in fact for fact in facts)
     return tuple(dict.fromkeys(facts if named else [subject, *facts]))

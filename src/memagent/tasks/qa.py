@@ -58,10 +58,10 @@ def make(name: str, corpus: str, recipe: Recipe, index: int) -> Example:
     if draft.absent:
         question = _without_answer(passages, question)
     if recipe.documents is not None:
-        document = numbered_documents(_ordered(draft, _chosen(draft, passages, question, recipe.documents)))
+        document = numbered_documents(_order(draft, _chosen(draft, passages, question, recipe.documents)))
         tokens = count_long(document, recipe.count_tokens)
     else:
-        document, tokens = _fitted(draft, passages, question)
+        document, tokens = _fit(draft, passages, question)
     evidence = _evidence(passages, question, document)
     return draft.example(question.problem, document, question.answers, tokens, evidence)
 
@@ -119,14 +119,14 @@ def _distractors(draft: Draft, passages: Passages, question: Question) -> Iterat
             yield from (passages.pool[place] for place in places)
 
 
-def _ordered(draft: Draft, texts: Sequence[str]) -> list[str]:
+def _order(draft: Draft, texts: Sequence[str]) -> list[str]:
     """The texts in the order in which they stand in the document."""
     ordered = list(texts)
     draft.order.shuffle(ordered)
     return ordered
 
 
-def _fitted(draft: Draft, passages: Passages, question: Question) -> tuple[str, int]:
+def _fit(draft: Draft, passages: Passages, question: Question) -> tuple[str, int]:
     """A document of the recipe's length, and its tokens."""
     limit, count = draft.limit_tokens(question.problem), draft.recipe.count_tokens
     others = _distractors(draft, passages, question)
@@ -136,7 +136,7 @@ def _fitted(draft: Draft, passages: Passages, question: Question) -> tuple[str, 
         pieces = Pieces(chain((passages.pool[place] for place in first), others))
 
         def build(size: int, own: Sequence[str] = own, pieces: Pieces = pieces) -> str:
-            return numbered_documents(_ordered(draft, [*own, *pieces.first(size)]))
+            return numbered_documents(_order(draft, [*own, *pieces.first(size)]))
 
         def weigh(size: int, pieces: Pieces = pieces) -> float:
             return pieces.characters(size) + digits(size) + len("Document :\n") * size
@@ -164,7 +164,7 @@ def _topped_up(
             extra.append(text)
             left -= cost
     while extra:
-        document = numbered_documents(_ordered(draft, [*texts, *extra]))
+        document = numbered_documents(_order(draft, [*texts, *extra]))
         if (tokens := count_long(document, count)) <= limit:
             return document, tokens
         extra.pop()

@@ -89,7 +89,7 @@ def boxed_match(prediction: str, answers: tuple[str, ...]) -> float:
     """
     text = prediction[-_BOX_REACH:].lower()
     opening = next(reversed(list(_BOXED.finditer(text))), None)
-    box = _braced(text, opening.end()) if opening else ""
+    box = _find_braced(text, opening.end()) if opening else ""
     closed = opening is not None and text.startswith("}", opening.end() + len(box))
     return float(closed and bool(box) and _tex_free(box) in [_tex_free(answer.lower()) for answer in answers])
 
@@ -131,7 +131,7 @@ def extract_answer(text: str) -> str:
     empty one is skipped.
     """
     for match in reversed(list(_BOXED.finditer(text))):
-        if content := _TEX.sub(r"\1", _braced(text, match.end())).strip():
+        if content := _TEX.sub(r"\1", _find_braced(text, match.end())).strip():
             return content
     for match in reversed(list(_ANSWER_IS.finditer(text))):
         line = text[match.end() :].partition("\n")[0].strip()
@@ -248,7 +248,7 @@ def _common_words(gold: list[str], ours: list[str]) -> Iterator[str]:
             j -= 1
 
 
-def _braced(text: str, start: int) -> str:
+def _find_braced(text: str, start: int) -> str:
     """The text from `start` to the brace that closes the one before it."""
     depth = 1
     for position in range(start, len(text)):

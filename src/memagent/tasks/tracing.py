@@ -11,7 +11,7 @@ import random
 from itertools import pairwise
 from string import ascii_uppercase
 
-from memagent.tasks.needle import NOISE, inserted
+from memagent.tasks.needle import NOISE, insert
 from memagent.tasks.recipe import Draft, Recipe, Task
 from memagent.tasks.vocabulary import coined_words
 from memagent.types import Example
@@ -40,7 +40,7 @@ def make(recipe: Recipe, index: int) -> Example:
 
     def build(size: int) -> str:
         places = random.Random(seed).sample(range(max(size, len(chain))), len(chain))
-        return "\n".join(inserted([NOISE] * size, chain, sorted(places)))
+        return "\n".join(insert([NOISE] * size, chain, sorted(places)))
 
     document, tokens, _ = draft.fitted(problem, build)
     return draft.example(problem, document, tuple(names), tokens, tuple(chain))

@@ -12,12 +12,12 @@ from memagent.errors import SettingsError, extra_hint
 @cache
 def words() -> tuple[str, ...]:
     """All nouns, adjectives and verbs, each once, sorted."""
-    return tuple(sorted({*_listed("noun"), *_listed("adjective"), *_listed("verb")}))
+    return tuple(sorted({*_list("noun"), *_list("adjective"), *_list("verb")}))
 
 
 def compound(source: random.Random) -> str:
     """An adjective and a noun with a hyphen: one of some 6 million."""
-    return f"{source.choice(_listed('adjective'))}-{source.choice(_listed('noun'))}"
+    return f"{source.choice(_list('adjective'))}-{source.choice(_list('noun'))}"
 
 
 def distinct_words(source: random.Random) -> Iterator[str]:
@@ -40,7 +40,7 @@ def coined_words(source: random.Random, count: int, letters: int, alphabet: str)
 
 
 @cache
-def _listed(category: str) -> tuple[str, ...]:
+def _list(category: str) -> tuple[str, ...]:
     try:
         from wonderwords import RandomWord  # type: ignore[import-untyped]  # it reads its lists on import
     except ImportError as error:

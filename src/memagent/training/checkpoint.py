@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from memagent.errors import SettingsError, reason
-from memagent.storage import written_whole
+from memagent.storage import write_in_place
 
 _NAME = re.compile(r"step-(\d+)\.pt")
 FOLDER = "checkpoints"
@@ -33,7 +33,7 @@ def write(path: Path, state: dict[str, Any]) -> None:
     for left in path.parent.glob(".*.pt.*"):
         shutil.rmtree(left, ignore_errors=True)
     try:
-        with written_whole(path) as place:
+        with write_in_place(path) as place:
             torch.save(state, place)
     except OSError as error:
         raise SettingsError(f"{path} cannot be written: {reason(error)}") from error

@@ -22,7 +22,7 @@ from memagent.engines.adapters import BUDGETS, trained_file, write_trained
 from memagent.engines.llamacpp.embedded import QUANTISATION, requantise
 from memagent.engines.torch.gguf_layout import GgufLayout, layout_of
 from memagent.errors import SettingsError, reason
-from memagent.storage import written_whole
+from memagent.storage import write_in_place
 from memagent.types import Trained
 
 FORMS = ("adapter", "merged", "gguf", "gguf-adapter")
@@ -67,7 +67,7 @@ def export_policy(
         if place.exists():
             raise SettingsError(f"{place} exists already: delete it, or name another place")
     try:
-        with written_whole(out) as place:
+        with write_in_place(out) as place:
             match to:
                 case "adapter":
                     # Otherwise PEFT asks the hub about the base model's embeddings.

@@ -9,7 +9,7 @@ from pathlib import Path
 from memagent.evaluation.plan import Plan
 from memagent.evaluation.rows import EvaluationRow
 from memagent.evaluation.run import Evaluation, evaluate
-from memagent.reading.workflows import chosen_workflow
+from memagent.reading.workflows import choose_workflow
 from memagent.settings import Settings
 from memagent.tasks import load_examples, write_examples
 from memagent.tasks.scoring import confidence_interval
@@ -71,7 +71,7 @@ class HeldOut:
         shutil.rmtree(folder, ignore_errors=True)
         rows: list[EvaluationRow] = []
         read = self._settings.read
-        workflow, _ = chosen_workflow(read, self._engine.model.trained)
+        workflow, _ = choose_workflow(read, self._engine.model.trained)
         plan = Plan(
             workflows=(workflow,),
             examples=str(self._examples),

@@ -18,7 +18,7 @@ from memagent.engines.torch.engine import TransformersEngine, ran_out_of_memory
 from memagent.errors import EngineError, SettingsError, TrainingError
 from memagent.reading.budgets import given_budgets
 from memagent.reading.journal import difference
-from memagent.reading.workflows import chosen_workflow
+from memagent.reading.workflows import choose_workflow
 from memagent.settings import build
 from memagent.training import checkpoint
 from memagent.training.data import load_data
@@ -170,7 +170,7 @@ def trained_policy(folder: Path) -> tuple[Policy, TrainingSettings, int]:
 def trained_to_read(settings: TrainingSettings) -> Trained:
     """What a policy was trained to read with, to be stored with its adapter."""
     before = _load_trained(settings)
-    name, workflow = chosen_workflow(settings.read, before)
+    name, workflow = choose_workflow(settings.read, before)
     names = ("update", "answer", "merge", "gap", "again", "system", "empty_memory", "replies")
     # A policy trained on templates replies as they ask, so no reply needs a follow-up question.
     templates = {name: getattr(workflow.prompts, name) for name in names} | {"asks": False}

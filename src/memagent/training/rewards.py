@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from memagent.errors import SettingsError
-from memagent.reading.workflows import chosen_workflow
+from memagent.reading.workflows import choose_workflow
 from memagent.settings import ReadSettings
 from memagent.tasks import TASKS
 from memagent.tasks.recipe import ABSENT_ANSWERS
@@ -63,7 +63,7 @@ def _guard(name: str, function: Callable[..., Any]) -> Reward:
 
 def check_prompts(scorer: str | None, settings: ReadSettings, trained: Trained) -> None:
     """Raise `SettingsError` if the scorer is `boxed_match` and no prompt asks for a boxed answer."""
-    prompts = chosen_workflow(settings, trained)[1].prompts
+    prompts = choose_workflow(settings, trained)[1].prompts
     if scorer == "boxed_match" and "boxed" not in prompts.answer:
         raise SettingsError(
             r"the scorer boxed_match needs prompts that ask for \boxed{}: set read.workflow to overwrite and "

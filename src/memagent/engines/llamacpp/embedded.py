@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from memagent.engines.adapters import READER, Adapter, name_with
 from memagent.errors import SettingsError, reason
 from memagent.settings import user_cache_path
-from memagent.storage import file_digest, written_whole
+from memagent.storage import file_digest, write_in_place
 
 if TYPE_CHECKING:
     import numpy as np
@@ -94,7 +94,7 @@ def _find_source() -> Path:
 def _make(ready: Path, source: Path, instead: str, weights: Weights | None = None) -> bool:
     """Write a model to the cache; returns whether that succeeded, else warns of what is used `instead`."""
     try:
-        with written_whole(ready) as made:
+        with write_in_place(ready) as made:
             requantise(source, made, weights=weights)
     except OSError as error:
         _log.warning("%s cannot be written (%s): the slower %s is used", ready, reason(error), instead)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from memagent.errors import SettingsError, reason
 from memagent.reading.sources import Statement, statements_from
-from memagent.storage import written_whole
+from memagent.storage import write_in_place
 from memagent.types import NOTHING_SPENT, Spent, flatten, unflatten
 
 Status = Literal["answered", "no text", "left out", "failed", "not read"]
@@ -82,7 +82,7 @@ def write_table(path: Path, rows: Iterable[FileRow]) -> None:
     kind = table_kind(path)
     try:
         with (
-            written_whole(path) as made,
+            write_in_place(path) as made,
             made.open("w", encoding="utf-8", errors="replace", newline="") as file,
         ):
             if kind == "jsonl":

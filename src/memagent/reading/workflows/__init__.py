@@ -24,7 +24,7 @@ def workflows() -> dict[str, Workflow]:
     return load_all("workflows")
 
 
-def chosen_workflow(settings: ReadSettings, trained: Trained) -> tuple[str, Workflow]:
+def choose_workflow(settings: ReadSettings, trained: Trained) -> tuple[str, Workflow]:
     """The name of a read's workflow, and the workflow with the prompts that it will use.
 
     The settings decide; what they leave open follows the workflow and templates that the model was trained

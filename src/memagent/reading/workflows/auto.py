@@ -35,7 +35,7 @@ async def auto(
                 return
             except ContextOverflowError:
                 pass  # the window is smaller than the engine says
-    async with aclosing(notes.notes(reading, _chained(begun, chunks), memory)) as conversations:
+    async with aclosing(notes.notes(reading, _chain(begun, chunks), memory)) as conversations:
         async for conversation in conversations:
             yield conversation
 
@@ -60,7 +60,7 @@ def _is_doubtful(problem: str, chunks: Sequence[Chunk]) -> bool:
     return falls_short(problem, [find.text for find in finds if find], rarity)
 
 
-async def _chained(begun: Sequence[Chunk], rest: AsyncIterator[Chunk]) -> AsyncIterator[Chunk]:
+async def _chain(begun: Sequence[Chunk], rest: AsyncIterator[Chunk]) -> AsyncIterator[Chunk]:
     for chunk in begun:
         yield chunk
     async for chunk in rest:

@@ -111,20 +111,20 @@ class Citations:
         told = dict[str, Statement]()
         for text in statements_of(_MISPLACED.sub(r"\2\1", answer)):
             said = self._without_marks(text)
-            sources = (*self._named(text), *(it.source for it in self._excerpts))
+            sources = (*self._find_named(text), *(it.source for it in self._excerpts))
             source = next((it for it in sources if says(it.excerpt, said)), None)
             if said:
                 told.setdefault(said, Statement(said, source))
-        return tuple(told.values()) or tuple(Statement(it.excerpt, it) for it in self._named(answer))
+        return tuple(told.values()) or tuple(Statement(it.excerpt, it) for it in self._find_named(answer))
 
     def bare(self, answer: str) -> str:
         """The answer without the numbers of excerpts; the excerpts themselves if it is nothing else."""
         bare = self._without_marks(answer)
         if re.search(r"\w", bare):
             return bare
-        return "\n".join(it.excerpt for it in self._named(answer)) or answer
+        return "\n".join(it.excerpt for it in self._find_named(answer)) or answer
 
-    def _named(self, text: str) -> list[Source]:
+    def _find_named(self, text: str) -> list[Source]:
         """The sources that the marks in a text name, each once."""
         places = [place for mark in _MARKS.findall(text) for place in self._places(mark) or ()]
         return [self._excerpts[place].source for place in dict.fromkeys(places)]

@@ -63,7 +63,7 @@ class Heads:
 
         Raises `SettingsError` for a memory with more parts.
         """
-        found = _divided(memory)
+        found = _divide(memory)
         total = len(found) - 1
         if (
             total < 1
@@ -77,20 +77,20 @@ class Heads:
         parts = (*(it.text for it in found[1:]), *[""] * (count - total))
         return cls(parts, marked if total == count else total)  # new parts go first
 
-    def rewritten(self, part: str) -> Heads:
+    def rewrite(self, part: str) -> Heads:
         """With the next part rewritten, which makes it the most recently updated."""
         parts = (*self.parts[: self.next], part, *self.parts[self.next + 1 :])
         return Heads(parts, (self.next + 1) % len(parts))
 
     def text(self, empty: str = "") -> str:
         """All parts as one text, or an empty string if all are empty; `empty` stands in each empty part."""
-        return self._joined(empty) if any(self.parts) else ""
+        return self._join(empty) if any(self.parts) else ""
 
     def shown(self, part: str, empty: str) -> str:
         """The text that the model sees with `part` in the place of the next one."""
-        return replace(self, parts=self.rewritten(part).parts)._joined(empty)
+        return replace(self, parts=self.rewrite(part).parts)._join(empty)
 
-    def _joined(self, empty: str) -> str:
+    def _join(self, empty: str) -> str:
         headings = (
             f"[part {number} of {len(self.parts)}{', next' if number == self.next + 1 else ''}]"
             for number in range(1, len(self.parts) + 1)
@@ -109,21 +109,21 @@ class _Section:
     next: bool = False
 
 
-def _divided(text: str, own: Set[str] | None = None) -> list[_Section]:
+def _divide(text: str, own: Set[str] | None = None) -> list[_Section]:
     """The sections of a text; with `own`, headings that are not among them are text."""
     headings = [it for it in _HEADING.finditer(text) if own is None or it[0].rstrip() in own]
     ends = [*(it.start() for it in headings), len(text)]
-    before = _Section(_unmarked(text[: ends[0]]))
+    before = _Section(_unmark(text[: ends[0]]))
     return [
         before,
         *(
-            _Section(_unmarked(text[it.end() : end]), int(it[1]), int(it[2]), bool(it[3]))
+            _Section(_unmark(text[it.end() : end]), int(it[1]), int(it[2]), bool(it[3]))
             for it, end in zip(headings, ends[1:], strict=True)
         ),
     ]
 
 
-def _unmarked(text: str) -> str:
+def _unmark(text: str) -> str:
     return _MARKED.sub(r"\1[", text.strip("\n"))
 
 
@@ -138,7 +138,7 @@ def own_part(reply: str, now: Heads, prompts: Prompts, shown: str = "") -> str:
     own = {heading for heading in headings if heading not in quotable}
     others = {part.strip() for place, part in enumerate(now.parts) if place != now.next}
     others.add(prompts.empty_memory)  # as the model was shown the empty ones
-    texts = (it.text.strip() for it in _divided(reply, own))
+    texts = (it.text.strip() for it in _divide(reply, own))
     return "\n".join(text for text in texts if text and prompts.restore(text) not in others)
 
 
@@ -164,7 +164,7 @@ async def heads(
             return reading.prompts.for_update(reading.problem, shown, now.shown(part, empty))
 
         async for update in reading.update(chunk, before, read_reply, prompt):
-            after = now if update.memory == before else now.rewritten(update.memory)
+            after = now if update.memory == before else now.rewrite(update.memory)
             yield replace(update, memory=after.text())
 
     memory = Heads.of(memory, count).text()

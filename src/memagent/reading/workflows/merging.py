@@ -77,7 +77,7 @@ async def merge_all(reading: Reading, memories: list[str]) -> AsyncGenerator[Con
     while len(memories) > 1:
         groups = await asyncio.to_thread(grouped, memories, group_tokens, count_tokens)
         done: list[str] = []
-        work = partial(_gathered, reading)
+        work = partial(_gather, reading)
         async with aclosing(side_by_side(work, groups, reading.model.calls)) as gathered:
             async for memory, conversations in gathered:
                 done.append(memory)
@@ -87,7 +87,7 @@ async def merge_all(reading: Reading, memories: list[str]) -> AsyncGenerator[Con
         memories[:] = done
 
 
-async def _gathered(reading: Reading, memories: Sequence[str]) -> tuple[str, list[Conversation]]:
+async def _gather(reading: Reading, memories: Sequence[str]) -> tuple[str, list[Conversation]]:
     """Several memories merged into one, and the conversations that it took."""
     gathering = Gathering(reading)
     made = [it for memory in memories async for it in gathering.add(memory)]

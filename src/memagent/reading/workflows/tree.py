@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from pydantic import Field
 
-from memagent.concurrency import interleaved
+from memagent.concurrency import interleave
 from memagent.prompts import ANSWER, MERGE, NOTE, UPDATE, Prompts
 from memagent.reading.conversations import Reading
 from memagent.reading.replies import read_gated
@@ -54,7 +54,7 @@ async def tree(
         _part(reading, number, range(borders[number], borders[number + 1]), memories[number])
         for number in range(shards)
     ]
-    async with aclosing(interleaved(parts)) as updates:
+    async with aclosing(interleave(parts)) as updates:
         async for number, update in updates:
             memories[number] = update.memory
             yield replace(update, memory=BETWEEN.join(filter(None, memories)))

@@ -47,7 +47,7 @@ async def full(
     reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
 ) -> AsyncGenerator[Conversation, None]:
     """The whole document in one prompt. Raises `ContextOverflowError` if the window is too small."""
-    (document, _), model = await _gathered(chunks, memory), reading.model
+    (document, _), model = await _gather(chunks, memory), reading.model
     if model.window_tokens:
         # An estimate must not refuse what might fit.
         fewest = model.tokenizer == ESTIMATE
@@ -64,7 +64,7 @@ async def truncate(
     reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
 ) -> AsyncGenerator[Conversation, None]:
     """The head and the tail of the document, half each, as much as fits the window."""
-    document, heads = await _gathered(chunks, memory)
+    document, heads = await _gather(chunks, memory)
     yield await _answer_within(
         reading, lambda room: head_and_tail(document, room, reading.model.count_tokens, heads)
     )
@@ -74,7 +74,7 @@ async def rag(
     reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
 ) -> AsyncGenerator[Conversation, None]:
     """The passages that BM25 ranks best for the problem, in the document's order."""
-    document, heads = await _gathered(chunks, memory)
+    document, heads = await _gather(chunks, memory)
     options, count = reading.settings.of(Passages), reading.model.count_tokens
 
     def found() -> tuple[list[str], list[int], list[str]]:
@@ -84,7 +84,7 @@ async def rag(
         return passages, best_passages(reading.problem, passages, options.passages), above
 
     passages, best, above = await asyncio.to_thread(found)
-    yield await _answer_within(reading, lambda room: _selected(passages, best, above, room, count))
+    yield await _answer_within(reading, lambda room: _select(passages, best, above, room, count))
 
 
 def head_and_tail(text: str, room_tokens: int, count_tokens: TokenCounter, heads: FileHeads = ()) -> str:
@@ -121,7 +121,7 @@ def joined(chunks: Iterable[Chunk], memory: str = "") -> tuple[str, FileHeads]:
     return "".join(texts), heads
 
 
-async def _gathered(chunks: AsyncIterator[Chunk], memory: str) -> tuple[str, FileHeads]:
+async def _gather(chunks: AsyncIterator[Chunk], memory: str) -> tuple[str, FileHeads]:
     return joined([it async for it in chunks], memory)
 
 
@@ -157,7 +157,7 @@ async def count_room(reading: Reading) -> int:
     return room
 
 
-def _selected(
+def _select(
     passages: Sequence[str], best: Sequence[int], above: Sequence[str], room_tokens: int, count: TokenCounter
 ) -> str:
     """As many of the best passages as there is room for, in order, with a mark where some are left out.

@@ -18,7 +18,7 @@ from memagent.documents.opening import text_document
 from memagent.documents.tokens import shorten
 from memagent.errors import EngineError
 from memagent.prompts import MEMORY, UNCHANGED, Prompts
-from memagent.reading.workflows import chosen_workflow
+from memagent.reading.workflows import choose_workflow
 from memagent.settings import ReadSettings
 from memagent.training.imitation.solutions import SENTENCE_ENDS, solution_of
 from memagent.training.rewards import exact_reward
@@ -160,7 +160,7 @@ async def solve(
     is left out with a warning. Raises `SettingsError` for an example that cannot be solved, and for budgets
     that do not fit.
     """
-    prompts = chosen_workflow(settings, model.trained)[1].prompts
+    prompts = choose_workflow(settings, model.trained)[1].prompts
     left_out = 0
     for example in examples:
         make = player or partial(Oracle, mistakes=mistakes)
