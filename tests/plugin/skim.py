@@ -35,7 +35,8 @@ async def skim(
         yield answer
 
 
-WORKFLOW = Workflow(skim, replace(OVERWRITE, workflow="skim"), keeps_memory=True, options=Skimming)
+PROMPTS = replace(OVERWRITE, workflow="skim")
+WORKFLOW = Workflow(skim, PROMPTS, templates=True, keeps_memory=True, options=Skimming)
 
 
 def read_shout(file: IO[bytes]) -> Iterator[str]:
