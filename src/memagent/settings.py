@@ -19,9 +19,11 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    SerializerFunctionWrapHandler,
     TypeAdapter,
     ValidationError,
     field_validator,
+    model_serializer,
     model_validator,
 )
 from pydantic.fields import FieldInfo
@@ -220,6 +222,15 @@ class ReadSettings(StrictModel):
         for kind in set(kinds.values()):
             kind(**{name: value for name, value in options.items() if name in kind.model_fields})
         return {name: values[name] for name in values if name not in options} | {"options": options}
+
+    @model_serializer(mode="wrap")
+    def _flatten(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """The values by name, those in `options` among them; of other packages, only what is set."""
+        values: dict[str, Any] = handler(self)
+        given = values.pop("options", {})
+        ours = {it for it in option_kinds().values() if it.__module__.startswith("memagent.")}
+        defaults = {name: item.default for kind in ours for name, item in kind.model_fields.items()}
+        return {**values, **dict(sorted(defaults.items())), **given}
 
     def of(self, kind: type[Kind]) -> Kind:
         """The settings of this kind that only some workflows have."""

@@ -189,5 +189,5 @@ def test_evidence_that_is_not_of_the_document_is_an_error(
     tmp_path: Path, evidence: object, said: str
 ) -> None:
     row = {"problem": "Who?", "document": "Ada did.", "answers": ["Ada"], "evidence": evidence}
-    with pytest.raises(SettingsError, match=f"line 1: .*{said}"):
+    with pytest.raises(SettingsError, match=f"row 1: .*{said}"):
         list(load_examples(corpus(tmp_path / "mine.jsonl", row)))

@@ -93,12 +93,9 @@ class Journal(Wrapper):
         Raises `JournalError`, saying what differs.
         """
         header = {"type": "header", "format": FORMAT, **json.loads(json.dumps(header))}
-        recorded = self.header
-        if recorded and isinstance(recorded.get("passages"), dict):  # which every header had once
-            recorded = {name: it for name, it in recorded.items() if name != "passages"}
-        if recorded is None:
+        if self.header is None:
             self._log.append(header)
-        elif changed := difference(recorded, header):
+        elif changed := difference(self.header, header):
             raise JournalError(
                 f"{self.path} cannot be resumed: {changed}; "
                 "for a new read leave out `resume` and name another `trace`"

@@ -329,6 +329,7 @@ class Read:
     def _header(self) -> dict[str, Any]:
         """Everything that the conversations depend on: a journal is resumed only if it is the same."""
         model, settings = self.engine.model, self.settings
+        values = settings.model_dump()
         return {
             "version": __version__,
             "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -349,6 +350,7 @@ class Read:
             **({"exit_patience": settings.exit_patience} if settings.exit_patience else {}),
             **({"screen": RULE} if settings.screen else {}),
             **self._workflow.options_in_force(settings, model),
+            "passages": {"count": values["passages"], "tokens": values["passage_tokens"]},  # as ever, by all
             "sampling": {
                 "temperature": settings.temperature,
                 "top_p": settings.top_p,
