@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+import memagent
+from memagent import ScriptedEngine
 from memagent.errors import JournalError
 from memagent.reading.journal import read_journal
 from memagent.reading.read import NOT_FOUND
@@ -126,6 +128,21 @@ def test_each_statement_of_the_answer_leads_to_its_place(
     expect(unsupported).to_contain_text("Nobody was hanged.")
     expect(unsupported).to_contain_text("The text does not say so")
     supported.get_by_role("button", name="Show in the text").click()
+    expect(page.locator("#text mark")).to_have_text("The goose held a blue stone.")
+
+
+def test_a_read_in_one_prompt_shows_its_text_and_no_steps(
+    viewed: Callable[..., Page], tmp_path: Path
+) -> None:
+    story, trace = tmp_path / "story.txt", tmp_path / "whole.jsonl"
+    story.write_text("It was late. The goose held a blue stone. It was dark.", "utf-8")
+    engine = ScriptedEngine(["The goose held a blue stone."])
+    memagent.read("What did the goose hold?", story, engine=engine, trace=trace, cite=True)
+    page = viewed(trace)
+    expect(page.locator("#text")).to_contain_text("It was late.")
+    for hidden in ("#steps", "#memory-pane"):
+        expect(page.locator(hidden)).to_be_hidden()
+    page.get_by_role("button", name="Show in the text").click()
     expect(page.locator("#text mark")).to_have_text("The goose held a blue stone.")
 
 

@@ -75,6 +75,7 @@ export class Screen {
     showAnswer(this.trace, this.waiting, (source) => this.openSource(source));
     showRemembered(this.trace, (source) => this.openSource(source));
     showTotals(this.trace);
+    for (const id of ["steps", "memory-pane"]) element(id).hidden = this.trace.isWhole;
     element("slider").max = Math.max(1, this.trace.steps.length);
     this.timeline.show(this.trace);
   }
@@ -155,7 +156,8 @@ export class Screen {
     element("slider").value = place + 1;
     element("slider").setAttribute("aria-valuetext", line);
     this.timeline.move(place);
-    showStep(step, element("changes").checked, this.text, this.found, this.missing);
+    const whole = trace.isWhole && this.text ? allOf(this.text, trace) : {};
+    showStep({ ...step, ...whole }, element("changes").checked, this.text, this.found, this.missing);
   }
 
   pressed(event) {
@@ -167,6 +169,12 @@ export class Screen {
     event.preventDefault();
     move(this);
   }
+}
+
+/** What a step that read the whole document has beside others. */
+function allOf(text, trace) {
+  const source = (trace.header.document?.sources ?? []).join(", ");
+  return { ofDocument: true, span: [0, text.length], source };
 }
 
 const MOVES = {

@@ -110,7 +110,13 @@ export class Trace {
 
   /** The step that read the character at `offset` of the document; -1 if none did. */
   stepAt(offset) {
+    if (this.isWhole) return 0;
     return this.steps.findIndex((it) => it.ofDocument && it.span[0] <= offset && offset < it.span[1]);
+  }
+
+  /** Whether the answer was made from the whole document at once, without a memory. */
+  get isWhole() {
+    return this.steps.length > 0 && this.steps.every((it) => it.kind === "answer" && !it.memory);
   }
 
   /** Where the document ends, as far as it was read. */
