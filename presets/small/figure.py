@@ -33,7 +33,8 @@ from memagent.documents.chunking import cut
 from memagent.reading.ranking import best_passages
 from memagent.reading.workflows import workflows
 from memagent.reading.workflows.whole import head_and_tail
-from memagent.tasks import write_examples
+from memagent.tasks import Corpora, write_examples
+from memagent.tasks.corpora import sample_warning
 from memagent.tasks.scoring import confidence_interval
 from memagent.training.rewards import load_function
 from memagent.training.settings import load_training
@@ -100,6 +101,8 @@ class Plan:
 def main() -> None:
     """Run everything that is missing, the shortest documents first; draw what there is after each length."""
     plan = _asked()
+    if (essays := Corpora().find("essays")).origin == "sample":
+        print(sample_warning(essays.name), file=sys.stderr)
     plan.out.mkdir(parents=True, exist_ok=True)
     changes = {name: ["warm_start.steps=0", f"loss.credit={credit}"] for name, credit in CREDITS.items()}
     changes |= {workflow: plan.another(workflow) for workflow in plan.workflows}
@@ -220,13 +223,15 @@ def read_at(plan: Plan, seed: int, name: str, length: int) -> None:
 def draw(plan: Plan) -> None:
     """Write the tables and the figure of all rows that there are."""
     scores, by_task = gathered(plan), gathered(plan, by_task=True)
-    told = {
+    told: dict[str, object] = {"haystacks": _haystacks(plan)}
+    told |= {
         name: {length: {"score": mean, "low": low, "high": high, "examples": count}
                for length, (mean, low, high, count) in of.items()}
         for name, of in (scores | by_task).items()
     }  # fmt: skip
     (plan.out / "figure.json").write_text(json.dumps(told, indent=1) + "\n")
-    (plan.out / "figure.md").write_text(f"{_table(scores)}\n\n{_table(by_task)}" + "\n")
+    tables = [_table(scores), _table(by_task), *(f"Haystack: {it}" for it in _haystacks(plan))]
+    (plan.out / "figure.md").write_text("\n\n".join(tables) + "\n")
     _plot(plan.out / "figure.png", {name: of for name, of in scores.items() if name not in OTHERS})
     if compared := {f"{name}, reinforced": scores[name] for name in OTHERS if name in scores}:
         _plot(plan.out / "workflows.png", {f"{GATED}, reinforced": scores[RL], **compared})
@@ -248,6 +253,13 @@ def gathered(plan: Plan, by_task: bool = False) -> Scores:
         name: {length: _estimated(values) for length, values in sorted(of.items())}
         for name, of in found.items()
     }
+
+
+def _haystacks(plan: Plan) -> list[str]:
+    """What the documents of the rows were made from."""
+    places = (plan.out / "rows").glob("*/*/*/rows.jsonl")
+    rows = (json.loads(line) for place in places for line in place.read_text().splitlines())
+    return sorted({row.get("haystack", "") for row in rows} - {""})
 
 
 def _table(scores: Scores) -> str:

@@ -67,6 +67,20 @@ def test_another_seed_is_another_order(tmp_path: Path) -> None:
     assert orders[0] == orders[1] != orders[2]
 
 
+def test_a_sample_in_place_of_the_essays_is_told_once(
+    tmp_path: Path, function: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "from_sample.py").write_text(
+        SOURCE.replace("2)", "2, haystack='sample of essays, sha256 1')")
+    )
+    ids(load_data([function], 0, count), range(3))
+    assert not caplog.records
+    ids(load_data([function, f"{tmp_path / 'from_sample.py'}:made"], 0, count), range(8))
+    (warning,) = caplog.records
+    assert "essays: using the small sample" in warning.getMessage()
+    assert "memagent data fetch essays" in warning.getMessage()
+
+
 def test_sources_take_turns(tmp_path: Path, function: str) -> None:
     data = load_data([rows(tmp_path / "a.jsonl", 2, "a"), function], 0, count)
     found = ids(data, range(8))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
@@ -10,9 +11,12 @@ from typing import NamedTuple
 
 from memagent.errors import SettingsError
 from memagent.tasks import load_examples
+from memagent.tasks.corpora import is_sample, sample_warning
 from memagent.tasks.files import example_lines
 from memagent.training.rewards import load_function
 from memagent.types import Example, TokenCounter
+
+_log = logging.getLogger(__name__)
 
 
 class ExampleSource(NamedTuple):
@@ -29,15 +33,16 @@ class Data:
         self._sources = sources
         self._seed = seed
         self._order = lru_cache(maxsize=len(sources))(self._shuffle)
+        self._warned = False
 
     def at(self, position: int) -> Example:
         """The example at a position, 0 and up. Raises `SettingsError` for a row that is not an example."""
         turn, number = divmod(position, len(self._sources))
         source = self._sources[number]
         if source.size is None:
-            return source.example(turn)
+            return self._take(source, turn)
         epoch, place = divmod(turn, source.size)
-        return source.example(self._order(number, epoch)[place])
+        return self._take(source, self._order(number, epoch)[place])
 
     def first(self, count: int) -> list[Example]:
         """The first `count` examples, unshuffled; fewer if the sources are files that hold fewer."""
@@ -47,9 +52,17 @@ class Data:
         found: list[Example] = []
         turn = 0
         while len(found) < count:
-            found += [it.example(turn) for it in self._sources if it.size is None or turn < it.size]
+            found += [self._take(it, turn) for it in self._sources if it.size is None or turn < it.size]
             turn += 1
         return found[:count]
+
+    def _take(self, source: ExampleSource, number: int) -> Example:
+        """An example of a source. Warns once if its haystack is only the sample."""
+        example = source.example(number)
+        if is_sample(example.haystack) and not self._warned:
+            _log.warning("%s", sample_warning("essays"))
+            self._warned = True
+        return example
 
     def _shuffle(self, number: int, epoch: int) -> list[int]:
         order = list(range(self._sources[number].size or 0))

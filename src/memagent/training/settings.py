@@ -115,8 +115,8 @@ class RolloutSettings(StrictModel):
     def _samples_the_whole_distribution(self) -> RolloutSettings:
         if self.top_p < 1:
             raise ValueError(
-                f"top_p is {self.top_p}: the old log-probabilities are taken before it cuts, so the ratio would "
-                "be wrong; leave it at 1"
+                f"top_p is {self.top_p}: the old log-probabilities are taken before it cuts, so the ratio "
+                "would be wrong; leave it at 1"
             )
         return self
 
