@@ -6,10 +6,11 @@ For each seed it trains a reader by copying and imitation, and from there two mo
 advantage given to every conversation, and to the answer alone. They read as `gated` does. From the first one,
 readers with other --workflows are trained too, by a short imitation of an oracle that reads as they do, and
 then by reinforcement. All of them read needles, variables and questions of two hops at every length, the
-shortest first. What one prompt has room for is read too, by the reinforced reader: the ends of each document,
-and the passages that BM25 ranks best. So many --jobs run side by side, on one core each. Started again, it
-continues where it stopped: trainings from their newest checkpoint, readings from their last row. --quick runs
-all of it with next to no training, to see whether it runs.
+shortest first. What one chunk has room for is read too, as `gated` does, by the reinforced reader: the ends
+of each document, and the passages that BM25 ranks best. So many --jobs run side by side, on one core each.
+The essays must be fetched first (`memagent data fetch essays`): the small sample makes other documents.
+Started again, it continues where it stopped: trainings from their newest checkpoint, readings from their last
+row. --quick runs all of it with next to no training, to see whether it runs.
 
 Writes OUT/figure.json and OUT/figure.md; with matplotlib, OUT/figure.png and OUT/workflows.png too.
 """
@@ -45,7 +46,7 @@ PRESET = HERE.parent / "small.toml"
 LENGTHS = tuple(2**power for power in range(13, 23))  # 8K to 4M
 WARM, RL = "warm start", "reinforcement"
 CREDITS = {RL: "trajectory", "credit to the answer alone": "answer"}
-TRUNCATED, RETRIEVED = "the document's ends, in one prompt", "passages by BM25, in one prompt"
+TRUNCATED, RETRIEVED = "the document's ends, read as gated", "four passages by BM25, read as gated"
 CHUNK, PASSAGE = 250, 60  # tokens
 GATED = "gated"
 OTHERS: dict[str, dict[str, int]] = {  # workflows, and the settings that they change
@@ -175,7 +176,7 @@ def train(reader: Path, settings: list[str]) -> None:
 
 
 def write_documents(plan: Plan, seed: int, length: int) -> None:
-    """Write the examples of a length, and what one prompt has room for of each."""
+    """Write the examples of a length, and what one chunk has room for of each."""
     example, count_tokens = (load_function(f"{HERE / 'data.py'}:{it}") for it in ("example", "count_tokens"))
     count = count_tokens()
 

@@ -87,8 +87,8 @@ def test_every_reader_is_trained_from_its_seeds_warm_start_and_reads_every_lengt
         "credit to the answer alone": 0.0,
         "warm start": 50.0,
         "overwrite": 25.0,
-        "passages by BM25, in one prompt": 100.0,
-        "the document's ends, in one prompt": 100.0,
+        "four passages by BM25, read as gated": 100.0,
+        "the document's ends, read as gated": 100.0,
     }
     for name, score in expected.items():
         assert {size: of["score"] for size, of in told[name].items()} == dict.fromkeys(LENGTHS, score)
