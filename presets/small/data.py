@@ -49,7 +49,7 @@ def brief(index: int) -> Example:
     facts = [it.group() for it in FACT.finditer(whole.document) if version or _note(it) in whole.evidence]
     if version:
         random.Random(f"brief/{number}").shuffle(facts)
-    return noted(replace(whole, document="\n".join(facts)), True, version)
+    return noted(replace(whole, document="\n".join(facts), haystack=""), True, version)
 
 
 def longer(index: int) -> Example:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,16 +33,15 @@ class Data:
         self._sources = sources
         self._seed = seed
         self._order = lru_cache(maxsize=len(sources))(self._shuffle)
-        self._warned = False
 
     def at(self, position: int) -> Example:
         """The example at a position, 0 and up. Raises `SettingsError` for a row that is not an example."""
         turn, number = divmod(position, len(self._sources))
         source = self._sources[number]
         if source.size is None:
-            return self._take(source, turn)
+            return _take(source, turn)
         epoch, place = divmod(turn, source.size)
-        return self._take(source, self._order(number, epoch)[place])
+        return _take(source, self._order(number, epoch)[place])
 
     def first(self, count: int) -> list[Example]:
         """The first `count` examples, unshuffled; fewer if the sources are files that hold fewer."""
@@ -52,22 +51,27 @@ class Data:
         found: list[Example] = []
         turn = 0
         while len(found) < count:
-            found += [self._take(it, turn) for it in self._sources if it.size is None or turn < it.size]
+            found += [_take(it, turn) for it in self._sources if it.size is None or turn < it.size]
             turn += 1
         return found[:count]
-
-    def _take(self, source: ExampleSource, number: int) -> Example:
-        """An example of a source. Warns once if its haystack is only the sample."""
-        example = source.example(number)
-        if is_sample(example.haystack) and not self._warned:
-            _log.warning("%s", sample_warning("essays"))
-            self._warned = True
-        return example
 
     def _shuffle(self, number: int, epoch: int) -> list[int]:
         order = list(range(self._sources[number].size or 0))
         random.Random(f"{self._seed}/{number}/{epoch}").shuffle(order)
         return order
+
+
+def _take(source: ExampleSource, number: int) -> Example:
+    example = source.example(number)
+    if is_sample(example.haystack):
+        warn_of_sample()
+    return example
+
+
+@cache
+def warn_of_sample() -> None:
+    """Warn that the essays are only the sample: once, since a run takes examples for several uses."""
+    _log.warning("%s", sample_warning("essays"))
 
 
 def load_data(names: Sequence[str], seed: int, count_tokens: TokenCounter) -> Data:
