@@ -49,7 +49,7 @@ def brief(index: int) -> Example:
     facts = [it.group() for it in FACT.finditer(whole.document) if version or _note(it) in whole.evidence]
     if version:
         random.Random(f"brief/{number}").shuffle(facts)
-    return noted(replace(whole, document="\n".join(facts)), True, version)
+    return noted(replace(whole, document="\n".join(facts), haystack=""), True, version)
 
 
 def longer(index: int) -> Example:
@@ -86,7 +86,7 @@ def elsewhere(made: Example) -> Example:
         return made
     facts = [it.group() for it in FACT.finditer(made.document)]
     tokens, source = count_tokens()(made.document), random.Random(f"elsewhere/{made.id}")
-    return replace(made, document=_hidden_in_essays(facts, tokens, source))
+    return replace(made, document=_hidden_in_essays(facts, tokens, source), haystack=Corpora().essays().label)
 
 
 def notes_of(text: str) -> tuple[str, ...]:
@@ -129,6 +129,7 @@ def two_hops(index: int, tokens: int, seed: str) -> Example:
         length_tokens=count_tokens()(document),
         evidence=notes_of("\n".join(text for text in hidden if text in (homes[0], offices[0]))),
         rationale=" ".join(f"{note}." for note in notes_of(f"{homes[0]} {offices[0]}")),
+        haystack=Corpora().essays().label,
     )
 
 

@@ -6,10 +6,11 @@ For each seed it trains a reader by copying and imitation, and from there two mo
 advantage given to every conversation, and to the answer alone. They read as `gated` does. From the first one,
 readers with other --workflows are trained too, by a short imitation of an oracle that reads as they do, and
 then by reinforcement. All of them read needles, variables and questions of two hops at every length, the
-shortest first. What one prompt has room for is read too, by the reinforced reader: the ends of each document,
-and the passages that BM25 ranks best. So many --jobs run side by side, on one core each. Started again, it
-continues where it stopped: trainings from their newest checkpoint, readings from their last row. --quick runs
-all of it with next to no training, to see whether it runs.
+shortest first. What one chunk has room for is read too, as `gated` does, by the reinforced reader: the ends
+of each document, and the passages that BM25 ranks best. So many --jobs run side by side, on one core each.
+The essays must be fetched first (`memagent data fetch essays`): the small sample makes other documents.
+Started again, it continues where it stopped: trainings from their newest checkpoint, readings from their last
+row. --quick runs all of it with next to no training, to see whether it runs.
 
 Writes OUT/figure.json and OUT/figure.md; with matplotlib, OUT/figure.png and OUT/workflows.png too.
 """
@@ -33,7 +34,8 @@ from memagent.documents.chunking import cut
 from memagent.reading.ranking import best_passages
 from memagent.reading.workflows import workflows
 from memagent.reading.workflows.whole import head_and_tail
-from memagent.tasks import write_examples
+from memagent.tasks import Corpora, write_examples
+from memagent.tasks.corpora import sample_warning
 from memagent.tasks.scoring import confidence_interval
 from memagent.training.rewards import load_function
 from memagent.training.settings import load_training
@@ -44,7 +46,7 @@ PRESET = HERE.parent / "small.toml"
 LENGTHS = tuple(2**power for power in range(13, 23))  # 8K to 4M
 WARM, RL = "warm start", "reinforcement"
 CREDITS = {RL: "trajectory", "credit to the answer alone": "answer"}
-TRUNCATED, RETRIEVED = "the document's ends, in one prompt", "passages by BM25, in one prompt"
+TRUNCATED, RETRIEVED = "the document's ends, read as gated", "four passages by BM25, read as gated"
 CHUNK, PASSAGE = 250, 60  # tokens
 GATED = "gated"
 OTHERS: dict[str, dict[str, int]] = {  # workflows, and the settings that they change
@@ -100,6 +102,8 @@ class Plan:
 def main() -> None:
     """Run everything that is missing, the shortest documents first; draw what there is after each length."""
     plan = _asked()
+    if (essays := Corpora().find("essays")).origin == "sample":
+        print(sample_warning(essays.name), file=sys.stderr)
     plan.out.mkdir(parents=True, exist_ok=True)
     changes = {name: ["warm_start.steps=0", f"loss.credit={credit}"] for name, credit in CREDITS.items()}
     changes |= {workflow: plan.another(workflow) for workflow in plan.workflows}
@@ -172,7 +176,7 @@ def train(reader: Path, settings: list[str]) -> None:
 
 
 def write_documents(plan: Plan, seed: int, length: int) -> None:
-    """Write the examples of a length, and what one prompt has room for of each."""
+    """Write the examples of a length, and what one chunk has room for of each."""
     example, count_tokens = (load_function(f"{HERE / 'data.py'}:{it}") for it in ("example", "count_tokens"))
     count = count_tokens()
 
@@ -220,13 +224,15 @@ def read_at(plan: Plan, seed: int, name: str, length: int) -> None:
 def draw(plan: Plan) -> None:
     """Write the tables and the figure of all rows that there are."""
     scores, by_task = gathered(plan), gathered(plan, by_task=True)
-    told = {
+    told: dict[str, object] = {"haystacks": _haystacks(plan)}
+    told |= {
         name: {length: {"score": mean, "low": low, "high": high, "examples": count}
                for length, (mean, low, high, count) in of.items()}
         for name, of in (scores | by_task).items()
     }  # fmt: skip
     (plan.out / "figure.json").write_text(json.dumps(told, indent=1) + "\n")
-    (plan.out / "figure.md").write_text(f"{_table(scores)}\n\n{_table(by_task)}" + "\n")
+    tables = [_table(scores), _table(by_task), *(f"Haystack: {it}" for it in _haystacks(plan))]
+    (plan.out / "figure.md").write_text("\n\n".join(tables) + "\n")
     _plot(plan.out / "figure.png", {name: of for name, of in scores.items() if name not in OTHERS})
     if compared := {f"{name}, reinforced": scores[name] for name in OTHERS if name in scores}:
         _plot(plan.out / "workflows.png", {f"{GATED}, reinforced": scores[RL], **compared})
@@ -248,6 +254,13 @@ def gathered(plan: Plan, by_task: bool = False) -> Scores:
         name: {length: _estimated(values) for length, values in sorted(of.items())}
         for name, of in found.items()
     }
+
+
+def _haystacks(plan: Plan) -> list[str]:
+    """What the documents of the rows were made from."""
+    places = (plan.out / "rows").glob("*/*/*/rows.jsonl")
+    rows = (json.loads(line) for place in places for line in place.read_text().splitlines())
+    return sorted({row.get("haystack", "") for row in rows} - {""})
 
 
 def _table(scores: Scores) -> str:

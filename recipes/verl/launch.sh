@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Trains as qwen7b.yaml says, on a running Ray cluster: `ray start --head` on one machine, `ray start
-# --address HEAD:6379` on the others. Each needs this package with its extra `verl`, vllm, and the examples
-# at the same path.
+# --address HEAD:6379` on the others. Each needs what docs/verl.md installs, and the examples at the same path.
 #
 #   MODEL=/models/Qwen2.5-7B-Instruct TRAIN=/data/train.jsonl HELD_OUT=/data/held_out.jsonl OUT=/data/qwen7b \
 #       recipes/verl/launch.sh [trainer.nnodes=2 memagent.read.chunk_tokens=2000 ...]

@@ -211,6 +211,7 @@ class Example:
     tokenizer that it was made for. `evidence` holds the passages that the answer follows from, verbatim
     and in the document's order; it is empty if they are not known, or if the whole text counts.
     `rationale` leads from the evidence to the answer: what a reader that thinks first writes before it.
+    `haystack` names the text around it, with the SHA-256 of its file; it is empty if there is none.
     """
 
     id: str
@@ -221,6 +222,7 @@ class Example:
     length_tokens: int
     evidence: tuple[str, ...] = ()
     rationale: str = ""
+    haystack: str = ""
 
 
 @dataclass(frozen=True, slots=True)

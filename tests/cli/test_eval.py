@@ -107,6 +107,17 @@ def test_tasks_lengths_and_counts_are_taken_from_flags(
     assert "lengths in tokens are estimated" in err and "squad: using the small sample" in err
 
 
+def test_rows_name_the_haystack_and_a_sample_is_told(
+    command: list[str], examples: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [json.loads(line) for line in Path(examples).read_text("utf-8").splitlines()]
+    rows[1]["haystack"] = "sample of essays, sha256 1"
+    Path(examples).write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    assert main([*command, "--quiet"]) == 0
+    assert sorted(json.loads(line)["haystack"] for line in lines())[5:] == ["", *2 * [rows[1]["haystack"]]]
+    assert "essays: using the small sample" in capsys.readouterr().err
+
+
 def test_sources_are_not_for_rows(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command, "--cite"]) == 2
     assert "--cite" in capsys.readouterr().err

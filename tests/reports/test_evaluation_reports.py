@@ -242,6 +242,8 @@ def test_the_sample_corpora_are_named(tmp_path: Path) -> None:
     }
     told, _ = report(write(tmp_path / "run", linear_rows(), plan=plan))
     assert "small samples of squad: scores" in told
+    rows = [row(haystack="sample of essays, sha256 1"), row(index=1, haystack="essays, sha256 2")]
+    assert "small samples of essays: scores" in report(write(tmp_path / "other", rows))[0]
 
 
 def test_what_a_server_says_cannot_break_a_table(tmp_path: Path) -> None:

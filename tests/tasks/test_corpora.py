@@ -159,6 +159,18 @@ def test_essays_are_read_from_ruler_s_json_and_from_text(tmp_path: Path) -> None
         assert [essays.sentences_within(words) for words in (0, 1, 3, 14, 15, 28)] == [0, 1, 2, 3, 4, 6]
 
 
+def test_examples_name_their_haystack_with_the_digest_of_its_file(tmp_path: Path) -> None:
+    def haystack(task: str, corpora: Corpora) -> str:
+        (made,) = examples(task, Recipe(length_tokens=400, corpora=corpora), 1)
+        return made.haystack
+
+    given = put(tmp_path / "e.txt", "He left. She stayed.")
+    sample, own = (sha256(it.read_bytes()).hexdigest() for it in (SAMPLE / "essays.txt.gz", given))
+    assert haystack("niah_single_2", Corpora()) == f"sample of essays, sha256 {sample}"
+    assert haystack("niah_single_2", named("essays", given)) == f"essays, sha256 {own}"
+    assert haystack("niah_single_1", Corpora()) == "", "it has no text around it"
+
+
 def test_a_set_with_nothing_to_read_among_is_an_error(tmp_path: Path) -> None:
     path = put(tmp_path / "hotpot.json", [HOTPOT])
     with pytest.raises(SettingsError, match="no other documents"):

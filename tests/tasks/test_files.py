@@ -23,7 +23,15 @@ EXAMPLE = Example("vt-9-0-0", "vt", "Which?", "VAR A = 1", ("A", "B"), 9)
 
 SEVERAL = st.tuples(TEXTS, TEXTS)
 EXAMPLES = st.builds(
-    Example, TEXTS, TEXTS, TEXTS, TEXTS, SEVERAL, st.integers(1, 10**7), rationale=st.just("") | TEXTS
+    Example,
+    TEXTS,
+    TEXTS,
+    TEXTS,
+    TEXTS,
+    SEVERAL,
+    st.integers(1, 10**7),
+    rationale=st.just("") | TEXTS,
+    haystack=st.just("") | TEXTS,
 )
 
 

@@ -53,6 +53,13 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     ]
 
 
+def test_a_line_may_name_the_haystack(tmp_path: Path) -> None:
+    with open_metrics(tmp_path, SETTINGS) as metrics:
+        metrics.write("evaluation", 1, {"score": 50}, "essays, sha256 1")
+    assert json.loads((tmp_path / "metrics.jsonl").read_text("utf-8"))["haystack"] == "essays, sha256 1"
+    assert read_metrics(tmp_path) == [MetricsRow("evaluation", 1, {"score": 50})]
+
+
 def test_a_line_is_there_as_soon_as_it_is_written(tmp_path: Path) -> None:
     with open_metrics(tmp_path, SETTINGS) as metrics:
         metrics.write("warm_start", 1, {"loss": 2.5})

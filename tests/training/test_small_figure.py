@@ -37,7 +37,8 @@ class Commands:
             examples = Path(given[given.index("--examples") + 1]).read_text().splitlines()
             model = Path(given[given.index("--model") + 1]).name.rpartition("-seed")[0]
             score = SCORES.get(model, 0.0)
-            rows = [{"task": json.loads(line)["task"], "score": score} for line in examples]
+            read = map(json.loads, examples)
+            rows = [{"task": it["task"], "score": score, "haystack": it["haystack"]} for it in read]
             (out / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
@@ -60,10 +61,14 @@ def trained(commands: Commands) -> list[str]:
 
 
 def test_every_reader_is_trained_from_its_seeds_warm_start_and_reads_every_length(
-    commands: tuple[ModuleType, Commands], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    commands: tuple[ModuleType, Commands],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     module, called = commands
     run(module, monkeypatch, tmp_path)
+    assert "essays: using the small sample" in capsys.readouterr().err
     names = ("warm-start", "reinforcement", "credit-to-the-answer-alone", "overwrite")
     made = trained(called)
     assert sorted(made) == sorted(f"{name}-seed{seed}" for name in names for seed in range(2))
@@ -82,14 +87,16 @@ def test_every_reader_is_trained_from_its_seeds_warm_start_and_reads_every_lengt
         "credit to the answer alone": 0.0,
         "warm start": 50.0,
         "overwrite": 25.0,
-        "passages by BM25, in one prompt": 100.0,
-        "the document's ends, in one prompt": 100.0,
+        "four passages by BM25, read as gated": 100.0,
+        "the document's ends, read as gated": 100.0,
     }
     for name, score in expected.items():
         assert {size: of["score"] for size, of in told[name].items()} == dict.fromkeys(LENGTHS, score)
         assert {of["examples"] for of in told[name].values()} == {8}
     assert told["overwrite, vt"]["2048"]["examples"] == 2
-    assert "| warm start | 50 [" in (tmp_path / "figure.md").read_text()
+    table = (tmp_path / "figure.md").read_text()
+    assert "| warm start | 50 [" in table and f"Haystack: {told['haystacks'][0]}" in table
+    assert len(told["haystacks"]) == 1 and told["haystacks"][0].startswith("sample of essays, sha256 ")
 
 
 def test_a_second_start_trains_nothing_again(

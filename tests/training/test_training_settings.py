@@ -112,6 +112,7 @@ def test_the_files_that_a_run_depends_on_have_digests(tmp_path: Path) -> None:
         ('[rollout]\nserved_model = "m"', "served_model is 'm', but no server generates"),
         ("[rollout]\ngroups = 4\n[optimizer]\nupdates = 5", "updates is 5 and rollout.groups is 4: each"),
         ("[rollout]\ntemperature = 0", "rollout.temperature is 0: it must be above 0"),
+        ("[rollout]\ntop_p = 0.9", "top_p is 0.9: the old log-probabilities are taken before it cuts"),
         ("seed = 9223372036854775808", "seed is 9223372036854775808: it must be below 9.2"),
         ("[optimizer]\nbetas = [0.9, 0.9, 0.9]", "it must have at most 2 items"),
         ("[optimizer]\nlearning_rate = nan", "optimizer.learning_rate is nan: it must be"),

@@ -117,6 +117,7 @@ def test_verl_accepts_the_recipe(compose: Callable[..., Any]) -> None:
         ("algorithm.use_kl_in_reward=true", "use_kl_in_reward"),
         ("actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean", "token-mean"),
         ("actor_rollout_ref.rollout.calculate_log_probs=false", "calculate_log_probs"),
+        ("actor_rollout_ref.rollout.top_p=0.9", "top_p is 0.9, this plug-in needs 1.0"),
         ("memagent.read.memory_tokens=49", "raise data.max_response_length"),
         ("memagent.read.answer_tokens=null", "answer_tokens is 1024"),
         ("data.train_batch_size=3", "multiple"),

@@ -21,7 +21,7 @@ from memagent.errors import SettingsError
 from memagent.settings import Settings
 from memagent.tasks import TASKS, Corpora, Recipe, examples, task_named, write_examples
 from memagent.tasks.closed_book import ClosedBook, write_unknown
-from memagent.tasks.corpora import HOMES, Corpus
+from memagent.tasks.corpora import HOMES, Corpus, sample_warning
 from memagent.tasks.fetch import RULER_WHEEL, fetch
 from memagent.tasks.recipe import Positions
 from memagent.tasks.scoring import SCORERS
@@ -122,8 +122,7 @@ def _shown(made: Iterator[Example], count: int, tokens: list[int], console: Cons
 def name_samples(sources: Iterable[Corpus], console: Console) -> None:
     """Warn of texts that are only the small sample, whose scores are not comparable."""
     for name in (it.name for it in sources if it.origin == "sample"):
-        told = "using the small sample that comes with memagent, not the full set"
-        warn(console, f"{name}: {told} ({HOMES[name]})")
+        warn(console, sample_warning(name))
 
 
 @command.command(name="fetch")

@@ -28,6 +28,7 @@ from memagent.reading.workflows import workflows
 from memagent.reports.evaluation import cost_table, load, score_tables
 from memagent.settings import Settings
 from memagent.tasks import TASKS
+from memagent.tasks.corpora import is_sample, sample_warning
 from memagent.tasks.scoring import SCORERS
 
 
@@ -100,6 +101,8 @@ def command(
         asyncio.run(evaluate(replace(run, on_begin=cells.begin, on_row=cells.add)))
     evidence = load([out])
     say(f"{score_tables(evidence)}\n{cost_table(evidence)}".removesuffix("\n"))
+    if plan.examples and any(is_sample(result.row.haystack) for result in evidence.results):
+        warn(console, sample_warning("essays"))
     failed = sum(result.row.error is not None for result in evidence.results)
     if failed == len(evidence.results):
         raise EngineError(f"every attempt failed, the last with: {evidence.results[-1].row.error}")

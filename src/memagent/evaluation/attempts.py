@@ -105,6 +105,7 @@ async def attempt_row(
         captured=needed.captured,
         retained=needed.retained,
         seconds=round(time.perf_counter() - started, 3),
+        haystack=example.haystack,
     )
 
 

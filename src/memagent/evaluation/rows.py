@@ -88,9 +88,9 @@ class EvaluationRow:
     `length` (tokens) or `documents` is the size asked for, `index` the example's number at that size. A
     failed attempt has an `error`, its `cause` (the error's class) and the score 0. The counts are those of
     `Progress` when it ended; older rows have no `critical_path` and no `chunks`, and do not say whether they
-    are `estimated`. `depth` is the answer's position in the document, 0 to 1, if it occurs there exactly
-    once. `captured` tells whether the memory ever held what the answer needs, `retained` whether it did at
-    the end; None without a memory, or if that is unknown.
+    are `estimated`. `haystack` is the example's. `depth` is the answer's position in the document, 0 to 1,
+    if it occurs there exactly once. `captured` tells whether the memory ever held what the answer needs,
+    `retained` whether it did at the end; None without a memory, or if that is unknown.
     """
 
     task: str
@@ -117,6 +117,7 @@ class EvaluationRow:
     chunks: int | None = None
     passed_over: int = 0
     unused: int = 0
+    haystack: str = ""
 
     @property
     def cell(self) -> Cell:

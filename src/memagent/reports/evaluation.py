@@ -18,6 +18,7 @@ from memagent.evaluation.rows import EvaluationRow, read_header, read_rows
 from memagent.evaluation.statistics import Estimate, Scored, Summary
 from memagent.reports import evaluation_plots as plots
 from memagent.reports.folder import Pictures, as_page, as_text, cell, picture, table, write_folder
+from memagent.tasks.corpora import is_sample
 
 _INTERVALS = """\
 Scores are in percent, with the 95% interval of the mean in brackets. With 128 questions it is about \
@@ -170,11 +171,11 @@ def _run(name: str, run: dict[str, Any], results: Sequence[Scored]) -> str:
         if estimated
         else "",
     ]
-    samples = [corpus for corpus, found in run["plan"]["corpora"].items() if found["origin"] == "sample"]
+    samples = {corpus for corpus, found in run["plan"]["corpora"].items() if found["origin"] == "sample"}
+    samples |= {"essays" for result in own if is_sample(result.row.haystack)}
     if samples:
-        lines.append(
-            f"  Made from the small samples of {', '.join(samples)}: scores cannot be compared with others."
-        )
+        names = ", ".join(sorted(samples))
+        lines.append(f"  Made from the small samples of {names}: scores cannot be compared with others.")
     return "\n".join(line for line in lines if line) + "\n"
 
 

@@ -21,6 +21,7 @@ from typing import IO, Any, Literal
 from memagent.documents.files import FileState
 from memagent.errors import SettingsError, extra_hint, reason
 from memagent.settings import user_cache_path
+from memagent.storage import file_digest
 
 SAMPLE = Path(__file__).parent / "sample"
 
@@ -38,6 +39,7 @@ HOMES = {
 SENTENCE_END = re.compile(
     r"(?<!\bMr\.)(?<!\bMrs\.)(?<!\bDr\.)(?<!\bSt\.)(?<!\bNo\.)(?<=[.!?\"'”’)]) (?=[\"'“‘(]?[A-Z0-9])"
 )
+_SAMPLE_OF = "sample of "
 _BLOCK_CHARACTERS = 1 << 16
 _ENDS = re.compile(r"[.!?][\"'”’)]*$")
 
@@ -53,16 +55,29 @@ class Corpus:
     path: Path
     origin: Origin
 
+    @property
+    def label(self) -> str:
+        """What examples call it: its name, whether it is the sample, and the SHA-256 of its file.
+
+        Raises `SettingsError` if it cannot be read.
+        """
+        try:
+            digest = file_digest(self.path).hex()
+        except OSError as error:
+            raise SettingsError(f"{self.path} cannot be read: {reason(error)}") from error
+        return f"{_SAMPLE_OF * (self.origin == 'sample')}{self.name}, sha256 {digest}"
+
 
 @dataclass(frozen=True, slots=True)
 class Essays:
     """A text as words, and the numbers of the words at which its sentences start.
 
-    Past its end, the text begins again.
+    Past its end, the text begins again. `label` is that of its corpus.
     """
 
     words: tuple[str, ...]
     starts: tuple[int, ...]
+    label: str
 
     def sentences_within(self, words: int) -> int:
         """How many sentences start within the first `words` words."""
@@ -105,8 +120,19 @@ class Corpora:
 
     def essays(self) -> Essays:
         """The essays. Raises `SettingsError` if there are none."""
-        path = self.find("essays").path
-        return _essays(path, FileState.of(path))
+        corpus = self.find("essays")
+        return _essays(corpus, FileState.of(corpus.path))
+
+
+def sample_warning(name: str) -> str:
+    """What to say of a corpus of which there is only the sample."""
+    told = "using the small sample that comes with memagent, not the full set"
+    return f"{name}: {told} ({HOMES[name]})"
+
+
+def is_sample(haystack: str) -> bool:
+    """Whether an example's haystack is the sample."""
+    return haystack.startswith(_SAMPLE_OF)
 
 
 def fetched_path() -> Path:
@@ -174,7 +200,8 @@ def read_text(path: Path) -> str:
 
 
 @lru_cache(maxsize=4)
-def _essays(path: Path, _state: FileState) -> Essays:
+def _essays(corpus: Corpus, _state: FileState) -> Essays:
+    path = corpus.path
     text = read_text(path)
     if path.suffixes[:1] == [".json"]:
         try:
@@ -192,4 +219,4 @@ def _essays(path: Path, _state: FileState) -> Essays:
         raise SettingsError(f"{path} holds no text")
     words = [sentence.split() for sentence in sentences]
     starts = accumulate((len(sentence) for sentence in words[:-1]), initial=0)
-    return Essays(tuple(chain.from_iterable(words)), tuple(starts))
+    return Essays(tuple(chain.from_iterable(words)), tuple(starts), corpus.label)

@@ -111,7 +111,7 @@ def example_of(row: dict[str, Any], path: Path, number: int, count_tokens: Token
         answers=answers,
         length_tokens=_length(row, place) or count_long(document, count_tokens),
         evidence=_evidence(row, document, place),
-        rationale=_text(row["rationale"], "rationale", place) if row.get("rationale") else "",
+        **{name: _text(row[name], name, place) for name in ("rationale", "haystack") if row.get(name)},
     )
 
 

@@ -86,11 +86,12 @@ def make(name: str, needles: Needles, recipe: Recipe, index: int) -> Example:
         hidden = [text for text in hidden if text not in sought]
     build, pieces = _builder(needles, recipe, source, keys, hidden)
     document, tokens, _ = draft.fitted(problem, build, pieces.characters)
+    haystack = recipe.corpora.essays().label if needles.haystack == "essay" else ""
     if draft.absent:  # the scorer wants all answers, so there is one wording
-        return draft.example(problem, document, ABSENT_ANSWERS[:1], tokens)
+        return draft.example(problem, document, ABSENT_ANSWERS[:1], tokens, haystack=haystack)
     answers = tuple(value for key in asked for value in keys[key])
     evidence = tuple(text for text in hidden if text in sought)
-    return draft.example(problem, document, answers, tokens, evidence)
+    return draft.example(problem, document, answers, tokens, evidence, haystack)
 
 
 def _sentences(needles: Needles, key: str, values: Sequence[str]) -> list[str]:

@@ -160,6 +160,7 @@ class Draft:
         answers: tuple[str, ...],
         tokens: int,
         evidence: tuple[str, ...] = (),
+        haystack: str = "",
     ) -> Example:
         """The finished example; its document has `tokens` tokens.
 
@@ -175,6 +176,7 @@ class Draft:
             answers=answers,
             length_tokens=tokens,
             evidence=evidence,
+            haystack=haystack,
         )
 
 

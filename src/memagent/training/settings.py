@@ -94,7 +94,8 @@ class RolloutSettings(StrictModel):
 
     A group's attempts are compared with each other. Groups whose rewards are all equal are dropped and
     replaced, up to `refills` times (DAPO's dynamic sampling); with 0 refills, all groups are kept. `rows`
-    bounds the conversations decoded together. With `server`, an OpenAI-compatible URL, another process
+    bounds the conversations decoded together. `top_p` must be 1, because log-probabilities are recorded
+    before it cuts. With `server`, an OpenAI-compatible URL, another process
     generates; `push` says how it gets the new weights before each step, and `served_model` is its initial
     name for the model. `traces` is a folder for the journals of all attempts.
     """
@@ -109,6 +110,15 @@ class RolloutSettings(StrictModel):
     served_model: str | None = None
     push: Literal["vllm-lora", "sglang-weights", "none"] = "vllm-lora"
     traces: str | None = None
+
+    @model_validator(mode="after")
+    def _samples_the_whole_distribution(self) -> RolloutSettings:
+        if self.top_p < 1:
+            raise ValueError(
+                f"top_p is {self.top_p}: the old log-probabilities are taken before it cuts, so the ratio "
+                "would be wrong; leave it at 1"
+            )
+        return self
 
     @model_validator(mode="after")
     def _has_a_server(self) -> RolloutSettings:

@@ -56,7 +56,8 @@ def clipped_objective(
 def k3(policy_logprobs: torch.Tensor, reference_logprobs: torch.Tensor) -> torch.Tensor:
     """Schulman's estimate of the KL divergence of the policy from the reference, per token `(tokens,)`.
 
-    Never negative, and unbiased for tokens drawn from the policy; capped at 10, as in verl.
+    Never negative, and unbiased for tokens drawn from the policy, but capped at 10, as in verl: where the
+    reference gives a token more than 13.6 times the policy's probability, it pulls no more.
     """
     difference = (reference_logprobs - policy_logprobs).clamp(-_MOST_DIFFERENCE, _MOST_DIFFERENCE)
     return (torch.exp(difference) - difference - 1).clamp(max=_MOST_K3)

@@ -30,6 +30,7 @@ _NEEDED = {
     "algorithm.use_kl_in_reward": False,
     "actor_rollout_ref.actor.loss_agg_mode": "token-mean",
     "actor_rollout_ref.rollout.calculate_log_probs": True,
+    "actor_rollout_ref.rollout.top_p": 1.0,
 }
 _ELSEWHERE = {"temperature", "top_p", "seed"}
 
