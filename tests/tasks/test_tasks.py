@@ -21,7 +21,7 @@ from memagent.tasks import RULER, TASKS, Corpora, Recipe, examples
 from memagent.tasks.needle import Needles, like_needles
 from memagent.tasks.passages import load_passages
 from memagent.tasks.scoring import SCORERS
-from memagent.tasks.vocabulary import _listed, compound, distinct_words
+from memagent.tasks.vocabulary import _list, compound, distinct_words
 from memagent.types import Example, TokenCounter
 from tasks.oracles import solve
 
@@ -238,6 +238,6 @@ def test_tokens_are_estimated_without_a_tokenizer() -> None:
 
 def test_without_the_extra_a_task_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wonderwords", None)
-    _listed.cache_clear()
+    _list.cache_clear()
     with pytest.raises(SettingsError, match=r"\[eval\]"):
         list(examples("niah_single_1", Recipe(length_tokens=1024), 1))
