@@ -100,7 +100,8 @@ def test_examples_stay_what_they_were() -> None:
     digests = {}
     for task in ("niah_multikey_3", "vt", "fwe", "qa_2"):
         (example,) = examples(task, recipe, 1)
-        told = repr(example).replace(f", evidence={example.evidence!r}, rationale=''", "")
+        bare = replace(example, evidence=(), rationale="", haystack="")
+        told = repr(bare).replace(", evidence=(), rationale='', haystack=''", "")
         digests[task] = hashlib.sha256(told.encode()).hexdigest()[:12]
     assert digests == DIGESTS
 
