@@ -1,8 +1,12 @@
-"""`memagent serve` as a user starts it, with a scripted model behind it."""
+"""`memagent serve` as a user starts it, with a scripted model behind it.
+
+SERVER_PYTHON is the Python that has memagent, if it is not the one with the clients.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -27,7 +31,8 @@ def serving(serve: Callable[..., Server], tmp_path: Path) -> Iterator[Callable[.
         def start(reply: Reply, *flags: str) -> str:
             scripted = serve(pages={"/v1/chat/completions": lambda body: replied(body, reply)})
             model = ["--base-url", scripted.base_url, "--data", str(tmp_path / "data")]
-            command = [sys.executable, "-m", "memagent", "serve", *FLAGS.split(), *model, *flags]
+            python = os.environ.get("SERVER_PYTHON", sys.executable)
+            command = [python, "-m", "memagent", "serve", *FLAGS.split(), *model, *flags]
             server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
             closing.callback(server.wait, 20)
             closing.callback(server.terminate)

@@ -1,7 +1,5 @@
 """The pipe for Open WebUI: what it emits and answers, with a stand-in for Open WebUI's files."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 from collections.abc import Callable
@@ -9,9 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx2
 import pytest
-from fastapi import FastAPI, Request, Response
+
+httpx2 = pytest.importorskip("httpx2")
+fastapi = pytest.importorskip("fastapi")
 
 QUESTION = "What are all the facts?"
 FILLER = "The sea was calm and the wind was low on that day. " * 20
@@ -23,12 +22,12 @@ INTEGRATIONS = Path(__file__).parents[2] / "integrations"
 
 def open_webui(files: dict[str, bytes]) -> Any:
     """A request as a pipe gets it: its app gives files out to the user alone."""
-    app = FastAPI()
+    app = fastapi.FastAPI()
 
     @app.get("/api/v1/files/{id}/content")
-    def content(id: str, request: Request) -> Response:
+    def content(id: str, request: fastapi.Request) -> fastapi.Response:
         known = request.headers.get("authorization") == TOKEN and id in files
-        return Response(files[id]) if known else Response(status_code=404)
+        return fastapi.Response(files[id]) if known else fastapi.Response(status_code=404)
 
     return SimpleNamespace(app=app, headers={"authorization": TOKEN, "host": "localhost:3000"})
 
