@@ -56,12 +56,12 @@ class MemAgent(llm.Model):
         cite: bool = Field(default=False, description="Print below the answer where the documents say it")
         workflow: str | None = Field(default=None, description="How to read, such as notes or gated")
 
-    def execute(
+    def execute(  # the signature is llm's
         self,
         prompt: Any,
-        stream: bool,
+        stream: bool,  # noqa: ARG002
         response: Any,
-        conversation: Any = None,  # noqa: ARG002: llm's signature
+        conversation: Any = None,  # noqa: ARG002
     ) -> Iterator[str | StreamEvent]:
         """Yield the progress as reasoning, then the answer. Raises `llm.ModelError`."""
         url = os.environ.get("LLM_MEMAGENT_URL", URL).rstrip("/") + "/"
