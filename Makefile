@@ -60,6 +60,7 @@ test-model: .venv/dev
 
 # Other people's programs against `memagent serve`: their pins are not ours, so they have an environment of their own.
 test-integrations: export SERVER_PYTHON = $(CURDIR)/$(BIN)/python
+test-integrations: export LITELLM_LOCAL_MODEL_COST_MAP = True
 test-integrations: .venv/dev .venv-integrations/dev
 	$(CLIENTS)/python -m pytest tests/integrations
 
