@@ -101,7 +101,9 @@ async def _upload(
     """Upload an attached file until `uploads` closes; returns its id on the server."""
     name = item.get("name") or "file"
     if item.get("type") != "file":
-        raise RuntimeError(f"{name!r} is a {item.get('type')}: only files are read, so attach it as a file")
+        raise RuntimeError(
+            f"{name!r} is of type {item.get('type')!r}: only files are read, so attach it as a file"
+        )
     await _tell(emit, f"Sending {name}")
     reply = await server.post(
         "files",

@@ -39,7 +39,8 @@ def attached(id: str, name: str, kind: str = "file") -> dict[str, Any]:
 def reply(messages: Any) -> str:
     """Notes the captain's name where it is told, and adds to it what no document says."""
     said = messages[-1]["content"]
-    assert "retrieved" not in said
+    if "retrieved" in said:
+        return "was asked about passages"
     if "title" in said:
         return "A calm sea"
     return f"{NOTE} He likes pears." if NOTE in said else "UNCHANGED"
@@ -113,7 +114,10 @@ def test_tasks_and_chats_without_files_go_through(pipe: Any) -> None:
 @pytest.mark.parametrize(
     ("item", "said"),
     [
-        (attached("k1", "Handbooks", "collection"), "'Handbooks' is a collection: only files are read"),
+        (
+            attached("k1", "Handbooks", "collection"),
+            "'Handbooks' is of type 'collection': only files are read",
+        ),
         (attached("f2", "other.txt"), r"does not give out 'other.txt' \(status 404\)"),
     ],
 )
