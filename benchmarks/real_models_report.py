@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -63,7 +64,7 @@ def scores_table(rows: Rows) -> str:
         there, absent = [it for it in own if not it["absent"]], [it for it in own if it["absent"]]
         cells = [_cell([it["score"] for it in there if _family(it) == task]) for task in tasks]
         invented = f"{sum(not it['declined'] for it in absent)} of {len(absent)}" if absent else ""
-        empty = [it["empty"] for it in own if it["empty"] is not None]
+        empty = [it["empty"] for it in own if it["empty"] is not None and it["calls"] > 1]
         nothing = f"{sum(empty)} of {len(empty)}" if empty else ""
         tokens = [it["prompt_tokens"] + it["completion_tokens"] for it in own if it["prompt_tokens"]]
         told = f"{fmean(tokens):,.0f}" if tokens else ""
@@ -92,23 +93,27 @@ def differences_table(rows: Rows) -> str:
 
 
 def draw(rows: Rows, file: Path) -> None:
-    """A panel a model: each reader's score over all questions that can be answered, with its interval."""
+    """A row of panels a model, a panel a kind of question: each reader's score with its interval."""
     models = list(dict.fromkeys(row["model"] for row in rows))
+    tasks = [it for it in _TASKS if any(_family(row) == it for row in rows)]
+    names = list(by_reader(rows))[::-1]
 
     def picture() -> Figure:
-        figure, panels = drawing.panels(1, len(models), 6.5, 5.5)
-        for model, panel in zip(models, panels, strict=True):
-            readers = by_reader([it for it in rows if it["model"] == model and not it["absent"]])
-            for place, (name, own) in enumerate(reversed(list(readers.items()))):
-                scores = [it["score"] for it in own]
+        figure, panels = drawing.panels(len(models), len(tasks), 3.0, 3.2)
+        for (model, task), panel in zip(product(models, tasks), panels, strict=True):
+            own = [it for it in rows if (it["model"], _family(it)) == (model, task) and not it["absent"]]
+            for name, scored in by_reader(own).items():
+                scores, place = [it["score"] for it in scored], names.index(name)
                 low, high = confidence_interval(scores)
                 colour = "#D55E00" if name == OURS else "#0072B2"
                 panel.plot([100 * low, 100 * high], [place, place], color=colour)
                 panel.plot([100 * fmean(scores)], [place], "o", color=colour)
-            panel.set_yticks(range(len(readers)), [drawing.plain(it) for it in reversed(list(readers))])
+            first = task == tasks[0]
+            panel.set_yticks(range(len(names)), [drawing.plain(it) if first else "" for it in names])
+            panel.set_ylim(-0.5, len(names) - 0.5)
             panel.set_xlim(0, 100)
-            panel.set_xlabel("score in percent, with 95% interval")
-            panel.set_title(drawing.plain(model))
+            panel.set_title(f"{_TASKS[task]}, {len({it['id'] for it in own})} questions")
+        figure.supxlabel("score in percent, with 95% interval")
         return figure
 
     drawing.save({file.stem: picture}, file.parent)
