@@ -62,7 +62,7 @@ test-model: .venv/dev
 test-integrations: export SERVER_PYTHON = $(CURDIR)/$(BIN)/python
 test-integrations: export LITELLM_LOCAL_MODEL_COST_MAP = True
 test-integrations: .venv/dev .venv-integrations/dev
-	$(CLIENTS)/python -m pytest tests/integrations
+	$(CLIENTS)/python -m pytest -W ignore::UserWarning tests/integrations
 
 clean:
 	rm -rf .venv .venv-train .venv-verl .venv-integrations .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .site
