@@ -72,7 +72,7 @@ AUTO = Prompts(
     + "Otherwise answer in as few words as it needs.\n",
     workflow="auto",
 )
-"""The answer is asked for in the same words whether the whole document is shown or passages of it."""
+"""The answer is made from passages; over a whole document, `full`'s own words are asked instead."""
 
 NOTES = replace(AUTO, workflow="notes")
 

@@ -13,7 +13,7 @@ from memagent.reading.conversations import Reading
 from memagent.reading.locating import count_words, falls_short, locate
 from memagent.reading.ranking import Rarity
 from memagent.reading.workflows import notes
-from memagent.reading.workflows.whole import count_room, joined
+from memagent.reading.workflows.whole import PROMPTS, count_room, joined
 from memagent.types import Chunk, Conversation
 
 
@@ -31,13 +31,21 @@ async def auto(
             document, _ = joined(begun)
             doubtful = await asyncio.to_thread(_is_doubtful, reading.problem, begun)
             try:
-                yield await reading.answer(document, doubtful=doubtful)
+                yield await _with_words_for_all(reading).answer(document, doubtful=doubtful)
                 return
             except ContextOverflowError:
                 pass  # the window is smaller than the engine says
     async with aclosing(notes.notes(reading, _chain(begun, chunks), memory)) as conversations:
         async for conversation in conversations:
             yield conversation
+
+
+def _with_words_for_all(reading: Reading) -> Reading:
+    """The reading with `full`'s words for the answer in place of those for passages; not of a user's own."""
+    prompts = reading.prompts
+    if prompts.answer != AUTO.answer:
+        return reading
+    return replace(reading, prompts=replace(prompts, answer=PROMPTS.answer))
 
 
 async def _as_much_as_fits(reading: Reading, chunks: AsyncIterator[Chunk]) -> tuple[list[Chunk], bool]:

@@ -15,14 +15,17 @@ from pydantic import Field
 from memagent.documents.chunking import cut
 from memagent.documents.tokens import MAX_CHARACTERS_PER_TOKEN, fewest_tokens, is_within
 from memagent.errors import ContextOverflowError, SettingsError
-from memagent.prompts import AUTO, NO_UPDATE, Prompts
+from memagent.prompts import CLOSING, NO_UPDATE, Prompts, sections
 from memagent.reading.conversations import Reading
 from memagent.reading.ranking import best_passages
 from memagent.reading.workflow import Workflow
 from memagent.settings import Options, Positive
 from memagent.types import ESTIMATE, Chunk, Conversation, TokenCounter
 
-PROMPTS = Prompts(update=NO_UPDATE, answer=AUTO.answer)
+PROMPTS = Prompts(
+    update=NO_UPDATE,
+    answer=sections(document="memory", problem="problem") + "\n" + CLOSING.format(source="document"),
+)
 """The document, or what is shown of it, stands in the memory's slot."""
 
 LEFT_OUT = "\n\n[…]\n\n"
