@@ -87,7 +87,7 @@ def test_an_evaluation_is_continued(earlier: Path) -> None:
     *old, new = [json.loads(line) for line in Path("evaluation/rows.jsonl").read_text().splitlines()]
     assert (len(old), new["workflow"], reader.calls) == (3, "full", 1)
     assert new.keys() == old[0].keys() | {"haystack"}
-    others = dict.fromkeys(("seconds", "index", "example_id", "crc32", "haystack"))
+    others = dict.fromkeys(("seconds", "index", "example_id", "crc32", "haystack", "prompt_tokens", "cost"))
     assert new | others == old[1] | others
 
 
