@@ -31,7 +31,7 @@ def load(group: Group, name: str) -> Any:
     point = plugins(group)[name]
     try:
         return point.load()
-    except Exception as error:
+    except Exception as error:  # the boundary: a package may raise anything
         package = point.dist.name if point.dist else point.value
         raise SettingsError(
             f"{name} of the package {package} cannot be loaded ({type(error).__name__}: {error}): "

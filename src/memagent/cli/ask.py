@@ -23,7 +23,7 @@ from memagent.cli.finding import with_found_model
 from memagent.cli.flags import PATH, Command, complete_files, quiet_and_verbose, with_settings
 from memagent.cli.memories import citations
 from memagent.cli.messages import exit_code, print_error, say, say_json, warn
-from memagent.cli.progress import WAITING, ReadDisplay
+from memagent.cli.progress import ReadDisplay, describe_opening
 from memagent.concurrency import side_by_side
 from memagent.documents.opening import Document, Pass, open_document
 from memagent.engines import choose, open_engine
@@ -212,7 +212,7 @@ async def _answer_all(asked: Asked, display: ReadDisplay, as_json: bool, console
     """Print each answer as it comes; if one question fails, the others continue."""
     code = 0
     traces = await asyncio.to_thread(_traces, asked)
-    display.waiting(WAITING.get(choose(asked.settings.engine).engine, "opening the engine"))
+    display.waiting(describe_opening(choose(asked.settings.engine).engine))
     async with open_engine(asked.settings.engine) as engine:
         display.waiting("")
         limited, separator = asked.spending.limit(engine), ""

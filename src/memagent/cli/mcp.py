@@ -17,7 +17,7 @@ from rich.console import Console
 from memagent.cli.finding import with_found_model
 from memagent.cli.flags import PATH, Command, listening, quiet_and_verbose, with_settings
 from memagent.cli.messages import tell
-from memagent.cli.progress import WAITING
+from memagent.cli.progress import describe_opening
 from memagent.engines import choose, open_engine
 from memagent.errors import SettingsError, extra_hint
 from memagent.settings import Settings, user_cache_path
@@ -74,7 +74,7 @@ def command(
         async def served() -> None:
             kind = choose(settings.engine).engine
             if kind != "openai" and not quiet:
-                tell(console, WAITING.get(kind, "opening the engine"))
+                tell(console, describe_opening(kind))
             async with open_engine(settings.engine) as engine:
                 if listener and not quiet:
                     tell(console, f"{engine.model.name} at {url_of(listener)}/mcp (Ctrl-C stops it)")

@@ -21,17 +21,21 @@ from memagent.reading.progress import Progress
 from memagent.reading.read import Read
 from memagent.types import Conversation
 
-WAITING = {
+_WAITING = {
     "openai": "reaching the endpoint",
     "llamacpp": "loading the model",
     "transformers": "loading the model",
 }
-"""What to say while an engine opens, which may take a minute."""
 
 _PREVIEW_CHARACTERS = 200
 _PANEL_CHARACTERS = 1200
 _MAX_BARS = 8
 _WIDE = 100
+
+
+def describe_opening(engine: str) -> str:
+    """What to say while an engine opens, which may take a minute."""
+    return _WAITING.get(engine, "opening the engine")
 
 
 class ReadDisplay:
