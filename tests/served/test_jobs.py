@@ -66,6 +66,13 @@ async def listen(jobs: Jobs, job: Job) -> list[Event]:
         return [event async for event in events]
 
 
+async def listen_to_the_first_call(engine: Held, jobs: Jobs, job: Job) -> asyncio.Task[list[Event]]:
+    """Someone who listens to a read, whose first call is in flight."""
+    listener = asyncio.create_task(listen(jobs, job))
+    await engine.held.wait()
+    return listener
+
+
 async def leave(listener: asyncio.Task[Any]) -> None:
     listener.cancel()
     await asyncio.gather(listener, return_exceptions=True)
@@ -101,8 +108,7 @@ def test_the_last_to_leave_cancels_and_whoever_begins_the_same_at_once_continues
         engine = Held(facts())
         async with jobs_of(engine, tmp_path) as jobs:
             job = await begin(jobs)
-            listener = asyncio.create_task(listen(jobs, job))
-            await engine.held.wait()
+            listener = await listen_to_the_first_call(engine, jobs, job)
             await leave(listener)
             again = await begin(jobs)
             engine.go.set()
@@ -126,8 +132,7 @@ def test_an_attended_read_is_not_begun_while_nobody_listens_and_stays_cancelled_
             engine.calls = 0
             engine.go.clear()
             engine.held.clear()
-            listener = asyncio.create_task(listen(jobs, job))
-            await engine.held.wait()
+            listener = await listen_to_the_first_call(engine, jobs, job)
             await leave(listener)
             while (now := jobs.store.read("owner", job.id)) and now.state != "cancelled":  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -143,8 +148,7 @@ def test_an_attended_read_that_is_begun_to_last_needs_no_listener_any_more(
         engine = Held(facts())
         async with jobs_of(engine, tmp_path) as jobs:
             job = await begin(jobs)
-            listener = asyncio.create_task(listen(jobs, job))
-            await engine.held.wait()
+            listener = await listen_to_the_first_call(engine, jobs, job)
             assert (await begin(jobs, attended=False)).id == job.id
             await leave(listener)
             engine.go.set()
