@@ -21,7 +21,8 @@ from memagent.cli import main
 from memagent.evaluation.rows import EvaluationRow
 from memagent.reading.many.rows import FileRow
 from memagent.reading.read import Result
-from memagent.settings import StrictModel, fields_of, owners
+from memagent.settings import fields_of, owners
+from memagent.strict import StrictModel
 from memagent.training.settings import TrainingSettings, load_training
 from memagent.types import Example, Spent
 from server import Messages, Server

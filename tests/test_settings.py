@@ -10,16 +10,8 @@ import pytest
 from pydantic import Field
 
 from memagent import EngineSettings, ReadSettings, Settings, SettingsError, load_settings
-from memagent.settings import (
-    PARTS,
-    Names,
-    StrictModel,
-    build,
-    fields_of,
-    owners,
-    user_cache_path,
-    user_config_path,
-)
+from memagent.settings import PARTS, Names, fields_of, owners, user_cache_path, user_config_path
+from memagent.strict import StrictModel, build
 
 
 def config(tmp_path: Path, text: str) -> Path:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -16,8 +16,6 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 import platformdirs
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
     TypeAdapter,
@@ -27,10 +25,10 @@ from pydantic import (
     model_validator,
 )
 from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails
 
-from memagent.errors import SettingsError, did_you_mean, reason, without_secrets
+from memagent.errors import SettingsError, did_you_mean, reason
 from memagent.plugins import load_all, plugins
+from memagent.strict import StrictModel, name_place, unknown_name
 from memagent.types import Spent, Trained, Usage
 
 DEFAULT_WINDOW_TOKENS = 8192
@@ -45,7 +43,6 @@ Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Dtype = Literal["auto", "float32", "bfloat16"]
 Kind = TypeVar("Kind", bound="Options")
-Built = TypeVar("Built", bound="StrictModel")
 Names = Annotated[tuple[str, ...], Field(strict=False)]
 """Strings: a list in TOML."""
 
@@ -53,27 +50,6 @@ _MILLION = 1_000_000
 _PREFIX = "MEMAGENT_"
 _ARGUMENTS = "arguments"
 _LOCAL = ("llamacpp", "transformers")  # engines that run a model themselves
-_MAX_SHOWN = 200
-
-
-class StrictModel(BaseModel):
-    """Frozen settings, validated on construction: strict types, no unknown names.
-
-    Raises `SettingsError` listing every problem, one per line.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    def __init__(self, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            lines = (line for it in error.errors() for line in _problems(it, type(self)))
-            raise SettingsError("\n".join(lines)) from None
-
-    def changed(self, **values: Any) -> Self:
-        """A copy with some values replaced; the others stay set or unset. Raises `SettingsError`."""
-        return type(self)(**{name: getattr(self, name) for name in self.model_fields_set} | values)
 
 
 class EngineSettings(StrictModel):
@@ -292,14 +268,6 @@ def owners() -> dict[str, str]:
     return {name: part for part in PARTS for name in fields_of(part)}
 
 
-def build(kind: type[Built], table: Mapping[str, Any], place: str) -> Built:
-    """Build settings from a table. Raises `SettingsError` naming the `place`."""
-    try:
-        return kind(**table)
-    except SettingsError as error:
-        raise _name_place(error, place) from None
-
-
 def load_settings(
     flags: Mapping[str, Any] | None = None,
     file: str | Path | None = None,
@@ -351,7 +319,7 @@ def _parts(values: Mapping[str, Any], place: str) -> Settings:
         except SettingsError as error:
             problems.append(str(error))
     if problems:
-        raise _name_place(SettingsError("\n".join(problems)), place)
+        raise name_place(SettingsError("\n".join(problems)), place)
     return Settings(**made)
 
 
@@ -374,11 +342,6 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     return values
 
 
-def unknown_name(name: str, known: Mapping[str, Any]) -> str:
-    """The message for a name that is not a setting."""
-    return f"unknown setting {name!r}{did_you_mean(name, known)}"
-
-
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file. Raises `SettingsError` if it cannot be read."""
     try:
@@ -387,60 +350,6 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path} cannot be read: {reason(error)}") from error
     except (ValueError, RecursionError) as error:  # TOML errors are ValueErrors
         raise SettingsError(f"{path} is not valid TOML: {error}") from error
-
-
-def _name_place(error: SettingsError, place: str) -> SettingsError:
-    return SettingsError("\n".join(f"{place}: {line}" for line in str(error).splitlines()))
-
-
-def _problems(error: ErrorDetails, kind: type[StrictModel]) -> Iterator[str]:
-    """Describe what is wrong with one value: a line, or several for a nested table."""
-    name, kinds = ".".join(map(str, error["loc"])), error["type"]
-    if kinds == "extra_forbidden":
-        yield unknown_name(name, kind.model_fields)
-        return
-    said = error.get("ctx", {})
-    inner = said.get("error")
-    if isinstance(inner, SettingsError):  # from a nested table
-        yield from (_nest(name, line) if name else line for line in str(inner).splitlines())
-        return
-    if kinds == "value_error" and not name:
-        yield str(inner)
-        return
-    item = kind.model_fields.get(str(error["loc"][0])) if error["loc"] else None
-    value = (
-        without_secrets(repr(error["input"])) if item is None or item.repr else "a value that is not shown"
-    )
-    value = value if len(value) <= _MAX_SHOWN else value[: _MAX_SHOWN - 3] + "..."
-    yield f"{name} is {value}: it {_rule(kinds, said)}"
-
-
-def _nest(name: str, line: str) -> str:
-    return f"{name}: {line}" if line.startswith("unknown setting") else f"{name}.{line}"
-
-
-def _rule(kind: str, said: Mapping[str, Any]) -> str:
-    """What the value must be, from pydantic's error type."""
-    match kind:
-        case "greater_than":
-            return f"must be above {said['gt']:g}"
-        case "greater_than_equal":
-            return f"must be at least {said['ge']:g}"
-        case "less_than":
-            return f"must be below {said['lt']:g}"
-        case "less_than_equal":
-            return f"must be at most {said['le']:g}"
-        case "literal_error":
-            return f"must be {said['expected']}"
-        case "value_error":
-            return str(said["error"])
-        case "missing":
-            return "is missing"
-        case "too_long":
-            return f"must have at most {said['max_length']} items"
-    nouns = {"bool": "true or false", "int": "a whole number", "float": "a number", "string": "text",
-             "tuple": "a list", "model": "a table", "finite": "a finite number"}  # fmt: skip
-    return f"must be {nouns.get(kind.partition('_')[0], kind.replace('_', ' '))}"
 
 
 def user_config_path() -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from memagent.errors import SettingsError
-from memagent.settings import build
+from memagent.strict import build
 from memagent.training.settings import TrainingSettings, load_training
 
 ROOT = Path(__file__).parents[2]

@@ -16,8 +16,9 @@ from pydantic import Field
 
 from memagent.engines.gguf_header import whole_numbers
 from memagent.errors import SettingsError
-from memagent.settings import NO_ADAPTER, EngineSettings, Positive, StrictModel, build, read_toml
+from memagent.settings import NO_ADAPTER, EngineSettings, Positive, read_toml
 from memagent.storage import file_digest, write_whole
+from memagent.strict import StrictModel, build
 from memagent.types import Trained
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from memagent.errors import EngineError, SettingsError, TrainingError
 from memagent.reading.budgets import given_budgets
 from memagent.reading.journal import difference
 from memagent.reading.workflows import choose_workflow
-from memagent.settings import build
+from memagent.strict import build
 from memagent.training import checkpoint
 from memagent.training.data import load_data
 from memagent.training.held_out import HeldOut

@@ -13,19 +13,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from memagent.errors import SettingsError, reason
-from memagent.settings import (
-    Count,
-    Dtype,
-    EngineSettings,
-    Names,
-    Positive,
-    ReadSettings,
-    Seed,
-    StrictModel,
-    build,
-    read_toml,
-)
+from memagent.settings import Count, Dtype, EngineSettings, Names, Positive, ReadSettings, Seed, read_toml
 from memagent.storage import file_digest
+from memagent.strict import StrictModel, build
 
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]

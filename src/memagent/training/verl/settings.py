@@ -11,7 +11,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from memagent.errors import SettingsError
 from memagent.reading.budgets import Budgets
-from memagent.settings import ReadSettings, StrictModel, build
+from memagent.settings import ReadSettings
+from memagent.strict import StrictModel, build
 from memagent.training.rewards import check_prompts
 from memagent.types import Trained
 

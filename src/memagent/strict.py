@@ -1,0 +1,103 @@
+"""Frozen settings that are checked when they are made, and say all that is wrong with them in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from memagent.errors import SettingsError, did_you_mean, without_secrets
+
+Built = TypeVar("Built", bound="StrictModel")
+
+_MAX_SHOWN = 200
+
+
+class StrictModel(BaseModel):
+    """Frozen settings, validated on construction: strict types, no unknown names.
+
+    Raises `SettingsError` listing every problem, one per line.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            lines = (line for it in error.errors() for line in _problems(it, type(self)))
+            raise SettingsError("\n".join(lines)) from None
+
+    def changed(self, **values: Any) -> Self:
+        """A copy with some values replaced; the others stay set or unset. Raises `SettingsError`."""
+        return type(self)(**{name: getattr(self, name) for name in self.model_fields_set} | values)
+
+
+def build(kind: type[Built], table: Mapping[str, Any], place: str) -> Built:
+    """Build settings from a table. Raises `SettingsError` naming the `place`."""
+    try:
+        return kind(**table)
+    except SettingsError as error:
+        raise name_place(error, place) from None
+
+
+def unknown_name(name: str, known: Mapping[str, Any]) -> str:
+    """The message for a name that is not a setting."""
+    return f"unknown setting {name!r}{did_you_mean(name, known)}"
+
+
+def name_place(error: SettingsError, place: str) -> SettingsError:
+    """The error with the place of what is wrong before each of its lines."""
+    return SettingsError("\n".join(f"{place}: {line}" for line in str(error).splitlines()))
+
+
+def _problems(error: ErrorDetails, kind: type[StrictModel]) -> Iterator[str]:
+    """Describe what is wrong with one value: a line, or several for a nested table."""
+    name, kinds = ".".join(map(str, error["loc"])), error["type"]
+    if kinds == "extra_forbidden":
+        yield unknown_name(name, kind.model_fields)
+        return
+    said = error.get("ctx", {})
+    inner = said.get("error")
+    if isinstance(inner, SettingsError):  # from a nested table
+        yield from (_nest(name, line) if name else line for line in str(inner).splitlines())
+        return
+    if kinds == "value_error" and not name:
+        yield str(inner)
+        return
+    item = kind.model_fields.get(str(error["loc"][0])) if error["loc"] else None
+    value = (
+        without_secrets(repr(error["input"])) if item is None or item.repr else "a value that is not shown"
+    )
+    value = value if len(value) <= _MAX_SHOWN else value[: _MAX_SHOWN - 3] + "..."
+    yield f"{name} is {value}: it {_rule(kinds, said)}"
+
+
+def _nest(name: str, line: str) -> str:
+    return f"{name}: {line}" if line.startswith("unknown setting") else f"{name}.{line}"
+
+
+def _rule(kind: str, said: Mapping[str, Any]) -> str:
+    """What the value must be, from pydantic's error type."""
+    match kind:
+        case "greater_than":
+            return f"must be above {said['gt']:g}"
+        case "greater_than_equal":
+            return f"must be at least {said['ge']:g}"
+        case "less_than":
+            return f"must be below {said['lt']:g}"
+        case "less_than_equal":
+            return f"must be at most {said['le']:g}"
+        case "literal_error":
+            return f"must be {said['expected']}"
+        case "value_error":
+            return str(said["error"])
+        case "missing":
+            return "is missing"
+        case "too_long":
+            return f"must have at most {said['max_length']} items"
+    nouns = {"bool": "true or false", "int": "a whole number", "float": "a number", "string": "text",
+             "tuple": "a list", "model": "a table", "finite": "a finite number"}  # fmt: skip
+    return f"must be {nouns.get(kind.partition('_')[0], kind.replace('_', ' '))}"
