@@ -15,7 +15,7 @@ from pydantic import Field
 from memagent.documents.chunking import cut
 from memagent.documents.tokens import MAX_CHARACTERS_PER_TOKEN, fewest_tokens, is_within
 from memagent.errors import ContextOverflowError, SettingsError
-from memagent.prompts import CLOSING, NO_UPDATE, Prompts, sections
+from memagent.prompts import AUTO, CLOSING, NO_UPDATE, Prompts, sections
 from memagent.reading.conversations import Reading
 from memagent.reading.ranking import best_passages
 from memagent.reading.workflow import Workflow
@@ -27,6 +27,9 @@ PROMPTS = Prompts(
     answer=sections(document="memory", problem="problem") + "\n" + CLOSING.format(source="document"),
 )
 """The document, or what is shown of it, stands in the memory's slot."""
+
+PASSAGES_PROMPTS = Prompts(update=NO_UPDATE, answer=AUTO.answer)
+"""Passages are asked about in the words that do best on those of `notes`."""
 
 LEFT_OUT = "\n\n[…]\n\n"
 """Marks where a part of the document was left out."""
@@ -187,4 +190,4 @@ def _select(
 
 FULL = Workflow(full, PROMPTS)
 TRUNCATE = Workflow(truncate, PROMPTS)
-RAG = Workflow(rag, PROMPTS, options=Passages)
+RAG = Workflow(rag, PASSAGES_PROMPTS, options=Passages)
