@@ -146,7 +146,7 @@ def published(base_url: str, _: str) -> Reader:
 
 def plain_rag(base_url: str, _: str) -> Reader:
     """The sixteen passages of 256 tokens that BM25 (`bm25s`, default settings) ranks best, in one prompt."""
-    import bm25s  # type: ignore[import-untyped]
+    import bm25s
 
     complete = _client(base_url)
 
