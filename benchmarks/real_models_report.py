@@ -112,6 +112,7 @@ def draw(rows: Rows, file: Path) -> None:
             panel.set_yticks(range(len(names)), [drawing.plain(it) if first else "" for it in names])
             panel.set_ylim(-0.5, len(names) - 0.5)
             panel.set_xlim(0, 100)
+            panel.set_xticks([0, 50, 100])
             panel.set_title(f"{_TASKS[task]}, {len({it['id'] for it in own})} questions")
         figure.supxlabel("score in percent, with 95% interval")
         return figure
