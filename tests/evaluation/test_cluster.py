@@ -53,7 +53,7 @@ def test_the_rows_are_those_of_one_machine(cluster: Any, serve: Serve, tmp_path:
         examples=examples,
     )
     run(tmp_path / "here", serve(find_code), replace(plan, count=3))
-    server = serve(find_code, latency_seconds=0.05)
+    server = serve(find_code, latency_seconds=0.5)
     seen: list[EvaluationRow] = []
     run(tmp_path / "there", server, plan, ray=cluster.address, on_row=seen.append)
     assert without_times(tmp_path / "there") == without_times(tmp_path / "here")
@@ -75,7 +75,7 @@ def test_files_are_asked_on_all_nodes(
     (tmp_path / "docs" / "old.doc").write_bytes(b"\xd0\xcf\x11\xe0" + bytes(100))
     (tmp_path / "docs" / "blank.txt").write_text(" ", "utf-8")
     monkeypatch.chdir(tmp_path)
-    server = serve(latency_seconds=0.05)
+    server = serve(latency_seconds=0.5)
     settings = Settings(EngineSettings(base_url=server.base_url, retries=0, concurrency=3), READ)
     asked = Survey(problems=("Which facts?",), paths=("docs",), settings=settings, out=Path("table.jsonl"))
 
