@@ -156,7 +156,7 @@ def test_an_endpoint_that_fails_ends_with_3(
         (["sft", "no.toml"], "no.toml cannot be read"),
         (
             [PRESET, "--set", "loss.kl_wight=1"],
-            f"the changes to {PRESET}: loss: unknown setting 'kl_wight', did you mean 'kl_weight'?",
+            f"{PRESET}, as changed: loss: unknown setting 'kl_wight', did you mean 'kl_weight'?",
         ),
         ([PRESET, "--set", "steps=many"], "steps is 'many': it must be a whole number"),
         ([PRESET, "--set", "steps"], "--set steps: write NAME=VALUE"),

@@ -85,10 +85,10 @@ def test_the_files_that_a_run_depends_on_have_digests(tmp_path: Path) -> None:
         'examples = ["rows.jsonl", "own.py:f", "json:loads"]\nreward = "own.py:g"\n'
         '[engine]\ntokenizer = "run.toml"'
     )
-    first = load(tmp_path, text).digests()
+    first = load(tmp_path, text).digest_files()
     assert sorted(Path(it).name for it in first) == ["adapter.gguf", "own.py", "rows.jsonl", "templates.toml"]
     (tmp_path / "own.py").write_text("edited")
-    later = load(tmp_path, text).digests()
+    later = load(tmp_path, text).digest_files()
     assert [Path(it).name for it in first if first[it] != later[it]] == ["own.py"]
 
 
@@ -108,8 +108,6 @@ def test_the_files_that_a_run_depends_on_have_digests(tmp_path: Path) -> None:
         ("[data]\nexamples = [3]", "examples.0 is 3: it must be text"),
         ("steps = -1", "steps is -1: it must be at least 0"),
         ("[rollout]\nattempts = 1", "rollout.attempts is 1: it must be at least 2"),
-        ('[rollout]\npush = "none"', "push is 'none', but no server generates: set rollout.server"),
-        ('[rollout]\nserved_model = "m"', "served_model is 'm', but no server generates"),
         ("[rollout]\ngroups = 4\n[optimizer]\nupdates = 5", "updates is 5 and rollout.groups is 4: each"),
         ("[rollout]\ntemperature = 0", "rollout.temperature is 0: it must be above 0"),
         ("[rollout]\ntop_p = 0.9", "top_p is 0.9: the old log-probabilities are taken before it cuts"),
@@ -123,27 +121,8 @@ def test_the_files_that_a_run_depends_on_have_digests(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_named_with_its_file(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(SettingsError, match=rf"^(?!the changes).*run\.toml.*{message}"):
+    with pytest.raises(SettingsError, match=rf"^.*run\.toml.*{message}"):
         load(tmp_path, text)
-
-
-@pytest.mark.parametrize(
-    ("text", "unreached"),
-    [
-        ("", []),
-        ("steps = 0", []),
-        ("steps = 20", []),
-        ("steps = 10", ["optimizer.warmup_steps is 20, but there are 10 steps"]),
-        ("steps = 9\n[optimizer]\nwarmup_steps = 9", []),
-        ("[warm_start]\nsteps = 5", ["warm_start.warmup_steps is 10, but there are 5 steps"]),
-        ("[warm_start]\nsteps = 5\nwarmup_steps = 0", []),
-    ],
-)
-def test_a_stage_that_ends_before_its_warm_up_is_told(
-    tmp_path: Path, text: str, unreached: list[str]
-) -> None:
-    told = load(tmp_path, text).unreached_rates
-    assert [it.partition(":")[0] for it in told] == unreached
 
 
 def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from click.shell_completion import CompletionItem
 from rich.console import Console
 
 from memagent.cli.flags import PATH, complete_files, quiet_and_verbose, together
-from memagent.cli.messages import say, tell, warn
+from memagent.cli.messages import say, tell
 from memagent.cli.training_progress import TrainingWatch
 from memagent.documents.tokens import estimate_tokens
 from memagent.engines import open_engine
@@ -100,9 +100,6 @@ def _train(
     logging.getLogger("memagent.reading").setLevel(logging.ERROR)
     folder = out or Path("runs") / config.stem
     first = os.environ.get("RANK", "0") == "0"  # only one of several processes reports
-    if first and not quiet:
-        for warning in settings.unreached_rates:
-            warn(console, warning)
     with TrainingWatch(console, quiet or not first) as watch:
         asyncio.run(train(settings, folder, watch, resume, only_warm_start=only_warm_start))
     if first:

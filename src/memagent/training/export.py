@@ -20,15 +20,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from memagent.engines.adapters import BUDGETS, trained_file, write_trained
 from memagent.engines.llamacpp.embedded import QUANTISATION, requantise
-from memagent.engines.torch.gguf_layout import GgufLayout, layout_of
+from memagent.engines.torch.gguf_layout import layout_of
 from memagent.errors import SettingsError, reason
 from memagent.storage import write_in_place
 from memagent.types import Trained
 
 FORMS = ("adapter", "merged", "gguf", "gguf-adapter")
 QUANTISATIONS = ("F32", "F16", "Q8_0")
-
-_CONSTANTS = {"rope_freqs.weight"}  # GGUF tensors that encode settings of the model
 
 
 def export_policy(
@@ -118,42 +116,21 @@ def _write_gguf(model: PreTrainedModel, place: Path, base_gguf: str | Path | Non
         )
     if quantisation not in QUANTISATIONS:
         raise SettingsError(f"quantisation is {quantisation!r}: use one of {', '.join(QUANTISATIONS)}")
-    base, layout = Path(base_gguf), layout_of(model.config)
-    shapes = _read_shapes(base, layout)
+    layout = layout_of(model.config)
     weights = {layout.name(weight): (weight, values) for weight, values in model.state_dict().items()}
-    if model.config.tie_word_embeddings and "output.weight" not in shapes:
-        del weights["output.weight"]
-    ours = {name: tuple(values.shape) for name, (_, values) in weights.items()}
-    if odd := {name for name, _ in ours.items() ^ shapes.items()}:
-        name = min(odd)
-        raise SettingsError(
-            f"{base} does not match the policy: {name} is {shapes.get(name, 'missing')} there, and "
-            f"{ours.get(name, 'missing')} in the policy; name the GGUF that it started from"
-        )
+    written: set[str] = set()
 
     def values_of(name: str) -> NDArray[np.float32] | None:
-        return layout.arranged(*weights[name]) if name in weights else None
+        written.add(name)
+        return layout.arrange(*weights[name]) if name in weights else None
 
-    requantise(base, place, quantisation, values_of)
-
-
-def _read_shapes(base: Path, layout: GgufLayout) -> dict[str, tuple[int, ...]]:
-    """The shapes of a GGUF's weights, by name. Raises `SettingsError` if it is of another architecture."""
-    if not base.is_file():
-        raise SettingsError(f"there is no file {base}: name the GGUF that the policy started from")
-    try:
-        reader = gguf.GGUFReader(base)
-    except Exception as error:  # a broken file can make the reader raise anything
-        raise SettingsError(f"{base} is not a GGUF file, or is damaged ({error})") from error
-    if (found := reader.fields["general.architecture"].contents()) != layout.architecture:
-        raise SettingsError(
-            f"{base} is a {found} and the policy a {layout.architecture}: name the GGUF that it started from"
-        )
-    return {
-        tensor.name: tuple(reversed(tensor.shape.tolist()))
-        for tensor in reader.tensors
-        if tensor.name not in _CONSTANTS
-    }
+    requantise(Path(base_gguf), place, quantisation, values_of)
+    if (
+        missing := weights.keys()
+        - written
+        - ({"output.weight"} if model.config.tie_word_embeddings else set())
+    ):
+        raise SettingsError(f"{base_gguf} lacks {min(missing)}: name the GGUF that the policy started from")
 
 
 def _write_gguf_adapter(model: Any, place: Path, budgets: Mapping[str, int]) -> None:
@@ -173,7 +150,7 @@ def _write_gguf_adapter(model: Any, place: Path, budgets: Mapping[str, int]) -> 
                     "a LoRA on an output that is tied to the embeddings has no GGUF form: use merged"
                 )
             writer.add_tensor(f"{name}.lora_a", a.detach().half().cpu().numpy())
-            writer.add_tensor(f"{name}.lora_b", layout.arranged(weight, b).astype(np.float16))
+            writer.add_tensor(f"{name}.lora_b", layout.arrange(weight, b).astype(np.float16))
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()

@@ -59,7 +59,7 @@ async def train(
         raise SettingsError("there is no warm start: set warm_start.steps")
     path = checkpoint.newest(folder) if resume else None
     state = checkpoint.load(path) if path else None
-    files = settings.digests()
+    files = settings.digest_files()
     if state:
         # What a newer version has added is at its default.
         _check_same(folder, build(TrainingSettings, state["settings"], str(path)), settings)

@@ -43,18 +43,14 @@ def load_reward(name: str | None = None, scorer: str | None = None) -> Reward:
 def _guard(name: str, function: Callable[..., Any]) -> Reward:
     def reward(example: Example, trajectory: Trajectory) -> float:
         try:
-            value = function(example, trajectory)
+            number = float(function(example, trajectory))
         except Exception as error:  # it is the user's code
             raise SettingsError(
                 f"the reward {name} failed on the example {example.id} ({type(error).__name__}: {error})"
             ) from error
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            number = math.nan
         if not math.isfinite(number):
             raise SettingsError(
-                f"the reward {name} is {value!r} for the example {example.id}: return a finite number"
+                f"the reward {name} is {number} for the example {example.id}: return a finite number"
             )
         return number
 

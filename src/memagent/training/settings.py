@@ -53,13 +53,9 @@ class PolicySettings(StrictModel):
     gradient_checkpointing: bool = False
 
     @model_validator(mode="after")
-    def _has_one_rank(self) -> PolicySettings:
+    def _check(self) -> PolicySettings:
         if self.adapter and self.lora_rank:
             raise ValueError("adapter brings a LoRA of its own rank: leave lora_rank out")
-        return self
-
-    @model_validator(mode="after")
-    def _prepares_random_weights(self) -> PolicySettings:
         if self.prepare and not self.random_weights:
             raise ValueError("prepare is for random weights: set random_weights, or leave prepare out")
         return self
@@ -108,16 +104,6 @@ class RolloutSettings(StrictModel):
                 f"top_p is {self.top_p}: the old log-probabilities are taken before it cuts, so the ratio "
                 "would be wrong; leave it at 1"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _has_a_server(self) -> RolloutSettings:
-        for name in ("served_model", "push"):
-            value = getattr(self, name)
-            if not self.server and value != RolloutSettings.model_fields[name].default:
-                raise ValueError(
-                    f"{name} is {value!r}, but no server generates: set rollout.server, or leave {name} out"
-                )
         return self
 
 
@@ -243,22 +229,7 @@ class TrainingSettings(StrictModel):
             )
         return self
 
-    @property
-    def unreached_rates(self) -> list[str]:
-        """What to say of stages that end before their warm-up: a run may be meant to go on later."""
-        stages = {
-            "optimizer": (self.steps, self.optimizer),
-            "warm_start": (self.warm_start.steps, self.warm_start),
-        }
-        return [
-            f"{name}.warmup_steps is {it.warmup_steps}, but there are {steps} steps: unless the run is "
-            f"continued with more, its learning rate does not reach {it.learning_rate:g}; lower the warm-up "
-            "for a short run"
-            for name, (steps, it) in stages.items()
-            if 0 < steps < it.warmup_steps
-        ]
-
-    def digests(self) -> dict[str, str]:
+    def digest_files(self) -> dict[str, str]:
         """The SHA-256 of each file that training reads, and of the code that it runs, by path.
 
         Raises `SettingsError` for a file that cannot be read.
@@ -280,15 +251,11 @@ class TrainingSettings(StrictModel):
 def load_training(path: str | Path, overrides: Mapping[str, Any] | None = None) -> TrainingSettings:
     """The settings of a TOML file, overridden by the values in `overrides`, which is nested like the file.
 
-    Raises `SettingsError` naming the file and everything that is wrong in it, or else in `overrides`.
+    Raises `SettingsError` naming the file and everything that is wrong.
     """
     path = Path(path)
-    table = read_toml(path)
-    try:
-        settings = build(TrainingSettings, _merge(table, overrides or {}), f"the changes to {path}")
-    except SettingsError:
-        build(TrainingSettings, table, str(path))  # raises if the file itself is wrong
-        raise
+    place = f"{path}, as changed" if overrides else str(path)
+    settings = build(TrainingSettings, _merge(read_toml(path), overrides or {}), place)
     return _locate(settings, path.absolute().parent)  # the same run, wherever it is resumed from
 
 
@@ -303,11 +270,11 @@ def _locate(settings: TrainingSettings, folder: Path) -> TrainingSettings:
     paths = _TRAINED_ON | {"engine": ("model", "adapter", "tokenizer")}
     parts: dict[str, StrictModel] = {}
     for part, names in paths.items():
-        given = {name: value for name in names if (value := getattr(getattr(settings, part), name))}
-        moved = {
-            name: find(it) if isinstance(it, str) else tuple(map(find, it)) for name, it in given.items()
-        }
-        parts[part] = getattr(settings, part).changed(**moved)
+        own = getattr(settings, part)
+        given = {name: value for name in names if (value := getattr(own, name))}
+        parts[part] = own.changed(
+            **{name: find(it) if isinstance(it, str) else tuple(map(find, it)) for name, it in given.items()}
+        )
     return settings.changed(**parts)
 
 

@@ -38,7 +38,7 @@ class GgufLayout:
             raise SettingsError(f"llama.cpp has no place for the weight {weight}: export as merged")
         return found
 
-    def arranged(self, weight: str, values: torch.Tensor) -> NDArray[np.float32]:
+    def arrange(self, weight: str, values: torch.Tensor) -> NDArray[np.float32]:
         """Values `(out, ...)` with their rows in llama.cpp's order."""
         rows: NDArray[np.float32] = values.detach().float().cpu().numpy()
         parts = weight.split(".")
@@ -48,10 +48,10 @@ class GgufLayout:
         halves = rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:])
         return halves.swapaxes(1, 2).reshape(rows.shape)
 
-    def restored(self, weight: str, rows: NDArray[Any]) -> torch.Tensor:
-        """Values of a GGUF `(out, ...)` in transformers' order, as float32: the inverse of `arranged`."""
+    def restore(self, weight: str, rows: NDArray[Any]) -> torch.Tensor:
+        """Values of a GGUF `(out, ...)` in transformers' order, as float32: the inverse of `arrange`."""
         # Arranging the row numbers tells where each row came from.
-        order = self.arranged(weight, torch.arange(len(rows)))
+        order = self.arrange(weight, torch.arange(len(rows)))
         values = np.empty(rows.shape, dtype=np.float32)
         values[order.astype(int)] = rows
         return torch.from_numpy(values)

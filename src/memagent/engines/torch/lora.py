@@ -68,7 +68,7 @@ def _from_gguf(model: Any, file: Path, trainable: bool) -> tuple[Any, dict[str, 
             continue
         a, b = tensors.pop(f"{name}.lora_a"), tensors.pop(f"{name}.lora_b")
         ranks[path] = len(a)
-        b = layout.restored(f"{path}.weight", b) * alpha / len(a)
+        b = layout.restore(f"{path}.weight", b) * alpha / len(a)
         state[f"base_model.model.{path}.lora_A.weight"] = torch.tensor(a, dtype=torch.float32)
         state[f"base_model.model.{path}.lora_B.weight"] = b
     if tensors:

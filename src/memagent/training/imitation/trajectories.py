@@ -12,8 +12,9 @@ from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import asdict, replace
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from memagent.concurrency import side_by_side
 from memagent.errors import SettingsError
@@ -22,7 +23,9 @@ from memagent.tasks.corpora import read_rows
 from memagent.tasks.files import new_file
 from memagent.training.rewards import Reward
 from memagent.training.rollout import Rollout
-from memagent.types import Completion, Conversation, Engine, Example, Message, Trajectory
+from memagent.types import Engine, Example, Trajectory
+
+_TRAJECTORY = TypeAdapter(Trajectory)
 
 
 async def collect(
@@ -89,10 +92,9 @@ def read_trajectories(path: str | Path) -> Iterator[Trajectory]:
     path, number = Path(path), 0
     for number, row in read_rows(path):
         try:
-            trajectory = _trajectory(row)
+            yield _trajectory(row)
         except ValueError as error:
             raise SettingsError(f"{path}, row {number} is not a trajectory: {error}") from error
-        yield trajectory
     if not number:
         raise SettingsError(f"{path} holds no trajectories: collect some, perhaps with a lower least reward")
 
@@ -116,46 +118,13 @@ def _row(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def _trajectory(row: dict[str, Any]) -> Trajectory:
-    """A row's trajectory. Raises `ValueError` naming what is wrong."""
-    conversations = tuple(map(_conversation, _value(row, "conversations", list)))
-    if not conversations:
-        raise ValueError("conversations is empty")
-    reward = _value(row, "reward", int, float, type(None))
-    return Trajectory(
-        example_id=_value(row, "example_id", str),
-        conversations=conversations,
-        answer=_value(row, "answer", str),
-        reward=None if reward is None else float(reward),
-    )
-
-
-def _conversation(row: Any) -> Conversation:
-    kind = _value(row, "kind", str)
-    if kind not in ("update", "answer"):
-        raise ValueError(f"kind is {kind!r}: use update or answer")
-    messages = tuple(map(_message, _value(row, "messages", list)))
-    if not messages:
-        raise ValueError("messages is empty")
-    return Conversation(
-        kind=kind,
-        chunk_index=_value(row, "chunk_index", int, type(None)),
-        messages=messages,
-        completion=Completion(_value(row, "reply", str)),
-        memory=_value(row, "memory", str),
-    )
-
-
-def _message(row: Any) -> Message:
-    role = _value(row, "role", str)
-    if role not in ("system", "user", "assistant"):
-        raise ValueError(f"role is {role!r}: use system, user or assistant")
-    return Message(role, _value(row, "content", str))
-
-
-def _value(row: Any, name: str, *kinds: type) -> Any:
-    """A field of a row. Raises `ValueError` if it is missing or of none of these types."""
-    if not isinstance(row, dict) or name not in row:
-        raise ValueError(f"{name} is missing")
-    if type(row[name]) not in kinds:
-        raise ValueError(f"{name} is {shorten(repr(row[name]), 60)}")
-    return row[name]
+    """A row's trajectory. Raises `ValueError` if it is not one."""
+    try:
+        for conversation in row["conversations"]:
+            conversation["completion"] = {"text": conversation.pop("reply")}
+        return _TRAJECTORY.validate_python(row)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError("each of its conversations needs a reply") from error
