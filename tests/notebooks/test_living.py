@@ -254,7 +254,7 @@ class Living(RuleBasedStateMachine):
 
         async def others() -> None:
             engine = Collector()
-            with pytest.raises(SettingsError, match="another process is adding"):
+            with pytest.raises(SettingsError, match="another process is changing"):
                 async for _ in self.addition(engine):
                     pass
             assert not engine.paid

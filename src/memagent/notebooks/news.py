@@ -138,7 +138,6 @@ def _line_start(source: DocumentFile, place: int) -> int:
 
 
 def _is_blank(source: DocumentFile, place: int) -> bool:
-    """Whether only white space follows a place."""
     for start in range(place, source.size_bytes, BLOCK_BYTES):
         if bytes_at(source.origin, start, min(BLOCK_BYTES, source.size_bytes - start)).strip():
             return False

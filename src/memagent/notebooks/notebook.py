@@ -137,26 +137,26 @@ class Notebook:
         """Hold the right to change the notebook. Raises `SettingsError` while another process has it."""
         claim = self._notebooks.claim(self._id)
         if claim is None:
-            raise SettingsError(f"another process is changing {self.entry.name!r}: wait for it, or stop it")
+            raise self._explain_claim()
         with claim:
             yield
 
     @asynccontextmanager
     async def _claimed_in_turn(self, waiting: Callable[[], None] | None) -> AsyncIterator[None]:
         """As `_claimed`, but with `waiting`, call that once and wait."""
-        claim = await asyncio.to_thread(self._notebooks.claim, self._id)
-        if claim is None and waiting:
-            waiting()
-            while claim is None:
-                await asyncio.sleep(_POLL_SECONDS)
-                claim = await asyncio.to_thread(self._notebooks.claim, self._id)
-        if claim is None:
-            name = (await asyncio.to_thread(lambda: self.entry)).name
-            raise SettingsError(f"another process is adding to {name!r}: wait for it, or stop it")
-        try:
+        told = False
+        while (claim := await asyncio.to_thread(self._notebooks.claim, self._id)) is None:
+            if waiting is None:
+                raise await asyncio.to_thread(self._explain_claim)
+            if not told:
+                waiting()
+            told = True
+            await asyncio.sleep(_POLL_SECONDS)
+        with claim:
             yield
-        finally:
-            claim.close()
+
+    def _explain_claim(self) -> SettingsError:
+        return SettingsError(f"another process is changing {self.entry.name!r}: wait for it, or stop it")
 
 
 class Addition:
