@@ -85,7 +85,7 @@ def test_training_and_evaluation_do_not_go_into_one_report(
     capsys.readouterr()
     assert main(["report", rows, training, "--out", "told"]) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert "run (training) and rows (evaluation) cannot share a report: run memagent report for" in said
+    assert "rows, run: name folders of memagent eval (which hold run.json), or of memagent train" in said
     assert not Path("told").exists()
 
 
@@ -114,11 +114,8 @@ def test_a_run_json_that_was_edited_still_reports_its_rows(rows: str) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "why"),
-    [
-        ('{"steps": "ten"}', "holds no settings of a run"), ('{"policy": 5}', "holds no settings of a run"),
-        ("[1]", "holds no settings of a run"), ("[" * 10_000, "is not JSON"),
-    ],
-)  # fmt: skip
+    [("{", "is not JSON"), ("[" * 10_000, "is not JSON")],
+)
 def test_settings_of_a_training_run_that_are_none_are_an_error(
     rows: str, training: str, settings: str, why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

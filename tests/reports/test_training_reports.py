@@ -172,6 +172,3 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
         pass
     with pytest.raises(SettingsError, match="no step yet in empty"):
         write_report([tmp_path / "empty"], tmp_path / "out")
-    (tmp_path / "empty" / "settings.json").write_text("[1]")
-    with pytest.raises(SettingsError, match="holds no settings"):
-        write_report([tmp_path / "empty"], tmp_path / "out")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -39,19 +38,11 @@ def command(console: Console, folders: tuple[Path, ...], out: Path | None) -> in
 
 
 def _writer(folders: Sequence[Path]) -> Callable[[Sequence[Path], Path], list[Path]]:
-    """The report writer for these folders. Raises `SettingsError` if one is empty, or they are mixed."""
-    kinds: defaultdict[str, list[str]] = defaultdict(list)
-    for folder in folders:
-        kind = next((file for file in _WRITERS if (folder / file).exists()), None)
-        if kind is None:
-            raise SettingsError(
-                f"{folder} holds no evaluation ({RUN_FILE}) and no training run ({METRICS_FILE}): "
-                "name a folder of memagent eval or memagent train"
-            )
-        kinds[kind].append(str(folder))
-    if len(kinds) > 1:
-        raise SettingsError(
-            f"{', '.join(kinds[METRICS_FILE])} (training) and {', '.join(kinds[RUN_FILE])} (evaluation) "
-            "cannot share a report: run memagent report for each kind"
-        )
-    return _WRITERS[next(iter(kinds))]
+    """The writer of the one report that all of these folders can be in."""
+    for file, writer in _WRITERS.items():
+        if all((folder / file).exists() for folder in folders):
+            return writer
+    raise SettingsError(
+        f"{', '.join(map(str, folders))}: name folders of memagent eval (which hold {RUN_FILE}), "
+        f"or of memagent train (which hold {METRICS_FILE}), not some of each"
+    )

@@ -5,7 +5,7 @@ Colours are Okabe and Ito's, which the colour-blind can tell apart; every line a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,17 +66,6 @@ def style(number: int) -> dict[str, Any]:
         "marker": _MARKERS[number % len(_MARKERS)],
         "linestyle": _DASHES[number % len(_DASHES)],
     }
-
-
-def band(
-    panel: Axes, places: Sequence[float], low: Sequence[float], high: Sequence[float], color: str
-) -> None:
-    """A light area between two lines, or a vertical line if there is only one place."""
-    panel.fill_between(places, low, high, color=color, alpha=0.09, linewidth=0)
-    for edge in (low, high):
-        panel.plot(places, edge, color=color, alpha=0.45, linewidth=0.7)
-    if len(places) == 1:
-        panel.vlines(places, low, high, color=color)
 
 
 def legend(figure: Figure, panel: Axes) -> None:

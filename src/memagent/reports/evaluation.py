@@ -199,7 +199,6 @@ def score_tables(evidence: Evidence) -> str:
 
 
 def _differences(evidence: Evidence) -> str:
-    """A table of each reader's difference from the first one."""
     first = evidence.series[0]
     found = statistics.differences(evidence.results, first)
     if not found:
@@ -265,7 +264,6 @@ def cost_table(evidence: Evidence) -> str:
 
 
 def _growth(evidence: Evidence) -> str:
-    """How tokens and seconds grow with the length."""
     sizes = statistics.by_size(evidence.results)
     exponents = [
         [

@@ -76,7 +76,7 @@ def load_runs(folders: Sequence[Path]) -> list[TrainingRun]:
         TrainingRun(
             name=real.name if named[real.name] == 1 else str(folder),
             folder=folder,
-            settings=_load_settings(folder),
+            settings=read_json(folder / SETTINGS_FILE),
             rows=tuple(read_metrics(folder)),
         )
         for real, folder in given.items()
@@ -84,16 +84,6 @@ def load_runs(folders: Sequence[Path]) -> list[TrainingRun]:
     if empty := [run.name for run in runs if not run.rows]:
         raise SettingsError(f"no step yet in {', '.join(empty)}")
     return runs
-
-
-def _load_settings(folder: Path) -> dict[str, Any]:
-    path = folder / SETTINGS_FILE
-    settings = read_json(path)
-    if not isinstance(settings, dict):
-        raise SettingsError(f"{path} holds no settings of a run: it is not an object")
-    if not isinstance(settings.get("steps", 0), int) or not isinstance(settings.get("policy", {}), dict):
-        raise SettingsError(f"{path} holds no settings of a run: steps must be a number, and policy a table")
-    return settings
 
 
 def write_report(folders: Sequence[Path], out: Path) -> list[Path]:
@@ -147,7 +137,6 @@ def as_markdown(runs: Sequence[TrainingRun], pictures: Pictures | None) -> str:
 
 
 def _introduce(run: TrainingRun) -> str:
-    """A line on the model, the steps and the failures of a run."""
     model = run.settings.get("policy", {}).get("model") or "the embedded model"
     planned = run.settings.get("steps", run.steps)
     missing = "" if run.steps >= planned else f" **Not finished: {planned - run.steps:,} steps are missing.**"
@@ -161,7 +150,6 @@ def _introduce(run: TrainingRun) -> str:
 
 
 def _row(run: TrainingRun) -> list[str]:
-    """The table's row for a run: its time, and the first, best and last values of reward and score."""
     score, half = run.values("evaluation", "score"), run.values("evaluation", "half_width")
     last = max(score, default=0)
     interval = f" ± {half[last]:.1f}" if last in half else ""
@@ -209,7 +197,7 @@ def _draw_line(panel: Axes, style: dict[str, Any], run: TrainingRun, stage: str,
     if half:
         low = [max(0.0, value - half.get(step, 0.0)) for step, value in values.items()]
         high = [min(100.0, value + half.get(step, 0.0)) for step, value in values.items()]
-        drawing.band(panel, [*values], low, high, style["color"])
+        panel.fill_between([*values], low, high, color=style["color"], alpha=0.2, linewidth=0)
 
 
 def smooth(values: Sequence[float], window: int) -> list[float]:
