@@ -22,7 +22,7 @@ from memagent import (
     text_document,
 )
 from memagent.cli import main
-from memagent.engines.adapters import READER, find_adapter, misfit, name_with, read_adapter, read_trained
+from memagent.engines.adapters import READER, find_adapter, name_with, read_adapter, read_trained
 from memagent.engines.llamacpp import embedded
 from memagent.reading.budgets import Budgets
 from memagent.reading.read import Read
@@ -110,10 +110,8 @@ def test_the_embedded_model_has_its_own(tmp_path: Path) -> None:
     assert path_for(EngineSettings(adapter=str(file)), "llamacpp") == file
 
 
-def test_the_shipped_adapter_is_small_and_of_the_embedded_model() -> None:
+def test_the_shipped_adapter_is_small() -> None:
     assert READER.stat().st_size <= 40e6
-    if model := embedded.installed_model():
-        assert misfit(READER, model) is None
 
 
 def test_the_shipped_adapter_tells_its_budgets() -> None:
@@ -187,26 +185,20 @@ def test_the_name_goes_by_the_content(tmp_path: Path) -> None:
     assert name_with("m", read_adapter(folder)) != name
 
 
-UNFIT = {
-    "architecture": ({"architecture": "qwen2"}, "it was made for another model, a qwen2 and not a llama"),
-    "kind": ({"kind": "imatrix"}, "its type is imatrix, not adapter"),
-    "layer": (
-        {"name": "blk.99.ffn_down.weight"},
-        "blk.99.ffn_down.weight.lora_a is for size 1536, here it is none",
-    ),
-    "inner": ({"inner": 64}, "blk.3.ffn_down.weight.lora_a is for size 64, here it is 1536"),
-    "outer": ({"outer": 64}, "blk.3.ffn_down.weight.lora_b is for size 64, here it is 576"),
+UNFIT: dict[str, dict[str, Any]] = {
+    "architecture": {"architecture": "qwen2"},
+    "layer": {"name": "blk.99.ffn_down.weight"},
+    "inner": {"inner": 64},
+    "outer": {"outer": 64},
 }
 
 
 @needs_wheel
 @pytest.mark.parametrize("case", UNFIT)
 def test_an_adapter_of_another_model(case: str, tmp_path: Path) -> None:
-    changed, reason = UNFIT[case]
-    model, file = str(embedded.installed_model()), lora(tmp_path / "other.gguf", **changed)
+    model, file = str(embedded.installed_model()), lora(tmp_path / "other.gguf", **UNFIT[case])
     message = refused(model=model, adapter=str(file), window_tokens=256, threads=1)
-    assert f"llama.cpp cannot load the adapter {file} with {model}: it" in message
-    assert reason in message
+    assert f"the adapter {file} may be damaged, or made for another model" in message
 
 
 @needs_wheel
@@ -214,16 +206,8 @@ def test_an_adapter_of_another_model(case: str, tmp_path: Path) -> None:
 def test_a_file_that_is_no_adapter(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "bad.gguf"
     file.write_bytes(content)
-    model = str(embedded.installed_model())
-    assert "not a GGUF file, or is damaged" in refused(model=model, adapter=str(file), window_tokens=256)
-    assert "its type is model, not adapter" in refused(model=model, adapter=model, window_tokens=256)
-
-
-@needs_wheel
-def test_an_adapter_that_fits(tmp_path: Path) -> None:
-    model = embedded.installed_model()
-    assert model is not None
-    assert misfit(lora(tmp_path / "one.gguf"), model) is None
+    message = refused(model=str(embedded.installed_model()), adapter=str(file), window_tokens=256)
+    assert f"the adapter {file} may be damaged" in message
 
 
 async def reading(settings: EngineSettings) -> tuple[Completion, str, str]:

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from memagent import Read, ReadSettings, ScriptedEngine, SettingsError, load_prompts, text_document
 from memagent.cli import main
-from memagent.engines.published import find_trained
+from memagent.engines.adapters import find_trained
 from memagent.reading.workflows import choose_workflow
 from memagent.types import Trained
 from server import Server

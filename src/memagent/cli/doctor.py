@@ -17,13 +17,12 @@ from memagent.cli.flags import Command, with_settings
 from memagent.cli.messages import say, with_flags
 from memagent.documents.tokens import estimate_tokens
 from memagent.engines import choose, open_engine
-from memagent.engines.adapters import Adapter, find_adapter
+from memagent.engines.adapters import Adapter, find_adapter, find_trained
 from memagent.engines.discovery import choose_server, look_around, should_search
 from memagent.engines.llamacpp import catalogue, hub
 from memagent.engines.llamacpp.embedded import default_model, find_default_files
 from memagent.engines.llamacpp.engine import usable_window
 from memagent.engines.openai import OpenAIEngine
-from memagent.engines.published import find_trained
 from memagent.errors import MemAgentError, SettingsError, extra_hint, reason, without_secrets
 from memagent.reading.workflows import choose_workflow
 from memagent.settings import DEFAULT_WINDOW_TOKENS, Settings, user_cache_path, user_config_path
@@ -157,7 +156,7 @@ def _local_model(engine: str, settings: Settings, adapter: Adapter | None) -> Mo
     window = asked.window_tokens or DEFAULT_WINDOW_TOKENS
     if engine == "llamacpp":
         if name.startswith(hub.PREFIX):
-            path = hub.find_cached(name, nearest=True)
+            path = hub.find_cached(name)
             if path is None:
                 raise SettingsError(f"{name} is not in the cache yet: ask fetches it")
             name = str(path)

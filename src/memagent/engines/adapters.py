@@ -1,4 +1,4 @@
-"""LoRA adapters: a GGUF file, or a PEFT folder (transformers only).
+"""LoRA adapters, a GGUF file or (transformers only) a PEFT folder; and how models were trained to read.
 
 An adapter is found once, when an engine is opened: its path, its name for the record, and how it was trained.
 """
@@ -10,7 +10,6 @@ import json
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -21,15 +20,13 @@ from memagent.storage import file_digest, write_whole
 from memagent.strict import StrictModel, build
 from memagent.types import Trained
 
-if TYPE_CHECKING:
-    from gguf import GGUFReader
-
 READER = Path(__file__).with_name("reader.gguf")
 """The LoRA of the default reader: the embedded model, trained to read. See docs/results.md."""
 
 BUDGETS = "memagent."
 """The prefix of the keys in a GGUF adapter that hold the budgets it was trained with."""
 
+_PUBLISHED = "rl-memoryagent-"
 _PEFT_CONFIG = "adapter_config.json"
 _PEFT_TOML = "memagent.toml"
 _PEFT_FILES = (_PEFT_CONFIG, "adapter_model.safetensors", "adapter_model.bin")
@@ -147,39 +144,29 @@ def _header_budgets(adapter: Path) -> dict[str, int]:
     try:
         numbers = dict(whole_numbers(adapter))
     except (OSError, ValueError, KeyError, struct.error):
-        return {}  # llama.cpp refuses the file too, and `misfit` says why
+        return {}  # llama.cpp refuses the file too
     return {key.removeprefix(BUDGETS): value for key, value in numbers.items() if key.startswith(BUDGETS)}
 
 
-def misfit(adapter: Path, model: Path) -> str | None:
-    """Why a GGUF adapter cannot be used with a GGUF model, or None if it can.
+def find_trained(model: str, adapter: Adapter | None = None) -> Trained:
+    """How a model was trained to read: as its adapter says, or by its name; empty if neither says so.
 
-    llama.cpp refuses such an adapter too, but does not say why. Raises whatever the `gguf` package raises
-    for a damaged model.
+    Args:
+        model: a name as a server, a hub or a file has it, such as `BytedTsinghua-SIA/RL-MemoryAgent-7B` or
+            `RL-MemoryAgent-14B-Q4_K_M`.
+        adapter: the adapter that it is used with.
+
+    The published readers known are MemAgent's own (arXiv 2507.02259), by the settings of their quickstart.
+    Their prompts are their authors' and come from the user's own file: see docs/published-readers.md.
     """
-    from gguf import GGUFReader
-
-    try:
-        lora = GGUFReader(adapter)
-    except Exception:  # noqa: BLE001 - the reader raises whatever a broken file leads it to
-        return "it is not a GGUF file, or is damaged: export it again"
-    if (kind := _text(lora, "general.type")) != "adapter":
-        return f"its type is {kind or 'model'}, not adapter: name a model with `model`"
-    base = GGUFReader(model)
-    ours, theirs = (_text(file, "general.architecture") for file in (base, lora))
-    if ours != theirs:
-        return f"it was made for another model, a {theirs} and not a {ours}"
-    sizes: dict[str, int] = {}
-    for tensor in base.tensors:  # (in, out), where the adapter has a: (in, rank) and b: (rank, out)
-        sizes |= {f"{tensor.name}.lora_a": tensor.shape[0], f"{tensor.name}.lora_b": tensor.shape[-1]}
-    for tensor in lora.tensors:
-        size = tensor.shape[0 if tensor.name.endswith("a") else -1]
-        if size != sizes.get(tensor.name):
-            wanted = sizes.get(tensor.name, "none at all")
-            return f"it was made for another model: {tensor.name} is for size {size}, here it is {wanted}"
-    return None
-
-
-def _text(file: GGUFReader, key: str) -> str:
-    field = file.get_field(key)
-    return str(field.contents()) if field else ""
+    if adapter is not None:
+        return adapter.trained
+    name = model.rstrip("/").rpartition("/")[2]
+    if not name.lower().startswith(_PUBLISHED):
+        return Trained()
+    return Trained(
+        {"problem_tokens": 1024, "chunk_tokens": 5000, "memory_tokens": 1024, "answer_tokens": 1024},
+        workflow="overwrite",
+        settings={"temperature": 0.7, "top_p": 0.95, "chunk_ends": "exact"},
+        published=name,
+    )

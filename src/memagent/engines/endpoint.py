@@ -184,7 +184,6 @@ class Endpoint:
         )
 
     def _explain(self, error: Exception) -> TransientError | UnreachableError:
-        """The error to raise for a failed connection."""
         causes = list(_causes(error))
         if isinstance(error, httpx2.ConnectTimeout):
             seconds = self.connection.connect_seconds
@@ -272,7 +271,6 @@ def _explain_tls(url: str, error: ssl.SSLError) -> str:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and the chain of its causes."""
     while error is not None:
         yield error
         nested = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else None

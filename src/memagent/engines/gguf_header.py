@@ -38,7 +38,6 @@ def whole_numbers(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def _skip(file: BinaryIO, kind: int, count: int = 1) -> None:
-    """Skip `count` values of a GGUF type."""
     if kind in _SIZES:
         file.seek(_SIZES[kind] * count, os.SEEK_CUR)
         return

@@ -17,10 +17,9 @@ from typing import Any, TypeVar
 
 from memagent.documents.tokens import estimate_tokens, load_tokenizer, tokenizer_name
 from memagent.engines import is_missing_path
-from memagent.engines.adapters import find_adapter
+from memagent.engines.adapters import find_adapter, find_trained
 from memagent.engines.endpoint import CONCURRENCY, Connection, Endpoint, UnreachableError, is_own
 from memagent.engines.forwarding import Forwarded, begin
-from memagent.engines.published import find_trained
 from memagent.engines.refusals import (
     HttpReply,
     TransientError,
@@ -177,7 +176,6 @@ class OpenAIEngine:
         return replace(completion, usage=usage) if usage.estimated else completion
 
     async def _usage(self, texts: Sequence[str], sent: Mapping[str, Any], reported: Usage) -> Usage:
-        """The usage that the endpoint reported, or else an estimate."""
         if reported.prompt_tokens:
             return reported
         if not self._estimates:
@@ -188,7 +186,6 @@ class OpenAIEngine:
         return Usage(prompt, completion, estimated=True)
 
     def _accept(self, reply: HttpReply) -> HttpReply:
-        """Return the reply, or raise the error that a refusal means."""
         if reply.status >= 300:
             raise self._error(reply)
         return reply
@@ -197,7 +194,6 @@ class OpenAIEngine:
         return error_of(read_refusal(reply), self.endpoint.url, self.endpoint.has_key)
 
     def _max_bytes(self, content: bytes, sampling: Sampling) -> int:
-        """The most bytes that a reply may have."""
         most = _REPLY_BYTES + _BYTES_PER_TOKEN * sampling.max_tokens
         if self.connection.record:  # the ids of the prompt come too: at most one for each byte
             most += _RECORDED_BYTES_PER_TOKEN * sampling.max_tokens + 8 * len(content)

@@ -33,19 +33,12 @@ class Tries:
         Raises `EngineError` if this failure is the last, `UnreachableError` if nothing answered.
         """
         if attempt >= tries or (again and not again(failure.usage)):
-            raise self._final_error(failure, attempt) from failure
-        await self._pause(failure, attempt, tries)
-
-    def _final_error(self, failure: TransientError, attempts: int) -> EngineError:
-        times = f"{attempts} time{'s' if attempts > 1 else ''}"
-        if failure.unreachable:
-            return UnreachableError(f"{failure} (tried {times})")
-        error = EngineError(f"{self._url} failed {times}, last: {failure}")
-        error.usage = failure.usage
-        return error
-
-    async def _pause(self, failure: TransientError, attempt: int, tries: int) -> None:
-        """Wait, and log why: as a warning unless there was one recently."""
+            times = f"{attempt} time{'s' if attempt > 1 else ''}"
+            if failure.unreachable:
+                raise UnreachableError(f"{failure} (tried {times})") from failure
+            error = EngineError(f"{self._url} failed {times}, last: {failure}")
+            error.usage = failure.usage
+            raise error from failure
         seconds = backoff_seconds(attempt - 1, failure.retry_after_seconds)
         loud = time.monotonic() >= self._next_warning
         if loud:

@@ -18,14 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from memagent.engines.adapters import Adapter, find_adapter, misfit, name_with
+from memagent.engines.adapters import Adapter, find_adapter, find_trained, name_with
 from memagent.engines.forwarding import Forwarded
 from memagent.engines.gguf_header import trained_window
 from memagent.engines.llamacpp import catalogue, embedded, hub
 from memagent.engines.llamacpp.loopback import Loopback
 from memagent.engines.llamacpp.machine import available_cores, memory_bytes
 from memagent.engines.openai import Connection, OpenAIEngine
-from memagent.engines.published import find_trained
 from memagent.engines.refusals import Refusal, RefusedError
 from memagent.errors import EngineError, SettingsError, reason
 from memagent.settings import DEFAULT_WINDOW_TOKENS, EngineSettings
@@ -157,7 +156,6 @@ class ServerStart:
 
 
 def _serve(start: ServerStart) -> Any:
-    """Start a server. Raises `SettingsError` if llama.cpp cannot load the model or its adapter."""
     xllamacpp = import_xllamacpp()
     try:
         return xllamacpp.Server(parameters(xllamacpp, start))
@@ -211,18 +209,19 @@ def _has_gpu(xllamacpp: Any) -> bool:
 
 
 def _explain(start: ServerStart) -> str:
-    """What llama.cpp may have refused, and why, since it does not say."""
+    """What llama.cpp may have refused, since it does not say."""
     import gguf
 
     try:
         gguf.GGUFReader(start.path)
     except Exception:  # noqa: BLE001 - the reader raises whatever a broken file leads it to
         return f"{start.path}: the file is cut short or damaged: download it again"
-    if start.adapter and (why := misfit(start.adapter, start.path)):
-        return f"the adapter {start.adapter} with {start.path}: {why}"
+    adapter = (
+        f"the adapter {start.adapter} may be damaged, or made for another model; " if start.adapter else ""
+    )
     return (
-        f"{start.path}: its architecture may be newer than xllamacpp (update it), or it may need more "
-        "memory than there is (lower `window_tokens` or `concurrency`, or use a smaller model)"
+        f"{start.path}: {adapter}its architecture may be newer than xllamacpp (update it), or it may need "
+        "more memory than there is (lower `window_tokens` or `concurrency`, or use a smaller model)"
     )
 
 

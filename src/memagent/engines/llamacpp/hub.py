@@ -1,13 +1,12 @@
 """GGUF models from the Hugging Face hub, downloaded into the hub's own cache.
 
-`hf:ORG/REPO` is the repository's Q4_K_M, or the quantisation nearest to it; `hf:ORG/REPO:QUANT` is another. A
-model in the cache is used as it is, without asking the hub. Needs the extra `hub`.
+`hf:ORG/REPO` is the repository's Q4_K_M, or the quantisation nearest to it; `hf:ORG/REPO:QUANT` is another.
+What is in the cache is used as it is, without asking the hub. Needs the extra `hub`.
 """
 
 from __future__ import annotations
 
 import importlib
-import logging
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from memagent.errors import EngineError, SettingsError, extra_hint, reason
-
-_log = logging.getLogger("memagent")
 
 PREFIX = "hf:"
 DEFAULT_QUANT = "Q4_K_M"
@@ -29,7 +26,6 @@ _QUANT = re.compile(
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf\Z")
 _NO_MODEL = re.compile(r"(?i)(?:\A|/)mmproj|imatrix|(?:\A|[-_.])lora(?:[-_.]|\Z)")
 _BITS = re.compile(r"\d+")
-
 
 Files = tuple[str, ...]
 """The files of one quantisation in a repository. Loading the first loads the others too."""
@@ -47,8 +43,7 @@ class CachedModel:
 def fetch(name: str, bars: bool = True) -> Path:
     """The file of a model named `hf:...`, downloaded unless it is in the cache. Blocks.
 
-    With `bars`, stderr shows the progress. If the hub fails and no quantisation is named, any quantisation
-    of the model in the cache is used. Raises `SettingsError` for a model that does not exist or is not
+    With `bars`, stderr shows the progress. Raises `SettingsError` for a model that does not exist or is not
     accessible, `EngineError` for a hub that fails.
     """
     repo, quant = _parse(name)
@@ -63,27 +58,20 @@ def fetch(name: str, bars: bool = True) -> Path:
     except (SettingsError, EngineError):
         raise
     except Exception as error:  # from the library, HTTP or the system
-        failure = _explain(error, repo, hub)
-        if isinstance(failure, EngineError) and quant is None and (path := find_cached(name, nearest=True)):
-            _log.warning("%s; using %s from the cache", failure, path.name)
-            return path
-        raise failure from error
+        raise _explain(error, repo, hub) from error
     return paths[0]
 
 
-def find_cached(name: str, nearest: bool = False) -> Path | None:
-    """The file of a model in the hub's cache; None unless all of it is there.
+def find_cached(name: str) -> Path | None:
+    """The file of a model in the hub's cache, None unless all of it is there.
 
-    With `nearest`, or where the hub must not be asked, any quantisation will do if none is named.
+    If the name has no quantisation, any one will do.
     """
     repo, quant = _parse(name)
-    hub = _hub()
-    folder = _snapshot(hub, repo)
+    folder = _snapshot(_hub(), repo)
     if folder is None or not (found := _whole_models(folder)):
         return None
-    model = _find_quant(found, quant or DEFAULT_QUANT)
-    if model is None and quant is None and (nearest or hub.constants.HF_HUB_OFFLINE):
-        model = _nearest(found)
+    model = _find_quant(found, quant) if quant else _nearest(found)
     return folder / model[0] if model else None
 
 
@@ -122,7 +110,6 @@ def list_cached() -> list[CachedModel]:
 
 
 def _snapshot(hub: Any, repo: str) -> Path | None:
-    """The folder of the newest snapshot of a repository in the cache."""
     try:
         return Path(hub.snapshot_download(repo, local_files_only=True))
     except (hub.errors.LocalEntryNotFoundError, hub.errors.HFValidationError):
@@ -172,7 +159,6 @@ def _nearest(found: Mapping[str, Files]) -> Files:
 
 
 def _explain(error: Exception, repo: str, hub: Any) -> SettingsError | EngineError:
-    """The error to raise for a failure of the library."""
     errors = hub.errors
     where = f"{hub.constants.ENDPOINT}/{repo}"
     if isinstance(error, errors.GatedRepoError):

@@ -29,7 +29,6 @@ def memory_bytes() -> int | None:
 
 
 def _text(path: str) -> str:
-    """What a file of the system holds; empty where there is none."""
     try:
         return Path(path).read_text("ascii").strip()
     except OSError:

@@ -64,7 +64,6 @@ class _RoomyLayer(DynamicLayer):  # type: ignore[misc, no-untyped-call, unused-i
 
 
 def _with_room(part: torch.Tensor, tokens: int) -> torch.Tensor:
-    """A copy with room for `tokens` more tokens."""
     rows, heads, filled, size = part.shape
     room = part.new_empty(rows, heads, filled + tokens, size)
     room[:, :, :filled] = part

@@ -62,7 +62,6 @@ def _specials(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str] | None:
 
 @lru_cache(maxsize=_REMEMBERED)
 def _encoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], list[int]]:
-    """A function from a text to its token ids."""
     if not getattr(tokenizer, "is_fast", False):
         return lambda text: list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
     backend = tokenizer.backend_tokenizer

@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from memagent.engines.adapters import find_adapter, name_with
-from memagent.engines.published import find_trained
+from memagent.engines.adapters import find_adapter, find_trained, name_with
 from memagent.errors import ContextOverflowError, EngineError, SettingsError, extra_hint
 from memagent.settings import DEFAULT_WINDOW_TOKENS, Dtype, EngineSettings
 from memagent.types import Completion, Message, Model, Sampling, Trained, Usage
