@@ -323,32 +323,6 @@ def test_questions_of_a_file_are_asked_one_a_line(
     assert "questions.txt is not text in UTF-8" in capsys.readouterr().err
 
 
-def test_a_file_of_questions_may_have_no_end(story: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ask", str(story), "--questions", "/dev/zero"]) == 2
-    assert "--questions /dev/zero is larger than 16 MiB: it should have one question per line" in " ".join(
-        capsys.readouterr().err.split()
-    )
-
-
-@pytest.mark.parametrize("stream", ["stdout", "stderr"])
-@pytest.mark.parametrize("questions", [["-q", "Which facts?"], ["-q", "Which facts?", "-q", "And who?"]])
-def test_a_journal_never_goes_where_the_answer_goes(
-    serve: Callable[..., Server], story: Path, tmp_path: Path, stream: str, questions: list[str]
-) -> None:
-    trace, name = f"/dev/{stream}", f"standard {'output' if stream == 'stdout' else 'error'}"
-    if len(questions) > 2:  # the first goes to out-1
-        (tmp_path / "out-1").symlink_to(trace)
-        trace = str(tmp_path / "out")
-    arguments = [sys.executable, "-m", "memagent", "ask", *questions, str(story), "--trace", trace]
-    with (tmp_path / "answers").open("w") as answers, (tmp_path / "messages").open("w") as messages:
-        done = subprocess.run(
-            [*arguments, "--base-url", serve().base_url], stdout=answers, stderr=messages, check=False
-        )
-    said = (tmp_path / "messages").read_text("utf-8")
-    assert done.returncode == 2 and (tmp_path / "answers").read_text("utf-8") == ""
-    assert f"is where {name} goes: name another file" in " ".join(said.split())
-
-
 def test_answers_are_printed_as_they_come(
     serve: Callable[..., Server], story: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -379,12 +353,10 @@ def test_several_questions_resume_with_those_that_were_begun(
     [
         (
             ["{story}", "Who is it?"],
-            "there is no file 'Who is it?', but '{story}' is one: the question comes first",
+            "there is no file 'Who is it?'; a question comes first and in quotes",
         ),
-        (["Who", "has", "it", "{story}"], "there is no file 'has': if it belongs to the question"),
-        (["Who", "has", "it", "{story}"], 'memagent ask "Who has it" {story}'),
-        (["-q", "Who?", "Where is it?", "{story}"], "there is no file 'Where is it?': if it is a question"),
-        (["-q", "Who?", "Where is it?", "{story}"], '-q "Where is it?"'),
+        (["Who", "has", "it", "{story}"], "there is no file 'has'; a question comes first and in quotes"),
+        (["-q", "Who?", "Where is it?", "{story}"], "there is no file 'Where is it?'; a question"),
         (["what?", "{story}", "--out", "a.csv"], "--out is for --each: add it, or drop --out"),
         (["what?", "{story}", "--max-cost", "1"], "--max-cost is 1, but nothing has a price"),
         (["what?", "{story}", "--workflow", "full", "--screen"], "--screen is for workflows that read chunk"),

@@ -16,7 +16,7 @@ from terminal import on_terminal
 
 from memagent import Read, ReadSettings, ScriptedEngine, Spent, text_document
 from memagent.cli import main
-from memagent.cli.progress import ReadDisplay, clock, fitted
+from memagent.cli.progress import ReadDisplay, clock, describe_progress
 from memagent.reading.progress import Progress
 from server import Server, facts_document
 
@@ -30,14 +30,13 @@ UNDER_WAY = Progress(
 )  # fmt: skip
 
 
-def test_the_time_left_is_given_up_last() -> None:
-    assert fitted(UNDER_WAY, 100) == (
-        "chunk 3 of ~12, 432 tokens/s, 123,456 tokens in, 7,890 out, cost 0.125, 90 s left"
+def test_the_time_left_comes_first() -> None:
+    assert describe_progress(UNDER_WAY) == (
+        "90 s left, chunk 3 of ~12, 432 tokens/s, 123,456 tokens in, 7,890 out, cost 0.125"
     )
-    assert "chunk 3 of ~12, 38,917 tokens/s, " in fitted(replace(UNDER_WAY, tokens_per_second=38917.2), 100)
-    assert fitted(UNDER_WAY, 48) == "chunk 3 of ~12, 432 tokens/s, 90 s left"
-    assert fitted(UNDER_WAY, 30) == "chunk 3 of ~12, 90 s left"
-    assert fitted(UNDER_WAY, 12) == fitted(UNDER_WAY, 5) == "90 s left"
+    assert "chunk 3 of ~12, 38,917 tokens/s, " in describe_progress(
+        replace(UNDER_WAY, tokens_per_second=38917.2)
+    )
 
 
 def test_the_chunks_in_all_are_more_than_those_read_until_the_end() -> None:

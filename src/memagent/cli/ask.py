@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import glob
-import os
 import sys
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +33,6 @@ from memagent.reading.read import Read, Result
 from memagent.reading.sources import Statement, locate, statements_of
 from memagent.settings import Settings, user_cache_path
 from memagent.types import Engine, flatten
-
-_MAX_QUESTION_BYTES = 16 * 2**20
 
 _MAX_TOGETHER = 32
 """Questions that are read together: each holds a chunk of the document."""
@@ -146,51 +142,31 @@ def _say_left_out(skipped: Iterable[str], console: Console) -> None:
 
 
 def _lines(file: Path | None) -> list[str]:
-    """The questions in a file. Raises `SettingsError`."""
     if file is None:
         return []
     try:
-        with file.open("rb") as opened:  # reading a device may never end
-            content = opened.read(_MAX_QUESTION_BYTES + 1)
-        lines = content.decode("utf-8-sig").splitlines()
+        lines = file.read_text("utf-8-sig").splitlines()
     except UnicodeError as error:
         raise SettingsError(f"--questions {file} is not text in UTF-8") from error
     except OSError as error:
         raise SettingsError(f"--questions {file} cannot be read: {reason(error)}") from error
-    if len(content) > _MAX_QUESTION_BYTES:
-        most = _MAX_QUESTION_BYTES // 2**20
-        raise SettingsError(
-            f"--questions {file} is larger than {most} MiB: it should have one question per line"
-        )
     if not (questions := [line.strip() for line in lines if line.strip()]):
         raise SettingsError(f"--questions {file}: the file has no question")
     return questions
 
 
 def _questions_and_paths(questions: list[str], words: Sequence[str]) -> tuple[list[str], list[str]]:
-    if questions:
-        paths = list(words)
-        if asked := next((word for word in paths if word.endswith("?") and not _is_there(word)), None):
-            raise SettingsError(
-                f"there is no file {asked!r}: if it is a question, it needs a flag of its own, "
-                f'-q "{asked}"; with -q or --questions, all arguments are paths'
-            )
-    else:
-        questions, paths = list(words[:1]), list(words[1:])
+    paths = list(words)
+    if not questions:
+        questions, paths = paths[:1], paths[1:]
         if not questions or (_is_there(questions[0]) and not paths):
             raise SettingsError('what is the question? memagent ask "QUESTION" PATH...')
-        if _is_there(questions[0]) and not any(map(_is_there, paths)):
-            raise SettingsError(
-                f"there is no file {paths[0]!r}, but {questions[0]!r} is one: the question comes first, "
-                f'memagent ask "{paths[0]}" {questions[0]}'
-            )
-        files = [*dropwhile(lambda word: not _is_there(word), paths)]
-        if files and files != paths and paths[0].isalnum() and len(questions[0].split()) == 1:
-            question = " ".join([*questions, *paths[: -len(files)]])
-            raise SettingsError(
-                f"there is no file {paths[0]!r}: if it belongs to the question, put the question in quotes, "
-                f'memagent ask "{question}" {" ".join(files)}'
-            )
+    odd = next((it for it in paths if not (_is_there(it) or Path(it).suffix)), None)
+    if odd and any(map(_is_there, words)):
+        raise SettingsError(
+            f"there is no file {odd!r}; a question comes first and in quotes, or after -q: "
+            'memagent ask "QUESTION" PATH...'
+        )
     if not paths and sys.stdin and not sys.stdin.isatty():  # a closed stdin is None
         paths = ["-"]
     if not paths:
@@ -199,7 +175,6 @@ def _questions_and_paths(questions: list[str], words: Sequence[str]) -> tuple[li
 
 
 def _is_there(word: str) -> bool:
-    """Whether a word names or matches a file."""
     if word == "-":
         return True
     try:
@@ -297,7 +272,6 @@ async def _answer(
 
 
 def _why(memory: str, noted: bool) -> str:
-    """Why there is no answer."""
     if noted and not memory:
         return "nothing was noted, so no model was asked"
     return f"the model says that {'what was noted' if noted else 'the document'} does not hold it"
@@ -320,14 +294,6 @@ def _check_place(trace: Path, paths: Sequence[str]) -> None:
         )
 
 
-def _check_trace(path: Path) -> None:
-    """Raise `SettingsError` for a journal that would go to standard output or standard error."""
-    for number, name in ((1, "standard output"), (2, "standard error")):
-        with suppress(OSError):  # not there, or closed
-            if os.path.samestat(path.stat(), os.fstat(number)):
-                raise SettingsError(f"--trace {path} is where {name} goes: name another file")
-
-
 def _traces(asked: Asked) -> list[Sequence[Path]]:
     """Where the journal of each question goes; with --resume, its earlier journals. Blocks.
 
@@ -341,8 +307,6 @@ def _traces(asked: Asked) -> list[Sequence[Path]]:
         new = [named]
     else:
         new = [named.with_stem(f"{named.stem}-{number}") for number in range(1, len(questions) + 1)]
-    for path in new:
-        _check_trace(path)
     if not asked.resume:
         return [[path] for path in new]
     if named is None:

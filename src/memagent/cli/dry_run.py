@@ -85,7 +85,6 @@ async def dry_run_evaluation(run: Evaluation) -> None:
 
 
 def _characters(blocks: Pass) -> Counter[str]:
-    """The number of characters in each file's text. Reads the document."""
     found: Counter[str] = Counter()
     for source, text, *_ in blocks:
         found[source.name] += len(text)
@@ -112,7 +111,6 @@ def _lines(found: Mapping[str, Any], most: Spent, max_calls: int | None) -> list
 
 
 def _at_most(most: Spent, for_all: str, estimated: bool) -> Iterator[str]:
-    """The lines that tell a bound."""
     calls = "1 call" if most.calls == 1 else f"{most.calls:,} calls"
     yield f"at most{for_all}: {calls}, {describe(most)}"
     if estimated:

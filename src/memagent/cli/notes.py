@@ -301,7 +301,6 @@ def delete(name: str, yes: bool, notebooks: Notebooks) -> int:
 
 
 def _told(version: Version) -> str:
-    """A version on one line."""
     when = datetime.fromtimestamp(version.created, UTC).astimezone()
     files = len(version.portions)
     return (
@@ -312,7 +311,6 @@ def _told(version: Version) -> str:
 
 
 def _read_for(version: Version) -> Iterator[str]:
-    """The first files that were read for a version."""
     for portion in version.portions[:_MAX_NAMED]:
         yield f"{portion.name}, from byte {portion.start:,}" if portion.start else portion.name
     if (more := len(version.portions) - _MAX_NAMED) > 0:

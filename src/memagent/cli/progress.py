@@ -124,8 +124,7 @@ class ReadDisplay:
     def _bar(self, label: str, progress: Progress, width: int) -> list[RenderableType]:
         cells = 20 if width >= _WIDE else 10
         bar = ProgressBar(total=1.0, completed=progress.fraction_of_pass or 0.0, width=cells)
-        room = width - cells - 1 - (len(label) + 1 if label else 0)
-        told = Text(fitted(progress, room), no_wrap=True, overflow="ellipsis")
+        told = Text(describe_progress(progress), no_wrap=True, overflow="ellipsis")
         return [Text(label), bar, told] if label else [bar, told]
 
     def _label(self, number: int, cells: int) -> str:
@@ -140,16 +139,11 @@ def counting_bars(console: Console, quiet: bool = False) -> Bars:
     return Bars(*columns, console=console, disable=quiet or not console.is_terminal)
 
 
-def fitted(progress: Progress, cells: int) -> str:
-    """The progress of a read in at most `cells` characters; the time left is dropped last."""
-    rate = f"{progress.tokens_per_second:,.0f} tokens/s" if progress.tokens_per_second else ""
+def describe_progress(progress: Progress) -> str:
+    """The progress of a read, what matters most first, since a narrow terminal shows only the beginning."""
     left = "" if progress.seconds_left is None or progress.done else f"{clock(progress.seconds_left)} left"
-    parts = {"place": _place(progress), "rate": rate, "cost": _cost(progress), "left": left}
-    for least in ("", "cost", "rate", "place"):
-        parts.pop(least, None)
-        if len(told := ", ".join(filter(None, parts.values()))) <= cells:
-            break
-    return told
+    rate = f"{progress.tokens_per_second:,.0f} tokens/s" if progress.tokens_per_second else ""
+    return ", ".join(filter(None, (left, _place(progress), rate, _cost(progress))))
 
 
 def clock(seconds: float) -> str:
@@ -161,7 +155,6 @@ def clock(seconds: float) -> str:
 
 
 def _line(progress: Progress, conversation: Conversation, before: str) -> str:
-    """The log line for a conversation."""
     seconds = f"{conversation.seconds:.1f} s"
     if conversation.kind == "answer":
         told = f"answered in {seconds}, {clock(progress.seconds)} in all; {_cost(progress)}"

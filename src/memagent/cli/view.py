@@ -84,7 +84,6 @@ def _write(file: IO[bytes], path: Path, document: Document | None) -> None:
 
 
 def _pack(file: IO[bytes], pieces: Iterable[bytes]) -> None:
-    """Write bytes compressed with gzip and encoded in base64."""
     with tempfile.TemporaryFile() as whole:
         with gzip.GzipFile(fileobj=whole, mode="wb", compresslevel=6, mtime=0) as packed:
             packed.writelines(pieces)
