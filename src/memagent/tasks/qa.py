@@ -120,14 +120,12 @@ def _distractors(draft: Draft, passages: Passages, question: Question) -> Iterat
 
 
 def _order(draft: Draft, texts: Sequence[str]) -> list[str]:
-    """The texts in the order in which they stand in the document."""
     ordered = list(texts)
     draft.order.shuffle(ordered)
     return ordered
 
 
 def _fit(draft: Draft, passages: Passages, question: Question) -> tuple[str, int]:
-    """A document of the recipe's length, and its tokens."""
     limit, count = draft.limit_tokens(question.problem), draft.recipe.count_tokens
     others = _distractors(draft, passages, question)
     spare = [place for place in question.own if place not in question.gold]

@@ -189,7 +189,6 @@ def _occurs(words: str, text: str) -> bool:
 
 
 def _normalise(text: str) -> str:
-    """Lower-case a text, and remove punctuation, articles and extra spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
@@ -207,7 +206,6 @@ def _normalised(prediction: str, answers: tuple[str, ...]) -> Iterator[tuple[str
 
 
 def _tex_free(text: str) -> str:
-    """Remove the white space and the TeX that make no difference between answers."""
     return _TEX_NOISE.sub("", text)
 
 

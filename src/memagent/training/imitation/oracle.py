@@ -82,7 +82,6 @@ class Oracle:
         """Nothing to release."""
 
     def _update(self, chunk: str, sampling: Sampling) -> str:
-        """The reply to a chunk."""
         start = self._document.find(chunk, self._position)
         if start < 0:
             raise EngineError(f"{self._example.id}: a chunk is not in the document, or was read before")

@@ -151,7 +151,6 @@ def _find_sentences(example: Example, document: str) -> Iterator[tuple[int, int,
 def _find_spans(
     example: Example, document: str, sentences: Sequence[tuple[int, int, int]]
 ) -> Iterator[tuple[int, int]]:
-    """The spans of the answers in the evidence."""
     one = re.compile("|".join(map(re.escape, example.answers)), re.IGNORECASE)
     for start, end, _ in sentences:
         yield from (match.span() for match in one.finditer(document, start, end))

@@ -83,7 +83,6 @@ def _attend(
 
 
 def _check(module: torch.nn.Module, sliding_window: int | None, options: Mapping[str, Any]) -> None:
-    """Raise `SettingsError` for a layer whose attention is not the one implemented here."""
     odd = [name for name in _UNKNOWN if options.get(name) is not None]
     kinds = getattr(getattr(module, "config", None), "layer_types", None)
     if kinds and kinds[module.layer_idx] == "sliding_attention" and not sliding_window:

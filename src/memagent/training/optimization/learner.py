@@ -128,7 +128,6 @@ class Learner:
 def _measure(
     batch: Batch, values: TokenValues, reference: torch.Tensor | None, loss: LossSettings, sums: Sums
 ) -> None:
-    """Add the metrics of a micro-batch, as sums over its tokens."""
     policy_logprobs = values.logprobs.detach()
     ratio = probability_ratio(policy_logprobs, batch.old_logprobs)
     measured = {

@@ -207,7 +207,6 @@ def _split(tree: Tree, budget_tokens: int) -> list[Tree]:
 
 
 def _flatten(sequences: Sequence[TrainingSequence]) -> dict[str, torch.Tensor]:
-    """The completion tokens of the sequences, concatenated."""
     pairs = [(sequence, len(sequence.completion_ids)) for sequence in sequences]
     old = [sequence.old_logprobs or (0.0,) * count for sequence, count in pairs]
     return {

@@ -60,7 +60,6 @@ def read_example(place: Mapping[str, Any]) -> Example:
 
 
 def _read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """A file's rows, each with the place of its example."""
     if path.suffix == ".gz":
         raise SettingsError(f"{path} is gzipped, but examples are read by their offset: unpack it")
     for line in example_lines(path):
