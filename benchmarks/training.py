@@ -31,7 +31,7 @@ from memagent.training.optimization.learner import Learner
 from memagent.training.optimization.policy import Policy
 from memagent.training.ranks import Ranks
 from memagent.training.settings import LossSettings, OptimizerSettings
-from memagent.training.step_statistics import used_mib
+from memagent.training.step_statistics import measure_mib
 from memagent.types import Sampling, TrainingSequence
 
 VOCABULARY = 49152
@@ -142,7 +142,7 @@ def main() -> None:
     if options.only:
         kind, layout = options.only.split()
         measured = (update if kind == "update" else rollout)(options, layout)
-        print(json.dumps(measured | {"peak_mib": used_mib()}))
+        print(json.dumps(measured | {"peak_mib": measure_mib()}))
         return
     variants = [("update", it) for it in UPDATES] + [("rollout", it) for it in ROLLOUTS]
     results = {f"{kind} {layout}": in_own_process(kind, layout) for kind, layout in variants}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
-from memagent.training.step_statistics import GroupCounts, count_group, select_groups, totals, used_mib
+from memagent.training.step_statistics import GroupCounts, count_group, measure_mib, select_groups, totals
 from memagent.types import (
     Completion,
     Conversation,
@@ -41,27 +42,25 @@ GROUP = Group(Example("e", "qa", "who?", "a text", ("me",), 2), (GOOD, FAILED))
 
 def of(position: int, *rewards: float) -> GroupCounts:
     """Counts of which only these matter."""
-    counts = dict.fromkeys(
-        ("failed", "failed_cut", "conversations", "updates", "memory_tokens", "answer_tokens",
-         "longest_reply_tokens", "cut", "unchanged", "completion_tokens"), 0
-    )  # fmt: skip
-    return GroupCounts(position=position, rewards=rewards, **counts)
+    return GroupCounts(position, rewards, 0, Counter())
 
 
 def test_a_group_is_counted() -> None:
     assert count_group(GROUP, 7) == GroupCounts(
         position=7,
         rewards=(1.0, 0.0),
-        failed=1,
-        failed_cut=0,
-        conversations=5,
-        updates=4,
-        memory_tokens=4 + 6 + 5 + 1,
-        answer_tokens=3,
         longest_reply_tokens=6,
-        cut=1,
-        unchanged=2,  # "one" again; and the failed attempt's memory is as empty as before its first chunk
-        completion_tokens=19,
+        sums=Counter(
+            failed=1,
+            failed_cut=0,
+            conversations=5,
+            updates=4,
+            memory_tokens=4 + 6 + 5 + 1,
+            answer_tokens=3,
+            cut=1,
+            unchanged=2,  # "one" again; and the failed attempt's memory is as empty as before its first chunk
+            completion_tokens=19,
+        ),
     )
 
 
@@ -107,4 +106,4 @@ def test_groups_of_equal_rewards_are_dropped_only_where_asked() -> None:
 
 
 def test_memory_is_measured_in_mebibytes() -> None:
-    assert 10 < used_mib() < 1e6
+    assert 10 < measure_mib() < 1e6

@@ -20,7 +20,7 @@ from memagent.training.rollout import Rollout
 from memagent.training.run import RunState, TrainingPosition
 from memagent.training.serving import Server
 from memagent.training.settings import TrainingSettings
-from memagent.training.step_statistics import GroupCounts, count_group, select_groups, totals, used_mib
+from memagent.training.step_statistics import GroupCounts, count_group, measure_mib, select_groups, totals
 from memagent.types import Group
 
 _IDLE_STEPS = 5  # before a warning
@@ -69,7 +69,7 @@ async def reinforce(run: RunState, server: Server | None = None) -> None:
         values |= {
             "rollout_seconds": seconds,
             "rollout_tokens_per_second": values["completion_tokens"] / seconds,
-            "memory_mib": used_mib(),
+            "memory_mib": measure_mib(),
         }
         run.report("training", position.step, values)
         await renew()

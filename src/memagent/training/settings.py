@@ -89,22 +89,13 @@ class RolloutSettings(StrictModel):
     groups: Positive = 16
     attempts: Annotated[int, Field(ge=2)] = 16
     temperature: Rate = 1.0
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_p: Annotated[float, Field(ge=1, le=1)] = 1.0
     refills: Count = 3
     rows: Positive = 256
     server: str | None = None
     served_model: str | None = None
     push: Literal["vllm-lora", "sglang-weights", "none"] = "vllm-lora"
     traces: str | None = None
-
-    @model_validator(mode="after")
-    def _samples_the_whole_distribution(self) -> RolloutSettings:
-        if self.top_p < 1:
-            raise ValueError(
-                f"top_p is {self.top_p}: the old log-probabilities are taken before it cuts, so the ratio "
-                "would be wrong; leave it at 1"
-            )
-        return self
 
 
 class LossSettings(StrictModel):
@@ -219,15 +210,6 @@ class TrainingSettings(StrictModel):
     optimizer: OptimizerSettings = OptimizerSettings()
     warm_start: WarmStartSettings = WarmStartSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
-
-    @model_validator(mode="after")
-    def _fills_each_update(self) -> TrainingSettings:
-        if self.optimizer.updates > self.rollout.groups:
-            raise ValueError(
-                f"optimizer.updates is {self.optimizer.updates} and rollout.groups is {self.rollout.groups}: "
-                "each update needs a group of its own, raise the one or lower the other"
-            )
-        return self
 
     def digest_files(self) -> dict[str, str]:
         """The SHA-256 of each file that training reads, and of the code that it runs, by path.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import resource
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from statistics import fmean, pstdev
 
 import torch
@@ -13,22 +14,17 @@ import torch
 from memagent.types import Group
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class GroupCounts:
-    """Counts over the conversations of one group; `position` is its example's position in the data."""
+    """What the attempts of one group came to; `position` is its example's position in the data.
+
+    `sums` are counts over its attempts and their conversations.
+    """
 
     position: int
     rewards: tuple[float, ...]
-    failed: int
-    failed_cut: int
-    conversations: int
-    updates: int
-    memory_tokens: int
-    answer_tokens: int
     longest_reply_tokens: int
-    cut: int
-    unchanged: int
-    completion_tokens: int
+    sums: Counter[str]
 
     @property
     def equal(self) -> bool:
@@ -51,27 +47,25 @@ def count_group(group: Group, position: int) -> GroupCounts:
             before = it.memory
     failed = [attempt for attempt in attempts if attempt.error is not None]
     ends = [attempt.conversations[-1].completion for attempt in failed if attempt.conversations]
-    return GroupCounts(
-        position=position,
-        rewards=tuple(attempt.reward or 0.0 for attempt in attempts),
+    sums = Counter(
         failed=len(failed),
         failed_cut=sum(it.finish_reason == "length" for it in ends),
         conversations=len(conversations),
         updates=len(updates),
         memory_tokens=memory_tokens,
         answer_tokens=sum(replies) - memory_tokens,
-        longest_reply_tokens=max(replies, default=0),
         cut=sum(it.completion.finish_reason == "length" for it in updates),
         unchanged=unchanged,
         completion_tokens=sum(replies),
     )
+    rewards = tuple(attempt.reward or 0.0 for attempt in attempts)
+    return GroupCounts(position, rewards, max(replies, default=0), sums)
 
 
 def totals(counts: Sequence[GroupCounts], rounds: int, skipped: int, drop_equal: bool) -> dict[str, float]:
     """The metrics of a step, over all its groups, including those that were dropped."""
     rewards = [reward for it in counts for reward in it.rewards]
-    names = [item.name for item in fields(GroupCounts) if item.name not in ("position", "rewards")]
-    sums = {name: sum(getattr(it, name) for it in counts) for name in names}
+    sums = sum((it.sums for it in counts), Counter[str]())
     updates, answers = max(sums["updates"], 1), max(sums["conversations"] - sums["updates"], 1)
     return {
         "reward": fmean(rewards),
@@ -80,15 +74,12 @@ def totals(counts: Sequence[GroupCounts], rounds: int, skipped: int, drop_equal:
         "groups_dropped": len(counts) - len(select_groups(counts, drop_equal)),
         "rounds": rounds,
         "examples_skipped": skipped,
-        "failed": sums["failed"],
-        "failed_cut": sums["failed_cut"],
-        "conversations": sums["conversations"],
+        **{name: sums[name] for name in ("failed", "failed_cut", "conversations", "completion_tokens")},
         "memory_tokens": sums["memory_tokens"] / updates,
         "answer_tokens": sums["answer_tokens"] / answers,
         "longest_reply_tokens": max(it.longest_reply_tokens for it in counts),
         "cut": sums["cut"] / updates,
         "unchanged": sums["unchanged"] / updates,
-        "completion_tokens": sums["completion_tokens"],
     }
 
 
@@ -118,7 +109,7 @@ def select_groups(counts: Iterable[GroupCounts], drop_equal: bool) -> list[int]:
     return sorted(it.position for it in counts if not (drop_equal and it.equal))
 
 
-def used_mib() -> float:
+def measure_mib() -> float:
     """The peak memory so far, in MiB: the GPU's if there is one, else this process's."""
     if torch.cuda.is_available():
         return float(torch.cuda.max_memory_allocated()) / 2**20
