@@ -20,8 +20,7 @@ from memagent.engines import choose, open_engine
 from memagent.engines.adapters import Adapter, find_adapter, find_trained
 from memagent.engines.discovery import choose_server, look_around, should_search
 from memagent.engines.llamacpp import catalogue, hub
-from memagent.engines.llamacpp.embedded import default_model, find_default_files
-from memagent.engines.llamacpp.engine import usable_window
+from memagent.engines.llamacpp.engine import find_files, usable_window
 from memagent.engines.openai import OpenAIEngine
 from memagent.errors import MemAgentError, SettingsError, extra_hint, reason, without_secrets
 from memagent.reading.workflows import choose_workflow
@@ -152,18 +151,13 @@ def _local_model(engine: str, settings: Settings, adapter: Adapter | None) -> Mo
     asked = settings.engine
     if engine == "transformers" and any(find_spec(name) is None for name in ("torch", "transformers")):
         raise SettingsError(f"{asked.model} needs torch and transformers: {extra_hint('train')}")
-    name = asked.model or str(find_default_files(adapter)[0] if engine == "llamacpp" else default_model())
-    window = asked.window_tokens or DEFAULT_WINDOW_TOKENS
-    if engine == "llamacpp":
-        if name.startswith(hub.PREFIX):
-            path = hub.find_cached(name)
-            if path is None:
-                raise SettingsError(f"{name} is not in the cache yet: ask fetches it")
-            name = str(path)
-        name = str(catalogue.find_cached(name) or name)
-        if not Path(name).is_file():
-            raise SettingsError(f"there is no file {name}")
-        window = usable_window(Path(name), asked.window_tokens)
+    if engine != "llamacpp":
+        name, window = asked.model or engine, asked.window_tokens or DEFAULT_WINDOW_TOKENS
+    else:
+        if asked.model and asked.model.startswith(hub.PREFIX) and hub.find_cached(asked.model) is None:
+            raise SettingsError(f"{asked.model} is not in the cache yet: ask fetches it")
+        path, _ = find_files(asked.model, adapter)
+        name, window = str(path), usable_window(path, asked.window_tokens)
     return Model(name, estimate_tokens, name, window, trained=find_trained(name, adapter))
 
 

@@ -112,7 +112,7 @@ async def open_llamacpp(settings: EngineSettings) -> LlamaCppEngine:
     that does not fit it, and for a window longer than the one that the model was trained for.
     """
     adapter = await asyncio.to_thread(find_adapter, settings, "llamacpp")
-    path, beside = await asyncio.to_thread(_find_files, settings.model, adapter)
+    path, beside = await asyncio.to_thread(find_files, settings.model, adapter)
     window = usable_window(path, settings.window_tokens)
     slots = settings.concurrency or 1
     key = secrets.token_hex(16)
@@ -225,7 +225,7 @@ def _explain(start: ServerStart) -> str:
     )
 
 
-def _find_files(model: str | None, adapter: Adapter | None) -> tuple[Path, Adapter | None]:
+def find_files(model: str | None, adapter: Adapter | None) -> tuple[Path, Adapter | None]:
     """The GGUF file for a model's name, and the adapter unless the file's weights include it.
 
     Raises `SettingsError` if there is no such file.
