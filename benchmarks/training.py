@@ -97,7 +97,7 @@ def rollout(options: argparse.Namespace, layout: str) -> dict[str, float]:
     """Median seconds and tokens/s, read and written, of decoding a batch."""
     clock, model = clock_of(options), network(options)
     if layout == "apart":
-        vars(prefill)["shared_beginnings"] = lambda prompts: [(0, [it]) for it in range(len(prompts))]
+        vars(prefill)["group_by_beginning"] = lambda prompts: [(0, [it]) for it in range(len(prompts))]
     sequences = group(options)
     seconds = []
     for _ in range(options.rounds + 1):

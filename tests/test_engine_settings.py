@@ -15,7 +15,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Any:
     return load_benchmark("engine_settings")
 
 
-@pytest.mark.skipif(embedded.installed_model() is None, reason="the embedded model is not installed")
+@pytest.mark.skipif(embedded.find_installed() is None, reason="the embedded model is not installed")
 def test_every_setting_changes_what_it_says(script: Any) -> None:
     xllamacpp = pytest.importorskip("xllamacpp")
 

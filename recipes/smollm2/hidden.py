@@ -12,7 +12,7 @@ from memagent.tasks.corpora import Essays
 from memagent.tasks.needle import NEEDLE, NOISE, Kind, Needles, draw, like_needles
 from memagent.tasks.recipe import ABSENT_ANSWERS
 from memagent.tasks.tracing import vt_problem
-from memagent.tasks.vocabulary import coined_words
+from memagent.tasks.vocabulary import coin_words
 
 FORMS = (
     *(NEEDLE, NEEDLE, NEEDLE),
@@ -99,7 +99,7 @@ def variables(limits: Limits, seed: int) -> Iterator[tuple[str, list[Question]]]
     """Documents with one to three chains of variables, a question on each, and one on a value without any."""
     source = random.Random(f"variables/{seed}")
     while True:
-        names = iter(coined_words(source, 15, 5, ascii_uppercase))
+        names = iter(coin_words(source, 15, 5, ascii_uppercase))
         absent, *values = source.sample(range(10_000, 99_999), source.choice((2, 2, 3, 4)))
         chains = {value: [*islice(names, source.choice((3, 4, 5, 5)))] for value in values}
         lines = {

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from memagent.cli import main
-from memagent.cli.models import worth_fetching
+from memagent.cli.models import suggest_models
 from memagent.engines import discovery
 from memagent.engines.discovery import Place
 from server import Server
@@ -96,7 +96,7 @@ def test_what_is_said_wins(found: Server, serve: Serve, story: str, monkeypatch:
 def test_it_can_be_turned_off(
     found: Server, story: str, nobody: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("memagent.engines.llamacpp.embedded.installed_model", lambda: None)
+    monkeypatch.setattr("memagent.engines.llamacpp.embedded.find_installed", lambda: None)
     assert main(["ask", "Which facts?", story, "--no-discover"]) == 2  # the embedded model, taken away
     monkeypatch.setenv("MEMAGENT_DISCOVER", "false")
     assert main(["ask", "Which facts?", story]) == 2
@@ -128,13 +128,13 @@ def test_models_lists_what_is_at_hand(found: Server, capsys: pytest.CaptureFixtu
 
 def test_what_is_worth_fetching_fits_the_memory() -> None:
     gib = 2**30
-    assert worth_fetching(None, set()) == worth_fetching(2 * gib, set()) == []
-    assert [name.split("/")[1] for name in worth_fetching(5 * gib, set())] == [
+    assert suggest_models(None, set()) == suggest_models(2 * gib, set()) == []
+    assert [name.split("/")[1] for name in suggest_models(5 * gib, set())] == [
         "Qwen3.5-2B-GGUF",
         "Qwen3.5-0.8B-GGUF",
     ]
-    most = worth_fetching(64 * gib, set())
-    assert len(most) == 9 and worth_fetching(64 * gib, {most[0]}) == most[1:]
+    most = suggest_models(64 * gib, set())
+    assert len(most) == 9 and suggest_models(64 * gib, {most[0]}) == most[1:]
 
 
 def test_what_is_worth_fetching_is_told_with_its_makers_name_and_licence(

@@ -63,7 +63,7 @@ def test_a_folder_without_rows_ends_with_2(
 
 @pytest.fixture
 def training(tmp_path: Path) -> str:
-    with open_metrics(tmp_path / "run", TrainingSettings(steps=2).recorded()) as metrics:
+    with open_metrics(tmp_path / "run", TrainingSettings(steps=2).record()) as metrics:
         for step in (1, 2):
             metrics.write("training", step, {"reward": step / 2, "loss": 0.1})
     return "run"

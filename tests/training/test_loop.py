@@ -24,7 +24,7 @@ from runs import PRESET, Told, lines, settings, start, train, weights  # noqa: E
 from memagent.errors import EngineError, SettingsError, TrainingError  # noqa: E402
 from memagent.tasks import write_examples  # noqa: E402
 from memagent.training import checkpoint, loop  # noqa: E402
-from memagent.training.loop import trained_policy  # noqa: E402
+from memagent.training.loop import load_trained_policy  # noqa: E402
 from memagent.training.optimization.sequences import group_sequences  # noqa: E402
 from memagent.training.settings import LossSettings  # noqa: E402
 from memagent.types import Completion, Conversation, Example, Group, Trajectory  # noqa: E402
@@ -428,12 +428,12 @@ def test_the_reference_of_a_lora_is_the_lora_after_the_warm_start(folder: Path) 
 
 
 def test_the_policy_of_a_run_is_that_of_its_newest_checkpoint(folder: Path, whole: Path) -> None:
-    policy, read_trained, step = trained_policy(whole)
+    policy, read_trained, step = load_trained_policy(whole)
     assert (step, read_trained.read.chunk_tokens) == (3, settings(folder).read.chunk_tokens)
     expected = weights(whole)
-    assert all(torch.equal(value, expected[name]) for name, value in policy.trained().items())
+    assert all(torch.equal(value, expected[name]) for name, value in policy.trained_parameters().items())
     with pytest.raises(SettingsError, match="has no checkpoint"):
-        trained_policy(folder / "none")
+        load_trained_policy(folder / "none")
 
 
 def test_steps_without_a_finite_gradient_are_skipped_counted_and_end_the_run(folder: Path) -> None:
@@ -551,7 +551,7 @@ def test_what_prepares_random_weights_is_needed_at_the_start_alone(folder: Path,
         math.log(38), abs=1e-3
     )  # no token is likelier than another
     prepare.unlink()
-    policy, _, step = trained_policy(run)
+    policy, _, step = load_trained_policy(run)
     assert step == 0 and all(torch.equal(it, weights(run)[name]) for name, it in policy.weights().items())
 
 
@@ -561,5 +561,5 @@ def test_what_prepares_the_weights_under_a_lora_is_needed_again(folder: Path, tm
     prepare.write_text("def silent(model):\n    model.lm_head.weight.mul_(0)\n")
     wanted = settings(folder, f"policy.prepare={prepare}:silent", "policy.lora_rank=2", "steps=0")
     train(wanted, run, sft=True)
-    policy, *_ = trained_policy(run)
+    policy, *_ = load_trained_policy(run)
     assert not policy.network.get_output_embeddings().weight.any()

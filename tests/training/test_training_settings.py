@@ -145,16 +145,16 @@ def test_a_recorded_run_has_the_same_settings_again(tmp_path: Path) -> None:
         tmp_path,
         '[policy]\nlora_targets = ["q_proj"]\n[optimizer]\nbetas = [0.8, 0.95]\n[engine]\napi_key = "s"',
     )
-    record = json.loads(json.dumps(settings.recorded()))
+    record = json.loads(json.dumps(settings.record()))
     assert "api_key" not in record["engine"]
     again = build(TrainingSettings, record, "checkpoint")
-    assert again.recorded() == settings.recorded()
+    assert again.record() == settings.record()
     assert again.optimizer == settings.optimizer
     assert again.policy == settings.policy
 
 
 def test_a_record_with_a_setting_of_another_version_is_named() -> None:
-    record = TrainingSettings().recorded()
+    record = TrainingSettings().record()
     record["loss"]["entropy_bonus"] = 0.1
     with pytest.raises(SettingsError, match=r"step-000001.*loss: unknown setting 'entropy_bonus'"):
         build(TrainingSettings, record, "step-000001")

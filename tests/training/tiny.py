@@ -61,7 +61,9 @@ def group(seed: int, attempts: int = 4, shared: int = 9) -> list[TrainingSequenc
 
 def gradients(trained: Policy) -> torch.Tensor:
     """All gradients of a policy, one after another `(values,)`."""
-    return torch.cat([value.grad.flatten() for value in trained.trained().values() if value.grad is not None])
+    return torch.cat(
+        [value.grad.flatten() for value in trained.trained_parameters().values() if value.grad is not None]
+    )
 
 
 def tokens(sequences: Sequence[TrainingSequence]) -> int:

@@ -20,9 +20,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the tokenizer and the configuration of the embedded model, and no weights."""
     from transformers import AutoConfig, AutoTokenizer
 
-    from memagent.engines.llamacpp.embedded import installed_model
+    from memagent.engines.llamacpp.embedded import find_installed
 
-    file, folder = installed_model(), tmp_path_factory.mktemp("model")
+    file, folder = find_installed(), tmp_path_factory.mktemp("model")
     assert file is not None
     tokenizer = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
     tokenizer.eos_token = "<|im_end|>"

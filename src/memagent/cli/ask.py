@@ -194,7 +194,7 @@ async def _answer_all(asked: Asked, display: ReadDisplay, as_json: bool, console
         items = list(enumerate(zip(asked.questions, traces, strict=True), 1))
         async with aclosing(_outcomes(asked, limited, display, console, items)) as outcomes:
             async for number, question, outcome in outcomes:
-                with display.paused(last=number == len(asked.questions)):
+                with display.pause(last=number == len(asked.questions)):
                     if isinstance(outcome, MemAgentError):
                         print_error(console, outcome)
                         code = code or exit_code(outcome)

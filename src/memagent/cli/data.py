@@ -107,12 +107,12 @@ def make(
     made = examples(chosen.name, recipe, end - start, start)
     name_samples([corpora.find(chosen.corpus)] if chosen.corpus else [], console)
     tokens: list[int] = []
-    written = write_examples(out, _shown(made, end - start, tokens, console))
+    written = write_examples(out, _show(made, end - start, tokens, console))
     tell(console, f"{written} examples, {min(tokens):,} to {max(tokens):,} tokens: {out}")
     return 0
 
 
-def _shown(made: Iterator[Example], count: int, tokens: list[int], console: Console) -> Iterator[Example]:
+def _show(made: Iterator[Example], count: int, tokens: list[int], console: Console) -> Iterator[Example]:
     """Yield the examples, with a bar on a terminal; append their lengths to `tokens`."""
     for example in track(made, "making", count, console=console, disable=not console.is_terminal):
         tokens.append(example.length_tokens)
@@ -185,11 +185,11 @@ def filter_known(
     temperature = read.temperature or float(attempts > 1)  # several attempts must be able to differ
     sampling = Sampling(read.answer_tokens or 256, temperature, read.top_p, read.seed, thinking=False)
 
-    async def filtered() -> tuple[int, int]:
+    async def run() -> tuple[int, int]:
         async with open_engine(settings.engine) as engine:
             limited = CallLimit(engine, read.max_calls) if read.max_calls else engine
             return await write_unknown(file, out, limited, ClosedBook(attempts, scorer, sampling), count)
 
-    kept, asked = asyncio.run(filtered())
+    kept, asked = asyncio.run(run())
     tell(console, f"{kept} of {asked} kept: {out}")
     return 0

@@ -49,7 +49,7 @@ def command(settings: Settings) -> int:
 
     It asks an endpoint for its models, but loads no model. The exit code is 2 if `ask` could not start.
     """
-    for line in _installed():
+    for line in _list_installed():
         say(line)
     try:
         _check_cache(user_cache_path())
@@ -64,7 +64,7 @@ def command(settings: Settings) -> int:
     return 0
 
 
-def _installed() -> list[str]:
+def _list_installed() -> list[str]:
     config = user_config_path()
     return [
         f"memagent {__version__}, Python {platform.python_version()}, {platform.platform(terse=True)}",

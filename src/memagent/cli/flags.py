@@ -120,7 +120,9 @@ def with_settings(
 
 def _option(name: str, part: str, item: FieldInfo) -> Callable[[Any], Any]:
     flag, kind = "--" + name.replace("_", "-"), _kind(item.annotation)
-    text = (item.description or "") + ("" if item.default in (None, False) else f" ({_shown(item.default)})")
+    text = (item.description or "") + (
+        "" if item.default in (None, False) else f" ({_show_default(item.default)})"
+    )
     named = {"workflow": list(workflows()), "engine": ["auto", *plugins("engines")]}
     choices = get_args(kind) if get_origin(kind) is Literal else named.get(name, ())
     options: dict[str, Any] = {}
@@ -144,7 +146,7 @@ def _kind(annotation: Any) -> Any:
     return _kind(inner[0]) if inner else annotation
 
 
-def _shown(default: Any) -> str:
+def _show_default(default: Any) -> str:
     if default is True:
         return "on"
     return f"{default:g}" if isinstance(default, float) else str(default)
@@ -165,12 +167,12 @@ def listening(port: int) -> Callable[[Any], Any]:
 def quiet_and_verbose(function: Function) -> Function:
     """Add --quiet, which the command's function receives, and --verbose, which is handled here."""
 
-    def heed(context: click.Context, _parameter: click.Parameter, verbose: bool) -> None:
+    def set_verbose(context: click.Context, _parameter: click.Parameter, verbose: bool) -> None:
         if verbose:
             context.meta["memagent.verbose"] = True
             log_to(context.obj, verbose=True)
 
     verbose = click.option(
-        "--verbose", is_flag=True, expose_value=False, callback=heed, help="report retries"
+        "--verbose", is_flag=True, expose_value=False, callback=set_verbose, help="report retries"
     )
     return click.option("--quiet", is_flag=True, help="no progress on stderr")(verbose(function))

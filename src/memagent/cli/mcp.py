@@ -71,7 +71,7 @@ def command(
     with ExitStack() as closing_all:
         listener = closing_all.enter_context(closing(listen(host, port, known))) if http else None
 
-        async def served() -> None:
+        async def run() -> None:
             kind = choose(settings.engine).engine
             if kind != "openai" and not quiet:
                 tell(console, describe_opening(kind))
@@ -83,7 +83,7 @@ def command(
                     _end_at_once()
                 await serve(engine, settings.read, places, listener, known)
 
-        asyncio.run(served())
+        asyncio.run(run())
     return 0
 
 

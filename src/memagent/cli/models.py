@@ -14,7 +14,7 @@ from memagent.cli.finding import warn_of_silent
 from memagent.cli.messages import say, say_json, tell
 from memagent.engines.discovery import Search, look_around
 from memagent.engines.llamacpp import catalogue, hub
-from memagent.engines.llamacpp.embedded import installed_model
+from memagent.engines.llamacpp.embedded import find_installed
 from memagent.engines.llamacpp.hub import CachedModel, list_cached
 from memagent.engines.llamacpp.machine import memory_bytes
 from memagent.settings import load_settings
@@ -73,11 +73,11 @@ def _list(console: Console, as_json: bool) -> int:
     warn_of_silent(search, console)
     cache, memory = list_cached(), memory_bytes()
     fetched = catalogue.list_cached()
-    worth = worth_fetching(memory, {it.name.rpartition(":")[0] for it in cache})
+    worth = suggest_models(memory, {it.name.rpartition(":")[0] for it in cache})
     if as_json:
         say_json(
             {
-                "embedded": installed_model() is not None,
+                "embedded": find_installed() is not None,
                 "servers": [
                     {"name": it.place.name, "base_url": it.place.base_url, "models": it.models}
                     for it in search.servers
@@ -93,7 +93,7 @@ def _list(console: Console, as_json: bool) -> int:
     return 0
 
 
-def worth_fetching(memory: int | None, there: set[str]) -> list[str]:
+def suggest_models(memory: int | None, there: set[str]) -> list[str]:
     """The models that fit into `memory` bytes and are not `there`, largest first."""
     room = (memory or 0) * _SHARE - _BESIDE_BYTES
     return [name for name, it in reversed(_WORTH.items()) if it.size_bytes <= room and name not in there]
@@ -106,9 +106,7 @@ def _lines(
     memory: int | None,
     worth: list[str],
 ) -> Iterator[str]:
-    yield "embedded: SmolLM2-135M-Instruct, small and weak" + (
-        "" if installed_model() else " (not installed)"
-    )
+    yield "embedded: SmolLM2-135M-Instruct, small and weak" + ("" if find_installed() else " (not installed)")
     for server in search.servers:
         yield f"{server.place.name} at {server.place.base_url}: {', '.join(server.models)}"
     if not search.servers:

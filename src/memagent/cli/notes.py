@@ -123,7 +123,7 @@ def add(
         if as_json:
             say_json(flatten(version))
         else:
-            say(f"{name}: version {_told(version)}")
+            say(f"{name}: version {_describe(version)}")
     if addition.known and not quiet:
         tell(console, f"read before: {_name(addition.known)}")
     if addition.unnoted:
@@ -190,7 +190,7 @@ def ask(
     notebook = Notebook(name, notebooks)
     settings = with_found_model(settings, console, quiet)
 
-    async def asked() -> int:
+    async def run() -> int:
         async with open_engine(settings.engine) as engine:
             found = await notebook.ask(question, engine, settings.read, version)
         told = found.remembered
@@ -206,7 +206,7 @@ def ask(
             tell(console, f"from version {found.version}; {cost}")
         return 0
 
-    return asyncio.run(asked())
+    return asyncio.run(run())
 
 
 @command.command(short_help="Print a notebook's memory.")
@@ -246,8 +246,8 @@ def log(console: Console, /, name: str, as_json: bool, notebooks: Notebooks) -> 
     for version in versions:
         undone = version.number not in kept
         mark = " (undone)" if undone else " (current)" if version.number == entry.current else ""
-        say_styled(f"{_told(version)}{mark}", "dim" if undone else "")
-        for line in _read_for(version):
+        say_styled(f"{_describe(version)}{mark}", "dim" if undone else "")
+        for line in _list_portions(version):
             say_styled(f"   {line}", "dim")
     if not versions:
         tell(console, "nothing has been read yet")
@@ -300,7 +300,7 @@ def delete(name: str, yes: bool, notebooks: Notebooks) -> int:
     return 0
 
 
-def _told(version: Version) -> str:
+def _describe(version: Version) -> str:
     when = datetime.fromtimestamp(version.created, UTC).astimezone()
     files = len(version.portions)
     return (
@@ -310,7 +310,7 @@ def _told(version: Version) -> str:
     )
 
 
-def _read_for(version: Version) -> Iterator[str]:
+def _list_portions(version: Version) -> Iterator[str]:
     for portion in version.portions[:_MAX_NAMED]:
         yield f"{portion.name}, from byte {portion.start:,}" if portion.start else portion.name
     if (more := len(version.portions) - _MAX_NAMED) > 0:

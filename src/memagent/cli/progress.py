@@ -86,7 +86,7 @@ class ReadDisplay:
             self._reads.pop(number, None)
 
     @contextmanager
-    def paused(self, last: bool) -> Iterator[None]:
+    def pause(self, last: bool) -> Iterator[None]:
         """Hide the display while stdout is written to; the `last` time, leave it visible."""
         if self._live is None:
             yield
@@ -130,7 +130,7 @@ class ReadDisplay:
     def _label(self, number: int, cells: int) -> str:
         if len(self._questions) == 1:
             return ""
-        return _cut(harmless(f"{number} {self._questions[number - 1]}"), cells)
+        return _shorten(harmless(f"{number} {self._questions[number - 1]}"), cells)
 
 
 def counting_bars(console: Console, quiet: bool = False) -> Bars:
@@ -187,11 +187,11 @@ def _preview(memory: str, before: str) -> str:
     pairs = zip(old, new, strict=False)
     same = next((place for place, (was, now) in enumerate(pairs) if was != now), min(len(old), len(new)))
     if len(new) <= _PREVIEW_CHARACTERS or same < _PREVIEW_CHARACTERS // 2 or same == len(new):
-        return _cut(new, _PREVIEW_CHARACTERS)
+        return _shorten(new, _PREVIEW_CHARACTERS)
     word = new.rfind(" ", 0, same + 1) + 1
-    return "…" + _cut(new[word:], _PREVIEW_CHARACTERS - 1)
+    return "…" + _shorten(new[word:], _PREVIEW_CHARACTERS - 1)
 
 
-def _cut(text: str, characters: int) -> str:
+def _shorten(text: str, characters: int) -> str:
     line = " ".join(text.split())
     return line if len(line) <= characters else line[: characters - 1] + "…"

@@ -81,7 +81,7 @@ def command(
     folder = data or user_cache_path() / "server"
     with closing(listen(host, port, known)) as listener, Store(folder) as store:
 
-        async def served() -> None:
+        async def run() -> None:
             kind = choose(settings.engine).engine
             if kind != "openai" and not quiet:
                 tell(console, describe_opening(kind))
@@ -93,5 +93,5 @@ def command(
                     tell(console, told)
                 await make_server(app, limits).serve(sockets=[listener])
 
-        asyncio.run(served())
+        asyncio.run(run())
     return 0

@@ -135,13 +135,13 @@ def collect(
     reward = load_reward(settings.data.reward, settings.data.scorer)
     examples = data.first(count)
 
-    async def collected() -> int:
+    async def make() -> int:
         async with open_engine(settings.engine) as engine:
             calls = engine.model.calls
             found = collect_from(examples, engine, settings.read, reward, least_reward, samples, calls)
             return await write_trajectories(out, found)
 
-    kept = asyncio.run(collected())
+    kept = asyncio.run(make())
     if not quiet:
         tell(console, f"{kept} of {len(examples) * samples} attempts kept")
     return 0
@@ -159,9 +159,9 @@ def export(console: Console, run: Path, kind: str, out: Path, quiet: bool) -> in
     """Export the newest checkpoint of RUN, the folder of a training run."""
     with _extra():
         from memagent.training.export import export_policy
-        from memagent.training.loop import trained_policy, trained_to_read
+        from memagent.training.loop import describe_training, load_trained_policy
 
-    policy, settings, step = trained_policy(run)
+    policy, settings, step = load_trained_policy(run)
     model = settings.policy.model or str(default_model())
     export_policy(
         policy.model,
@@ -169,7 +169,7 @@ def export(console: Console, run: Path, kind: str, out: Path, quiet: bool) -> in
         kind,
         out,
         base_gguf=Path(model) if model.endswith(".gguf") else None,
-        trained=trained_to_read(settings),
+        trained=describe_training(settings),
     )
     if not quiet:
         tell(console, f"the policy after step {step}: {out}")

@@ -13,7 +13,7 @@ _WHOLE = {4: "<I", 5: "<i", 10: "<Q", 11: "<q"}
 _STRING, _ARRAY = 8, 9
 
 
-def trained_window(path: Path) -> int | None:
+def read_window(path: Path) -> int | None:
     """The context length of a model, in tokens; None where its header has none. Raises as `whole_numbers`."""
     return next((value for key, value in whole_numbers(path) if key.endswith(".context_length")), None)
 

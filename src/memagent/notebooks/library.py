@@ -131,7 +131,7 @@ class Notebooks:
 
     def add(self, name: str, about: str) -> Entry:
         """Create a notebook. Raises `SettingsError` for a taken or invalid name, or an empty `about`."""
-        name = checked_name(name)
+        name = check_name(name)
         about = about.encode("utf-8", "replace").decode().strip()
         if not about:
             raise SettingsError(
@@ -147,7 +147,7 @@ class Notebooks:
 
     def entry(self, name: str) -> Entry:
         """The notebook with this name. Raises `SettingsError` if there is none."""
-        name = checked_name(name)
+        name = check_name(name)
         with self._connect() as db:
             row = db.execute("SELECT * FROM notebooks WHERE name = ?", (name,)).fetchone()
             if row:
@@ -219,7 +219,7 @@ class Notebooks:
         self.begin(id, base, ())
         self._drop_journals(id)
 
-    def unfinished(self, id: int, base: int) -> tuple[Portion, ...]:
+    def find_unfinished(self, id: int, base: int) -> tuple[Portion, ...]:
         """What was being read on top of a version when a process was interrupted; empty if nothing was."""
         with self._connect() as db:
             query = "SELECT portions FROM unfinished WHERE notebook = ? AND base = ?"
@@ -253,7 +253,7 @@ class Notebooks:
                 path.unlink()
 
 
-def checked_name(name: str) -> str:
+def check_name(name: str) -> str:
     """The name of a notebook in its stored form. Raises `SettingsError` if it is invalid."""
     name = unicodedata.normalize("NFC", name).strip()
     if not _NAME.fullmatch(name):

@@ -80,7 +80,7 @@ class Notebook:
 
         Raises `SettingsError` if there is none, or while another process changes the notebook.
         """
-        with self._claimed():
+        with self._claim():
             now = self.version()
             if not now.number:
                 raise SettingsError(f"the notebook {self.entry.name!r} is empty: there is nothing to undo")
@@ -89,7 +89,7 @@ class Notebook:
 
     def delete(self) -> None:
         """Delete it with all its versions. Raises `SettingsError` while another process changes it."""
-        with self._claimed():
+        with self._claim():
             self._notebooks.delete(self._id)
 
     def add(
@@ -133,7 +133,7 @@ class Notebook:
         return NotebookAnswer(entry.name, found.number, question, remembered)
 
     @contextmanager
-    def _claimed(self) -> Iterator[None]:
+    def _claim(self) -> Iterator[None]:
         """Hold the right to change the notebook. Raises `SettingsError` while another process has it."""
         claim = self._notebooks.claim(self._id)
         if claim is None:
@@ -142,8 +142,8 @@ class Notebook:
             yield
 
     @asynccontextmanager
-    async def _claimed_in_turn(self, waiting: Callable[[], None] | None) -> AsyncIterator[None]:
-        """As `_claimed`, but with `waiting`, call that once and wait."""
+    async def _claim_in_turn(self, waiting: Callable[[], None] | None) -> AsyncIterator[None]:
+        """As `_claim`, but with `waiting`, call that once and wait."""
         told = False
         while (claim := await asyncio.to_thread(self._notebooks.claim, self._id)) is None:
             if waiting is None:
@@ -196,7 +196,7 @@ class Addition:
 
     async def __aiter__(self) -> AsyncGenerator[Conversation, None]:
         """The conversations, each as soon as it is finished."""
-        async with self._notebook._claimed_in_turn(self._waiting):
+        async with self._notebook._claim_in_turn(self._waiting):
             more = True
             while more and not self.unnoted:
                 base, news, more = await asyncio.to_thread(self._next)
@@ -211,7 +211,7 @@ class Addition:
         entry = self._notebook.entry
         lineage = _lineage(self._notebook.versions(), entry.current)
         base = lineage[-1] if lineage else Version(number=0, parent=0, created=entry.created)
-        begun = self._notebooks.unfinished(self._id, base.number)
+        begun = self._notebooks.find_unfinished(self._id, base.number)
         if begun and (news := same_again(self._document, begun)):
             return base, news, True
         news = news_of(self._document, _portions(lineage))
@@ -259,7 +259,7 @@ class Addition:
             await asyncio.to_thread(self._notebooks.abandon, self._id, base.number)
             return
         portions = tuple(it for it in news.portions if it.name in read.found.replaced)
-        values = _told(read) | {"portions": portions, "memory_tokens": budget_tokens}
+        values = _record(read) | {"portions": portions, "memory_tokens": budget_tokens}
         made = await asyncio.to_thread(self._notebooks.commit, self._id, values, base.number)
         self.versions += (made,)
 
@@ -271,7 +271,7 @@ def _as_written(version: Version, settings: ReadSettings) -> ReadSettings:
     return settings.changed(workflow=version.workflow)
 
 
-def _told(read: Read) -> dict[str, Any]:
+def _record(read: Read) -> dict[str, Any]:
     """What a version records of its read."""
     result = read.result
     names = ("memory", "model", "workflow", "chunks", "document_tokens", "spent", "cut")

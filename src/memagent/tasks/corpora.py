@@ -108,14 +108,14 @@ class Corpora:
                 if not path.exists():
                     raise SettingsError(f"`{name}`: there is no file {path}")
                 return Corpus(name, path, "given")
-        folders: dict[Origin, Path] = {"fetched": fetched_path(), "sample": SAMPLE}
+        folders: dict[Origin, Path] = {"fetched": corpora_path(), "sample": SAMPLE}
         for origin, folder in folders.items():
             for path in [*sorted(folder.glob(f"{name}.*")), folder / name]:
                 if path.exists():
                     return Corpus(name, path, origin)
         raise SettingsError(
             f"{name} is missing ({HOMES[name]}): name its file with `{name}`, or put it at "
-            f"{fetched_path() / name}.json (or .jsonl, .jsonl.gz)"
+            f"{corpora_path() / name}.json (or .jsonl, .jsonl.gz)"
         )
 
     def essays(self) -> Essays:
@@ -135,7 +135,7 @@ def is_sample(haystack: str) -> bool:
     return haystack.startswith(_SAMPLE_OF)
 
 
-def fetched_path() -> Path:
+def corpora_path() -> Path:
     """The folder for fetched files, where files can also be put by hand."""
     return user_cache_path() / "corpora"
 
@@ -148,7 +148,7 @@ def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     `SettingsError` if it cannot be read, for a row that is no object, and for .json without the extra `eval`.
     """
     try:
-        with opened(path, "rt") as file:
+        with open_text(path, "rt") as file:
             for number, row in _items(file, path) if ".json" in path.suffixes else _lines(file, path):
                 if not isinstance(row, dict):
                     raise SettingsError(f"{path}, row {number} is not a JSON object")
@@ -184,7 +184,7 @@ def _items(file: IO[str], path: Path) -> Iterator[tuple[int, Any]]:
         raise SettingsError(f"{path}, row {number + 1} is not JSON: {said}") from error
 
 
-def opened(path: Path, mode: Literal["rt", "wt"]) -> IO[str]:
+def open_text(path: Path, mode: Literal["rt", "wt"]) -> IO[str]:
     """A text file, gzipped if its name ends in .gz."""
     opener: Callable[..., IO[str]] = gzip.open if path.suffix == ".gz" else open
     return opener(path, mode, encoding="utf-8-sig" if mode == "rt" else "utf-8")
@@ -193,7 +193,7 @@ def opened(path: Path, mode: Literal["rt", "wt"]) -> IO[str]:
 def read_text(path: Path) -> str:
     """The text of a file, unzipped if its name ends in .gz. Raises `SettingsError`."""
     try:
-        with opened(path, "rt") as file:
+        with open_text(path, "rt") as file:
             return file.read()
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise SettingsError(f"{path} cannot be read: {reason(error)}") from error

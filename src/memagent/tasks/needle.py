@@ -85,7 +85,7 @@ def make(name: str, needles: Needles, recipe: Recipe, index: int) -> Example:
     if draft.absent:
         hidden = [text for text in hidden if text not in sought]
     build, pieces = _builder(needles, recipe, source, keys, hidden)
-    document, tokens, _ = draft.fitted(problem, build, pieces.characters)
+    document, tokens, _ = draft.fit(problem, build, pieces.characters)
     haystack = recipe.corpora.essays().label if needles.haystack == "essay" else ""
     if draft.absent:  # the scorer wants all answers, so there is one wording
         return draft.example(problem, document, ABSENT_ANSWERS[:1], tokens, haystack=haystack)

@@ -16,7 +16,7 @@ from memagent.errors import SettingsError
 from memagent.tasks.corpora import Corpora
 from memagent.tasks.lengths import Pieces, count_long, digits, fit
 from memagent.tasks.passages import Passages, Question, load_passages
-from memagent.tasks.recipe import ABSENT_ANSWERS, Draft, Recipe, Task, numbered_documents
+from memagent.tasks.recipe import ABSENT_ANSWERS, Draft, Recipe, Task, number_documents
 from memagent.types import Example
 
 SIZES = (50, 100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600)
@@ -58,7 +58,7 @@ def make(name: str, corpus: str, recipe: Recipe, index: int) -> Example:
     if draft.absent:
         question = _without_answer(passages, question)
     if recipe.documents is not None:
-        document = numbered_documents(_order(draft, _chosen(draft, passages, question, recipe.documents)))
+        document = number_documents(_order(draft, _choose(draft, passages, question, recipe.documents)))
         tokens = count_long(document, recipe.count_tokens)
     else:
         document, tokens = _fit(draft, passages, question)
@@ -89,7 +89,7 @@ def _evidence(passages: Passages, question: Question, document: str) -> tuple[st
     return tuple(chain.from_iterable(texts for _, texts in ordered))
 
 
-def _chosen(draft: Draft, passages: Passages, question: Question, documents: int) -> list[str]:
+def _choose(draft: Draft, passages: Passages, question: Question, documents: int) -> list[str]:
     """As many documents as asked for, the question's own first, in their order."""
     if documents < len(question.gold):
         raise SettingsError(
@@ -134,7 +134,7 @@ def _fit(draft: Draft, passages: Passages, question: Question) -> tuple[str, int
         pieces = Pieces(chain((passages.pool[place] for place in first), others))
 
         def build(size: int, own: Sequence[str] = own, pieces: Pieces = pieces) -> str:
-            return numbered_documents(_order(draft, [*own, *pieces.first(size)]))
+            return number_documents(_order(draft, [*own, *pieces.first(size)]))
 
         def weigh(size: int, pieces: Pieces = pieces) -> float:
             return pieces.characters(size) + digits(size) + len("Document :\n") * size
@@ -142,11 +142,11 @@ def _fit(draft: Draft, passages: Passages, question: Question) -> tuple[str, int
         if fitted := fit(build, limit, count, weigh):
             texts = [*own, *pieces.first(fitted[2])]
             ahead = pieces.first(fitted[2] + _LOOK_AHEAD)[fitted[2] :]
-            return _topped_up(draft, texts, ahead, limit, fitted[:2])
+            return _fill_up(draft, texts, ahead, limit, fitted[:2])
     raise draft.too_short()
 
 
-def _topped_up(
+def _fill_up(
     draft: Draft, texts: list[str], ahead: Sequence[str], limit: int, fitted: tuple[str, int]
 ) -> tuple[str, int]:
     """The document, with further texts that fit into the room for which the next one was too long."""
@@ -162,7 +162,7 @@ def _topped_up(
             extra.append(text)
             left -= cost
     while extra:
-        document = numbered_documents(_order(draft, [*texts, *extra]))
+        document = number_documents(_order(draft, [*texts, *extra]))
         if (tokens := count_long(document, count)) <= limit:
             return document, tokens
         extra.pop()

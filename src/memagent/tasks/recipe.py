@@ -137,7 +137,7 @@ class Draft:
             raise self.too_short()
         return left
 
-    def fitted(
+    def fit(
         self, problem: str, build: Callable[[int], str], weigh: Callable[[int], float] = float
     ) -> tuple[str, int, int]:
         """The document of the recipe's length, its tokens and its size: see `fit`. Raises `SettingsError`."""
@@ -180,6 +180,6 @@ class Draft:
         )
 
 
-def numbered_documents(texts: Iterable[str]) -> str:
+def number_documents(texts: Iterable[str]) -> str:
     """The texts under the headings "Document 1:", "Document 2:" and so on."""
     return "\n\n".join(f"Document {number}:\n{text}" for number, text in enumerate(texts, 1))

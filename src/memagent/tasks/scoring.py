@@ -47,12 +47,12 @@ def string_match_part(prediction: str, answers: tuple[str, ...]) -> float:
 
 def exact_match(prediction: str, answers: tuple[str, ...]) -> float:
     """1 if the prediction is one of the answers, both normalised as SQuAD does (arXiv 1606.05250)."""
-    return max((float(ours == gold) for ours, gold in _normalised(prediction, answers)), default=0.0)
+    return max((float(ours == gold) for ours, gold in _pair_up(prediction, answers)), default=0.0)
 
 
 def f1(prediction: str, answers: tuple[str, ...]) -> float:
     """The best overlap of words with an answer, as the harmonic mean of precision and recall (SQuAD)."""
-    return max((_overlap(ours, gold) for ours, gold in _normalised(prediction, answers)), default=0.0)
+    return max((_overlap(ours, gold) for ours, gold in _pair_up(prediction, answers)), default=0.0)
 
 
 def substring_match(prediction: str, answers: tuple[str, ...]) -> float:
@@ -65,7 +65,7 @@ def substring_match(prediction: str, answers: tuple[str, ...]) -> float:
     pairs = (
         pair
         for dash in ("", " ")
-        for pair in _normalised(_in_ascii(prediction, dash), tuple(_in_ascii(it, dash) for it in answers))
+        for pair in _pair_up(_in_ascii(prediction, dash), tuple(_in_ascii(it, dash) for it in answers))
     )
     return max((float(_occurs(gold, ours)) for ours, gold in pairs), default=0.0)
 
@@ -192,7 +192,7 @@ def _normalise(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
-def _normalised(prediction: str, answers: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+def _pair_up(prediction: str, answers: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """The prediction and each answer, normalised.
 
     An answer that normalises to nothing ("A", "!") is only lower-cased: an empty answer would be

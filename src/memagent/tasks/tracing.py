@@ -13,7 +13,7 @@ from string import ascii_uppercase
 
 from memagent.tasks.needle import NOISE, insert
 from memagent.tasks.recipe import Draft, Recipe, Task
-from memagent.tasks.vocabulary import coined_words
+from memagent.tasks.vocabulary import coin_words
 from memagent.types import Example
 
 HOPS = 4
@@ -31,7 +31,7 @@ def make(recipe: Recipe, index: int) -> Example:
     """One example. Raises `SettingsError` if the length leaves no room for the chain."""
     draft = Draft("vt", _ANSWER_TOKENS, recipe, index)
     source = draft.content
-    names = coined_words(source, HOPS + 1, NAME_LETTERS, ascii_uppercase)
+    names = coin_words(source, HOPS + 1, NAME_LETTERS, ascii_uppercase)
     value = source.randint(10_000, 99_998)
     chain = [f"VAR {names[0]} = {value}"]
     chain += [f"VAR {name} = VAR {before}" for before, name in pairwise(names)]
@@ -42,7 +42,7 @@ def make(recipe: Recipe, index: int) -> Example:
         places = random.Random(seed).sample(range(max(size, len(chain))), len(chain))
         return "\n".join(insert([NOISE] * size, chain, sorted(places)))
 
-    document, tokens, _ = draft.fitted(problem, build)
+    document, tokens, _ = draft.fit(problem, build)
     return draft.example(problem, document, tuple(names), tokens, tuple(chain))
 
 

@@ -31,7 +31,7 @@ def distinct_words(source: random.Random) -> Iterator[str]:
             yield word
 
 
-def coined_words(source: random.Random, count: int, letters: int, alphabet: str) -> list[str]:
+def coin_words(source: random.Random, count: int, letters: int, alphabet: str) -> list[str]:
     """`count` different words of random letters, in the order in which they came up."""
     found: dict[str, None] = {}
     while len(found) < count:

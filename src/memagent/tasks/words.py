@@ -11,7 +11,7 @@ from string import ascii_lowercase
 
 from memagent.tasks.lengths import Pieces, digits
 from memagent.tasks.recipe import Draft, Recipe, Task
-from memagent.tasks.vocabulary import coined_words, distinct_words
+from memagent.tasks.vocabulary import coin_words, distinct_words
 from memagent.types import Example
 
 COMMON_WORDS = 10
@@ -59,7 +59,7 @@ def make_common(recipe: Recipe, index: int) -> Example:
         entries = COMMON_WORDS * often + size * seldom
         return others.characters(size) * seldom + entries * 2 + digits(entries)
 
-    document, tokens, size = draft.fitted(problem, build, weigh)
+    document, tokens, size = draft.fit(problem, build, weigh)
     if size == 0:
         raise draft.too_short()
     return draft.example(problem, document, tuple(common), tokens)
@@ -73,7 +73,7 @@ def make_coded(recipe: Recipe, index: int) -> Example:
         f"which {CODED_ANSWERS} coded words occur most often?"
     )
     size = (recipe.length_tokens or 0) // 50
-    coded = [CODED_NOISE, *coined_words(draft.content, max(size - 1, 0), CODED_LETTERS, ascii_lowercase)]
+    coded = [CODED_NOISE, *coin_words(draft.content, max(size - 1, 0), CODED_LETTERS, ascii_lowercase)]
 
     def build(size: int) -> str:
         text = [word for word, count in zip(coded, _frequencies(size, len(coded)), strict=True)
@@ -81,7 +81,7 @@ def make_coded(recipe: Recipe, index: int) -> Example:
         draft.order.shuffle(text)
         return " ".join(text)
 
-    document, tokens, size = draft.fitted(problem, build)
+    document, tokens, size = draft.fit(problem, build)
     counts = _frequencies(size, len(coded))
     if len(counts) < CODED_ANSWERS + 2 or counts[CODED_ANSWERS] == counts[CODED_ANSWERS + 1]:
         raise draft.too_short()

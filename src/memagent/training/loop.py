@@ -66,7 +66,7 @@ async def train(
         _check_unchanged(folder, state.get("files", {}), files)
     ranks = Ranks()
     offset = state["metrics"] if state else 0 if resume else None
-    opened = open_metrics(folder, settings.recorded(), offset) if ranks.main else nullcontext()
+    opened = open_metrics(folder, settings.record(), offset) if ranks.main else nullcontext()
     with _with_advice(), opened as metrics:
         policy = load_policy(settings.policy, settings.rollout.temperature, settings.seed, ranks.device)
         server = await open_server(settings, policy, folder) if settings.rollout.server else None
@@ -148,7 +148,7 @@ def local_engine(settings: TrainingSettings, policy: Policy) -> TransformersEngi
     return engine
 
 
-def trained_policy(folder: Path) -> tuple[Policy, TrainingSettings, int]:
+def load_trained_policy(folder: Path) -> tuple[Policy, TrainingSettings, int]:
     """The policy of a run's newest checkpoint, the run's settings, and the steps it has taken.
 
     Raises `SettingsError` if the run has no checkpoint.
@@ -167,7 +167,7 @@ def trained_policy(folder: Path) -> tuple[Policy, TrainingSettings, int]:
     return policy, settings, state["position"]["step"]
 
 
-def trained_to_read(settings: TrainingSettings) -> Trained:
+def describe_training(settings: TrainingSettings) -> Trained:
     """What a policy was trained to read with, to be stored with its adapter."""
     before = _load_trained(settings)
     name, workflow = choose_workflow(settings.read, before)

@@ -85,7 +85,7 @@ class RunState:
         """Write a checkpoint; without a learner, the next stage begins with a new optimizer."""
         if self.metrics:
             state = {
-                "settings": self.settings.recorded(),
+                "settings": self.settings.record(),
                 "files": dict(self.files),
                 "position": asdict(self.position),
                 "weights": self.policy.weights(),

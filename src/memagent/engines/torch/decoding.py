@@ -64,14 +64,14 @@ def _decode_batch(
     batch = _Batch(model, rows)
     while True:
         batch.draw()
-        live = [index for index, row in enumerate(batch.rows) if not _ended(row, stop_ids)]
+        live = [index for index, row in enumerate(batch.rows) if not _has_ended(row, stop_ids)]
         if on_end:
             stay = set(live)
             on_end([row for index, row in enumerate(batch.rows) if index not in stay])
         if not live:
             return
         if len(live) < len(batch.rows):
-            batch.keep(_closed_up(live))
+            batch.keep(_close_gaps(live))
         batch.forward(model)
 
 
@@ -109,7 +109,7 @@ class _Batch:
         self.logits, self.cache = forward(model, ids, self.mask, self.cache)
 
 
-def _closed_up(live: list[int]) -> list[int]:
+def _close_gaps(live: list[int]) -> list[int]:
     """The live rows' indices, with the last ones moved into the gaps of ended rows, so that most stay put."""
     stay, movers = set(live), iter(index for index in live if index >= len(live))
     return [place if place in stay else next(movers) for place in range(len(live))]
@@ -123,7 +123,7 @@ def _append(rows: Sequence[DecodingRow], token_ids: list[int], logprobs: list[fl
         row.logprobs.append(logprob)
 
 
-def _ended(row: DecodingRow, stop_ids: frozenset[int]) -> bool:
+def _has_ended(row: DecodingRow, stop_ids: frozenset[int]) -> bool:
     # A future's state may be read from any thread; a row that nobody waits for has ended.
     full = len(row.completion_ids) == row.sampling.max_tokens
     return full or row.completion_ids[-1] in stop_ids or row.finished.done()

@@ -221,7 +221,7 @@ async def open_transformers(settings: EngineSettings) -> TransformersEngine:
     if settings.threads:
         torch.set_num_threads(settings.threads)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    dtype = chosen_dtype(settings.dtype, device)
+    dtype = choose_dtype(settings.dtype, device)
     model, tokenizer = await asyncio.to_thread(load_model, settings.model, dtype)
     model = model.to(device)
     if adapter:
@@ -233,7 +233,7 @@ async def open_transformers(settings: EngineSettings) -> TransformersEngine:
     )  # fmt: skip
 
 
-def chosen_dtype(wanted: Dtype, device: str) -> torch.dtype:
+def choose_dtype(wanted: Dtype, device: str) -> torch.dtype:
     """The numbers to compute in; "auto" is bfloat16 on a GPU, which is made for it, and float32 elsewhere."""
     half = wanted == "bfloat16" or (wanted == "auto" and device.startswith("cuda"))
     return torch.bfloat16 if half else torch.float32

@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from memagent.engines.torch.cache import make_room
-from memagent.engines.torch.prefixes import Families, shared_beginnings
+from memagent.engines.torch.prefixes import Families, group_by_beginning
 
 _MIN_SAVED = 0.25  # as a share of all prompt tokens; below this saving, a separate pass does not pay
 
@@ -26,12 +26,12 @@ def read_prompts(
     """
     wanted = [tuple(ids) for ids in prompt_ids]
     prompts = list(dict.fromkeys(wanted))
-    families = shared_beginnings(prompts)
+    families = group_by_beginning(prompts)
     if _sees_all(model) and _pays(families, prompts):
         logits, mask, cache = _read_by_family(model, prompts, families)
         prompts = [prompts[index] for _, members in families for index in members]
     else:
-        logits, mask, cache = _read_from_the_start(model, prompts)
+        logits, mask, cache = _read_whole(model, prompts)
     places = {prompt: place for place, prompt in enumerate(prompts)}
     of_wanted = torch.tensor([places[prompt] for prompt in wanted], device=model.device)
     make_room(cache, of_wanted, steps)
@@ -49,24 +49,24 @@ def _read_by_family(
 ) -> tuple[torch.Tensor, torch.Tensor, Any]:
     """Read each family's beginning once, then what follows it in each prompt.
 
-    Returns what `_read_from_the_start` does, with the prompts family after family. Padding lies between a
+    Returns what `_read_whole` does, with the prompts family after family. Padding lies between a
     beginning and a shorter rest, where it would fill a sliding window or enter a state, so every layer has to
     see all tokens.
     """
     beginnings = [prompts[members[0]][:shared] for shared, members in families]
-    _, mask, cache = _read_from_the_start(model, beginnings)
+    _, mask, cache = _read_whole(model, beginnings)
     of_prompts = torch.tensor(
         [number for number, (_, members) in enumerate(families) for _ in members], device=model.device
     )
     cache.reorder_cache(of_prompts)  # a prompt's beginning is its family's
     rests = [prompts[index][shared:] for shared, members in families for index in members]
-    input_ids, tail = left_padded(rests, model.device)
+    input_ids, tail = pad_left(rests, model.device)
     mask = torch.cat([mask[of_prompts], tail], dim=1)
     logits, cache = forward(model, input_ids, mask, cache)
     return logits, mask, cache
 
 
-def _read_from_the_start(
+def _read_whole(
     model: PreTrainedModel, prompts: Sequence[Sequence[int]]
 ) -> tuple[torch.Tensor, torch.Tensor, Any]:
     """Read prompts of which nothing is in a cache.
@@ -76,7 +76,7 @@ def _read_from_the_start(
     attention never looks. It needs no mask then, and its kernels skip the half that no token sees.
     """
     if not _sees_all(model):
-        input_ids, mask = left_padded(prompts, model.device)
+        input_ids, mask = pad_left(prompts, model.device)
         logits, cache = forward(model, input_ids, mask)
         return logits, mask, cache
     lengths = torch.tensor([len(prompt) for prompt in prompts], device=model.device)
@@ -127,7 +127,7 @@ def _cache_of(output: Any) -> Any:
     return output.cache if "cache" in output else output.past_key_values
 
 
-def left_padded(ids: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def pad_left(ids: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """The ids `(sequences, tokens)`, padded on the left, and a mask that is 0 for padding."""
     width = max(map(len, ids))
     padded = [[0] * (width - len(row)) + list(row) for row in ids]

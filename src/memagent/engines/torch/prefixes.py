@@ -23,7 +23,7 @@ def common_length(left: Sequence[int], right: Sequence[int]) -> int:
     return low
 
 
-def shared_beginnings(prompts: Sequence[Sequence[int]]) -> Families:
+def group_by_beginning(prompts: Sequence[Sequence[int]]) -> Families:
     """Group prompts into families by their common prefixes.
 
     The grouping is the one that leaves the fewest tokens to compute if each family's prefix is computed once.
@@ -36,20 +36,20 @@ def shared_beginnings(prompts: Sequence[Sequence[int]]) -> Families:
     common = [min(common_length(one, other), len(one) - 1) for one, other in pairwise(ordered)]
 
     @cache
-    def parted(begin: int, end: int, above: int) -> _Parts:
+    def divide(begin: int, end: int, above: int) -> _Parts:
         """The best grouping of sorted prompts `begin` to `end`, which may share `above` with others."""
         if end - begin == 1:
             return _Parts(above, [begin], [])
         depth = min(common[begin : end - 1])
         borders = [place for place in range(begin + 1, end) if common[place - 1] == depth]
         branches = [*pairwise((begin, *borders, end))]
-        closed = _joined([parted(*branch, above) for branch in branches])
-        opened = _joined([parted(*branch, depth) for branch in branches])
+        closed = _join([divide(*branch, above) for branch in branches])
+        opened = _join([divide(*branch, depth) for branch in branches])
         if opened.saved - depth > closed.saved:
             return _Parts(opened.saved - depth, [], [*opened.families, (depth, opened.left)])
         return closed
 
-    parts = parted(0, len(order), 0) if order else _joined([])
+    parts = divide(0, len(order), 0) if order else _join([])
     alone = [(len(ordered[place]) - 1, [place]) for place in parts.left]
     families = [
         (shared, sorted(order[place] for place in places)) for shared, places in alone + parts.families
@@ -65,7 +65,7 @@ class _Parts(NamedTuple):
     families: Families
 
 
-def _joined(parts: Sequence[_Parts]) -> _Parts:
+def _join(parts: Sequence[_Parts]) -> _Parts:
     return _Parts(
         sum(part.saved for part in parts),
         [place for part in parts for place in part.left],

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from memagent.engines.torch.chats import chat_ids, text_ids
-from memagent.engines.torch.prefixes import shared_beginnings
+from memagent.engines.torch.prefixes import group_by_beginning
 from memagent.errors import SettingsError
 from memagent.training.data import Data, load_data
 from memagent.training.imitation.oracle import solve
@@ -71,7 +71,7 @@ async def load_imitations(
     most = settings.warm_start.neighbours
     return [
         [sequences[index] for index in members[start : start + most]]
-        for _, members in shared_beginnings([sequence.prompt_ids for sequence in sequences])
+        for _, members in group_by_beginning([sequence.prompt_ids for sequence in sequences])
         for start in range(0, len(members), most)
     ]
 

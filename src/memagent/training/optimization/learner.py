@@ -54,7 +54,7 @@ class Learner:
         self.ranks = ranks
         self.skipped = 0
         """How many steps, up to the last, were skipped in a row."""
-        self._parameters = list(policy.trained().values())
+        self._parameters = list(policy.trained_parameters().values())
         self._optimizer = torch.optim.AdamW(
             self._parameters, betas=betas or settings.betas, weight_decay=settings.weight_decay
         )

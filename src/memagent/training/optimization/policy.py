@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from memagent.engines.llamacpp.embedded import default_model
-from memagent.engines.torch.engine import chosen_dtype, load_model
+from memagent.engines.torch.engine import choose_dtype, load_model
 from memagent.engines.torch.lora import with_adapter
 from memagent.errors import SettingsError, TrainingError, extra_hint
 from memagent.training.optimization.attention import attention_over_trees
@@ -61,17 +61,17 @@ class Policy:
         """The device it computes on."""
         return self.network.device
 
-    def trained(self) -> dict[str, torch.nn.Parameter]:
+    def trained_parameters(self) -> dict[str, torch.nn.Parameter]:
         """The parameters that are trained, by name."""
         return {name: value for name, value in self.model.named_parameters() if value.requires_grad}
 
     def weights(self) -> dict[str, torch.Tensor]:
         """The trained weights, on the CPU, for a checkpoint."""
-        return {name: value.detach().cpu() for name, value in self.trained().items()}
+        return {name: value.detach().cpu() for name, value in self.trained_parameters().items()}
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Load the weights of a checkpoint. Raises `TrainingError` if they belong to another policy."""
-        trained = self.trained()
+        trained = self.trained_parameters()
         ours, theirs = ({name: value.shape for name, value in it.items()} for it in (trained, weights))
         if ours != theirs:
             raise TrainingError("the checkpoint is for another policy: weights differ in name or shape")
@@ -103,7 +103,7 @@ class Policy:
 
     def keep_reference(self) -> None:
         """Keep a copy of the current policy as the reference."""
-        self._reference = {name: value.detach().clone() for name, value in self.trained().items()}
+        self._reference = {name: value.detach().clone() for name, value in self.trained_parameters().items()}
 
     def reference_logprobs(self, batch: Batch) -> torch.Tensor:
         """The log-probabilities of the same tokens under the reference `(completion tokens,)`."""
@@ -122,7 +122,7 @@ class Policy:
 
     @contextmanager
     def _weights_of_reference(self) -> Iterator[None]:
-        trained = self.trained()
+        trained = self.trained_parameters()
         now = {name: value.data for name, value in trained.items()}
         for name, value in trained.items():
             value.data = self._reference[name]
@@ -154,7 +154,7 @@ def load_policy(settings: PolicySettings, temperature: float, seed: int, device:
     Raises `SettingsError` for a model or adapter that cannot be loaded, or a function that does not exist.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = chosen_dtype(settings.dtype, device)
+    dtype = choose_dtype(settings.dtype, device)
     torch.manual_seed(seed)
     has_lora = bool(settings.adapter or settings.lora_rank)
     name = settings.model or str(default_model())

@@ -14,8 +14,8 @@ from typing import Literal
 
 import torch
 
-from memagent.engines.torch.prefill import left_padded
-from memagent.engines.torch.prefixes import shared_beginnings
+from memagent.engines.torch.prefill import pad_left
+from memagent.engines.torch.prefixes import group_by_beginning
 from memagent.errors import TrainingError
 from memagent.training.optimization.objective import group_advantages
 from memagent.training.settings import Layout, LossSettings
@@ -128,7 +128,7 @@ def batches(sequences: Sequence[TrainingSequence], layout: Layout, budget_tokens
     if layout == "padded":
         parts = _divide(sequences, lambda part, _: _length(part[0]) * (len(part) + 1) <= budget_tokens)
         return [_pad(part) for part in parts]
-    trees = _shared_trees(sequences) if layout == "shared" else _even_trees(sequences)
+    trees = _group_by_prefix(sequences) if layout == "shared" else _group_by_length(sequences)
     return [_pack(part) for part in _fill(trees, budget_tokens)]
 
 
@@ -158,18 +158,18 @@ def _divide(
     return parts
 
 
-def _shared_trees(sequences: Sequence[TrainingSequence]) -> list[Tree]:
+def _group_by_prefix(sequences: Sequence[TrainingSequence]) -> list[Tree]:
     """A tree for each common prefix; sequences without one form trees of similar lengths."""
     trees, alone = [], []
-    for shared, members in shared_beginnings([sequence.prompt_ids for sequence in sequences]):
+    for shared, members in group_by_beginning([sequence.prompt_ids for sequence in sequences]):
         if len(members) > 1 and shared:
             trees.append(Tree(shared, tuple(sequences[index] for index in members)))
         else:
             alone += [sequences[index] for index in members]
-    return trees + _even_trees(alone)
+    return trees + _group_by_length(alone)
 
 
-def _even_trees(sequences: Sequence[TrainingSequence]) -> list[Tree]:
+def _group_by_length(sequences: Sequence[TrainingSequence]) -> list[Tree]:
     parts = _divide(sequences, lambda part, one: _length(part[0]) <= _UNEVEN * _length(one))
     return [Tree(0, tuple(part)) for part in parts]
 
@@ -221,7 +221,7 @@ def _flatten(sequences: Sequence[TrainingSequence]) -> dict[str, torch.Tensor]:
 def _pad(sequences: Sequence[TrainingSequence]) -> Batch:
     """One row per sequence, padded on the left so that all completions end where the logits are kept."""
     kept = max(len(sequence.completion_ids) for sequence in sequences) + 1
-    ids, mask = left_padded([_ids(sequence) for sequence in sequences], torch.device("cpu"))
+    ids, mask = pad_left([_ids(sequence) for sequence in sequences], torch.device("cpu"))
     select = [
         row * kept + kept - 1 - len(sequence.completion_ids) + index
         for row, sequence in enumerate(sequences)
