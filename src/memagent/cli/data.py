@@ -66,8 +66,12 @@ def _complete_task(_context: object, _parameter: object, incomplete: str) -> lis
 @click.option("--out", type=PATH, required=True, metavar="FILE", help="a .jsonl or .jsonl.gz file")
 @click.option("--length", type=int, metavar="N", help="tokens of document, problem and answer together")
 @click.option("--documents", type=int, metavar="N", help="size in documents (hqa and the like)")
-@click.option("--count", type=int, metavar="N", help="how many examples (100, or all of a smaller set)")
-@click.option("--start", type=int, default=0, metavar="N", help="number of the first example (0)")
+@click.option(
+    "--count", type=click.IntRange(1), metavar="N", help="how many examples (100, or all of a smaller set)"
+)
+@click.option(
+    "--start", type=click.IntRange(0), default=0, metavar="N", help="number of the first example (0)"
+)
 @click.option("--seed", type=int, default=0, metavar="N", help="the seed (0)")
 @positions_flag
 @click.option("--absent", type=float, default=0.0, metavar="SHARE",
@@ -88,10 +92,6 @@ def make(
     **sizes: Any,
 ) -> int:
     """Write examples of a TASK (see `memagent data list`) to a file."""
-    if count is not None and count < 1:
-        raise SettingsError(f"--count is {count}: it must be at least 1")
-    if start < 0:
-        raise SettingsError(f"--start is {start}: it must be at least 0")
     if not tokenizer:
         warn(console, "without --tokenizer tokens are estimated: documents may be shorter than asked for")
     recipe = Recipe(
@@ -156,8 +156,8 @@ def _origin(corpus: str | None) -> str:
 @command.command(name="filter", cls=Command, short_help="Drop what a model answers without the document.")
 @click.argument("file", type=PATH, metavar="FILE")
 @click.option("--out", type=PATH, required=True, metavar="FILE", help="where the remaining examples go")
-@click.option("--attempts", type=int, default=2, metavar="N", help="answers per question (2)")
-@click.option("--count", type=int, metavar="N", help="stop once this many are kept (all)")
+@click.option("--attempts", type=click.IntRange(1), default=2, metavar="N", help="answers per question (2)")
+@click.option("--count", type=click.IntRange(1), metavar="N", help="stop once this many are kept (all)")
 @click.option("--scorer", type=click.Choice(list(SCORERS)), default="substring_match", metavar="NAME",
               help=f"what counts as answered (substring_match): {', '.join(SCORERS)}")  # fmt: skip
 @with_settings(
@@ -178,9 +178,6 @@ def filter_known(
     settings: Settings,
 ) -> int:
     """Drop the examples of FILE whose questions a model answers without the document."""
-    for name, value in (("attempts", attempts), ("count", count)):
-        if value is not None and value < 1:
-            raise SettingsError(f"--{name} is {value}: it must be at least 1")
     read = settings.read
     temperature = read.temperature or float(attempts > 1)  # several attempts must be able to differ
     sampling = Sampling(read.answer_tokens or 256, temperature, read.top_p, read.seed, thinking=False)

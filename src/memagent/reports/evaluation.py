@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from memagent.errors import SettingsError
 from memagent.evaluation import statistics
-from memagent.evaluation.rows import EvaluationRow, read_header, read_rows
+from memagent.evaluation.rows import read_header, read_rows
 from memagent.evaluation.statistics import Estimate, Scored, Summary
 from memagent.reports import evaluation_plots as plots
 from memagent.reports.folder import Pictures, as_page, as_text, cell, picture, table, write_folder
@@ -49,18 +49,13 @@ def load(folders: Sequence[Path]) -> Evidence:
     """The rows of runs, each with the name of its line: the workflow, and what distinguishes the runs.
 
     That is the model if models differ, and the folder if one model made the same attempt twice. A run that
-    is given twice, even as a copy, counts once. Raises `SettingsError` if there are no rows.
+    is given twice counts once. Raises `SettingsError` if there are no rows.
     """
-    runs = {str(folder): read_header(folder) for folder in folders}
-    rows: dict[str, list[EvaluationRow]] = {name: [] for name in runs}
+    given = {folder.resolve(): folder for folder in reversed(folders)}
+    runs = {str(folder): read_header(folder) for folder in reversed(given.values())}
+    rows = {name: list(read_rows(Path(name))) for name in runs}
     models = {name: str(run["model"]["name"]) for name, run in runs.items()}
-    seen: set[tuple[str, str, EvaluationRow]] = set()
-    for name, run in runs.items():
-        for row in read_rows(Path(name)):
-            if (given := (models[name], run["created"], row)) not in seen:
-                seen.add(given)
-                rows[name].append(row)
-    if not seen:
+    if not any(rows.values()):
         raise SettingsError(f"no row yet in {', '.join(runs)}")
     met = Counter((models[name], row.key) for name in runs for row in rows[name])
     again = any(count > 1 for count in met.values())
