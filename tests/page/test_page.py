@@ -190,6 +190,31 @@ def test_lines_are_counted_and_headings_looked_for_within_a_file(empty: Page, tm
     )
 
 
+def test_a_passage_in_other_words_is_told_from_a_source(empty: Page, tmp_path: Path) -> None:
+    place = {"file": "a.txt", "page": None, "start": 0, "end": 9}
+    statements = [
+        {
+            "text": "The goose held a stone.",
+            "source": None,
+            "nearest": [place | {"excerpt": "A goose had it."}],
+        },
+        {
+            "text": "It was blue.",
+            "source": place | {"start": 9, "end": 21, "excerpt": "It was blue."},
+            "nearest": [],
+        },
+        {"text": "Nobody was hanged.", "source": None},
+    ]
+    answer = {"type": "answer", "answer": " ".join(it["text"] for it in statements), "statements": statements}
+    give(empty, write(tmp_path / "t.jsonl", header(), step(0, "A.", (0, 30)), answer))
+    expect(empty.locator(".said")).to_have_text("The goose held a stone.1 It was blue.2 Nobody was hanged.")
+    expect(empty.locator(".sources li").first).to_have_text(
+        re.compile("^Nearest passage, other words:A goose had it.a")
+    )
+    expect(empty.locator(".sources li").last).to_have_text("a.txt")
+    expect(empty.get_by_role("button", name="Nearest passage 1")).to_be_visible()
+
+
 def test_a_read_that_has_not_begun_shows_no_chart(empty: Page, tmp_path: Path) -> None:
     give(empty, write(tmp_path / "t.jsonl", header()))
     expect(empty.locator("#answer")).to_contain_text("not finished")

@@ -4,6 +4,7 @@ import { markdown } from "./markdown.js";
 import { element, made, shown } from "./view.js";
 
 const UNSUPPORTED = "The text does not say so in these words.";
+const NEAREST = "Nearest passage, other words:";
 const ORDINAL = /^\d{1,3}[.)]$/; // of a list: no statement, although a full stop ends it
 
 /** The answer once, with numbers that lead to its sources; what is told instead while there is none. */
@@ -16,10 +17,10 @@ export function showAnswer(trace, waiting, guide) {
     box.replaceChildren(made("p", trace.answer, { class: "quiet" }));
   } else {
     const statements = (trace.statements ?? []).filter((it) => !ORDINAL.test(it.text));
-    const sources = numbered(statements);
-    const marks = statements.length > 1 ? marksOf(trace.answer, statements, sources, guide) : [];
+    const passages = numbered(statements);
+    const marks = statements.length > 1 ? marksOf(trace.answer, statements, passages, guide) : [];
     const said = made("div", markdown(trace.answer, marks), { class: "said" });
-    const beside = statements.length ? [sourcesOf(statements, sources, guide)] : [];
+    const beside = statements.length ? [sourcesOf(statements, passages, guide)] : [];
     box.replaceChildren(said, ...beside);
   }
 }
@@ -30,46 +31,53 @@ export function showRemembered(trace, guide) {
   element("remembered-section").hidden = !remembered.length;
   const supported = remembered.filter((it) => it.source).length;
   element("remembered-facts").textContent = `${shown(supported)} of ${shown(remembered.length)} with a source`;
-  const items = remembered.map(({ text, source }) => {
-    const place = source ? sourceOf({ text, source }, guide) : [made("span", UNSUPPORTED, { class: "quiet" })];
-    return made("li", [made("span", text), ...place], source ? {} : { class: "unsupported" });
+  const items = remembered.map((it) => {
+    const told = passagesOf(it).flatMap((passage) => described(passage, guide));
+    if (!told.length) told.push(made("span", UNSUPPORTED, { class: "quiet" }));
+    return made("li", [made("span", it.text), ...told], it.source ? {} : { class: "unsupported" });
   });
   element("remembered").replaceChildren(...items);
 }
 
-/** The sources of statements by their places, each with its number and the first statement that it supports. */
+/** Where the text says a statement; if nowhere, the passages nearest to it. Earlier records have no `nearest`. */
+function passagesOf({ text, source, nearest = [] }) {
+  return source ? [{ text, source }] : nearest.map((it) => ({ text, source: it, isNear: true }));
+}
+
+/** The passages of statements by their places, each with its number. */
 function numbered(statements) {
-  const sources = new Map();
-  for (const it of statements.filter(({ source }) => source)) {
-    const key = keyOf(it.source);
-    if (!sources.has(key)) sources.set(key, { ...it, number: sources.size + 1 });
+  const passages = new Map();
+  for (const it of statements.flatMap(passagesOf)) {
+    if (!passages.has(keyOf(it))) passages.set(keyOf(it), { ...it, number: passages.size + 1 });
   }
-  return sources;
+  return passages;
 }
 
-function keyOf({ file, start, end }) {
-  return `${start} ${end} ${file}`;
+function keyOf({ source, isNear }) {
+  return `${source.start} ${source.end} ${Boolean(isNear)} ${source.file}`;
 }
 
-/** The numbers of the sources, to stand behind the statements of an answer. */
-function marksOf(answer, statements, sources, guide) {
+/** The numbers of the passages, to stand behind the statements of an answer. */
+function marksOf(answer, statements, passages, guide) {
   const marks = [];
   let place = 0;
-  for (const { text, source } of statements) {
-    const start = answer.indexOf(text, place);
+  for (const statement of statements) {
+    const start = answer.indexOf(statement.text, place);
     if (start < 0) continue;
-    place = start + text.length;
-    if (!source) continue;
-    const { number } = sources.get(keyOf(source));
-    const label = { type: "button", class: "link", "aria-label": `Source ${number}` };
-    marks.push({ place, node: made("sup", opening(made("button", String(number), label), source, guide)) });
+    place = start + statement.text.length;
+    for (const it of passagesOf(statement)) {
+      const { number } = passages.get(keyOf(it));
+      const label = `${it.isNear ? "Nearest passage" : "Source"} ${number}`;
+      const button = made("button", String(number), { type: "button", class: "link", "aria-label": label });
+      marks.push({ place, node: made("sup", opening(button, it.source, guide)) });
+    }
   }
   return marks;
 }
 
-function sourcesOf(statements, sources, guide) {
-  const items = [...sources.values()].map((it) => made("li", sourceOf(it, guide)));
-  const bare = statements.filter((it) => !it.source).length;
+function sourcesOf(statements, passages, guide) {
+  const items = [...passages.values()].map((it) => made("li", described(it, guide)));
+  const bare = statements.filter((it) => !passagesOf(it).length).length;
   const told = bare === statements.length ? UNSUPPORTED : `Without a number: ${lowered(UNSUPPORTED)}`;
   return made("aside", [
     ...(items.length ? [made("ol", items, statements.length > 1 ? {} : { class: "single" })] : []),
@@ -77,11 +85,12 @@ function sourcesOf(statements, sources, guide) {
   ], { class: "sources", "aria-label": "Sources" });
 }
 
-/** What a source says, if not the statement word for word, and where. */
-function sourceOf({ text, source }, guide) {
+/** What a passage says, if not the statement word for word, and where. */
+function described({ text, source, isNear }, guide) {
+  const kind = isNear ? [made("span", NEAREST, { class: "kind" })] : [];
   const quoted = bared(source.excerpt) === bared(text) ? [] : [made("q", source.excerpt)];
   const place = made("button", guide.tell(source), { type: "button", class: "link", title: "Show in the text" });
-  return [...quoted, opening(place, source, guide)];
+  return [...kind, ...quoted, opening(place, source, guide)];
 }
 
 function opening(button, source, guide) {
