@@ -25,6 +25,7 @@ playwright = pytest.importorskip("playwright.sync_api")
 expect = getattr(playwright, "expect", None)
 Page = getattr(playwright, "Page", None)
 
+FACTS = ("A hat was lost in the snow.", "Peterson found a goose.", "The goose held a blue stone.")
 STEPS = 10_000
 DIFF = "async ([old, fresh]) => (await import('./diff.js')).diff(old, fresh)"
 
@@ -115,7 +116,9 @@ def test_the_text_beside_the_memory_is_the_chunk_character_for_character(
     for line in read_journal(trace):
         if isinstance(line, Conversation) and line.span:
             start, end = line.span
-            expect(page.locator("#text-facts")).to_contain_text(f"characters {start:,} to {end:,}")
+            lines = [story.count("\n", 0, it) + 1 for it in (start, max(start, end - 1))]
+            told = f"lines {lines[0]} to {lines[1]}" if lines[0] < lines[1] else f"line {lines[0]}"
+            expect(page.locator("#text-facts")).to_have_text(re.compile(f"story.txt, {told}$"))
             assert page.locator("#text").text_content() == story[start:end]
             page.keyboard.press("ArrowRight")
 
@@ -124,11 +127,168 @@ def test_each_statement_of_the_answer_leads_to_its_place(
     viewed: Callable[..., Page], record: Callable[..., Path]
 ) -> None:
     page = viewed(record())
-    supported, unsupported = page.locator("#answer li").all()
-    expect(unsupported).to_contain_text("Nobody was hanged.")
-    expect(unsupported).to_contain_text("The text does not say so")
-    supported.get_by_role("button", name="Show in the text").click()
+    expect(page.locator("#answer .said")).to_have_text("The goose held a blue stone.1 Nobody was hanged.")
+    expect(page.locator("#answer .unsupported")).to_contain_text("Without a number: the text does not say so")
+    page.get_by_role("button", name="Source 1").click()
     expect(page.locator("#text mark")).to_have_text("The goose held a blue stone.")
+
+
+MARKDOWN = """Two things are **known**:
+
+- The goose held a blue stone.
+- *Peterson* found a goose.
+
+A hat was lost in the snow."""
+
+
+def test_an_answer_in_markdown_stands_once_with_the_numbers_of_its_sources(
+    viewed: Callable[..., Page], record: Callable[..., Path]
+) -> None:
+    page = viewed(record(answer=MARKDOWN))
+    expect(page.locator("#answer .said p").first).to_have_text("Two things are known:")
+    expect(page.locator("#answer .said strong")).to_have_text("known")
+    expect(page.locator("#answer .said li")).to_have_text(
+        ["The goose held a blue stone.1", "Peterson found a goose.2"]
+    )
+    expect(page.locator("#answer .said p").last).to_have_text("A hat was lost in the snow.3")
+    expect(page.locator(".sources button")).to_have_text(["line 29", "line 15", "line 1"])
+    assert (page.locator("#answer").text_content() or "").count("blue stone") == 1
+
+
+def test_a_source_has_its_line_and_the_heading_above_it(
+    viewed: Callable[..., Page], record: Callable[..., Path]
+) -> None:
+    story = (
+        f"# Snow\n\n{FACTS[0]}\n\n```\n\n# no heading\n```\n\n{FACTS[1]}\n\n## *Blue* things ##\n\n{FACTS[2]}"
+    )
+    trace = record(story, answer=" ".join(FACTS), name="story.md")
+    page = viewed(trace)
+    places = page.locator(".sources button")
+    expect(places).to_have_text(
+        ["line 3, under “Snow”", "line 10, under “Snow”", "line 14, under “Blue things”"]
+    )
+
+
+def test_lines_are_counted_and_headings_looked_for_within_a_file(empty: Page, tmp_path: Path) -> None:
+    raws = {"a.md": b"# One\n\nFirst.\n", "b.md": b"Second.\n\n# Two\n\nThird.\n"}
+    for name, raw in raws.items():
+        (tmp_path / name).write_bytes(raw)
+    digest = sha256(b"".join(sha256(raw).digest() for raw in raws.values())).hexdigest()
+    found = (("First.", "a.md", None, 7), ("Second.", "b.md", None, 0), ("Third.", "b.md", 4, 16))
+    statements = [
+        {"text": it, "source": {"file": file, "page": page, "start": start, "end": start + 6, "excerpt": it}}
+        for it, file, page, start in found
+    ]
+    steps = [step(0, "A.", (0, 14), source="a.md"), step(1, "A. B.", (14, 37), source="b.md")]
+    answer = {"type": "answer", "answer": "First. Second. Third.", "statements": statements}
+    document = {"sha256": digest, "sources": list(raws)}
+    give(empty, write(tmp_path / "t.jsonl", header(document=document), *steps, answer))
+    expect(empty.locator(".sources button")).to_have_text(["a.md", "b.md", "b.md, page 4"])
+    give(empty, *map(tmp_path.joinpath, raws))
+    expect(empty.locator(".sources button")).to_have_text(
+        ["a.md, line 3, under “One”", "b.md, line 1", "b.md, page 4, under “Two”"]
+    )
+
+
+def test_a_passage_in_other_words_is_told_from_a_source(empty: Page, tmp_path: Path) -> None:
+    place = {"file": "a.txt", "page": None, "start": 0, "end": 9}
+    statements = [
+        {
+            "text": "The goose held a stone.",
+            "source": None,
+            "nearest": [place | {"excerpt": "A goose had it."}],
+        },
+        {
+            "text": "It was blue.",
+            "source": place | {"start": 9, "end": 21, "excerpt": "It was blue."},
+            "nearest": [],
+        },
+        {"text": "Nobody was hanged.", "source": None},
+    ]
+    answer = {"type": "answer", "answer": " ".join(it["text"] for it in statements), "statements": statements}
+    give(empty, write(tmp_path / "t.jsonl", header(), step(0, "A.", (0, 30)), answer))
+    expect(empty.locator(".said")).to_have_text("The goose held a stone.1 It was blue.2 Nobody was hanged.")
+    expect(empty.locator(".sources li").first).to_have_text(
+        re.compile("^Nearest passage, other words:A goose had it.a")
+    )
+    expect(empty.locator(".sources li").last).to_have_text("a.txt")
+    expect(empty.get_by_role("button", name="Nearest passage 1")).to_be_visible()
+
+
+def test_a_read_that_has_not_begun_shows_no_chart(empty: Page, tmp_path: Path) -> None:
+    give(empty, write(tmp_path / "t.jsonl", header()))
+    expect(empty.locator("#answer")).to_contain_text("not finished")
+    for hidden in ("#answer-title", "#steps", "#panes", "#totals-section"):
+        expect(empty.locator(hidden)).to_be_hidden()
+
+
+RENDER = """async (text) => {
+  const { markdown } = await import("./markdown.js");
+  const box = document.createElement("div");
+  box.append(...markdown(text));
+  return [box.innerHTML, box.textContent, [...box.querySelectorAll("*")].map((it) => it.localName)];
+}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "html"),
+    [
+        ("One\ntwo.\n\nThree.", "<p>One\ntwo.</p><p>Three.</p>"),
+        ("## A *b* ##\nc", "<h3>A <em>b</em></h3><p>c</p>"),
+        ("**a *b*** and __c__, `*d*`", "<p><strong>a <em>b</em></strong> and __c__, <code>*d*</code></p>"),
+        ("2 * 3 * 4, a_b_c, _d_, *e", "<p>2 * 3 * 4, a_b_c, <em>d</em>, *e</p>"),
+        (
+            "- a\n  - b\n    more\n- c\n\n- d",
+            "<ul><li>a<ul><li>b\n    more</li></ul></li><li>c</li><li>d</li></ul>",
+        ),
+        ("3. a\n4) b\n- c", '<ol start="3"><li>a</li><li>b</li></ol><ul><li>c</li></ul>'),
+        ("```py\n# a **b**\n\nc\n```\nd", "<pre><code># a **b**\n\nc</code></pre><p>d</p>"),
+        ("~~~\nunclosed", "<pre><code>unclosed</code></pre>"),
+        ("[a](javascript:b) <b>c</b>", "<p>[a](javascript:b) &lt;b&gt;c&lt;/b&gt;</p>"),
+        ("1998. A year", "<p>1998. A year</p>"),
+    ],
+)
+def test_markdown_is_shown_as_it_is_meant(empty: Page, text: str, html: str) -> None:
+    assert empty.evaluate(RENDER, text)[0] == html
+
+
+def test_any_text_is_shown_with_all_its_words_and_no_other_elements(empty: Page) -> None:
+    draw = random.Random(11)
+    pieces = [
+        "**",
+        "*",
+        "_",
+        "`",
+        "```",
+        "~~~",
+        "# ",
+        "- ",
+        "1. ",
+        "\n",
+        "\n\n",
+        "  ",
+        "word",
+        "<img src=x>",
+        "猫",
+        "🪿",
+    ]
+    for _ in range(500):
+        text = "".join(draw.choice(pieces) for _ in range(draw.randrange(40)))
+        _, shown, tags = empty.evaluate(RENDER, text)
+        assert set(tags) <= {"p", "h3", "ul", "ol", "li", "pre", "code", "em", "strong"}, text
+        for word in ("<img src=x>", "猫", "🪿"):
+            if "~~~" not in text and "```" not in text:  # what stands beside a fence names a language
+                assert shown.count(word) == text.count(word), text
+    for hostile in (
+        "**a " * 20_000,
+        "*a " * 20_000,
+        "- " * 50_000,
+        "# " + " " * 100_000,
+        "`" * 99_999,
+        "_a" * 50_000,
+    ):
+        empty.evaluate(RENDER, hostile)
+    empty.evaluate(RENDER, "".join(f"{' ' * 2 * depth}- a\n" for depth in range(300)))
 
 
 def test_a_read_in_one_prompt_shows_its_text_and_no_steps(
@@ -142,7 +302,8 @@ def test_a_read_in_one_prompt_shows_its_text_and_no_steps(
     expect(page.locator("#text")).to_contain_text("It was late.")
     for hidden in ("#steps", "#memory-pane"):
         expect(page.locator(hidden)).to_be_hidden()
-    page.get_by_role("button", name="Show in the text").click()
+    expect(page.locator("#answer")).to_have_text("The goose held a blue stone.line 1")
+    page.get_by_role("button", name="line 1").click()
     expect(page.locator("#text mark")).to_have_text("The goose held a blue stone.")
 
 
@@ -454,7 +615,7 @@ def test_every_control_is_reached_by_tab_and_keys_leave_fields_alone(
     for _ in range(20):
         page.keyboard.press("Tab")
         seen.add(page.evaluate("document.activeElement.id || document.activeElement.textContent"))
-    assert {"file", "slider", "previous", "next", "changes", "memory", "text", "Show in the text"} <= seen
+    assert {"file", "slider", "previous", "next", "changes", "memory", "text", "line 29"} <= seen
     before = page.locator("#step").text_content()
     page.locator("#text").focus()
     page.keyboard.press("End")  # scrolls the text, and stays at the step

@@ -406,6 +406,23 @@ def test_files_are_read_and_stay_readable_when_they_are_deleted(serving: Any, fa
     assert "FACT-77: first" in whole["result"]["answer"] and "FACT-8" in whole["result"]["answer"]
 
 
+def test_the_documents_of_a_read_are_read_again_without_being_sent(serving: Any) -> None:
+    html = b"<p>Behind it: a <b>page</b>.</p>"
+    with serving(ScriptedEngine(lambda _: "UNCHANGED")).client() as client:
+        file = client.post("/v1/files", files={"file": ("b.html", html)}).json()["id"]
+        first = start(client, document="<p>A text.</p>", files=[file])
+        events(client, first)
+        text = client.get(f"/v1/reads/{first}/text").text
+        assert client.delete(f"/v1/files/{file}").status_code == 200
+        again = start(client, document=None, files=[first], problem="What else?")
+        assert client.delete(f"/v1/reads/{first}").status_code == 200
+        assert events(client, again)[-1][1] == {"state": "done"}
+        assert client.get(f"/v1/reads/{again}").json()["documents"] == ["document", "b.html"]
+        assert client.get(f"/v1/reads/{again}/text").text == text
+        gone = client.post("/v1/reads", json={"problem": "What?", "files": [first]})
+        assert gone.json()["error"]["code"] == "file_not_found"
+
+
 def test_the_name_of_a_source_means_one_file(serving: Any) -> None:
     engine = ScriptedEngine(lambda _: "The hat is red. The goose is white.", window_tokens=2000)
     texts = ("The hat is red.", "The goose is white.")
@@ -494,6 +511,8 @@ def test_each_key_sees_its_own(serving: Any, tmp_path: Path) -> None:
             assert client.get(path, headers=others).status_code == 404
         assert client.post("/v1/reads", json=body, headers=others).status_code == 404
         assert client.post(f"/v1/reads/{read}/cancel", headers=others).status_code == 404
+        stolen = {"problem": QUESTION, "files": [read]}
+        assert client.post("/v1/reads", json=stolen, headers=others).status_code == 404
         assert client.delete(f"/v1/files/{sent}", headers=others).status_code == 404
         assert client.get("/v1/files", headers=others).json()["data"] == []
         assert client.get("/v1/reads", headers=others).json()["data"] == []

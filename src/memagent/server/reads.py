@@ -199,8 +199,7 @@ def _check(
     if body.document is not None:
         documents.append(("document", body.document))
     for name in body.files:
-        file = store.file(owner, name)
-        documents.append((file.name, file))
+        documents += store.contents(owner, name)
     if not documents:
         raise ApiError(400, "there is nothing to read: give a document, or files", "no_document", "document")
     if not body.problem.strip():

@@ -31,8 +31,16 @@ class StoredFile:
     created: float
 
 
-Content = str | bytes | StoredFile | Path
-"""A text, the bytes of a file, a file that a client sent, or one that the user has."""
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A document that a read keeps: a file, or a text that a client sent."""
+
+    place: Path
+    is_text: bool
+
+
+Content = str | bytes | StoredFile | Kept | Path
+"""A text, the bytes of a file, a file that a client sent, what a read keeps, or a file that the user has."""
 
 
 @dataclass(frozen=True, slots=True)

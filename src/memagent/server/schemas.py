@@ -81,7 +81,9 @@ class ReadRequest(ReadOptions):
     problem: Text = Field(min_length=1, description="a question, or a standing instruction")
     document: Text | None = Field(default=None, description="a text to read")
     files: Items[Text] = Field(
-        default=[], max_length=10_000, description="ids of files to read after the document"
+        default=[],
+        max_length=10_000,
+        description="ids of files to read after the document; an earlier read's id stands for its documents",
     )
     memory: Text = Field(default="", description="the memory to start from")
 

@@ -24,7 +24,7 @@ from memagent.server.data_folder import claim_folder, set_aside
 from memagent.server.database import Database
 from memagent.server.documents import join, open_file, open_text
 from memagent.server.errors import not_found, storing
-from memagent.server.records import Content, Job, StoredFile, make_job, suffix_of
+from memagent.server.records import Content, Job, Kept, StoredFile, make_job, suffix_of
 from memagent.server.schemas import State
 from memagent.storage import write_in_place
 
@@ -216,10 +216,13 @@ class Store:
         """Keep a document in the folder of its read, and return its place there; a path is its own place."""
         if isinstance(content, Path):
             return str(content)
-        place = folder / (f"{_TEXT}{number}" if isinstance(content, str) else f"{number}{suffix_of(name)}")
+        is_text = content.is_text if isinstance(content, Kept) else isinstance(content, str)
+        place = folder / (f"{_TEXT}{number}" if is_text else f"{number}{suffix_of(name)}")
         with write_in_place(place) as made:
             if isinstance(content, StoredFile):
                 _link_or_copy(self.path_of(content), made)
+            elif isinstance(content, Kept):
+                _link_or_copy(content.place, made)
             else:
                 made.write_bytes(content.encode() if isinstance(content, str) else content)
         return place.name
@@ -228,6 +231,15 @@ class Store:
         """The read with this id, if this owner has it."""
         rows = self._run("SELECT * FROM reads WHERE id = ? AND owner = ?", id, owner)
         return make_job(rows[0]) if rows else None
+
+    def contents(self, owner: str, id: str) -> list[tuple[str, Content]]:
+        """The file with this id, or the documents of the read with this id, by name. Raises `ApiError`."""
+        if job := self.read(owner, id):
+            folder = self.folder / "reads" / id
+            kept = [(name, folder / place) for place, name in job.request["documents"]]
+            return [(name, Kept(place, place.name.startswith(_TEXT))) for name, place in kept]
+        file = self.file(owner, id)
+        return [(file.name, file)]
 
     def reads(self, owner: str, limit: int, after: int | None, ascending: bool) -> list[Job]:
         """The reads of an owner, ordered by number, from the one following number `after`.

@@ -13,26 +13,45 @@ const STATES = {
   cancelled: "There is no answer: the read was stopped.",
 };
 
-/** Puts the form on the page, and shows the reads of a server on a screen. */
+/** Asks by the forms on the page, and shows the reads of a server on a screen. */
 export class Asking {
   /** `trying` does something that may fail; `say` tells what goes on. */
   constructor(screen, trying, say) {
-    Object.assign(this, { screen, trying, say, server: new Server(), watching: null });
+    Object.assign(this, { screen, trying, say, server: new Server(), watching: null, id: null, read: null });
     element("start-title").textContent = "Ask a long document";
     element("start-text").textContent =
-      "The model reads it chunk by chunk and keeps a memory, which you can watch. You can also drop a journal here.";
+      "The model reads it from beginning to end, however long it is, and shows where the answer comes from.";
+    element("drop-text").textContent = "Drop files to ask about, or a journal to see";
+    element("ask").hidden = false;
+    element("ask-key").value = this.server.key;
+    element("ask-key").addEventListener("change", (event) => {
+      this.server.key = event.target.value;
+      this.trying(() => this.follow());
+    });
     this.button("again", () => this.leave());
     this.button("stop", () => this.server.change(this.id, "cancel"));
     this.button("resume", async () => {
       await this.server.change(this.id, "resume");
       await this.watch(this.id);
     });
+    this.form("ask", () => this.start());
+    this.form("more", () => this.askAgain());
     addEventListener("hashchange", () => this.trying(() => this.follow()));
-    this.showForm();
   }
 
   button(id, work) {
     element(id).addEventListener("click", () => this.trying(work));
+  }
+
+  /** Have a form do its work, and nothing twice. */
+  form(id, work) {
+    const submit = element(id).querySelector("button");
+    element(id).addEventListener("submit", async (event) => {
+      event.preventDefault();
+      submit.disabled = true;
+      await this.trying(work);
+      submit.disabled = false;
+    });
   }
 
   /** Show the read that the address names; without one, or if it cannot be shown, the form. */
@@ -50,40 +69,36 @@ export class Asking {
     }
   }
 
-  showForm() {
-    const problem = made("textarea", [], { id: "ask-problem", rows: 2, required: "" });
-    const pasted = made("textarea", [], { id: "ask-text", rows: 6 });
-    const files = made("input", [], { id: "ask-files", type: "file", multiple: "" });
-    const key = made("input", [], { id: "ask-key", type: "password", autocomplete: "off" });
-    key.value = this.server.key;
-    key.addEventListener("change", () => {
-      this.server.key = key.value;
-      this.trying(() => this.follow());
-    });
-    this.keyField = field("API key of this server", key);
-    this.keyField.hidden = true;
-    const submit = made("button", "Read it", { type: "submit", class: "main" });
-    const form = made("form", [
-      field("Question", problem),
-      field("Files", files),
-      field("Or a text", pasted),
-      this.keyField,
-      made("div", submit, { class: "row" }),
-    ]);
-    form.addEventListener("submit", async (event) => {
-      event.preventDefault();
-      submit.disabled = true;
-      await this.trying(() => this.start(problem.value, pasted.value, [...files.files]));
-      submit.disabled = false;
-    });
-    this.reads = made("div");
-    element("asking").replaceChildren(form, this.reads);
+  /** Read what the form has. */
+  async start() {
+    this.say("Sending what is to be read");
+    const files = [...element("ask-files").files];
+    const problem = element("ask-problem").value;
+    const send = () => this.server.start(problem, element("ask-text").value, files, options());
+    await this.show(await this.needingKey(send));
   }
 
-  async start(problem, pasted, files) {
-    this.say("Sending what is to be read");
-    const read = await this.needingKey(() => this.server.start(problem, pasted, files));
+  /** Read the document of the read that is shown once more, in the same way. */
+  async askAgain() {
+    const read = await this.server.again(this.read, element("more-problem").value);
+    element("more-problem").value = "";
+    await this.show(read);
+  }
+
+  /** Show a read that has begun: the browser's way back leads to what was shown before. */
+  async show(read) {
+    history.pushState(null, "", `#${read.id}`);
+    window.scrollTo(0, 0);
     await this.watch(read.id);
+  }
+
+  /** Files that were dropped: to be asked about. */
+  async choose(files) {
+    await this.leave();
+    const data = new DataTransfer();
+    for (const file of files) data.items.add(file);
+    element("ask-files").files = data.files;
+    element("ask-problem").focus();
   }
 
   /** Do something that needs an API key, and ask for one that is missing. */
@@ -91,20 +106,22 @@ export class Asking {
     try {
       return await work();
     } catch (error) {
-      if (error instanceof KeyNeeded) this.keyField.hidden = false;
+      if (error instanceof KeyNeeded) element("key-field").hidden = false;
       throw error;
     }
   }
 
-  /** The reads that there are. */
+  /** The reads that there are, and the model. */
   async list() {
     const { data } = await this.needingKey(() => this.server.ask("reads?limit=20"));
     const rows = data.map((read) => {
       const link = made("a", read.problem.slice(0, 200), { href: `#${read.id}` });
       return made("li", [link, made("span", `${read.state}, ${read.documents.join(", ")}`, { class: "quiet" })]);
     });
-    const title = made("h2", "Reads");
-    this.reads.replaceChildren(...(rows.length ? [title, made("ul", rows, { class: "reads" })] : []));
+    element("reads").hidden = !rows.length;
+    element("reads-list").replaceChildren(...rows);
+    const models = await this.server.ask("models");
+    element("model").textContent = models.data[0].id;
   }
 
   /** Back to the form. */
@@ -120,7 +137,7 @@ export class Asking {
   forget() {
     this.watching?.abort();
     this.id = null;
-    for (const id of ["stop", "resume", "again"]) element(id).hidden = true;
+    for (const id of ["stop", "resume", "again", "more"]) element(id).hidden = true;
   }
 
   /** Show a read from its beginning, and what comes as it goes on. */
@@ -173,15 +190,21 @@ export class Asking {
       trace.statements = result.statements?.length ? result.statements : null;
       trace.header = { ...trace.header, model: result.model, workflow: result.workflow };
     }
+    this.read = read;
     element("stop").hidden = true;
     element("resume").hidden = state !== "failed" && state !== "cancelled";
+    element("resume").textContent = trace.steps.length ? "Continue" : "Try again";
+    element("more").hidden = !result;
     this.say(read.progress ? progressLine(read.progress) : "");
-    this.screen.end(error?.message ?? STATES[state]);
+    this.screen.end(error?.message ?? STATES[state], state === "failed");
   }
 }
 
-function field(label, input) {
-  return made("div", [made("label", label, { for: input.id }), input], { class: "field" });
+/** The options that were set, under the names that the server knows. */
+function options() {
+  const fields = element("options").querySelectorAll("select, input");
+  const set = [...fields].filter((it) => it.value);
+  return Object.fromEntries(set.map((it) => [it.name, it.type === "number" ? it.valueAsNumber : it.value]));
 }
 
 function traceOf(read) {

@@ -21,6 +21,7 @@ function say(text) {
 function complain(text = "") {
   element("problem-told").textContent = text;
   element("problem-told").hidden = !text;
+  element("problem-told").scrollIntoView({ block: "nearest" });
 }
 
 /** Do something that files may spoil. */
@@ -58,6 +59,7 @@ async function take(files) {
   const others = [];
   for (const file of files) ((await isJournal(file)) ? journals : others).push(file);
   if (journals.length > 1) throw new Unusable("These are several journals: drop one of them.");
+  if (!journals.length && asking && !screen.trace?.header.document?.sha256) return asking.choose(others);
   if (!journals.length && !screen.trace) {
     const names = others.map((it) => it.name).join(", ");
     throw new Unusable(`${names}: not a journal. memagent ask --trace FILE writes one.`);

@@ -1,7 +1,9 @@
 // The read on the screen: which step is shown, and how one gets to another.
 
+import { showAnswer, showRemembered } from "./answer.js";
+import { Guide } from "./guide.js";
 import { Timeline } from "./timeline.js";
-import { element, showAnswer, showHead, showRemembered, showStep, showTotals, stepLine } from "./view.js";
+import { element, showHead, showStep, showTotals, stepLine } from "./view.js";
 
 const PAGE_STEPS = 10;
 const MISSING = {
@@ -16,7 +18,7 @@ export class Screen {
     this.text = null;
     this.place = 0;
     this.found = null;
-    this.waiting = "";
+    this.waiting = { text: "", failed: false };
     this.asked = false;
     this.changed = false; // more than the place that is shown
     this.live = false;
@@ -31,7 +33,9 @@ export class Screen {
 
   /** Show a trace from its first change on, one that is `live` from its last step. `waiting` takes the answer's place. */
   open(trace, text, waiting, live = false) {
-    Object.assign(this, { trace, text, waiting, live, found: null, place: 0 });
+    Object.assign(this, { trace, text, live, found: null, place: 0 });
+    this.guide = new Guide(trace, text, (source) => this.openSource(source));
+    this.waiting = { text: waiting, failed: false };
     element("follow-label").hidden = !live;
     element("follow").checked = live;
     element("start").hidden = true;
@@ -61,28 +65,35 @@ export class Screen {
     this.ask();
   }
 
-  /** The trace will not grow any more; `waiting` says why if it has no answer. */
-  end(waiting) {
+  /** The trace will not grow any more; `text` says why if it has no answer. */
+  end(text, failed) {
     if (!this.live && this.place === 0 && !this.trace.steps[0]?.changed) this.goToChange(1);
     this.live = false;
-    this.waiting = waiting;
+    this.waiting = { text, failed };
     element("follow-label").hidden = true;
     showHead(this.trace);
     this.grown();
   }
 
   drawWhole() {
-    showAnswer(this.trace, this.waiting, (source) => this.openSource(source));
-    showRemembered(this.trace, (source) => this.openSource(source));
-    showTotals(this.trace);
-    for (const id of ["steps", "memory-pane"]) element(id).hidden = this.trace.isWhole;
-    element("slider").max = Math.max(1, this.trace.steps.length);
-    this.timeline.show(this.trace);
+    const { trace } = this;
+    showAnswer(trace, this.waiting, this.guide);
+    showRemembered(trace, this.guide);
+    showTotals(trace);
+    const isEmpty = !trace.steps.length;
+    for (const id of ["steps", "memory-pane"]) element(id).hidden = isEmpty || trace.isWhole;
+    for (const id of ["panes", "totals-section"]) element(id).hidden = isEmpty;
+    element("key-cut").hidden = !trace.totals.cut;
+    element("key-split").hidden = !trace.splits;
+    element("slider").max = Math.max(1, trace.steps.length);
+    this.timeline.show(trace);
   }
 
   /** The text of the document is known now. */
   setText(text) {
     this.text = text;
+    this.guide.text = text;
+    this.changed = true; // sources have lines now
     this.ask();
   }
 
@@ -103,26 +114,15 @@ export class Screen {
 
   /** Go to the step that read a source's excerpt, and mark it. */
   openSource(source) {
-    const offset = source.at ?? this.offsetOf(source);
+    const offset = this.guide.offsetOf(source);
     const place = offset === null ? -1 : this.trace.stepAt(offset);
     if (place < 0) return;
     element("follow").checked = false;
     this.place = place;
     this.found = [offset, offset + (source.end - source.start)];
     this.ask();
+    element("text-pane").hidden = false; // what is hidden takes no focus
     element("text").focus();
-  }
-
-  /** Where a source stands in the whole document: sources count from the beginning of their file. */
-  offsetOf(source) {
-    const names = this.trace.header.document?.sources ?? [];
-    if (names.length <= 1) return source.start;
-    const read = this.trace.steps.filter((it) => it.ofDocument && it.source === source.file);
-    for (const { span } of this.text ? read : []) {
-      const within = this.text.slice(...span).indexOf(source.excerpt);
-      if (within >= 0) return span[0] + [...this.text.slice(...span).slice(0, within)].length;
-    }
-    return null;
   }
 
   /** Draw before the next frame; whatever was asked for meanwhile is drawn once. */
@@ -140,24 +140,20 @@ export class Screen {
   draw() {
     const { trace, place } = this;
     const step = trace.steps[place];
-    element("slider").disabled = !step;
     element("previous").disabled = place === 0;
     element("next").disabled = place >= trace.steps.length - 1;
     element("previous-change").disabled = trace.changeFrom(place, -1) < 0;
     element("next-change").disabled = trace.changeFrom(place, 1) < 0;
-    if (!step) {
-      element("step").textContent = "No step is finished yet.";
-      element("memory").replaceChildren();
-      element("text").replaceChildren();
-      return;
-    }
+    if (!step) return;
     const line = stepLine(trace, place);
     element("step").textContent = line;
     element("slider").value = place + 1;
     element("slider").setAttribute("aria-valuetext", line);
     this.timeline.move(place);
-    const whole = trace.isWhole && this.text ? allOf(this.text, trace) : {};
-    showStep({ ...step, ...whole }, element("changes").checked, this.text, this.found, this.missing);
+    const it = { ...step, ...(trace.isWhole && this.text ? allOf(this.text, trace) : {}) };
+    element("text-pane").hidden = it.kind === "answer" && !trace.isWhole;
+    it.place = this.guide.linesOf(it);
+    showStep(it, element("changes").checked, this.text, this.found, this.missing);
   }
 
   pressed(event) {

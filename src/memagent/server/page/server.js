@@ -44,17 +44,26 @@ export class Server {
   }
 
   /** Start a read of pasted text and files. */
-  async start(problem, pasted, files) {
+  async start(problem, pasted, files, options) {
     const ids = [];
-    const headers = { "Content-Type": "application/json" };
     try {
       for (const file of files) ids.push(await this.upload(file));
-      const request = { problem, files: ids, cite: true, ...(pasted && { document: pasted }) };
-      return await this.ask("reads", { method: "POST", body: JSON.stringify(request), headers });
+      const document = pasted ? { document: pasted } : {};
+      return await this.begin({ ...options, cite: true, problem, files: ids, ...document });
     } finally {
       // The read has its own copies, which go when it is deleted.
       for (const id of ids) this.ask(`files/${id}`, { method: "DELETE" }).catch(() => {});
     }
+  }
+
+  /** Start another read of the same document, with the same options. */
+  again(read, problem) {
+    return this.begin({ ...read.options, problem, files: [read.id] });
+  }
+
+  begin(request) {
+    const headers = { "Content-Type": "application/json" };
+    return this.ask("reads", { method: "POST", body: JSON.stringify(request), headers });
   }
 
   /** Send a file; gives its id. */

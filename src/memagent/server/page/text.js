@@ -1,6 +1,7 @@
 // The text of a document by spans of characters, and files that turn out to be that document.
 
 import { Unusable } from "./journal.js";
+import { Places } from "./places.js";
 
 const STRIDE = 1024;
 const WIDE = /[\ud800-\udbff][\udc00-\udfff]/;
@@ -17,6 +18,21 @@ export class Characters {
 
   slice(start, end) {
     return this.text.slice(this.unitAt(start), this.unitAt(end));
+  }
+
+  /** The line at an offset, counted from 1 at `from`, where its file begins. */
+  lineAt(offset, from = 0) {
+    return this.lines.lineAt(this.unitAt(offset), this.unitAt(from));
+  }
+
+  /** The heading above an offset in the file that begins at `from`; "" without any. */
+  headingAt(offset, from = 0) {
+    return this.lines.headingAt(this.unitAt(offset), this.unitAt(from));
+  }
+
+  /** The lines and headings, which are looked for once. */
+  get lines() {
+    return (this.found ??= new Places(this.text));
   }
 
   /** The UTF-16 unit where a code point begins. */
@@ -47,9 +63,6 @@ function placesOf(text) {
 /** The files' text, if they are the document of a journal. Throws `Unusable` that says why they are not. */
 export async function textOf(files, trace) {
   const names = trace.header.document?.sources ?? [];
-  if (!trace.header.document?.sha256) {
-    throw new Unusable("The server does not tell the page which files those were.");
-  }
   if (!crypto.subtle) {
     throw new Unusable(`files cannot be checked on a page that came over plain HTTP: ${HOW}`);
   }

@@ -44,44 +44,6 @@ export function showHead(trace) {
   document.title = `${header.problem.slice(0, 80)} · memagent`;
 }
 
-/** The answer; where its sources are known, statement by statement. `open` goes to a place in the text. */
-export function showAnswer(trace, waiting, open) {
-  const box = element("answer");
-  if (trace.answer === null) {
-    box.replaceChildren(made("p", waiting, { class: "quiet" }));
-  } else if (trace.statements === null) {
-    box.replaceChildren(made("p", trace.answer, trace.found ? {} : { class: "quiet" }));
-  } else {
-    const list = made("ul", trace.statements.map((it) => statementOf(it, open)), { class: "statements" });
-    const said = trace.statements.map((it) => it.text).join(" ");
-    const whole = said === trace.answer.trim() ? [] : [made("p", trace.answer)];
-    box.replaceChildren(...whole, list);
-  }
-}
-
-/** Where the memory's statements come from, as it is at the end of the read so far. */
-export function showRemembered(trace, open) {
-  const { remembered } = trace;
-  element("remembered-section").hidden = !remembered.length;
-  const supported = remembered.filter((it) => it.source).length;
-  element("remembered-facts").textContent = `${shown(supported)} of ${shown(remembered.length)} with a source`;
-  element("remembered").replaceChildren(...remembered.map((it) => statementOf(it, open)));
-}
-
-function statementOf(statement, open) {
-  const { source } = statement;
-  if (!source) {
-    const told = made("span", "The text does not say so in these words.", { class: "place" });
-    return made("li", [made("span", statement.text), told], { class: "unsupported" });
-  }
-  const page = source.page === null ? "" : `, page ${source.page}`;
-  const button = made("button", "Show in the text", { type: "button", class: "link" });
-  button.addEventListener("click", () => open(source));
-  const quoted = made("q", source.excerpt);
-  const place = ` ${source.file}${page}, characters ${shown(source.start)} to ${shown(source.end)} `;
-  return made("li", [made("span", statement.text), made("span", [quoted, place, button], { class: "place" })]);
-}
-
 /** What is said of a step in one line. */
 export function stepLine(trace, place) {
   const step = trace.steps[place];
@@ -137,8 +99,7 @@ function showMemory(step, changes) {
 function showText(step, text, found, missing) {
   const box = element("text");
   const [start, end] = step.span ?? [];
-  const place = step.ofDocument ? `${step.source}, characters ${shown(start)} to ${shown(end)}` : "";
-  element("text-facts").textContent = place;
+  element("text-facts").textContent = step.place;
   if (!step.span) {
     box.replaceChildren(quiet("This step read no chunk."));
   } else if (!step.ofDocument) {
