@@ -109,6 +109,20 @@ def other(number):
 """
 
 
+def test_the_score_comes_with_the_haystack_of_the_examples(tmp_path: Path) -> None:
+    named = ["essays, sha256 1", "", "essays, sha256 1"]
+    rows = [
+        Example(f"{number}", "t", "Who?", "Ada.", ("Ada",), 1, haystack=it) for number, it in enumerate(named)
+    ]
+    write_examples(tmp_path / "held.jsonl", rows)
+    settings = TrainingSettings(
+        evaluation=EvaluationSettings(every=1, examples=(str(tmp_path / "held.jsonl"),))
+    )
+    held_out = HeldOut(settings, tmp_path / "run", Recorder())
+    asyncio.run(held_out.score(0))
+    assert held_out.haystack == "essays, sha256 1"
+
+
 @pytest.mark.parametrize(
     ("data", "imitated", "told"),
     [

@@ -53,9 +53,10 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     ]
 
 
-def test_a_line_of_an_earlier_version_may_name_the_haystack(tmp_path: Path) -> None:
-    with Log(tmp_path / "metrics.jsonl") as log:
-        log.append({"stage": "evaluation", "step": 1, "score": 50.0, "haystack": "essays, sha256 1"})
+def test_a_line_may_name_the_haystack(tmp_path: Path) -> None:
+    with open_metrics(tmp_path, SETTINGS) as metrics:
+        metrics.write("evaluation", 1, {"score": 50}, "essays, sha256 1")
+    assert json.loads((tmp_path / "metrics.jsonl").read_text("utf-8"))["haystack"] == "essays, sha256 1"
     assert read_metrics(tmp_path) == [MetricsRow("evaluation", 1, {"score": 50})]
 
 

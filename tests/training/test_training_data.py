@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from memagent.errors import SettingsError
-from memagent.training.data import Data, load_data
+from memagent.training.data import Data, load_data, warn_of_sample
 from memagent.types import Example
 
 SOURCE = """
@@ -65,6 +65,22 @@ def test_another_seed_is_another_order(tmp_path: Path) -> None:
     name = rows(tmp_path / "a.jsonl", 20)
     orders = [ids(load_data([name], seed, count), range(20)) for seed in (0, 0, 1)]
     assert orders[0] == orders[1] != orders[2]
+
+
+def test_a_sample_in_place_of_the_essays_is_told_once(
+    tmp_path: Path, function: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "from_sample.py").write_text(
+        SOURCE.replace("2)", "2, haystack='sample of essays, sha256 1')")
+    )
+    warn_of_sample.cache_clear()
+    ids(load_data([function], 0, count), range(3))
+    assert not caplog.records
+    for _ in range(2):
+        ids(load_data([function, f"{tmp_path / 'from_sample.py'}:made"], 0, count), range(8))
+    (warning,) = caplog.records
+    assert "essays: using the small sample" in warning.getMessage()
+    assert "memagent data fetch essays" in warning.getMessage()
 
 
 def test_sources_take_turns(tmp_path: Path, function: str) -> None:

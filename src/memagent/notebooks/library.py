@@ -22,7 +22,7 @@ from memagent.errors import SettingsError, did_you_mean, reason
 from memagent.notebooks.news import Portion
 from memagent.reading.sources import Statement, statements_from
 from memagent.settings import user_data_path
-from memagent.storage import lock
+from memagent.storage import lock, write_in_place
 from memagent.types import NOTHING_SPENT, Spent, flatten, unflatten
 
 FORMAT = 2
@@ -91,7 +91,11 @@ class Notebooks:
         self._file = self.folder / "notebooks.sqlite"
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._file.touch(0o600)
+            self._create()
+            if not self._file.stat().st_size:
+                raise SettingsError(
+                    f"{self._file} is empty, so its notebooks are lost: restore it from a copy"
+                )
         except OSError as error:
             raise SettingsError(f"{self.folder} cannot be used: {reason(error)}") from error
         with self._connect() as db:
@@ -100,6 +104,19 @@ class Notebooks:
                 raise SettingsError(f"{self._file} has format {found}, not {FORMAT}: update memagent")
             if found < FORMAT:
                 db.executescript(_SCHEMA)
+
+    def _create(self) -> None:
+        """Make the database, unless there is one: whole or not at all, so that it is never empty."""
+        if self._file.exists():
+            return
+        with self._open("lock") as file:  # if two processes create it at once, one waits
+            lock(file, wait=True)
+            if not self._file.exists():
+                with write_in_place(self._file) as made:
+                    made.touch(0o600)
+                    with closing(sqlite3.connect(made, isolation_level=None)) as db:
+                        db.execute("PRAGMA journal_mode=WAL")
+                        db.executescript(_SCHEMA)
 
     @contextmanager
     def _connect(self) -> Iterator[sqlite3.Connection]:
@@ -242,6 +259,7 @@ class Notebooks:
         return file
 
     def _open(self, name: str) -> IO[str]:
+        """A file in the folder that is only locked, never written."""
         return os.fdopen(os.open(self.folder / name, os.O_RDWR | os.O_CREAT, 0o600), "r+")
 
     def _lock_file(self, id: int) -> Path:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 from memagent.errors import SettingsError
 from memagent.tasks import load_examples
+from memagent.tasks.corpora import is_sample, sample_warning
 from memagent.tasks.files import example_lines
 from memagent.training.rewards import load_function
 from memagent.types import Example, TokenCounter
+
+_log = logging.getLogger(__name__)
 
 
 class ExampleSource(NamedTuple):
@@ -35,9 +39,9 @@ class Data:
         turn, number = divmod(position, len(self._sources))
         source = self._sources[number]
         if source.size is None:
-            return source.example(turn)
+            return _take(source, turn)
         epoch, place = divmod(turn, source.size)
-        return source.example(self._order(number, epoch)[place])
+        return _take(source, self._order(number, epoch)[place])
 
     def first(self, count: int) -> list[Example]:
         """The first `count` examples, unshuffled; fewer if the sources are files that hold fewer."""
@@ -47,7 +51,7 @@ class Data:
         found: list[Example] = []
         turn = 0
         while len(found) < count:
-            found += [it.example(turn) for it in self._sources if it.size is None or turn < it.size]
+            found += [_take(it, turn) for it in self._sources if it.size is None or turn < it.size]
             turn += 1
         return found[:count]
 
@@ -55,6 +59,19 @@ class Data:
         order = list(range(self._sources[number].size or 0))
         random.Random(f"{self._seed}/{number}/{epoch}").shuffle(order)
         return order
+
+
+def _take(source: ExampleSource, number: int) -> Example:
+    example = source.example(number)
+    if is_sample(example.haystack):
+        warn_of_sample()
+    return example
+
+
+@cache
+def warn_of_sample() -> None:
+    """Warn that the essays are only the sample: once, since a run takes examples for several uses."""
+    _log.warning("%s", sample_warning("essays"))
 
 
 def load_data(names: Sequence[str], seed: int, count_tokens: TokenCounter) -> Data:

@@ -21,13 +21,17 @@ _log = logging.getLogger(__name__)
 
 
 class HeldOut:
-    """A fixed set of examples, read greedily with the run's own workflow. The run's folder keeps the rows."""
+    """A fixed set of examples, read greedily with the run's own workflow. The run's folder keeps the rows.
+
+    `haystack` names what their documents were made from, after the first `score`.
+    """
 
     def __init__(self, settings: TrainingSettings, run: Path, engine: Engine) -> None:
         self._settings = settings
         self._engine = engine
         self._folder = run / "evaluation"
         self._examples = run / "held_out.jsonl"
+        self.haystack = ""
         wanted = settings.evaluation
         if wanted.every and not self._examples.is_file():
             count_tokens = engine.model.count_tokens
@@ -81,6 +85,7 @@ class HeldOut:
         settings = Settings(read=read.changed(temperature=0.0, top_p=1.0))
         run = Evaluation(plan=plan, settings=settings, folder=folder, on_row=rows.append)
         await evaluate(run, self._engine)
+        self.haystack = "; ".join(sorted({row.haystack for row in rows} - {""}))
         scores = sorted(row.score for row in rows)  # in one order, so that the sum is rounded the same
         mean, (low, high) = sum(scores) / len(rows), confidence_interval(scores)
         return {

@@ -35,11 +35,15 @@ class MetricsLog:
         self._log = log
         self._trackers = trackers
 
-    def write(self, stage: str, step: int, values: Mapping[str, float]) -> None:
-        """Append a line; it is on disk when this returns. Raises `SettingsError` if it cannot be written."""
+    def write(self, stage: str, step: int, values: Mapping[str, float], haystack: str = "") -> None:
+        """Append a line; it is on disk when this returns. Raises `SettingsError` if it cannot be written.
+
+        `haystack` names what the documents of an evaluation were made from, if they were.
+        """
         # JSON has neither NaN nor infinity; a loss that blew up is written as null, and read as NaN.
         finite = {name: float(value) if math.isfinite(value) else None for name, value in values.items()}
-        self._log.append({"stage": stage, "step": step, **finite})
+        made_from = {"haystack": haystack} if haystack else {}
+        self._log.append({"stage": stage, "step": step, **finite, **made_from})
         self._trackers.write(stage, step, values)
 
     def position(self) -> int:
@@ -90,7 +94,7 @@ def read_metrics(folder: Path) -> list[MetricsRow]:
 def _parse_row(line: dict[str, Any], path: Path) -> MetricsRow:
     try:
         stage, step = str(line.pop("stage")), int(line.pop("step"))
-        line.pop("haystack", None)  # in runs of earlier versions
+        line.pop("haystack", None)
         values = {name: math.nan if it is None else float(it) for name, it in line.items()}
     except (ValueError, TypeError, KeyError) as error:
         raise SettingsError(f"{path} has a line that is not a row of memagent train ({error})") from error

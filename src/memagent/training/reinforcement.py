@@ -46,7 +46,8 @@ async def reinforce(run: RunState, server: Server | None = None) -> None:
 
     async def evaluate() -> None:
         if held_out and held_out.due(position.step):
-            run.report("evaluation", position.step, await held_out.score(position.step))
+            scored = await held_out.score(position.step)
+            run.report("evaluation", position.step, scored, held_out.haystack)
         run.ranks.wait()
 
     run.observer.begin(position.step + 1, settings.steps)

@@ -68,10 +68,10 @@ class RunState:
         """The means of a step, from its sums over the tokens of all processes."""
         return update_means(self.ranks.gather([dict(sums)]))
 
-    def report(self, stage: str, step: int, values: Mapping[str, float]) -> None:
-        """Write a line of metrics."""
+    def report(self, stage: str, step: int, values: Mapping[str, float], haystack: str = "") -> None:
+        """Write a line of metrics; `haystack` is that of an evaluation."""
         if self.metrics:
-            self.metrics.write(stage, step, values)
+            self.metrics.write(stage, step, values, haystack)
             self.observer.row(stage, step, values)
 
     def saves(self, learner: Learner, steps: int) -> bool:
