@@ -174,19 +174,21 @@ async def _cite(answer: str, statements: Sequence[Mapping[str, Any]], emit: Emit
     numbers: dict[str, int] = {}
     cited, place = "", 0
     for statement in statements:
-        if source := statement["source"]:
-            span = f"{source['file']}#char={source['start']},{source['end']}"
+        said = statement["source"]
+        for source in [said] if said else statement.get("nearest", ()):
+            kind = "" if said else " (nearest passage, other words)"
+            span = f"{source['file']}#char={source['start']},{source['end']}{kind}"
             if span not in numbers:
                 numbers[span] = len(numbers) + 1
-                await emit({"type": "source", "data": _source(source, span)})
+                await emit({"type": "source", "data": _source(source, span, kind)})
             cited += f"{answer[place : statement['end_index']]} [{numbers[span]}]"
             place = statement["end_index"]
     return cited + answer[place:]
 
 
-def _source(source: Mapping[str, Any], span: str) -> dict[str, Any]:
+def _source(source: Mapping[str, Any], span: str, kind: str) -> dict[str, Any]:
     page = source.get("page")
-    name = source["file"] if page is None else f"{source['file']}, page {page}"
+    name = (source["file"] if page is None else f"{source['file']}, page {page}") + kind
     return {
         "source": {"name": name},
         "document": [source["excerpt"]],

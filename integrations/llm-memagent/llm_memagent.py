@@ -166,10 +166,18 @@ def _check(reply: httpx2.Response) -> None:
 
 def _sources(statements: Sequence[Mapping[str, Any]]) -> str:
     """The sources as lines below the answer, each once."""
-    lines = dict.fromkeys(_source(it["source"]) for it in statements if it["source"])
+    lines = dict.fromkeys(line for it in statements for line in _lines(it))
     return "".join(["\n", *lines]).rstrip("\n") if lines else ""
 
 
-def _source(source: Mapping[str, Any]) -> str:
+def _lines(statement: Mapping[str, Any]) -> list[str]:
+    if source := statement["source"]:
+        return [_source(source)]
+    return [_source(it, "nearest passage, other words: ") for it in statement.get("nearest", ())]
+
+
+def _source(source: Mapping[str, Any], kind: str = "") -> str:
     page = "" if source["page"] is None else f", page {source['page']}"
-    return f"\n{source['file']}{page}, characters {source['start']}-{source['end']}: {source['excerpt']}"
+    return (
+        f"\n{kind}{source['file']}{page}, characters {source['start']}-{source['end']}: {source['excerpt']}"
+    )

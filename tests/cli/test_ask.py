@@ -550,9 +550,28 @@ def test_cite_tells_where_each_statement_stands(
     out = capsys.readouterr().out
     place = f"  {story}, characters 11 to 44: 'The black hat was lost in Vienna.'"
     assert f"- The black hat was lost in Vienna.\n{place}\n" in out
-    assert "- Nobody ever found the golden key again.\n  the document does not say so in these words" in out
+    assert "- Nobody ever found the golden key again.\n  the document does not say so, and no passage" in out
     assert main(arguments) == 0
-    assert "in these words" not in capsys.readouterr().out
+    assert "does not say so" not in capsys.readouterr().out
+
+
+def test_cite_shows_the_nearest_passage_of_an_answer_in_other_words(
+    serve: Callable[..., Server], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    story = tmp_path / "story.txt"
+    story.write_text("It rained. The black hat was lost in Vienna. It was late.", "utf-8")
+    server = serve(lambda messages: "Someone lost the black hat while in Vienna.")
+    arguments = ["ask", "Which hat?", str(story), "--base-url", server.base_url]
+    assert main([*arguments, "--cite"]) == 0
+    out, err = capsys.readouterr()
+    place = f"{story}, characters 11 to 44: 'The black hat was lost in Vienna.'"
+    assert out.endswith(
+        f"- Someone lost the black hat while in Vienna.\n  nearest passage, other words: {place}\n"
+    )
+    assert "the document does not say this in these words: compare the nearest passage" in err
+    assert main(arguments) == 0
+    out, err = capsys.readouterr()
+    assert "nearest" not in out and "(--cite shows it)" in err
 
 
 def test_a_dry_run_names_the_files_that_it_leaves_out(

@@ -63,7 +63,7 @@ def test_the_page_holds_the_journal_the_text_and_the_sources(
     text = held(out, "embedded-text")
     assert text == STORY * 2
     supported, bare = lines[-1]["statements"]
-    assert bare == {"text": "A crown was lost.", "source": None}
+    assert bare == {"text": "A crown was lost.", "source": None, "nearest": []}
     source = supported["source"]
     at, length = source["at"], len(source["excerpt"])
     assert text[at : at + length] == source["excerpt"] == "The goose held a stone."

@@ -52,6 +52,17 @@ def test_a_fragment_is_read_and_cited(address: str, tmp_path: Path) -> None:
     assert done.stderr.startswith("Read chunk 1 of about")
 
 
+def test_the_line_of_a_nearest_passage_says_that_it_is_one() -> None:
+    from llm_memagent import _sources
+
+    place = {"file": "log.txt", "page": None, "start": 5, "end": 32, "excerpt": NOTE}
+    statements = [
+        {"text": "Ahab is their captain.", "source": None, "nearest": [place]},
+        {"text": "He likes pears.", "source": None},
+    ]
+    assert _sources(statements) == f"\n\nnearest passage, other words: log.txt, characters 5-32: {NOTE}"
+
+
 def test_an_attachment_is_read_and_leaves_nothing_on_the_server(address: str, tmp_path: Path) -> None:
     import httpx2
 

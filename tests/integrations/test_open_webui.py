@@ -104,6 +104,17 @@ def test_a_file_is_read_whole_with_its_progress_and_sources(pipe: Any) -> None:
     assert stored(pipe) == []
 
 
+def test_the_citation_of_a_nearest_passage_says_that_it_is_one(serving: Callable[..., str]) -> None:
+    pipe = made_pipe()
+    pipe.valves.base_url = serving(lambda _: "Ahab is their captain.", "--workflow", "full")
+    request = open_webui({"f1": f"{FILLER[:200]}\n\n{NOTE}\n".encode()})
+    answer, events = ask(pipe, __files__=[attached("f1", "log.txt")], __request__=request)
+    assert answer == "Ahab is their captain. [1]"
+    (source,) = [it["data"] for it in events if it["type"] == "source"]
+    assert source["source"] == {"name": "log.txt (nearest passage, other words)"}
+    assert source["document"] == [NOTE]
+
+
 def test_tasks_and_chats_without_files_go_through(pipe: Any) -> None:
     files = [attached("f1", "log.txt")]
     answer, events = ask(pipe, "Write a title.", __files__=files, __task__="title_generation")

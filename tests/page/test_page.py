@@ -190,6 +190,16 @@ def test_lines_are_counted_and_headings_looked_for_within_a_file(empty: Page, tm
     )
 
 
+def test_a_statement_in_other_words_leads_to_its_nearest_passage(
+    viewed: Callable[..., Page], record: Callable[..., Path]
+) -> None:
+    page = viewed(record(answer="A blue stone was held by the goose."))
+    told = page.locator(".sources li")
+    expect(told).to_contain_text("Nearest passage, other words:The goose held a blue stone.")
+    told.get_by_role("button").click()
+    expect(page.locator("#text mark")).to_have_text("The goose held a blue stone.")
+
+
 def test_a_passage_in_other_words_is_told_from_a_source(empty: Page, tmp_path: Path) -> None:
     place = {"file": "a.txt", "page": None, "start": 0, "end": 9}
     statements = [

@@ -375,7 +375,27 @@ def test_annotations_tell_where_the_answer_stands(serving: Any) -> None:
     assert cited["excerpt"] == text[cited["start"] : cited["end"]] == "The captain is called Ahab."
     assert (citation.title, citation.url) == ("document", f"document#char={cited['start']},{cited['end']}")
     assert (citation.start_index, citation.end_index) == (0, 27)
-    assert unsupported == {"text": "He has nine legs.", "start_index": 28, "end_index": 45, "source": None}
+    assert (unsupported["text"], unsupported["source"], unsupported["nearest"]) == (
+        "He has nine legs.",
+        None,
+        [],
+    )
+    assert (unsupported["start_index"], unsupported["end_index"]) == (28, 45)
+
+
+def test_the_annotation_of_a_nearest_passage_says_that_it_is_one(serving: Any) -> None:
+    answer, passage = "Ahab is the captain of the ship Pequod.", "The Pequod is the ship of captain Ahab."
+    text = "word " * 200 + f"\n\n{passage}\n\n" + "word " * 200
+    said = {"document": text, "cite": True}
+    body = {"model": "memagent", "messages": [{"role": "user", "content": QUESTION}], "memagent": said}
+    with serving(ScriptedEngine(lambda _: answer, window_tokens=2000)).client() as client:
+        found = client.post(URL, json=body).json()["choices"][0]["message"]
+    (statement,) = found["memagent"]["statements"]
+    (nearest,) = statement["nearest"]
+    assert statement["source"] is None and nearest["excerpt"] == passage
+    (annotation,) = ChatCompletionMessage.model_validate(found).annotations
+    assert annotation.url_citation.title == "document (nearest passage, other words)"
+    assert annotation.url_citation.url == f"document#char={nearest['start']},{nearest['end']}"
 
 
 @pytest.mark.parametrize("workflow", ["notes", "gated"])

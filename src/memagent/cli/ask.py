@@ -29,8 +29,9 @@ from memagent.engines.wrappers import Spending
 from memagent.errors import EngineError, JournalError, MemAgentError, SettingsError, reason
 from memagent.reading.journal import earlier_paths, new_path
 from memagent.reading.lockstep import Seat, Together
+from memagent.reading.nearest import find_sources
 from memagent.reading.read import Read, Result
-from memagent.reading.sources import Statement, locate, statements_of
+from memagent.reading.sources import Statement, statements_of
 from memagent.settings import Settings, user_cache_path
 from memagent.types import Engine, flatten
 
@@ -260,8 +261,8 @@ async def _answer(
         warn(console, f"no answer was found: {_why(read.memory, noted)}")
     elif read.doubtful:
         warn(console, "the document has little of what the question names: check the answer")
-    elif not await asyncio.to_thread(_is_said, read):
-        warn(console, "the document does not say this in these words: check it")
+    elif doubt := await asyncio.to_thread(_doubt_words, read):
+        warn(console, doubt)
     if cut := read.progress.cut:
         warn(console, f"{cut} of {read.progress.spent.calls} replies were cut at their token budget")
     if refused := read.progress.refused:
@@ -277,12 +278,18 @@ def _why(memory: str, noted: bool) -> str:
     return f"the model says that {'what was noted' if noted else 'the document'} does not hold it"
 
 
-def _is_said(read: Read) -> bool:
-    """Whether the document says anything of the answer. Blocks: the text is searched, but no model asked."""
-    if any(it.source for it in read.statements):
-        return True
-    bare = [Statement(text, None) for text in statements_of(read.answer)]
-    return any(it.source for it in locate(bare, read.document, read.budgets.chunk_tokens))
+def _doubt_words(read: Read) -> str:
+    """A warning if the document says nothing of the answer word for word. Blocks: the text is searched."""
+    told = read.statements
+    if not any(it.source or it.nearest for it in told):
+        bare = [Statement(text, None) for text in statements_of(read.answer)]
+        told = find_sources(bare, read.problem, read.document, read.budgets.chunk_tokens)
+    if any(it.source for it in told):
+        return ""
+    if any(it.nearest for it in told):
+        how = "the nearest passage" if read.settings.cite else "its nearest passage (--cite shows it)"
+        return f"the document does not say this in these words: compare {how}"
+    return "the document does not say this, and no passage comes near it: check it"
 
 
 def _check_place(trace: Path, paths: Sequence[str]) -> None:

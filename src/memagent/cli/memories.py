@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from memagent.cli.messages import harmless, print_line, say
-from memagent.reading.sources import Statement
+from memagent.reading.sources import NEAREST, Source, Statement
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 _STYLES = {"+": "green", "-": "red"}
@@ -28,16 +28,23 @@ def say_styled(text: str, style: str = "") -> None:
 
 
 def citations(
-    statements: Iterable[Statement], unsupported: str = "the document does not say so in these words"
+    statements: Iterable[Statement],
+    unsupported: str = "the document does not say so, and no passage comes near it",
 ) -> Iterator[str]:
-    """Each statement of an answer, with the place in the document that says it."""
+    """Each statement of an answer, with the place in the document that says it, or its nearest passages."""
     for statement in statements:
         yield f"\n- {statement.text}"
-        if (found := statement.source) is None:
+        if statement.source:
+            yield f"  {_place(statement.source)}"
+        elif not statement.nearest:
             yield f"  {unsupported}"
-        else:
-            page = "" if found.page is None else f", page {found.page}"
-            yield f"  {found.file}{page}, characters {found.start:,} to {found.end:,}: {found.excerpt!r}"
+        for passage in statement.nearest:
+            yield f"  {NEAREST}: {_place(passage)}"
+
+
+def _place(source: Source) -> str:
+    page = "" if source.page is None else f", page {source.page}"
+    return f"{source.file}{page}, characters {source.start:,} to {source.end:,}: {source.excerpt!r}"
 
 
 def say_changes(before: str, after: str, indent: str = "") -> bool:

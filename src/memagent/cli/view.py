@@ -22,7 +22,8 @@ from memagent.documents.opening import Document
 from memagent.errors import DocumentError, JournalError, SettingsError
 from memagent.reading.journal import read_journal
 from memagent.reading.lines import Answer, Header, Line, Reply, to_json
-from memagent.reading.sources import Statement, locate, statements_of
+from memagent.reading.nearest import find_sources
+from memagent.reading.sources import Statement, statements_of
 from memagent.server.page import bound_page
 from memagent.storage import write_in_place
 
@@ -94,26 +95,26 @@ def _pack(file: IO[bytes], pieces: Iterable[bytes]) -> None:
 
 def _tell(path: Path, document: Document | None) -> Iterator[Line]:
     """The lines of a journal that the page shows; the answer has its sources if there is a text to show."""
-    chunk_tokens = 0
+    header: Header | None = None
     for line in read_journal(path):
         match line:
             case Header():
-                chunk_tokens = line.budgets["chunk_tokens"]
+                header = line
                 yield line
             case Answer() if not document:
                 yield replace(line, statements=None)
-            case Answer(found=True, statements=None) if document:
-                yield replace(line, statements=_locate(line.answer, document, chunk_tokens))
+            case Answer(found=True, statements=None) if header and document:
+                yield replace(line, statements=_find_sources(line.answer, header, document))
             case Reply():
                 continue
             case _:
                 yield line
 
 
-def _locate(answer: str, document: Document, chunk_tokens: int) -> tuple[Statement, ...]:
+def _find_sources(answer: str, header: Header, document: Document) -> tuple[Statement, ...]:
     """The statements of an answer whose sources were not looked for when it was made."""
     bare = [Statement(it, None) for it in statements_of(answer)]
     try:
-        return locate(bare, document, chunk_tokens)
+        return find_sources(bare, header.problem, document, header.budgets["chunk_tokens"])
     except DocumentError as error:
         raise DocumentError(f"{error}; --without-text leaves the text out of the page") from error

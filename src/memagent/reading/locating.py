@@ -6,12 +6,12 @@ most with the note and the problem, by how rare each word is in the document.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
 from memagent.reading.ranking import Rarity, named, stems, telling
+from memagent.reading.sentences import PARAGRAPH_END, Span, between, sentences
 from memagent.reading.sources import Source, source_at
 from memagent.types import Chunk
 
@@ -20,15 +20,6 @@ MAX_SENTENCES = 4
 
 _AS_GOOD = 0.9  # of the best one's weight: the problem wants several
 _MIN_COVERED = 0.3  # of the problem's words by its best passage, else the document may not hold the answer
-_LONG = 300  # characters: a longer "sentence" is a list or a table, of which each line counts as one
-
-_ABBREVIATION = r"(?<!\b[A-Z]\.)(?<!\b[A-Z][a-z]\.)(?<!\bMrs\.)"
-_SENTENCE_END = re.compile(rf"(?:(?<=[.!?…]){_ABBREVIATION}[\"'”’»)\]]*[ \t]+|(?<=[.!?…])\n|(?<=[。！？]))")
-_PARAGRAPH_END = re.compile(r"\n[ \t]*(?:\r?\n[ \t]*)+")
-_LINE_END = re.compile(r"\n")
-
-Span = tuple[int, int]
-"""Where something begins and ends in a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +46,7 @@ def locate(note: str, problem: str, chunk: Chunk, span: Span, rarity: Rarity) ->
     """
     asked, noted = telling(problem), telling(note)
     text = chunk.text[span[0] - chunk.start : span[1] - chunk.start]
-    groups = list(_within_files(text, chunk, span))
+    groups = list(paragraphs(text, chunk, span))
     there = frozenset(word for start, end in groups for word in stems(text[start:end]))
     own = noted - asked or noted
     if not (noted | asked) & there:
@@ -72,7 +63,7 @@ def in_one_line(text: str) -> str:
 
 def count_words(chunk: Chunk, rarity: Rarity) -> None:
     """Count the words of a chunk, by paragraphs."""
-    for start, end in _between(chunk.text, 0, len(chunk.text), _PARAGRAPH_END):
+    for start, end in between(chunk.text, 0, len(chunk.text), PARAGRAPH_END):
         rarity.see(stems(chunk.text[start:end]))
 
 
@@ -91,47 +82,28 @@ def falls_short(problem: str, passages: Iterable[str], rarity: Rarity) -> bool:
     return covered * known < _MIN_COVERED
 
 
-def _within_files(text: str, chunk: Chunk, span: Span) -> Iterator[Span]:
+def paragraphs(text: str, chunk: Chunk, span: Span) -> Iterator[Span]:
     """The paragraphs of a text, which is a chunk's within a span of the document; none is of two files."""
     first, last = span
     files = [it.start for it in chunk.parts if it.start == it.offset and first < it.start < last]
     for start, end in pairwise([first, *files, last]):
-        yield from _between(text, start - first, end - first, _PARAGRAPH_END)
+        yield from between(text, start - first, end - first, PARAGRAPH_END)
 
 
 def _places(text: str, groups: Iterable[Span], wanted: frozenset[str], rarity: Rarity) -> list[Span]:
     """The sentences that have most of the wanted words, in order; neighbours in a group are joined."""
-    sentences = [(span, group) for group, it in enumerate(groups) for span in _sentences(text, *it)]
-    weights = [rarity.weigh(wanted.intersection(stems(text[start:end]))) for (start, end), _ in sentences]
+    found = [(span, group) for group, it in enumerate(groups) for span in sentences(text, *it)]
+    weights = [rarity.weigh(wanted.intersection(stems(text[start:end]))) for (start, end), _ in found]
     ranked = sorted(range(len(weights)), key=weights.__getitem__, reverse=True)[:MAX_SENTENCES]
     as_good = [place for place in ranked if weights[place] >= _AS_GOOD * weights[ranked[0]]]
     chosen = [place for place in {*ranked[:2], *as_good} if weights[place]]
     joined: list[Span] = []
     last = -2
     for place in sorted(chosen):
-        span, group = sentences[place]
-        if place == last + 1 and group == sentences[last][1]:
+        span, group = found[place]
+        if place == last + 1 and group == found[last][1]:
             joined[-1] = (joined[-1][0], span[1])
         else:
             joined.append(span)
         last = place
     return joined
-
-
-def _sentences(text: str, start: int, end: int) -> Iterator[Span]:
-    """The sentences of a paragraph, or its lines where they have no end."""
-    for first, last in _between(text, start, end, _SENTENCE_END):
-        if last - first > _LONG:
-            yield from _between(text, first, last, _LINE_END)
-        else:
-            yield first, last
-
-
-def _between(text: str, start: int, end: int, border: re.Pattern[str]) -> Iterator[Span]:
-    """What stands between borders, without the white space around it."""
-    ends = [(it.start(), it.end()) for it in border.finditer(text, start, end)]
-    for first, last in zip([start, *(it[1] for it in ends)], [*(it[0] for it in ends), end], strict=True):
-        piece = text[first:last]
-        if bare := piece.strip():
-            first += len(piece) - len(piece.lstrip())
-            yield first, first + len(bare)

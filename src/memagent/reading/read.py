@@ -25,10 +25,11 @@ from memagent.reading.conversations import Reading
 from memagent.reading.journal import Journal
 from memagent.reading.lines import Answer
 from memagent.reading.lookahead import most_at_once
+from memagent.reading.nearest import find_sources
 from memagent.reading.passes import Passes
 from memagent.reading.progress import ChunkCounter, Meter, Progress
 from memagent.reading.screening import RULE, Screen
-from memagent.reading.sources import Sources, Statement, locate
+from memagent.reading.sources import Sources, Statement
 from memagent.reading.workflows import choose_workflow, workflows
 from memagent.settings import ReadSettings
 from memagent.types import Chunk, Conversation, Engine, Spent
@@ -313,8 +314,8 @@ class Read:
         """The statements of the answer with their sources, from the memory or else the whole document."""
         if not self.settings.cite:  # the memory itself holds the places, if there is one
             return self._place(provenance.answer(self.answer)) if self.memory else ()
-        statements = locate(provenance.answer(self.answer), self.document, reading.budgets.chunk_tokens)
-        return self._place(statements)
+        said, chunk_tokens = provenance.answer(self.answer), reading.budgets.chunk_tokens
+        return self._place(find_sources(said, self.problem, self.document, chunk_tokens))
 
     def _place(self, statements: Iterable[Statement]) -> tuple[Statement, ...]:
         """The statements, each source with its place in the document: a memory names places in files."""

@@ -1,27 +1,28 @@
 """Where statements come from: for each, the place in the document that says it, or that there is none.
 
 A statement of the memory is looked for in the chunk that brought it; one of the answer, in the sources of
-the memory's statements, then in the whole document. A text says a statement if it has all its words in one
-run (`memagent.reading.quotes`). A source quotes the document character for character.
+the memory's statements, then in the whole document (`memagent.reading.nearest`). A text says a statement if
+it has all its words in one run (`memagent.reading.quotes`). A source quotes the document character for
+character.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from memagent.documents.chunking import split
-from memagent.documents.opening import Document
-from memagent.documents.tokens import UNSPACED, estimate_tokens
+from memagent.documents.tokens import UNSPACED
 from memagent.reading.quotes import is_telling, place_of, says
+from memagent.reading.sentences import HEADING, LINE_END, PARAGRAPH_END, SENTENCE_END
 from memagent.types import Chunk, Conversation, Part
 
-_SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？])|\n+")
-_TEXT_END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？])|\n[ \t]*(?:\r?\n[ \t]*)+")
+_STATEMENT_END = re.compile(rf"{SENTENCE_END.pattern}|{LINE_END.pattern}")
+_TEXT_END = re.compile(rf"{SENTENCE_END.pattern}|{PARAGRAPH_END.pattern}")
 """Where a sentence of a document ends; a single line break does not end one."""
 
+_HEADING = re.compile(rf"{HEADING.pattern}|^.*:[*_ \t]*\n", re.MULTILINE)
 _BULLET = re.compile(r"\A\s*(?:[-*•–]|\d{1,3}[.)])\s+")
 _WORD = re.compile(rf"[{UNSPACED}]|\w+")
 _CONTEXT = 200
@@ -49,10 +50,18 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A sentence of a memory or an answer, and where it comes from: None if nothing in the text says it."""
+    """A sentence of a memory or an answer, and where it comes from: None if nothing in the text says it.
+
+    The passages `nearest` to a statement without a source say it in other words, if at all.
+    """
 
     text: str
     source: Source | None
+    nearest: tuple[Source, ...] = ()
+
+
+NEAREST = "nearest passage, other words"
+"""What a passage is called that is nearest to a statement and does not say it word for word."""
 
 
 class Sources(Protocol):
@@ -135,8 +144,14 @@ class Provenance:
 
 
 def statements_of(text: str) -> list[str]:
-    """The sentences of a text, each once and without bullets; those without a word are left out."""
-    parts = (_BULLET.sub("", part).strip() for part in _SENTENCE_END.split(text))
+    """The sentences of a text, each once and without bullets; those without a word are left out.
+
+    A heading is no statement, nor is a line that announces those below it, unless the text has nothing else.
+    """
+    bare = _HEADING.sub("\n", text)
+    parts = (
+        _BULLET.sub("", part).strip() for part in _STATEMENT_END.split(bare if _WORD.search(bare) else text)
+    )
     return list(dict.fromkeys(part for part in parts if _WORD.search(part)))
 
 
@@ -211,16 +226,11 @@ def _with_sentence(chunk: Chunk, start: int, end: int) -> tuple[int, int]:
 
 def statements_from(told: Iterable[Mapping[str, Any]]) -> tuple[Statement, ...]:
     """Statements with their sources, from the JSON of `dataclasses.asdict`."""
-    return tuple(Statement(it["text"], it["source"] and Source(**it["source"])) for it in told)
-
-
-def locate(statements: Iterable[Statement], document: Document, chunk_tokens: int) -> tuple[Statement, ...]:
-    """The statements; those without a source are looked for in the whole document, chunk by chunk. Blocks."""
-    found = list(statements)
-    for chunk in split(document.blocks(), chunk_tokens, estimate_tokens):
-        if all(it.source for it in found):
-            break
-        for place, it in enumerate(found):
-            if it.source is None:
-                found[place] = replace(it, source=find(it.text, chunk))
-    return tuple(found)
+    return tuple(
+        Statement(
+            it["text"],
+            it["source"] and Source(**it["source"]),
+            tuple(Source(**near) for near in it.get("nearest", ())),  # not in earlier records
+        )
+        for it in told
+    )

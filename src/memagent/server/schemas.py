@@ -229,6 +229,7 @@ class ReadStatus(BaseModel):
 
 class ReadAnswer(BaseModel):
     """The answer of a read; `statements` are its sentences, each with the place that says it, or none.
+    The passages `nearest` to a statement without a source say it in other words, if at all.
 
     Without `found`, nothing was noted that an answer could come from, and the answer says so.
     `passed_over` of the `chunks` of the files were not read (`screen`). `cut` replies of the model ended at

@@ -14,6 +14,7 @@ from urllib.parse import quote
 from fastapi.sse import EventSourceResponse, format_sse_event
 
 from memagent.errors import MemAgentError
+from memagent.reading.sources import NEAREST
 from memagent.server.errors import ApiError, api_error
 from memagent.types import Usage
 
@@ -81,7 +82,8 @@ def cite(text: str, statements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Cite the sources of an answer at their places in it, as fields of a message.
 
     `annotations` are in OpenAI's own format, which clients parse; a place in a text is a URL as in RFC 5147.
-    `memagent` has all statements, including those without a source.
+    The title of a nearest passage says that it is one. `memagent` has all statements, including those without
+    a source.
     """
     annotations, cited, place = list[Any](), list[Any](), 0
     for statement in statements:
@@ -90,14 +92,18 @@ def cite(text: str, statements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             continue
         place = start + len(statement["text"])
         span, source = {"start_index": start, "end_index": place}, statement["source"]
-        cited.append({"text": statement["text"], **span, "source": source})
-        if source:
-            file, page = source["file"], source["page"]
-            title = file if page is None else f"{file}, page {page}"
-            url = f"{quote(file)}#char={source['start']},{source['end']}"
-            citation = {**span, "title": title, "url": url}
-            annotations.append({"type": "url_citation", "url_citation": citation})
+        near = statement.get("nearest", ())  # not in earlier records
+        cited.append({"text": statement["text"], **span, "source": source, "nearest": near})
+        linked = [_link(source)] if source else [_link(it, f" ({NEAREST})") for it in near]
+        annotations += [{"type": "url_citation", "url_citation": span | it} for it in linked]
     return {"annotations": annotations} | ({"memagent": {"statements": cited}} if cited else {})
+
+
+def _link(source: Mapping[str, Any], kind: str = "") -> dict[str, str]:
+    """A place in a text as a citation names it."""
+    file, page = source["file"], source["page"]
+    title = file if page is None else f"{file}, page {page}"
+    return {"title": title + kind, "url": f"{quote(file)}#char={source['start']},{source['end']}"}
 
 
 def format_event(data: Any, name: str | None = None, id: str | None = None) -> bytes:

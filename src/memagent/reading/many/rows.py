@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from memagent.errors import SettingsError, reason
-from memagent.reading.sources import Statement, statements_from
+from memagent.reading.sources import NEAREST, Source, Statement, statements_from
 from memagent.storage import write_in_place
 from memagent.types import NOTHING_SPENT, Spent, flatten, unflatten
 
@@ -59,7 +59,11 @@ def recorded(row: FileRow) -> dict[str, Any]:
 def recalled(found: Mapping[str, Any], file: str) -> FileRow:
     """A row from the record, for the file that has this content now. Raises `TypeError` or `KeyError`."""
     statements = tuple(
-        replace(it, source=replace(it.source, file=file)) if it.source else it
+        replace(
+            it,
+            source=it.source and replace(it.source, file=file),
+            nearest=tuple(replace(passage, file=file) for passage in it.nearest),
+        )
         for it in statements_from(found["statements"])
     )
     values = unflatten(found)
@@ -104,18 +108,23 @@ def _cells(rows: Iterable[FileRow]) -> Iterator[list[object]]:
     yield list(_COLUMNS)
     for row in rows:
         cells = flatten(row) | {
-            "sources": "\n".join(map(_place, row.statements)),
+            "sources": "\n".join(line for it in row.statements for line in _places(it)),
             "warnings": "\n".join(row.warnings),
         }
         yield [_harmless(cells[name]) for name in _COLUMNS]
 
 
-def _place(statement: Statement) -> str:
-    """A statement's source on one line."""
-    if (found := statement.source) is None:
-        return f"nothing in the file says: {statement.text}"
-    page = "" if found.page is None else f"page {found.page}, "
-    return f"{page}characters {found.start} to {found.end}: {found.excerpt!r}"
+def _places(statement: Statement) -> list[str]:
+    """A statement's source, or its nearest passages, each on a line."""
+    if statement.source:
+        return [_place(statement.source)]
+    near = [f"{NEAREST}: {_place(it)}" for it in statement.nearest]
+    return near or [f"nothing in the file says: {statement.text}"]
+
+
+def _place(source: Source) -> str:
+    page = "" if source.page is None else f"page {source.page}, "
+    return f"{page}characters {source.start} to {source.end}: {source.excerpt!r}"
 
 
 def _harmless(cell: object) -> object:

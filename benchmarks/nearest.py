@@ -1,0 +1,213 @@
+"""How often the nearest passages of an answer in other words are the right ones, by the threshold.
+
+    python benchmarks/nearest.py --hotpot hotpotqa.json --squad squad.json
+    python benchmarks/nearest.py --hotpot hotpotqa.json --squad squad.json --ask FILE.gguf
+
+The first command prints the table from the answers in `results/nearest.jsonl.gz`, without a model; the files
+are those of `memagent data fetch`. About half of the answers are a model's to questions of HotpotQA (rows 700
+to 1404) and SQuAD 2.0, given the gold passages and asked for its own words; `--ask` writes such rows,
+to another file, and goes on where it stopped. The others are sentences of people's answers in ClapNQ (dev;
+Apache-2.0). All are right, and none stands in its document word for word. A document is ten passages:
+HotpotQA's own, those of the same SQuAD article, or those of other questions.
+
+The same answers are measured where the document lacks their evidence, and with another answer put in place of
+the right one: one that the document does not have, or a name or number that it has elsewhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gzip
+import json
+import random
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from memagent import EngineSettings, Message, Sampling, open_engine, text_document
+from memagent.reading.nearest import find_sources
+from memagent.reading.sources import Source, Statement, statements_of
+from memagent.tasks.corpora import Corpus
+from memagent.tasks.passages import Passages, Question, load_passages
+from memagent.tasks.scoring import substring_match
+
+ROWS = Path(__file__).parent / "results" / "nearest.jsonl.gz"
+PLACES = {"hotpot": range(700, 1405, 3), "squad": range(0, 5928, 27)}
+LEAST = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+ALL, BY_MODEL = 200, 100  # answers at most
+PASSAGES = 10
+ASKED = "Answer this question about the text in one full sentence, in your own words: "
+
+
+@dataclass(frozen=True)
+class Case:
+    """An answer over a document of passages; `barren` are passages that lack its `evidence`, sentences.
+
+    `right` is the gold answer as it stands in the answer, if there is one.
+    """
+
+    problem: str
+    answer: str
+    right: str
+    passages: tuple[str, ...]
+    barren: tuple[str, ...]
+    evidence: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The document."""
+        return "\n\n".join(self.passages)
+
+    def nearest(self, least: float) -> tuple[Source, ...]:
+        """The nearest passages of the answer."""
+        bare = [Statement(self.answer, None)]
+        (found,) = find_sources(bare, self.problem, text_document(self.text), 5000, least)
+        return found.nearest
+
+    def is_said(self) -> bool:
+        """Whether the document says the answer word for word."""
+        bare = [Statement(self.answer, None)]
+        return bool(find_sources(bare, self.problem, text_document(self.text), 5000)[0].source)
+
+    def is_evidence(self, source: Source) -> bool:
+        """Whether a passage overlaps the evidence."""
+        places = [(self.text.find(it), len(it)) for it in self.evidence if it in self.text]
+        return any(source.start < at + length and at < source.end for at, length in places)
+
+
+def by_model(rows: Iterable[dict[str, Any]], sets: dict[str, Passages]) -> Iterator[Case]:
+    """The right answers of a model, each as the sentence that has the gold answer."""
+    for row in rows:
+        passages = sets[row["corpus"]]
+        question = passages.questions[row["index"]]
+        said = [it for it in statements_of(row["answer"]) if substring_match(it, question.answers)]
+        if not said or question.answers[0] in ("yes", "no"):
+            continue
+        chance = random.Random(row["index"])
+        near = chance.sample(question.near, min(len(question.near), PASSAGES))
+        own = [*dict.fromkeys(question.own)]
+        whole, barren = [*own, *near][:PASSAGES], [it for it in [*own, *near] if it not in question.gold]
+        for places in (whole, barren):
+            chance.shuffle(places)
+        has, lacks = (
+            tuple(_markdown(row["corpus"], passages.pool[it]) for it in some) for some in (whole, barren)
+        )
+        right = next(it for it in question.answers if substring_match(said[0], (it,)))
+        facts = tuple(it for some in question.evidence for it in some if len(it.split()) > 3)  # no titles
+        case = Case(question.problem, said[0], right, has, lacks, facts)
+        if any(it in case.text for it in facts) and not case.is_said():
+            yield case
+
+
+def _markdown(corpus: str, passage: str) -> str:
+    """A passage with its title, if it has one, as a heading."""
+    title, _, text = passage.partition("\n")
+    return f"## {title}\n\n{text}" if corpus == "hotpot" else passage
+
+
+def by_people(rows: Sequence[dict[str, Any]]) -> Iterator[Case]:
+    """The sentences of people's answers, each over its passage and those of nine other questions."""
+    for number, row in enumerate(rows):
+        chance = random.Random(number)
+        others = sorted({it["passage"] for it in rows} - {row["passage"]})
+        barren = chance.sample(others, PASSAGES)
+        whole = [row["passage"], *barren[1:]]
+        chance.shuffle(whole)
+        yield Case(row["problem"], row["answer"], "", tuple(whole), tuple(barren), tuple(row["evidence"]))
+
+
+def without_evidence(cases: Iterable[Case]) -> list[Case]:
+    """The answers over documents that lack their evidence."""
+    return [replace(it, passages=it.barren) for it in cases]
+
+
+def with_another(cases: Sequence[Case], *, elsewhere: bool) -> list[Case]:
+    """The answers with another in place of the right one, which the document has `elsewhere`, or lacks."""
+    made = []
+    for number, case in enumerate(cases):
+        place = re.search(re.escape(case.right), case.answer, re.IGNORECASE) if case.right else None
+        known = " ".join([*case.evidence, case.problem, case.answer])
+        if elsewhere:
+            shape = (
+                r"\b\d[\d,.]*\d\b|\b\d\b" if _kind(case.right) == "number" else r"\b[A-Z]\w+(?: [A-Z]\w+)+"
+            )
+            others = [it for it in re.findall(shape, case.text) if it not in known]
+        else:
+            others = [it.right for it in cases if it.right and not substring_match(case.text, (it.right,))]
+            others = [it for it in others if _kind(it) == _kind(case.right)]
+        if place and others and not (elsewhere and _kind(case.right) == "word"):
+            other = random.Random(number).choice(others)
+            made.append(
+                replace(case, answer=f"{case.answer[: place.start()]}{other}{case.answer[place.end() :]}")
+            )
+    return [it for it in made if not it.is_said()]
+
+
+def _kind(answer: str) -> str:
+    return "number" if re.search(r"\d", answer) else "name" if answer[:1].isupper() else "word"
+
+
+def count(cases: Sequence[Case], least: float, right: bool) -> str:
+    """How many answers lead to a passage; of `right` ones, how many to their evidence, and elsewhere."""
+    found = [(case, passages) for case in cases if (passages := case.nearest(least))]
+    told = f"{len(found)} of {len(cases)}"
+    if right:
+        there = sum(any(case.is_evidence(it) for it in passages) for case, passages in found)
+        told = f"{there} and {len(found) - there} of {len(cases)}"
+    return told
+
+
+async def ask(model: str, sets: dict[str, Passages], out: Path, known: list[dict[str, Any]]) -> None:
+    """Write the model's answers to the questions that `out` does not have yet; `known` are its rows."""
+    done = {(it["corpus"], it["index"]) for it in known}
+    pairs = zip_longest(*([(name, place) for place in PLACES[name]] for name in sets))
+    wanted = [it for pair in pairs for it in pair if it and it not in done]
+    async with open_engine(EngineSettings(model=model, window_tokens=2048)) as engine:
+        for name, place in wanted:
+            question: Question = sets[name].questions[place]
+            text = "\n\n".join(sets[name].pool[it] for it in question.gold)
+            prompt = Message("user", f"{text}\n\n{ASKED}{question.problem}")
+            reply = await engine.complete((prompt,), Sampling(max_tokens=80))
+            with out.open("a", encoding="utf-8") as file:
+                row = {"corpus": name, "index": place, "answer": reply.text.strip()}
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def main(args: argparse.Namespace) -> None:
+    """Measure, and print the table; or ask the model."""
+    sets = {name: load_passages(Corpus(name, getattr(args, name), "given")) for name in PLACES}
+    if args.ask:
+        known = [json.loads(it) for it in args.out.open(encoding="utf-8")] if args.out.exists() else []
+        asyncio.run(ask(args.ask, sets, args.out, known))
+        return
+    with gzip.open(args.rows, "rt", encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file]
+    model = list(by_model((it for it in rows if "index" in it), sets))[:BY_MODEL]
+    people = list(by_people([it for it in rows if "passage" in it]))[: ALL - len(model)]
+    columns = {
+        "right (model): evidence, elsewhere": model,
+        "right (people): evidence, elsewhere": people,
+        "the document lacks it (model)": without_evidence(model),
+        "the document lacks it (people)": without_evidence(people),
+        "another answer, not in the document": with_another(model, elsewhere=False),
+        "another answer, elsewhere in the document": with_another(model, elsewhere=True),
+    }
+    print(" | ".join(["least share", *columns]))
+    for least in LEAST:
+        print(" | ".join([f"{least}", *(count(it, least, "right" in name) for name, it in columns.items())]))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--hotpot", type=Path, required=True)
+    parser.add_argument("--squad", type=Path, required=True)
+    parser.add_argument("--rows", type=Path, default=ROWS, help="the answers that are measured")
+    parser.add_argument("--ask", metavar="FILE.gguf", help="a model that answers, instead of the table")
+    parser.add_argument("--out", type=Path, default=Path("nearest.jsonl"), help="where its answers go")
+    main(parser.parse_args())
