@@ -171,6 +171,12 @@ def test_a_tag_that_is_only_mentioned_encloses_nothing() -> None:
     )
 
 
+def test_a_question_that_fits_the_budget_is_not_cut() -> None:
+    question = f"Question: {'of all the men ' * 27}, who?"
+    assert BUDGET - 10 < count_words(question) < BUDGET
+    assert question in division([user(f"Read.\n\n{STORY}\n\n{question}")]).problem
+
+
 def test_what_is_announced_before_a_question_belongs_to_it() -> None:
     text = f"{STORY}\n\nHere is a claim.\n\nThe nets were new.\n\nIs it true?"
     problem = division([user(text)]).problem

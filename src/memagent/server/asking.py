@@ -83,13 +83,18 @@ def find_request(text: str, budget_tokens: int, count_tokens: TokenCounter) -> s
     Where only the beginning asks, the end belongs to the document. Where neither does, both ends are taken.
     """
     text = text.strip()
-    tail = take_end(text, budget_tokens - budget_tokens // 4 - _SPARE_TOKENS, count_tokens, at_end=True)
+    room = budget_tokens - _SPARE_TOKENS
+    tail = take_end(text, room, count_tokens, at_end=True)
     head = take_end(text, min(budget_tokens, _MAX_HEAD_TOKENS), count_tokens, at_end=False)
     begin = _find_begin(tail)
-    if begin is None and _introduces(head[0]):
+    if begin is None and not _ends_with_colon(tail[-1]) and _introduces(head[0]):
         return "".join([head[0], *takewhile(asks, head[1:])]).strip()
+    if begin is None:
+        tail = take_end(text, room - room // 4, count_tokens, at_end=True)
     asked = "".join(tail[begin or 0 :]).strip()
-    room = budget_tokens - _SPARE_TOKENS - count_tokens(asked)
+    room -= count_tokens(asked)
+    if room <= 0:
+        return asked
     if begin is None:
         head = ["".join(take_end(text, room, count_tokens, at_end=False))]
     else:
@@ -102,30 +107,33 @@ def _find_begin(tail: Sequence[str]) -> int | None:
 
     Seen from the end, what asks comes before any document. What is announced before it belongs to it.
     """
-    ending = tail[-1].rstrip().rpartition("\n")[2]
     labelled, asking, announced = (
         [number for number, it in enumerate(tail) if sign.search(it)]
         for sign in (_LABEL, _QUESTION, _ANNOUNCEMENT)
     )
-    begins = announced[:1]
-    if _QUESTION.search(ending):
-        begins.append(len(tail) - 1)
+    last = len(tail) - 1
+    if _QUESTION.search(tail[last].rstrip().rpartition("\n")[2]):
+        begins = [last]
     elif labelled:
-        begins.append(labelled[-1])
-    elif ending.endswith((":", "：")):  # as in "Answer:"
-        begins += asking[-1:] or ([] if announced else [0])
-    elif _QUESTION.search(tail[-1]) or _REQUEST.search(tail[-1]):
-        begins.append(len(tail) - 1)
+        begins = labelled[-1:]
+    elif _ends_with_colon(tail[last]):  # as in "Answer:"
+        begins = asking[-1:]
+    elif _QUESTION.search(tail[last]) or _REQUEST.search(tail[last]):
+        begins = [last]
     else:
         return None
-    return min(begins)
+    return min([*begins, *announced[:1]], default=None)
+
+
+def _ends_with_colon(text: str) -> bool:
+    return text.rstrip().endswith((":", "："))
 
 
 def _introduces(paragraph: str) -> bool:
     """Whether the first paragraph of a text asks for something, or introduces what follows."""
     line = paragraph.strip()
-    introduces = line.endswith((":", "：")) and " " in line and not _SALUTATION.match(line)
-    return introduces or asks(paragraph)
+    introduces = _ends_with_colon(line) and " " in line and not _SALUTATION.match(line)
+    return introduces or asks(line)
 
 
 def take_end(text: str, limit_tokens: int, count_tokens: TokenCounter, at_end: bool) -> list[str]:
