@@ -16,12 +16,14 @@ import pytest
 
 HARNESSES = Path(__file__).parents[2] / "integrations" / "harnesses"
 TOKENIZER = Path(__file__).parents[2] / "presets" / "small" / "policy"
-NEEDLE = re.compile(r"special magic numbers? for \S+ is: \d{7}\.")
+QUESTION = re.compile(r"What (?:is|are all) the special magic numbers? for ([\w-]+)")
 
 
 def reply(messages: Any) -> str:
-    """Keeps the needle that is shown, and answers with it."""
-    found = NEEDLE.search(messages[-1]["content"])
+    """Keeps the needle that is asked for, if it is shown together with the question, and answers with it."""
+    text = messages[-1]["content"]
+    asked = QUESTION.search(text)
+    found = asked and re.search(rf"special magic numbers? for {asked[1]} is: \d{{7}}\.", text)
     return found[0] if found else "UNCHANGED"
 
 

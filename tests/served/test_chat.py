@@ -406,12 +406,15 @@ def test_that_no_answer_was_found_is_told_beside_it(workflow: str, serving: Any)
         reply = client.post(URL, json=body).json()
         lines = client.post(URL, json=body | {"stream": True}).text.splitlines()
     message = reply["choices"][0]["message"]
-    assert (message["content"], message["memagent"]) == (NOT_FOUND, {"found": False})
+    assert (message["content"], message["memagent"]) == (
+        NOT_FOUND,
+        {"problem": QUESTION, "found": False},
+    )
     assert reply["choices"][0]["finish_reason"] == "stop"
     usage = reply["usage"]
     assert usage["completion_tokens_details"]["reasoning_tokens"] == usage["completion_tokens"] > 0
     deltas = [it["choices"][0]["delta"] for it in events(iter(lines))]
-    assert [it["memagent"] for it in deltas if "memagent" in it] == [{"found": False}]
+    assert [it["memagent"] for it in deltas if "memagent" in it] == [message["memagent"]]
     assert "".join(it.get("content") or "" for it in deltas) == NOT_FOUND
     assert all("green" in prompt[-1].content for prompt in engine.prompts), "nobody answers from nothing"
 
@@ -441,7 +444,10 @@ def test_screening_is_told_beside_the_answer(serving: Any, facts: Any, tmp_path:
     deltas = [it["choices"][0]["delta"] for it in events(iter(streamed.splitlines()))]
     assert [it for it in deltas if "memagent" in it] == [{"memagent": told}]
     assert any("passed over, " in it.get("reasoning_content", "") for it in deltas)
-    assert without["choices"][0]["message"]["memagent"] == {"found": True}
+    assert without["choices"][0]["message"]["memagent"] == {
+        "problem": "What is the zebra?",
+        "found": True,
+    }
     assert by_server["memagent"] == told
 
 
@@ -538,6 +544,52 @@ def test_an_answer_that_is_cut_at_stop_ended_there(
     else:
         (choice,) = reply.json()["choices"]
         assert (choice["message"]["content"], choice["finish_reason"]) == (text, ended)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_last_turn_of_the_assistant_is_the_beginning_of_the_answer(stream: bool, serving: Any) -> None:
+    begun = "The captain is called"
+
+    def reply(messages: tuple[Message, ...]) -> str:
+        return f"{begun} Ahab. He limps."
+
+    engine = ScriptedEngine(reply, window_tokens=2000)
+    turns = [
+        {"role": "user", "content": "word " * 2000 + f"\n\n{begun} Ahab.\n\nWhat is the captain called?"},
+        {"role": "assistant", "content": f"{begun} "},
+    ]
+    body = {"model": "memagent", "messages": turns, "stream": stream, "memagent": {"cite": True}}
+    with serving(engine).client() as client:
+        sent = client.post(URL, json=body)
+    replies = events(iter(sent.text.splitlines())) if stream else [sent.json()]
+    told = [it["choices"][0]["delta" if stream else "message"] for it in replies]
+    assert "".join(it.get("content") or "" for it in told) == " Ahab. He limps."
+    (beside,) = [it["memagent"] for it in told if "memagent" in it]
+    assert beside["problem"].endswith(f"What is the captain called?\n\nThe answer begins: {begun}")
+    assert all(beside["problem"] in it[-1].content for it in engine.prompts), "it is asked for in this way"
+    assert [it["text"] for it in beside["statements"]] == [" Ahab.", "He limps."]
+    assert not any("Assistant:" in it[-1].content for it in engine.prompts), "it is no part of the document"
+
+
+def test_a_long_beginning_of_the_answer_is_told_by_its_end(serving: Any) -> None:
+    turns = [{"role": "assistant", "content": "It begins. " + "And so on. " * 400 + "The end is"}]
+    engine = ScriptedEngine(lambda messages: "near.", window_tokens=2000)
+    with serving(engine).client() as client:
+        reply = client.post(
+            URL, json=chat("word " * 900) | {"messages": chat("word " * 900)["messages"] + turns}
+        )
+    message = reply.json()["choices"][0]["message"]
+    assert message["content"] == "near."
+    assert message["memagent"]["problem"].startswith(f"{QUESTION}\n\nThe answer begins: ")
+    assert message["memagent"]["problem"].endswith("The end is")
+
+
+def test_the_models_tell_a_window_for_long_chats(serving: Any) -> None:
+    with serving(limits=Limits(context_tokens=123)).client() as client:
+        listed = client.get("/v1/models").json()["data"]
+        assert [client.get(f"/v1/models/{it['id']}").json() for it in listed] == listed
+    assert [(it["context_length"], it["max_model_len"]) for it in listed] == [(123, 123)] * 2
+    assert Limits().context_tokens > 1_000_000
 
 
 def test_another_model_is_not_there(serving: Any) -> None:

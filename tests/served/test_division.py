@@ -61,7 +61,7 @@ def test_a_long_message_is_split_at_its_ends_and_read_whole() -> None:
     [
         ("Who?\n" + "word " * 200 + "\nWhy?", f"Who?{LEFT_OUT}Why?"),
         ("Who is it? " + "word " * 200 + ". Tell me.", f"Who is it?{LEFT_OUT}Tell me."),
-        ("word " * 200, f"{'word ' * 12}".strip()),
+        ("word " * 200, f"{'word ' * 8}".strip() + LEFT_OUT + f"{'word ' * 24}".strip()),
     ],
     ids=["lines", "sentences", "words"],
 )

@@ -38,6 +38,7 @@ def _limit(flag: str, usual: int, help: str) -> Callable[[Any], Any]:
 @_limit("--upload-mib", _USUAL.upload_bytes // _MIB, "the largest file, in MiB")
 @_limit("--stored-mib", _USUAL.stored_bytes // _MIB, "the most disk space per key, in MiB")
 @_limit("--requests", _USUAL.requests, "the most requests in flight per key")
+@_limit("--context-tokens", _USUAL.context_tokens, "the window that clients are told, in tokens")
 @click.option("--allow-origin", "origins", multiple=True, metavar="ORIGIN",
               help="let web pages from this origin, such as http://localhost:3000, use the server; may be "
               "repeated")  # fmt: skip
@@ -54,6 +55,7 @@ def command(
     upload_mib: int,
     stored_mib: int,
     requests: int,
+    context_tokens: int,
     origins: tuple[str, ...],
     quiet: bool,
     settings: Settings,
@@ -76,6 +78,7 @@ def command(
         upload_bytes=upload_mib * _MIB,
         stored_bytes=stored_mib * _MIB,
         requests=requests,
+        context_tokens=context_tokens,
         origins=check_origins(origins, known),
     )
     folder = data or user_cache_path() / "server"

@@ -75,7 +75,7 @@ def create_app(
         )
     report_errors(app)
     _add_chat(app, chats)
-    _add_models(app, engine)
+    _add_models(app, engine, limits.context_tokens)
     app.include_router(files_router(store, limits))
     app.include_router(reads_router(store, jobs, limits))
     _add_page(app)
@@ -127,15 +127,16 @@ def _add_chat(app: FastAPI, chats: Chats) -> None:
         return await chats.respond(request.state.owner, body, await request.body())
 
 
-def _add_models(app: FastAPI, engine: Engine) -> None:
+def _add_models(app: FastAPI, engine: Engine, context_tokens: int) -> None:
     names = list(dict.fromkeys((engine.model.name, ALIAS)))
 
     def describe(name: str) -> dict[str, Any]:
-        return {"id": name, "object": "model", "created": 0, "owned_by": "memagent"}
+        window = {"context_length": context_tokens, "max_model_len": context_tokens}  # both are in use
+        return {"id": name, "object": "model", "created": 0, "owned_by": "memagent", **window}
 
     @app.get("/v1/models")
     async def list_models() -> dict[str, Any]:
-        """The one model, by its own name and by `memagent`."""
+        """The one model, by its own name and by `memagent`, with the longest chat that it reads."""
         return {"object": "list", "data": [describe(name) for name in names]}
 
     @app.get("/v1/models/{name:path}")

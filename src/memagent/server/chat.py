@@ -154,23 +154,35 @@ class _Reading:
 
     @property
     def answer(self) -> str:
-        """The answer, up to where the client wants it to stop."""
-        return cut_at_stop(self._result["answer"], self.chat.stops)[0]
+        """The answer, from where the client began it to where the client wants it to stop."""
+        return cut_at_stop(self._continue(self._result["answer"]), self.chat.stops)[0]
 
     @property
     def beside(self) -> dict[str, Any]:
-        """Extra fields of the answer's message: whether it was found, its sources, what was passed over."""
+        """Extra fields of the answer's message.
+
+        They tell what was taken for the problem, whether an answer was found, its sources, and what was
+        passed over.
+        """
         result = self._result
-        fields = cite(self.answer, result["statements"]) if result["statements"] else {}
-        fields["memagent"] = fields.get("memagent", {}) | {"found": result["found"]}
+        statements = [it | {"text": self._continue(it["text"])} for it in result["statements"]]
+        fields = cite(self.answer, statements) if statements else {}
+        told = {"problem": self.job.request["problem"], "found": result["found"]}
+        fields["memagent"] = fields.get("memagent", {}) | told
         if self.screens:
             fields["memagent"] |= {"chunks": result["chunks"], "passed_over": result["passed_over"]}
         return fields
 
+    def _continue(self, text: str) -> str:
+        """A text without the beginning that the client has already, if anything comes after it."""
+        begun = self.chat.beginning.strip()
+        rest = text.lstrip().removeprefix(begun) if begun else ""
+        return rest if rest.strip() else text
+
     @property
     def finish_reason(self) -> str:
         """Why the answer ended."""
-        was_cut = cut_at_stop(self._result["answer"], self.chat.stops)[1]
+        was_cut = cut_at_stop(self._continue(self._result["answer"]), self.chat.stops)[1]
         return "stop" if was_cut or not self._answered else str(self._last["finish_reason"])
 
     @property

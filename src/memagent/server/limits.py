@@ -21,7 +21,8 @@ class Limits:
     `body_bytes` is the largest request, `upload_bytes` the largest file, `stored_bytes` the most that one key
     may have on the disk. `requests` is the most requests of one key at a time, `reads` its most unfinished
     reads. A silent stream sends something every `keep_alive_seconds`. `stop_seconds` is how long open
-    requests have to finish at shutdown. `origins` are those of other web pages that may use the server.
+    requests have to finish at shutdown. `context_tokens` is the window that clients are told, by which some
+    shorten their chats. `origins` are those of other web pages that may use the server.
     """
 
     body_bytes: int = 16 * 2**20
@@ -31,6 +32,7 @@ class Limits:
     reads: int = 10_000
     keep_alive_seconds: float = 10.0
     stop_seconds: int = 5
+    context_tokens: int = 4_000_000  # about as many as the largest request has
     origins: tuple[str, ...] = ()
 
 

@@ -6,12 +6,13 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from memagent.documents.tokens import MAX_CHARACTERS_PER_TOKEN
 from memagent.reading.workflows import choose_workflow
+from memagent.server.asking import take_end
 from memagent.server.division import Division, divide, label
 from memagent.server.errors import ApiError, storing
 from memagent.server.records import Content, StoredFile, clean_name
@@ -24,6 +25,7 @@ from memagent.version import __version__
 
 _PIECE_CHARACTERS = 32 * 1024  # counting holds the GIL: a long text must not hold it for long
 _MIN_TOP_P = 1e-9
+_BEGUN = "\n\nThe answer begins: "
 _TURN_TOKENS = 8  # for what a chat template puts around a message
 
 
@@ -128,16 +130,29 @@ def _options(chat: ChatRequest, model: Model) -> ReadOptions:
 
 
 def _division(chat: ChatRequest, budget_tokens: int, model: Model) -> Division:
-    """Divide the chat into problem and document: as it says, or else by the rule of `divide`."""
+    """Divide the chat into problem and document: as it says, or else by the rules of `divide`.
+
+    How the reply begins is told at the end of the problem, by its last words where it is long.
+    """
+    begun = chat.beginning.strip()
+    if begun:
+        ends = take_end(begun, budget_tokens // 4, model.count_tokens, at_end=True)
+        begun = _BEGUN + "".join(ends).strip()
+        budget_tokens -= model.count_tokens(begun) + 1  # tokens may differ where texts are joined
+    division = _divide(chat, budget_tokens, model)
+    return replace(division, problem=division.problem + begun)
+
+
+def _divide(chat: ChatRequest, budget_tokens: int, model: Model) -> Division:
     options = chat.memagent or ChatOptions()
     if options.problem is None:
-        division = divide(chat.messages, budget_tokens, model.count_tokens)
+        division = divide(chat.turns, budget_tokens, model.count_tokens)
         if options.document is None:
             return division
         return Division(division.problem, (("document", options.document),))
     if options.document is not None:
         return Division(options.problem, (("document", options.document),))
-    said = [(turn.role, text) for turn in chat.messages if (text := "\n\n".join(turn.texts)).strip()]
+    said = [(turn.role, text) for turn in chat.turns if (text := "\n\n".join(turn.texts)).strip()]
     if len(said) == 1:
         return Division(options.problem, (("message", said[0][1]),))
     whole = "\n\n".join(label(role, text) for role, text in said)

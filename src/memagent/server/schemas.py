@@ -71,7 +71,7 @@ class ReadOptions(BaseModel):
 class ChatOptions(ReadOptions):
     """`memagent` in the body of a chat: the problem, the document, and how to read it."""
 
-    problem: Text | None = Field(default=None, description="the question; by default the last user turn")
+    problem: Text | None = Field(default=None, description="the question; by default found in the chat")
     document: Text | None = Field(default=None, description="the text to read; by default everything else")
 
 
@@ -182,6 +182,18 @@ class ChatRequest(_Open):
     tool_choice: str | dict[str, JsonValue] | None = None
     response_format: dict[str, JsonValue] | None = None
     memagent: ChatOptions | None = None
+
+    @property
+    def beginning(self) -> str:
+        """The beginning of the reply: the text of the assistant's turn, if the chat ends with one."""
+        *others, last = self.messages
+        begins = others and last.role == "assistant" and not last.tool_calls
+        return "\n\n".join(last.texts) if begins else ""
+
+    @property
+    def turns(self) -> list[Turn]:
+        """The messages, without the beginning of the reply."""
+        return self.messages[:-1] if self.beginning.strip() else self.messages
 
     @property
     def reply_tokens(self) -> int | None:
