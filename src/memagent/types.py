@@ -21,7 +21,8 @@ class Part:
     `start`, `end` and `offset` are character offsets into the whole document: the part's own span (end
     exclusive), and where the source's text begins. So the span within the source is `start - offset` to
     `end - offset`. `page` counts from 1. `head` is the line that names the source to the model; it is not
-    part of the text, and is empty if the source continues or the document is a single file.
+    part of the text, and is empty if the source continues or the document is a single file. `columns` is the
+    head of the table that the part continues, shown before it.
     """
 
     source: str
@@ -30,6 +31,7 @@ class Part:
     page: int | None = None
     offset: int = 0
     head: str = ""
+    columns: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class Chunk:
     @property
     def shown(self) -> str:
         """The text as the model sees it: in a document of several files, each follows its name."""
-        return "".join(f"{part.head}{self.text_of(part)}" for part in self.parts)
+        return "".join(f"{part.head}{part.columns}{self.text_of(part)}" for part in self.parts)
 
     def text_of(self, part: Part) -> str:
         """The text of a part."""

@@ -90,7 +90,7 @@ budgets = st.integers(1, 120)
 
 
 def pieces_of(text: str, budget: int, count: TokenCounter) -> list[tuple[str, int]]:
-    return [(piece, tokens) for piece, tokens, _ in cut([text], budget, count)]
+    return [(piece, tokens) for piece, tokens, *_ in cut([text], budget, count)]
 
 
 def in_blocks(text: str, sizes: list[int]) -> Iterator[str]:
@@ -285,17 +285,17 @@ def folder(tmp_path: Path) -> Path:
 def test_chunks_cut_exactly_are_as_long_as_may_be(name: str) -> None:
     count, budget = COUNTERS[name], 400
     pieces = [*cut([STORY], budget, count, exact=True)]
-    assert "".join(text for text, _, _ in pieces) == STORY
+    assert "".join(piece.text for piece in pieces) == STORY
     if name in ("odd", "nothing"):  # no tokenizer: it only has to end
         return
-    assert {tokens for _, tokens, last in pieces if not last} <= {budget}
-    for (text, _, _), (after, _, _) in pairwise(pieces):
-        assert count(text + after[:2]) > budget
+    assert {piece.tokens for piece in pieces if not piece.last} <= {budget}
+    for piece, after in pairwise(pieces):
+        assert count(piece.text + after.text[:2]) > budget
 
 
 def test_chunks_cut_exactly_split_no_character() -> None:
     family = "👨\u200d👩\u200d👧\u200d👦"
-    pieces = [text for text, _, _ in cut([family * 9], 10, len, exact=True)]
+    pieces = [text for text, *_ in cut([family * 9], 10, len, exact=True)]
     assert pieces == [family] * 9
 
 
@@ -493,7 +493,67 @@ def test_text_is_taken_only_as_it_is_needed() -> None:
 def test_many_small_blocks_are_as_quick_as_one() -> None:
     count = Counting(count_bytes)
     pieces = list(cut(iter("x y\n" * 300_000), 100_000, count))
-    assert [tokens <= 100_000 for _, tokens, _ in pieces] == [True] * 4
+    assert [piece.tokens <= 100_000 for piece in pieces] == [True] * 4
+
+
+# Tables
+
+
+def table(rows: int) -> str:
+    return "| name | left | right |\n| --- | ---: | :---: |\n" + "".join(
+        f"| row {number} | {number * 7} | {number * 3} |\n" for number in range(rows)
+    )
+
+
+@settings(deadline=None)
+@given(st.integers(80, 300), st.sampled_from(["words", "bytes", "BPE"]), st.sampled_from(["", "before\n\n"]))
+def test_every_chunk_of_a_table_shows_its_head(budget: int, name: str, before: str) -> None:
+    text, count = before + table(60) + "\nafter it | here\n" + "words " * 300, COUNTERS[name]
+    chunks = list(split(text_document(text), budget, count))
+    assert "".join(chunk.text for chunk in chunks) == text
+    head, inside = table(0), len(before) + len(table(60))
+    for chunk in chunks:
+        assert chunk.tokens == count(chunk.shown) <= budget
+        begins_inside = len(before) + len(head) <= chunk.start < inside
+        assert chunk.shown == (head if begins_inside else "") + chunk.text
+
+
+def test_a_row_that_is_cut_is_shown_below_the_head_too() -> None:
+    rows = "".join(f"| row {number} | {'some words. ' * 40}|\n" for number in range(9))
+    chunks = list(split(text_document(f"| a | b |\n|---|---|\n{rows}"), 50, count_words))
+    assert len(chunks) > 9
+    assert all(chunk.shown.startswith("| a | b |\n|---|---|\n") for chunk in chunks)
+
+
+def test_a_head_that_leaves_too_little_room_is_not_repeated() -> None:
+    text = f"| {'name ' * 30}|\n|---|\n" + "| row |\n" * 300
+    assert all(chunk.shown == chunk.text for chunk in split(text_document(text), 50, count_words))
+
+
+def test_every_chunk_of_separated_values_shows_the_first_line(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("name,left\n" + "".join(f"row {number},7\n" for number in range(90)))
+    (tmp_path / "b.txt").write_text("name,left\n" + "row,7\n" * 90)
+    first, *others = split(open_document(tmp_path / "a.csv"), 40, count_words)
+    assert first.shown == first.text
+    assert others
+    assert all(chunk.shown == "name,left\n" + chunk.text for chunk in others)
+    plain = split(open_document(tmp_path / "b.txt"), 40, count_words)
+    assert all(chunk.shown == chunk.text for chunk in plain)
+
+
+@pytest.mark.parametrize("name", ["a.md", "a.csv"])
+def test_the_second_half_of_a_chunk_shows_the_head_of_its_table(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(table(50))
+    head = table(0) if name == "a.md" else "| name | left | right |\n"
+    for chunk in list(split(open_document(tmp_path / name), 200, count_words)):
+        before, after = halve(chunk, count_words)
+        assert before.shown + after.shown.removeprefix(head) == chunk.shown
+        assert after.shown == head + after.text
+
+
+def test_a_line_of_dashes_takes_no_long_look() -> None:
+    text = ("| a |\n|" + "-" * 200_000 + "x\n") * 2
+    assert "".join(chunk.shown for chunk in split(text_document(text), 1000, count_bytes)) == text
 
 
 MEASURE = """

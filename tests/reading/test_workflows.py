@@ -327,6 +327,16 @@ def test_rag_shows_fewer_passages_where_the_window_is_small() -> None:
     assert CODE in conversation.completion.text, "the best passage stays"
 
 
+def test_a_passage_from_a_table_is_shown_below_its_head() -> None:
+    rows = "".join(f"| row {number} | {number} |\n" for number in range(90))
+    engine = Recorder()
+    table = f"| name | left |\n|---|---|\n{rows}"
+    read("rag", table, engine, SETTINGS.changed(passages=1, passage_tokens=40), "row 77?")
+    shown = section(engine.prompts[0], "document")
+    assert shown.index("| name | left |") < shown.index("| row 77 | 77 |")
+    assert "| row 5 |" not in shown
+
+
 def test_passages_are_ranked_by_words_in_common_and_by_order_among_equals() -> None:
     passages = ["gulls and wind", "the code of the gate", "rope and sail", "the code of the tower"]
     assert best_passages("What is the tower code?", passages, 2) == [3, 1]

@@ -4,6 +4,7 @@ On request, chunks are cut exactly at the budget instead, as the published reade
 The length of a chunk is guessed in characters from the chunk before it, moved back to the end of
 a paragraph, line, sentence or word, and then counted: the text is tokenised about once in all.
 Small files share a chunk; each is shown under its name, on a line with a mark that no text in it can know.
+A chunk that begins within a table shows the table's head again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
+from typing import NamedTuple
 
+from memagent.documents.columns import columns_after, is_separated
 from memagent.documents.opening import Block, Document, Pass
 from memagent.documents.tokens import MAX_CHARACTERS_PER_TOKEN, longest_prefix
 from memagent.errors import DocumentError
@@ -98,13 +101,13 @@ def _pieces(blocks: Pass, chunk_tokens: int, count_tokens: TokenCounter, exact: 
         offset, pages = end - source.characters_before, list[tuple[int, int | None]]()
         texts = _noting_pages(own, end, pages)
         counting = _counting_behind(head, count_tokens)
-        for text, tokens, last in cut(texts, chunk_tokens, counting, exact=exact):
+        pieces = cut(texts, chunk_tokens, counting, exact=exact, separated=is_separated(source.name))
+        for text, tokens, last, columns in pieces:
             start, end = end, end + len(text)
-            spans = _by_page(start, end, pages)
-            parts = tuple(
-                Part(source.name, *span, offset, head if span[0] == start else "") for span in spans
-            )
-            yield _Piece(text, parts, tokens, last)
+            first, *others = _by_page(start, end, pages)
+            parts = [Part(source.name, *first, offset, head, columns)]
+            parts += [Part(source.name, *span, offset) for span in others]
+            yield _Piece(text, tuple(parts), tokens, last)
 
 
 def _counting_behind(head: str, count_tokens: TokenCounter) -> TokenCounter:
@@ -170,15 +173,30 @@ def _chunks_of(pieces: list[_Piece], chunk_tokens: int, count_tokens: TokenCount
         yield from _chunks_of(pieces[middle:], chunk_tokens, count_tokens)
 
 
-def cut(
-    blocks: Iterable[str], chunk_tokens: int, count_tokens: TokenCounter, *, exact: bool = False
-) -> Iterator[tuple[str, int, bool]]:
-    """Cut one text, given in blocks, into pieces, each with its token count and whether it is the last.
+class Cut(NamedTuple):
+    """A piece of a text: its tokens, with those of `columns`, which is the head of the table it continues."""
 
-    The pieces do not depend on how the text is divided into blocks.
+    text: str
+    tokens: int
+    last: bool
+    columns: str
+
+
+def cut(
+    blocks: Iterable[str],
+    chunk_tokens: int,
+    count_tokens: TokenCounter,
+    *,
+    exact: bool = False,
+    separated: bool = False,
+) -> Iterator[Cut]:
+    """Cut one text, given in blocks, into pieces.
+
+    The pieces do not depend on how the text is divided into blocks. Those of a `separated` text all continue
+    the table whose head is its first line; `exact` pieces are shown without heads.
     """
     stream = iter(blocks)
-    buffer, position = "", 0
+    buffer, position, columns = "", 0, ""
     ratio = _FIRST_CHARACTERS_PER_TOKEN
     while True:
         wanted = max(1, int(chunk_tokens * ratio * _AIM))
@@ -188,12 +206,16 @@ def cut(
             return
         # One character more than a piece may have shows whether more text follows.
         ahead = buffer[position : position + 2 * wanted + 1]
+        shown = columns
+        if exact or (shown and count_tokens(shown) * 2 > chunk_tokens):  # it would leave too little room
+            shown = ""
         if exact:
             length, tokens = _fit_exactly(ahead[: 2 * wanted], chunk_tokens, count_tokens)
         else:
-            length, tokens = _fit(ahead, wanted, chunk_tokens, count_tokens)
+            length, tokens = _fit(ahead, wanted, chunk_tokens, _counting_behind(shown, count_tokens))
         position += length
-        yield ahead[:length], tokens, position == len(buffer)
+        yield Cut(ahead[:length], tokens, position == len(buffer), shown)
+        columns = columns_after(ahead[:length], columns, ahead[length : length + 1], separated)
         # Blank or unbroken text may have hardly any tokens: pieces stay finite.
         ratio = min(length / max(tokens, 1), MAX_CHARACTERS_PER_TOKEN)
 
@@ -298,6 +320,11 @@ def halve(chunk: Chunk, count_tokens: TokenCounter) -> tuple[Chunk, Chunk]:
     after = [replace(part, start=max(part.start, border)) for part in chunk.parts if part.end > border]
     heads = [part.head for part in before if part.source == after[0].source and part.head]
     after[0] = replace(after[0], head=(after[0].head or "".join(heads)).lstrip("\n"))
+    if (part := before[-1]).source == after[0].source:
+        begun = bool(part.columns) or part.start == part.offset
+        text, following = chunk.text_of(part), chunk.text[middle : middle + 1]
+        columns = columns_after(text, part.columns, following, begun and is_separated(part.source))
+        after[0] = replace(after[0], columns=columns)
     return (
         _count(chunk.index, chunk.text[:middle], before, count_tokens),
         _count(chunk.index, chunk.text[middle:], tuple(after), count_tokens),

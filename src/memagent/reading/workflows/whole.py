@@ -84,9 +84,10 @@ async def rag(
     options, count = reading.settings.of(Passages), reading.model.count_tokens
 
     def found() -> tuple[list[str], list[int], list[str]]:
-        passages = [text for text, *_ in cut([document], options.passage_tokens, count)]
+        pieces = list(cut([document], options.passage_tokens, count))
+        passages = [piece.text for piece in pieces]
         starts = accumulate(map(len, passages), initial=0)
-        above = [_head_above(heads, start) for start in starts]
+        above = [_head_above(heads, start) + it.columns for start, it in zip(starts, pieces, strict=False)]
         return passages, best_passages(reading.problem, passages, options.passages), above
 
     passages, best, above = await asyncio.to_thread(found)
@@ -168,7 +169,7 @@ def _select(
 ) -> str:
     """As many of the best passages as there is room for, in order, with a mark where some are left out.
 
-    `above` holds the names of the files that they are in.
+    `above` holds the names of the files, and the heads of the tables, that they are in.
     """
     kept: list[int] = []
     left, mark = room_tokens, count(LEFT_OUT)
