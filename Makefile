@@ -14,8 +14,9 @@ PARALLEL := -n auto --maxprocesses 4 --dist worksteal --timeout 600
 
 .PHONY: demo test lint coverage test-page test-train test-verl test-reader test-model test-integrations clean
 
-# A question on a story of an hour's reading, to the default reader.
-demo: .venv/model
+# A question on a story of an hour's reading, to the default model, which is downloaded once (0.5 GB).
+demo: .venv/base
+	$(BIN)/memagent models fetch
 	$(BIN)/memagent ask "What is the name of the plumber who was accused of the robbery?" examples/blue_carbuncle.txt --no-discover
 
 test: lint

@@ -60,13 +60,11 @@ class Adapter:
 def find_adapter(settings: EngineSettings, engine: str) -> Adapter | None:
     """Find the adapter that an engine should use, or None. Blocks.
 
-    The embedded model uses its own adapter unless the settings name another. Raises `SettingsError` for an
-    adapter that does not exist, or that the engine cannot use, and as `read_trained` does.
+    Raises `SettingsError` for an adapter that does not exist, or that the engine cannot use, and as
+    `read_trained` does.
     """
-    if settings.adapter == NO_ADAPTER:
+    if not settings.adapter or settings.adapter == NO_ADAPTER:
         return None
-    if not settings.adapter:
-        return read_adapter(READER) if engine == "llamacpp" and settings.model is None else None
     path = Path(settings.adapter).expanduser()
     is_folder = (path / _PEFT_CONFIG).is_file()
     if engine == "openai":
