@@ -31,7 +31,7 @@ from memagent.settings import DEFAULT_WINDOW_TOKENS, EngineSettings
 from memagent.types import Completion, Message, Model, Sampling
 
 # A cancelled call ends with the current batch, which llama.cpp would make four times as long. On a CPU,
-# smaller ones read more slowly: see docs/embedded-model.md.
+# smaller ones read more slowly: see docs/models.md.
 _CPU_BATCH_TOKENS = 512
 
 _STORED_SHARE = 16  # one part in so many of the machine's memory holds the cache of earlier prompts
