@@ -49,14 +49,14 @@ PEERS = (
 class Bench:
     """One contestant with its own GPU."""
 
-    def __init__(self, contestant: Contestant, setting: str, folder: Path, port: int) -> None:
+    def __init__(self, contestant: Contestant, folder: Path, port: int) -> None:
         self._contestant, self._port = contestant, port
         self._gpu = contestant.name.replace(" ", "-").replace("/", "-")
         self._traces = folder / self._gpu
         self._traces.mkdir()
         self._process = self._start()
         self._jobs = 0
-        self.result = Result(contestant.name, contestant.is_ours, setting, self._process.versions)
+        self.result = Result(contestant.name, contestant.is_ours, self._process.versions)
 
     def _start(self) -> Process:
         it = self._contestant
@@ -72,15 +72,9 @@ class Bench:
         """Read a document, so that everything is imported and connected."""
         self._read([document])
 
-    def read_all(self, documents: Sequence[Ledger]) -> None:
-        """Read each document as it is."""
-        self.result.clean = [self._read([it]) for it in documents]
-        seconds = sum(it.seconds for it in self.result.clean)
-        self._note(f"{len(documents)} documents read in {seconds:.0f} s")
-
     def compare(self, documents: Sequence[Ledger]) -> None:
         """Read each document as it is and with failing calls, and one with a kill halfway through."""
-        self.read_all(documents)
+        self.result.clean = [self._read([it]) for it in documents]
         self.result.failing = [
             self._read([it], _FAILURES, seed) for seed, it in enumerate(documents, start=1)
         ]

@@ -1,4 +1,4 @@
-"""The plots of `compare.py`: time and score in each setting, and time against length.
+"""The plots of `compare.py`: time and score, and time against length.
 
 `python compare_plot.py RECORD PNG` draws them again from a record. Hatching tells peers from ours even in
 greyscale. Reads that ask ahead are left out: their lines would cover that of `map_reduce`.
@@ -23,23 +23,16 @@ _MAX_TIMES = 4
 _STYLES = 8  # lines that `drawing.style` tells apart
 _OURS: dict[str, Any] = {"color": "#0072B2"}
 _PEERS: dict[str, Any] = {"color": "#F0C870", "hatch": "///", "edgecolor": "#333333"}
-_TOLD = {
-    "simulated": "Simulated 7B model",
-    "embedded": "The embedded reader (135M)",
-    "bare": "The embedded model without its adapter",
-}
 
 
 def draw(results: Sequence[dict[str, Any]], file: Path) -> None:
     """Draw the results in a comparison's JSON: a PNG of that name, and one by length."""
     results = [it for it in results if not it["name"].endswith(" ahead")]
-    settings = list(dict.fromkeys(it["setting"] for it in results))
     scaled = [it for it in results if len(it["scaling"]) > 1]
 
     def scores() -> Figure:
-        figure, panels = drawing.panels(1, len(settings), 7.5, 6)
-        for setting, panel in zip(settings, panels, strict=True):
-            _draw_scores(panel, setting, [it for it in results if it["setting"] == setting])
+        figure, (panel,) = drawing.panels(1, 1, 7.5, 6)
+        _draw_scores(panel, results)
         return figure
 
     def lengths() -> Figure | None:
@@ -52,7 +45,7 @@ def draw(results: Sequence[dict[str, Any]], file: Path) -> None:
     drawing.save({file.stem: scores, f"{file.stem}-by-length": lengths}, file.parent)
 
 
-def _draw_scores(panel: Axes, setting: str, results: Sequence[dict[str, Any]]) -> None:
+def _draw_scores(panel: Axes, results: Sequence[dict[str, Any]]) -> None:
     """A bar for each reader, the fastest on top, with its score for each kind of problem.
 
     A bar many times longer than most is cut off and labelled with its seconds.
@@ -79,7 +72,7 @@ def _draw_scores(panel: Axes, setting: str, results: Sequence[dict[str, Any]]) -
     panel.margins(x=0.3)
     panel.grid(visible=False, axis="y")
     panel.set_xlabel("seconds per read")
-    panel.set_title(f"{_TOLD[setting]}: time, and score for\n{' / '.join(kinds)}")
+    panel.set_title(f"Simulated 7B model: time, and score for\n{' / '.join(kinds)}")
     panel.legend(fontsize=10, loc="upper right", frameon=False)
 
 

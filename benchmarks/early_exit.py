@@ -3,7 +3,7 @@
 Each example is read once, to its end, with the workflow `gated`. The conversations before a stop are the same
 without it, so one read shows for every patience where it would have stopped. A stop is too early if a passage
 of the example's evidence ends after it. `--risk` chooses a patience on every other example and tests it on
-the rest. The model is the embedded reader, or the one behind `--base-url`. Not measured: the answers.
+the rest. The model is the default one, or the one behind `--base-url`. Not measured: the answers.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=16, help="examples per task (16)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the examples (1)")
     parser.add_argument("--chunk-tokens", type=int, help="tokens per chunk (the model's own)")
-    parser.add_argument("--base-url", help="an endpoint (the embedded reader)")
+    parser.add_argument("--base-url", help="an endpoint (the default model)")
     parser.add_argument("--model", help="its model")
     parser.add_argument("--risk", type=float, default=0.1, help="of leaving an example too early (0.1)")
     measure.add_json_flag(parser)

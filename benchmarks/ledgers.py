@@ -17,7 +17,6 @@ import measure
 
 from memagent.documents.chunking import cut
 from memagent.documents.tokens import estimate_tokens
-from memagent.tasks import Recipe, examples
 
 CHUNK_TOKENS = 5000
 VALUES = 16
@@ -76,26 +75,8 @@ def write_ledger(folder: Path, kind: str, chunks: int, seed: int) -> Ledger:
     return _chunked(kind, problem, answers, document)
 
 
-def write_example(folder: Path, task: str, tokens: int, chunk_tokens: int, number: int) -> Ledger:
-    """Write one of RULER's examples of that length, cut into chunks of that size."""
-    example = next(examples(task, Recipe(length_tokens=tokens), 1, number))
-    document = folder / f"{example.id.replace('/', '-')}.txt"
-    document.write_text(example.document, "utf-8")
-    return _chunked(task, example.problem, example.answers, document, chunk_tokens)
-
-
-def write_beginning(whole: Ledger) -> Ledger:
-    """Write the first chunk of a document as a document of its own, with the same problem."""
-    first = json.loads(whole.cut.read_text("utf-8"))[0]
-    document = whole.document.with_name(f"beginning-of-{whole.document.name}")
-    document.write_text(first, "utf-8")
-    return _chunked(whole.kind, whole.problem, whole.answers, document)
-
-
-def _chunked(
-    kind: str, problem: str, answers: tuple[str, ...], document: Path, chunk_tokens: int = CHUNK_TOKENS
-) -> Ledger:
-    pieces = [piece for piece, *_ in cut([document.read_text("utf-8")], chunk_tokens, estimate_tokens)]
+def _chunked(kind: str, problem: str, answers: tuple[str, ...], document: Path) -> Ledger:
+    pieces = [piece for piece, *_ in cut([document.read_text("utf-8")], CHUNK_TOKENS, estimate_tokens)]
     chunks = document.with_suffix(".json")
     chunks.write_text(json.dumps(pieces), "utf-8")
     return Ledger(kind, problem, answers, document, chunks, len(pieces))

@@ -11,12 +11,8 @@ TB/s, and 15.2 GFLOP per token allow 65,000 tokens/s at the dense peak of 989 TF
 either: 8 ms per step and 25,000 prompt tokens/s (38% of the peak) are assumed. GPUStack measured 32,000
 tokens/s in total with vLLM for a 9B model on an H100 with long prompts (docs.gpustack.ai, Qwen3.5-9B).
 The prefix cache holds blocks of 16 tokens and evicts the least recently used; at 57 KB per token there is
-room for 800,000. A token is four characters, as in cl100k for the documents of `ledgers.py`.
-
-With `embedded`, memagent's own embedded model answers instead, with its adapter; with `bare`, the same model
-without it. All readers share it, one call at a time, and no reply gets more tokens than the memory of the
-embedded reader has. Its replies and times are real. A post to `/NAME/reset` starts over; `/NAME/record`
-returns all calls. Not simulated: streaming, sampling.
+room for 800,000. A token is four characters, as in cl100k for the documents of `ledgers.py`. A post to
+`/NAME/reset` starts over; `/NAME/record` returns all calls. Not simulated: streaming, sampling.
 """
 
 from __future__ import annotations
@@ -30,9 +26,8 @@ import sys
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -42,14 +37,8 @@ sys.path.append(str(Path(__file__).parent.parent / "tests"))
 import measure
 from finder import reply_to
 
-from memagent.engines import open_engine
-from memagent.engines.adapters import READER, read_trained
-from memagent.errors import ContextOverflowError, EngineError
-from memagent.settings import NO_ADAPTER, EngineSettings
-from memagent.types import Engine, Message, Sampling
 from server import FaultPlan, no_faults, seeded_faults
 
-MODELS = SIMULATED, EMBEDDED, BARE = "simulated", "embedded", "bare"
 STEP_SECONDS = 0.008
 PROMPT_TOKENS_PER_SECOND = 25_000
 REPLY_SECONDS = 0.0001  # per step, to read the cache of a reply being written
@@ -93,7 +82,6 @@ class Gpu:
     """
 
     faults: FaultPlan = no_faults
-    engine: Engine | None = None
     calls: list[Call] = field(default_factory=list)
     busy_seconds: float = 0.0
     late_seconds: float = 0.0
@@ -102,7 +90,6 @@ class Gpu:
     _cache: OrderedDict[str, None] = field(default_factory=OrderedDict)
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
     _worker: asyncio.Task[None] | None = None
-    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def complete(self, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
         """The status and body of the response to a call."""
@@ -115,8 +102,6 @@ class Gpu:
         limit = int(body.get("max_completion_tokens") or body.get("max_tokens") or 512)
         if self.faults(digest, attempt):
             return self._refused(call, 500, "the engine failed")
-        if self.engine:
-            return await self._engine_reply(self.engine, call, body["messages"], limit)
         if call.prompt_tokens + limit > WINDOW_TOKENS:
             told = f"the prompt has {call.prompt_tokens} tokens and {limit} are asked for"
             words = f"This model's maximum context length is {WINDOW_TOKENS} tokens: {told}"
@@ -132,26 +117,6 @@ class Gpu:
         await work.done.wait()
         call.ended = time.monotonic()
         return 200, _completion(call, text, "length" if len(text) < len(reply) else "stop")
-
-    async def _engine_reply(
-        self, engine: Engine, call: Call, messages: Sequence[Mapping[str, Any]], limit: int
-    ) -> tuple[int, dict[str, Any]]:
-        """The reply of a real model, with its own counts."""
-        chat = tuple(Message(it["role"], _text(it["content"])) for it in messages)
-        sampling = Sampling(min(limit, reader_budgets()["memory_tokens"]))
-        try:
-            async with self._turn:
-                began = time.monotonic()
-                made = await engine.complete(chat, sampling)
-        except ContextOverflowError as error:
-            return self._refused(call, 400, str(error), "context_length_exceeded")
-        except EngineError as error:
-            return self._refused(call, 500, str(error))
-        call.ended = time.monotonic()
-        self.busy_seconds += call.ended - began
-        call.prompt_tokens, call.completion_tokens = made.usage.prompt_tokens, made.usage.completion_tokens
-        call.cached_tokens = made.usage.cached_tokens
-        return 200, _completion(call, made.text, made.finish_reason)
 
     def _refused(self, call: Call, status: int, message: str, code: str = "") -> tuple[int, dict[str, Any]]:
         call.ended, call.status = time.monotonic(), status
@@ -264,8 +229,7 @@ def _completion(call: Call, text: str, finish_reason: str) -> dict[str, Any]:
 class Server:
     """The HTTP server in front of all GPUs."""
 
-    def __init__(self, engine: Engine | None = None) -> None:
-        self._engine = engine
+    def __init__(self) -> None:
         self._gpus: dict[str, Gpu] = {}
 
     async def connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -287,9 +251,9 @@ class Server:
         _, name, *rest = path.split("/")
         if rest == ["reset"]:
             rate, seed = body.get("faults", 0.0), body.get("seed", 0)
-            self._gpus[name] = Gpu(seeded_faults(rate, seed, ["internal error"]), self._engine)
+            self._gpus[name] = Gpu(seeded_faults(rate, seed, ["internal error"]))
             return 200, {}
-        gpu = self._gpus.setdefault(name, Gpu(engine=self._engine))
+        gpu = self._gpus.setdefault(name, Gpu())
         if rest == ["record"]:
             return 200, gpu.record()
         if rest[-1:] == ["models"]:
@@ -300,24 +264,16 @@ class Server:
         return 404, {"error": {"message": f"no page {path}"}}
 
 
-@cache
-def reader_budgets() -> Mapping[str, int]:
-    """The budgets that the embedded reader was trained with, in tokens."""
-    return read_trained(READER).budgets
-
-
-async def _serve(model: str) -> None:
-    settings = EngineSettings(engine="llamacpp", adapter=NO_ADAPTER if model == BARE else None)
-    async with nullcontext() if model == SIMULATED else open_engine(settings) as engine:
-        server = await asyncio.start_server(Server(engine).connect, "127.0.0.1", 0, limit=2**20)
-        print(server.sockets[0].getsockname()[1], flush=True)
-        await server.serve_forever()
+async def _serve() -> None:
+    server = await asyncio.start_server(Server().connect, "127.0.0.1", 0, limit=2**20)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
 
 
 @contextmanager
-def serving(model: str) -> Iterator[int]:
-    """Start the server of one of `MODELS` in its own process; yields its port."""
-    with measure.started(__file__, model) as port:
+def serving() -> Iterator[int]:
+    """Start the server in its own process; yields its port."""
+    with measure.started(__file__) as port:
         yield port
 
 
@@ -336,4 +292,4 @@ def record(port: int, name: str) -> tuple[list[Call], float, float]:
 
 if __name__ == "__main__":
     with suppress(KeyboardInterrupt):
-        asyncio.run(_serve(sys.argv[1]))
+        asyncio.run(_serve())

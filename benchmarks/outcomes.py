@@ -14,7 +14,7 @@ NOT_COMPARABLE = {
     "RLM (`rlms`)": "it needs a model that writes code",
     "PageIndex (`pageindex`)": "it needs a model that writes outlines as JSON and calls tools",
 }
-"""Peers that work neither with a model that only finds statements nor with a tiny one."""
+"""Peers that do not work with a model that only finds statements."""
 
 FOR_SHORT_DOCUMENTS = ("full", "truncate")
 """Our workflows that put the text into one prompt: a baseline, not a way to read a long document."""
@@ -50,7 +50,6 @@ class Result:
 
     name: str
     ours: bool
-    setting: str
     versions: dict[str, str]
     clean: list[Outcome] = field(default_factory=list)
     failing: list[Outcome] = field(default_factory=list)

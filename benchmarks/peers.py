@@ -42,31 +42,24 @@ class Task:
 
 Reader = Callable[[Task], Awaitable[str]]
 
+_CALLS = 16  # side by side
+
 
 def ours(base_url: str, settings: str) -> Reader:
-    """memagent: from the file on disk to the answer, with a journal.
-
-    `settings` are those of reading, and the name of the `model` (see `model_server.py`): the embedded reader
-    comes with the budgets and prompts that it was trained with, the bare model only with the budgets.
-    """
+    """memagent: from the file on disk to the answer, with a journal. `settings` are those of reading."""
     from memagent import Read, open_document
     from memagent.documents.tokens import estimate_tokens
-    from memagent.engines.adapters import READER, read_trained
     from memagent.engines.openai import Connection, OpenAIEngine
     from memagent.settings import ReadSettings
-    from memagent.types import Model, Trained
+    from memagent.types import Model
 
     told = json.loads(settings)
-    name = told.pop("model")
-    reader = read_trained(READER)
-    trained = {"embedded": reader, "bare": Trained(reader.budgets)}.get(name, Trained())
-    calls = 16 if name == "simulated" else 1
-    model = Model(name, estimate_tokens, window_tokens=8192, calls=calls, trained=trained)
+    model = Model("simulated", estimate_tokens, window_tokens=8192, calls=_CALLS)
     engine: OpenAIEngine | None = None
 
     async def read(task: Task) -> str:
         nonlocal engine
-        engine = engine or OpenAIEngine(model, Connection(base_url, concurrency=calls))
+        engine = engine or OpenAIEngine(model, Connection(base_url, concurrency=_CALLS))
         document, how = open_document(task.document), ReadSettings(**told)
         reading = Read(task.problem, document, engine, how, trace=task.trace, resume=task.trace.exists())
         async for _ in reading:

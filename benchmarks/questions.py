@@ -5,7 +5,7 @@
     python benchmarks/questions.py --base-url http://localhost:8000/v1 --reset ../reset_prefix_cache
 
 Prints, for one question and for all of them, the prompt tokens that were computed: those counted by the
-engine, less those in its cache. The model is the embedded reader, a GGUF, or the one behind `--base-url`. For
+engine, less those in its cache. The model is the default one, a GGUF, or the one behind `--base-url`. For
 a model in this process it also prints seconds of processor time, which a busy machine hardly changes, and how
 fast the document is read, beside how fast llama.cpp reads the same text as one bare prompt. A server
 still caches what it computed for one question, so `--reset` names the page that empties its cache. vLLM has

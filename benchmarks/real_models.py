@@ -97,8 +97,7 @@ READERS = [
 
 def story() -> list[Example]:
     """The questions on the story that ships with the project."""
-    sys.path.append(str(Path(__file__).parents[1] / "recipes" / "smollm2"))
-    from story import QUESTIONS, STORY  # type: ignore[import-not-found]
+    from story import QUESTIONS, STORY
 
     text = STORY.read_text("utf-8")
     return [

@@ -2,8 +2,8 @@
 
     python benchmarks/unharmed.py FOLDER... [--json FILE] [--show]
 
-Two sets of prompts are tried: our own, with delimiters that no text contains, and those of the shipped
-adapter. `--show` names each altered file with the first altered place.
+The prompts are our own, with delimiters that no text contains. `--show` names each altered file with the
+first altered place.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from memagent.engines.adapters import READER, trained_file
-from memagent.prompts import GATED, Prompts, load_prompts
+from memagent.prompts import GATED
 
 KINDS = {
     "Python": (".py", ".pyi"),
@@ -54,25 +53,19 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--show", action="store_true")
     given = parser.parse_args()
-    prompts: dict[str, Prompts] = {
-        "ours": GATED.for_document("corpus"),
-        "shipped": load_prompts(trained_file(READER)).for_document("corpus"),
-    }
+    prompts = GATED.for_document("corpus")
     counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for kind, path, text in texts(given.folders):
         counts[kind]["files"] += 1
-        for name, one in prompts.items():
-            safe = one.neutralise(text)
-            counts[kind][name] += safe != text
-            counts[kind]["not restored"] += one.restore(safe) != text
-            if given.show and safe != text:
-                print(f"{name}\t{path}\t{first_place(text, safe)}")
-    print(f"{'kind':12} {'files':>8} {'ours':>14} {'shipped':>14} {'not restored':>13}")
+        safe = prompts.neutralise(text)
+        counts[kind]["altered"] += safe != text
+        counts[kind]["not restored"] += prompts.restore(safe) != text
+        if given.show and safe != text:
+            print(f"{path}\t{first_place(text, safe)}")
+    print(f"{'kind':12} {'files':>8} {'altered':>14} {'not restored':>13}")
     for kind, row in counts.items():
-        shares = (f"{row[name]} ({100 * row[name] / row['files']:.3f}%)" for name in prompts)
-        print(
-            f"{kind:12} {row['files']:8}", *(f"{share:>14}" for share in shares), f"{row['not restored']:13}"
-        )
+        share = f"{row['altered']} ({100 * row['altered'] / row['files']:.3f}%)"
+        print(f"{kind:12} {row['files']:8} {share:>14} {row['not restored']:13}")
     if given.json:
         given.json.write_text(json.dumps(counts, indent=1) + "\n")
 

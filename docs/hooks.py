@@ -19,8 +19,6 @@ ELSEWHERE = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "benchmarks/README.md": "benchmarks.md",
-    "recipes/smollm2/README.md": "recipe.md",
-    "recipes/smollm2/NOTES.md": "notes.md",
     "presets/small/NOTES.md": "small-notes.md",
 }
 """Where these pages of the repository stand on the site."""

@@ -23,11 +23,11 @@ def compare(monkeypatch: pytest.MonkeyPatch) -> Any:
     return load_benchmark("compare")
 
 
-def result(compare: Any, name: str, ours: bool, seconds: float, setting: str = "embedded") -> Any:
+def result(compare: Any, name: str, ours: bool, seconds: float) -> Any:
     """What one reader came to in two reads."""
     values = {"chunks": 3, "silent": 1, "errors": [], "calls": 4, "failed_calls": 0, "critical_path": 4}
     values |= {"computed_tokens": 9, "cached_tokens": 0, "completion_tokens": 5, "late_seconds": 0.0}
-    made = compare.Result(name, ours, setting, {"openai": "3"})
+    made = compare.Result(name, ours, {"openai": "3"})
     made.clean = [
         compare.outcomes.Outcome(kind=kind, score=1.0, seconds=seconds, busy_seconds=seconds, **values)
         for kind in ("one", "other")
@@ -83,7 +83,7 @@ def test_the_question_for_a_gap_is_for_the_first_missing_link() -> None:
 
 
 def test_a_record_is_continued_with_what_it_lacks(tmp_path: Path, compare: Any) -> None:
-    path, sizes = tmp_path / "record.json", {"embedded": {"documents": 1, "tokens": 700}}
+    path, sizes = tmp_path / "record.json", {"documents": 1, "chunks": 7}
     peer, ours = result(compare, "LangChain refine", False, 9.0), result(compare, "memagent gated", True, 2.0)
     first = compare.Record(path)
     first.keep(sizes, ours)
@@ -92,11 +92,11 @@ def test_a_record_is_continued_with_what_it_lacks(tmp_path: Path, compare: Any) 
     again.keep(sizes, peer)
 
     read = compare.Record(path)
-    read.resume(sizes | {"bare": {"documents": 2, "tokens": 700}})
-    assert read.of("embedded") == [peer, ours], "in the order of the table"
+    read.resume(sizes)
+    assert read.ordered() == [peer, ours], "in the order of the table"
     assert len(json.loads(path.read_text())["continues"]) == 1
-    with pytest.raises(ValueError, match=r"has embedded with .*700.*, not with .*900"):
-        compare.Record(path).resume({"embedded": {"documents": 1, "tokens": 900}})
+    with pytest.raises(ValueError, match=r"measured with .*7.*, not with .*9"):
+        compare.Record(path).resume({"documents": 1, "chunks": 9})
 
 
 def test_one_prompt_for_the_whole_text_wins_no_goal(compare: Any) -> None:
@@ -108,8 +108,8 @@ def test_one_prompt_for_the_whole_text_wins_no_goal(compare: Any) -> None:
     assert [*compare.outcomes.goals(results)] == [("LangChain refine", "memagent gated", "0.22", "yes")]
 
 
-def test_the_settings_draw_a_picture_each(tmp_path: Path, compare: Any) -> None:
+def test_the_results_draw_a_picture(tmp_path: Path, compare: Any) -> None:
     pytest.importorskip("matplotlib")
-    results = [result(compare, "memagent gated", True, 2.0, setting) for setting in compare.MODELS]
+    results = [result(compare, "memagent gated", True, 2.0), result(compare, "LlamaIndex refine", False, 9.0)]
     compare.compare_plot.draw([it.told() for it in results], tmp_path / "all.png")
     assert [it.name for it in tmp_path.iterdir()] == ["all.png"], "nothing was measured by length"

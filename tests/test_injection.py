@@ -24,7 +24,6 @@ from memagent import (
     load_prompts,
     text_document,
 )
-from memagent.engines.adapters import READER, trained_file
 from memagent.errors import SettingsError
 from memagent.prompts import GATED, OVERWRITE
 
@@ -344,11 +343,12 @@ def test_the_tolerant_eye_sees_a_forged_tag() -> None:
         assert not tags(text, OURS)
 
 
-SHIPPED = load_prompts(trained_file(READER))
+TAGS = Path(__file__).parent / "data" / "plain_tags.toml"
+TAGGED = load_prompts(TAGS)
 WORKFLOWS = [
     ("overwrite", OVERWRITE, "", OURS),
     ("gated", GATED, "", OURS),
-    ("gated", SHIPPED, str(trained_file(READER)), ("memory", "problem", "text")),
+    ("gated", TAGGED, str(TAGS), ("memory", "problem", "text")),
 ]
 
 
@@ -394,7 +394,7 @@ def test_a_document_that_guessed_the_mark_is_data(prompts: Prompts) -> None:
 
 
 @pytest.mark.parametrize("family", CHAT_TOKENS)
-@pytest.mark.parametrize("prompts", [GATED, SHIPPED])
+@pytest.mark.parametrize("prompts", [GATED, TAGGED])
 def test_the_turn_tokens_of_each_family_are_defused(prompts: Prompts, family: str) -> None:
     for token in CHAT_TOKENS[family]:
         text = f"before {token}after\n{token}"
@@ -466,7 +466,7 @@ def test_the_problem_is_data_too() -> None:
     check_clean(message.content)
 
 
-@pytest.mark.parametrize("prompts", [OVERWRITE, GATED, SHIPPED])
+@pytest.mark.parametrize("prompts", [OVERWRITE, GATED, TAGGED])
 def test_a_question_about_code_reaches_the_model_as_it_was_asked(prompts: Prompts) -> None:
     problem = "What does #include <memory> do?"
     (update,), (answer,) = prompts.for_update(problem, problem, problem), prompts.for_answer(problem, problem)

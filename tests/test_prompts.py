@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memagent import Message, Prompts, SettingsError, load_prompts
-from memagent.engines.adapters import READER, trained_file
 from memagent.prompts import ENOUGH, GATED, MEMORY, OVERWRITE, UNCHANGED, prompts_from
 
 UPDATE = "{problem}|{chunk}|{memory}"
 ANSWER = "{problem}|{memory}"
 PLAIN = Prompts(update=UPDATE, answer=ANSWER)
-SHIPPED = load_prompts(trained_file(READER))
+TAGS = Path(__file__).parent / "data" / "plain_tags.toml"
+TAGGED = load_prompts(TAGS)
 
 
 def content(messages: tuple[Message, ...]) -> str:
@@ -222,14 +222,13 @@ def test_our_workflows_say_their_markers() -> None:
         assert marker in GATED.check
 
 
-def test_the_shipped_adapter_is_asked_as_it_was_trained() -> None:
+def test_an_adapter_is_asked_as_it_was_trained() -> None:
     """Its prompts are recorded from the version that it was trained with: a digest of four of them."""
-    shipped = load_prompts(trained_file(READER))
-    assert (shipped.workflow, shipped.replies, shipped.asks) == ("gated", "unmarked", False)
+    assert (TAGGED.workflow, TAGGED.replies, TAGGED.asks) == ("gated", "unmarked", False)
     problem, chunk, memory = "Where is the key?", "A line.\nTwo {memory} & <b>\t é", "- Rent: 900\n"
     prompts = [
-        *(shipped.for_update(problem, chunk, memory), shipped.for_answer(problem, memory)),
-        *(shipped.for_update("Q", "C", ""), shipped.for_answer("Q", "")),
+        *(TAGGED.for_update(problem, chunk, memory), TAGGED.for_answer(problem, memory)),
+        *(TAGGED.for_update("Q", "C", ""), TAGGED.for_answer("Q", "")),
     ]
     record = json.dumps([[(message.role, message.content) for message in messages] for messages in prompts])
     digest = "f45062fc5fe8def6abc98ad1a17bd00dcbda62a60cd71fedf7b89c371217eefd"
@@ -331,7 +330,7 @@ ORDINARY = [
 
 
 @pytest.mark.parametrize("text", ORDINARY)
-@pytest.mark.parametrize("prompts", [GATED, OVERWRITE, SHIPPED])
+@pytest.mark.parametrize("prompts", [GATED, OVERWRITE, TAGGED])
 def test_ordinary_text_stays(prompts: Prompts, text: str) -> None:
     assert prompts.neutralise(text) == text
     assert prompts.neutralise(f"before {text} after") == f"before {text} after"
@@ -353,7 +352,7 @@ def test_ordinary_text_stays(prompts: Prompts, text: str) -> None:
     ],
 )
 def test_what_is_marked(text: str, safe: str) -> None:
-    assert SHIPPED.neutralise(text) == safe
+    assert TAGGED.neutralise(text) == safe
 
 
 PIECES = [
@@ -406,7 +405,7 @@ PIECES = [
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join) | st.text(alphabet="<>/|[]·s \nmINST~b"))
-@pytest.mark.parametrize("prompts", [GATED, SHIPPED])
+@pytest.mark.parametrize("prompts", [GATED, TAGGED])
 def test_what_is_marked_is_restored(prompts: Prompts, text: str) -> None:
     once = prompts.neutralise(text)
     assert prompts.restore(once) == text
@@ -418,7 +417,7 @@ def test_text_without_brackets_stays(text: str) -> None:
     assert GATED.neutralise(text) == text
 
 
-@pytest.mark.parametrize("prompts", [GATED, SHIPPED])
+@pytest.mark.parametrize("prompts", [GATED, TAGGED])
 def test_code_arrives_unharmed(prompts: Prompts) -> None:
     """Under 0.1% of the installed Python files are altered at all, and those are restored."""
     files = sorted(Path(pytest.__file__).parents[1].rglob("*.py"))
@@ -453,4 +452,4 @@ def test_code_arrives_unharmed(prompts: Prompts) -> None:
 )
 def test_no_text_makes_it_slow(text: str) -> None:
     """A pattern that goes back over its repeats would take hours here."""
-    assert len(SHIPPED.neutralise(text)) - len(text) in (0, text.count("<"), 1)
+    assert len(TAGGED.neutralise(text)) - len(text) in (0, text.count("<"), 1)

@@ -35,8 +35,6 @@ DEFAULT_WINDOW_TOKENS = 8192
 """The paper's window (arXiv 2507.02259). It stands in for an unknown window, and caps a local model's
 unless `window_tokens` is set, because the RAM used grows with the window."""
 
-NO_ADAPTER = "none"
-
 Positive = Annotated[int, Field(gt=0)]
 Count = Annotated[int, Field(ge=0)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -63,8 +61,7 @@ class EngineSettings(StrictModel):
     )
     adapter: str | None = Field(
         default=None,
-        description="a LoRA adapter: a GGUF file, or for transformers also a PEFT folder; 'none' turns off "
-        "the embedded model's own",
+        description="a LoRA adapter: a GGUF file, or for transformers also a PEFT folder",
     )
     base_url: str | None = Field(
         default=None, description="an OpenAI-compatible endpoint, such as http://localhost:8000/v1"

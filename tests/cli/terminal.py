@@ -17,11 +17,11 @@ PATIENCE_SECONDS = 60.0
 
 
 def on_terminal(
-    *words: str, columns: int = 100, until: Callable[[str], bool] = lambda shown: False
+    *words: str, columns: int = 100, until: Callable[[str], bool] = lambda shown: False, typed: str = ""
 ) -> tuple[int, str]:
     """Run memagent with stdout and stderr on a terminal: its exit code, and all that was written.
 
-    It is terminated as soon as `until` is true of that.
+    It is terminated as soon as `until` is true of that, and can read what is `typed`.
     """
     ours, theirs = pty.openpty()
     ioctl(theirs, TIOCSWINSZ, pack("HHHH", 40, columns, 0, 0))
@@ -34,6 +34,7 @@ def on_terminal(
         env=environment,
     )
     os.close(theirs)
+    os.write(ours, typed.encode())
     ended = False
     shown, patience = b"", time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < patience:

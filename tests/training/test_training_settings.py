@@ -13,7 +13,7 @@ from memagent.strict import build
 from memagent.training.settings import TrainingSettings, load_training
 
 ROOT = Path(__file__).parents[2]
-PRESETS = [*sorted((ROOT / "presets").glob("*.toml")), *sorted((ROOT / "recipes/smollm2").glob("*.toml"))]
+PRESETS = sorted((ROOT / "presets").glob("*.toml"))
 
 
 def load(folder: Path, text: str, overrides: dict[str, Any] | None = None) -> TrainingSettings:

@@ -12,22 +12,21 @@ from typing import Any
 import pytest
 from material import RECIPE, example
 
+from smollm2 import MODEL
+
 collect_ignore_glob = [] if find_spec("verl") and find_spec("transfer_queue") else ["*.py"]
 
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the tokenizer and the configuration of the embedded model, and no weights."""
+    """A folder with the tokenizer and the configuration of SmolLM2, and no weights."""
     from transformers import AutoConfig, AutoTokenizer
 
-    from memagent.engines.llamacpp.embedded import find_installed
-
-    file, folder = find_installed(), tmp_path_factory.mktemp("model")
-    assert file is not None
-    tokenizer = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
+    folder = tmp_path_factory.mktemp("model")
+    tokenizer = AutoTokenizer.from_pretrained(str(MODEL.parent), gguf_file=MODEL.name)
     tokenizer.eos_token = "<|im_end|>"
     tokenizer.save_pretrained(folder)
-    config = AutoConfig.from_pretrained(str(file.parent), gguf_file=file.name)
+    config = AutoConfig.from_pretrained(str(MODEL.parent), gguf_file=MODEL.name)
     config.architectures = ["LlamaForCausalLM"]
     config.save_pretrained(folder)
     return folder
@@ -82,7 +81,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Ray, on this machine, for all tests that need it; what it and the model keep goes to nobody's home."""
     import ray
 
-    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    tests = Path(__file__).parents
+    path = os.pathsep.join([str(tests[0]), str(tests[1]), os.environ.get("PYTHONPATH", "")])
     workers = {"env_vars": {"PYTHONPATH": path}}
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("HOME", str(tmp_path_factory.mktemp("home")))

@@ -16,6 +16,8 @@ from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 from verl.workers.rollout.router import GlobalRequestLoadBalancer
 
+from smollm2 import MODEL
+
 Reply = Callable[[list[int], dict[str, Any]], tuple[list[int], list[float]]]
 """From a prompt's ids and verl's sampling parameters to the ids and log-probabilities of a reply."""
 
@@ -74,15 +76,14 @@ class Script:
 
 
 class Embedded:
-    """The embedded model on llama.cpp: prompts and replies are token ids, sampled as verl says."""
+    """SmolLM2 on llama.cpp: prompts and replies are token ids, sampled as verl says."""
 
     def __init__(self, end: int) -> None:
-        from memagent.engines.llamacpp.embedded import default_model
         from memagent.engines.llamacpp.engine import ServerStart, import_xllamacpp, parameters
 
         self._end = end
         xllamacpp = import_xllamacpp()
-        start = ServerStart(default_model(), window_tokens=1024, slots=1, threads=1, key="its own")
+        start = ServerStart(MODEL, window_tokens=1024, slots=1, threads=1, key="its own")
         self._server = xllamacpp.Server(parameters(xllamacpp, start))
 
     @classmethod

@@ -105,7 +105,7 @@ def test_a_step_with_a_scripted_policy(trainer: Any) -> None:
 
 
 @pytest.mark.parametrize("trainer", [(Embedded.for_model, 2)], indirect=True, ids=["2 attempts"])
-def test_a_step_with_the_embedded_model(trainer: Any) -> None:
+def test_a_step_with_a_real_model(trainer: Any) -> None:
     it, log = trainer
     batch, rows, _ = step(it)
     check_what_was_sampled_is_what_is_trained_on(rows, log())

@@ -20,7 +20,7 @@ from memagent.engines import choose, open_engine
 from memagent.engines.adapters import Adapter, find_adapter, find_trained
 from memagent.engines.discovery import choose_server, look_around, should_search
 from memagent.engines.llamacpp import catalogue, hub
-from memagent.engines.llamacpp.engine import find_files, usable_window
+from memagent.engines.llamacpp.engine import find_file, usable_window
 from memagent.engines.openai import OpenAIEngine
 from memagent.errors import MemAgentError, SettingsError, extra_hint, reason, without_secrets
 from memagent.reading.workflows import choose_workflow
@@ -156,7 +156,7 @@ def _local_model(engine: str, settings: Settings, adapter: Adapter | None) -> Mo
     else:
         if asked.model and asked.model.startswith(hub.PREFIX) and hub.find_cached(asked.model) is None:
             raise SettingsError(f"{asked.model} is not in the cache yet: ask fetches it")
-        path, _ = find_files(asked.model, adapter)
+        path = find_file(asked.model)
         name, window = str(path), usable_window(path, asked.window_tokens)
     return Model(name, estimate_tokens, name, window, trained=find_trained(name, adapter))
 

@@ -16,6 +16,7 @@ from rich.progress import Progress, TaskID
 
 from memagent.cli.data import corpus_flags, name_samples, positions_flag
 from memagent.cli.dry_run import dry_run_evaluation
+from memagent.cli.finding import use_default
 from memagent.cli.flags import PATH, Command, complete_files, quiet_and_verbose, with_settings
 from memagent.cli.messages import say, tell, warn
 from memagent.cli.progress import counting_bars
@@ -81,6 +82,7 @@ def command(
     usual = (settings.read.workflow,) if settings.read.workflow else ()
     settings = replace(settings, read=settings.read.changed(cite=False))  # rows have no sources
     plan = Plan(workflows=workflows or usual, seed=settings.read.seed or 0, **asked)
+    use_default(settings.engine, console, quiet)
     _warn_about(plan, settings, console)
     run = Evaluation(
         plan=plan,

@@ -17,7 +17,7 @@ from memagent.cli.messages import FLAGS, log_to
 from memagent.errors import SettingsError
 from memagent.plugins import plugins
 from memagent.reading.workflows import workflows
-from memagent.settings import NO_ADAPTER, fields_of, load_settings
+from memagent.settings import fields_of, load_settings
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -92,12 +92,8 @@ def with_settings(
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)
-        def command(
-            *arguments: Any, config_file: Path | None, no_adapter: bool = False, **values: Any
-        ) -> Any:
+        def command(*arguments: Any, config_file: Path | None, **values: Any) -> Any:
             given = {name: values.pop(name) for name in chosen}
-            if no_adapter:
-                given["adapter"] = NO_ADAPTER
             try:
                 settings = load_settings(given, config_file)
             except SettingsError as error:
@@ -106,11 +102,6 @@ def with_settings(
 
         for name, (part, item) in reversed(chosen.items()):
             command = _option(name, part, item)(command)
-        if "adapter" in chosen:
-            without = "use the embedded model as it was before training"
-            command = click.option(
-                "--no-adapter", is_flag=True, cls=SettingOption, title=_TITLES["engine"], help=without
-            )(command)
         told = "a TOML file with settings"
         config = click.option("--config", "config_file", type=PATH, metavar="FILE", help=told)
         return config(command)  # type: ignore[return-value]

@@ -8,13 +8,11 @@ from dataclasses import asdict, dataclass
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
-from memagent.cli.finding import warn_of_silent
-from memagent.cli.messages import say, say_json, tell
+from memagent.cli.finding import fetch_with_bar, warn_of_silent
+from memagent.cli.messages import say, say_json
 from memagent.engines.discovery import Search, look_around
 from memagent.engines.llamacpp import catalogue, hub
-from memagent.engines.llamacpp.embedded import find_installed
 from memagent.engines.llamacpp.hub import CachedModel, list_cached
 from memagent.engines.llamacpp.machine import memory_bytes
 from memagent.settings import load_settings
@@ -60,7 +58,7 @@ _NAMES = "The names: " + ", ".join(
 @click.option("--json", "as_json", is_flag=True, help="print a JSON object")
 @click.pass_context
 def command(context: click.Context, as_json: bool) -> int:
-    """List available models: the embedded one, those on local servers, and GGUF files that were fetched.
+    """List available models: the default, those on local servers, and GGUF files that were fetched.
 
     Then list others worth fetching that fit this machine's memory: a suggestion as of November 2026, not a
     measurement.
@@ -77,7 +75,7 @@ def _list(console: Console, as_json: bool) -> int:
     if as_json:
         say_json(
             {
-                "embedded": find_installed() is not None,
+                "default": catalogue.DEFAULT,
                 "servers": [
                     {"name": it.place.name, "base_url": it.place.base_url, "models": it.models}
                     for it in search.servers
@@ -106,7 +104,8 @@ def _lines(
     memory: int | None,
     worth: list[str],
 ) -> Iterator[str]:
-    yield "embedded: SmolLM2-135M-Instruct, small and weak" + ("" if find_installed() else " (not installed)")
+    there = catalogue.find_cached(catalogue.DEFAULT)
+    yield f"default: {catalogue.DEFAULT}" + ("" if there else ", not fetched yet: memagent models fetch")
     for server in search.servers:
         yield f"{server.place.name} at {server.place.base_url}: {', '.join(server.models)}"
     if not search.servers:
@@ -135,13 +134,5 @@ def fetch(console: Console, name: str, quiet: bool) -> int:
     if name.startswith(hub.PREFIX):
         say(str(hub.fetch(name, bars=not quiet)))
         return 0
-    model = catalogue.find(name)
-    tell(console, f"{name}: {model.title}, {model.size_bytes / _GIB:.1f} GiB, licence {model.licence}")
-    with Progress(
-        BarColumn(), DownloadColumn(), TimeRemainingColumn(),
-        console=console, disable=quiet or not console.is_terminal, transient=True,
-    ) as bars:  # fmt: skip
-        bar = bars.add_task("", total=model.size_bytes)
-        path = catalogue.fetch(name, lambda size_bytes: bars.advance(bar, size_bytes))
-    say(str(path))
+    say(str(fetch_with_bar(name, console, quiet)))
     return 0

@@ -20,7 +20,7 @@ from memagent.cli.messages import say, tell
 from memagent.cli.training_progress import TrainingWatch
 from memagent.documents.tokens import estimate_tokens
 from memagent.engines import open_engine
-from memagent.engines.llamacpp.embedded import default_model
+from memagent.engines.llamacpp import catalogue
 from memagent.errors import SettingsError, extra_hint
 from memagent.training.data import load_data
 from memagent.training.imitation.trajectories import collect as collect_from
@@ -162,7 +162,7 @@ def export(console: Console, run: Path, kind: str, out: Path, quiet: bool) -> in
         from memagent.training.loop import describe_training, load_trained_policy
 
     policy, settings, step = load_trained_policy(run)
-    model = settings.policy.model or str(default_model())
+    model = settings.policy.model or str(catalogue.find_default())
     export_policy(
         policy.model,
         policy.tokenizer,

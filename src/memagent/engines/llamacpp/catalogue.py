@@ -46,8 +46,8 @@ class CatalogueModel:
 
 MODELS = {
     "qwen2.5-coder-0.5b": CatalogueModel(
-        title="Qwen2.5-Coder-0.5B-Instruct (Qwen), Q4_K_M",
-        licence="Apache-2.0",
+        title="Qwen2.5-Coder-0.5B-Instruct",
+        licence="Apache-2.0 (Qwen)",
         file="qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
         size_bytes=491_400_064,
         sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
@@ -57,8 +57,8 @@ MODELS = {
         hub="hf:Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF",
     ),
     "qwen2.5-coder-1.5b": CatalogueModel(
-        title="Qwen2.5-Coder-1.5B-Instruct (Qwen), Q4_K_M",
-        licence="Apache-2.0",
+        title="Qwen2.5-Coder-1.5B-Instruct",
+        licence="Apache-2.0 (Qwen)",
         file="qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
         size_bytes=1_117_320_768,
         sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
@@ -69,12 +69,24 @@ MODELS = {
     ),
 }
 DEFAULT = "qwen2.5-coder-0.5b"
+"""The model that reads where no model and no endpoint are set."""
 
 
 def find_cached(name: str) -> Path | None:
     """The file of a model that was fetched; None for any other name."""
     model = MODELS.get(name)
     return model.path if model and model.path.is_file() else None
+
+
+def find_default() -> Path:
+    """The file of the default model. Raises `SettingsError` if it was not fetched."""
+    if path := find_cached(DEFAULT):
+        return path
+    model = MODELS[DEFAULT]
+    raise SettingsError(
+        f"no model and no endpoint are set: `memagent models fetch` gets {model.title} "
+        f"({model.size_bytes / 1e6:.0f} MB, once); or set `base_url` or `model`"
+    )
 
 
 def list_cached() -> list[CachedModel]:

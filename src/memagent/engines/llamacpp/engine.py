@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from memagent.engines.adapters import Adapter, find_adapter, find_trained, name_with
+from memagent.engines.adapters import find_adapter, find_trained, name_with
 from memagent.engines.forwarding import Forwarded
 from memagent.engines.gguf_header import read_window
-from memagent.engines.llamacpp import catalogue, embedded, hub
+from memagent.engines.llamacpp import catalogue, hub
 from memagent.engines.llamacpp.loopback import Loopback
 from memagent.engines.llamacpp.machine import available_cores, memory_bytes
 from memagent.engines.openai import Connection, OpenAIEngine
@@ -31,7 +31,7 @@ from memagent.settings import DEFAULT_WINDOW_TOKENS, EngineSettings
 from memagent.types import Completion, Message, Model, Sampling
 
 # A cancelled call ends with the current batch, which llama.cpp would make four times as long. On a CPU,
-# smaller ones read more slowly: see docs/embedded-model.md.
+# smaller ones read more slowly: see docs/models.md.
 _CPU_BATCH_TOKENS = 512
 
 _STORED_SHARE = 16  # one part in so many of the machine's memory holds the cache of earlier prompts
@@ -106,20 +106,20 @@ def _parts_beside_text(body: Mapping[str, Any]) -> list[str]:
 
 
 async def open_llamacpp(settings: EngineSettings) -> LlamaCppEngine:
-    """Load the GGUF that the settings name, or the embedded model.
+    """Load the GGUF that the settings name, or the default model.
 
     Raises `SettingsError` for a file that is missing or that llama.cpp cannot load, for an adapter
     that does not fit it, and for a window longer than the one that the model was trained for.
     """
     adapter = await asyncio.to_thread(find_adapter, settings, "llamacpp")
-    path, beside = await asyncio.to_thread(find_files, settings.model, adapter)
+    path = await asyncio.to_thread(find_file, settings.model)
     window = usable_window(path, settings.window_tokens)
     slots = settings.concurrency or 1
     key = secrets.token_hex(16)
-    name = name_with(path.stem, beside)
+    name = name_with(path.stem, adapter)
     threads = settings.threads or available_cores()
     trained = find_trained(path.stem, adapter)
-    start = ServerStart(path, window, slots, threads, key, beside.path if beside else None, name)
+    start = ServerStart(path, window, slots, threads, key, adapter.path if adapter else None, name)
     server = await asyncio.to_thread(_serve, start)
     loopback = Loopback(server.listening_address, key)
     # A server that is stopped before its loop has begun never ends, so wait until it has done something.
@@ -225,19 +225,16 @@ def _explain(start: ServerStart) -> str:
     )
 
 
-def find_files(model: str | None, adapter: Adapter | None) -> tuple[Path, Adapter | None]:
-    """The GGUF file for a model's name, and the adapter unless the file's weights include it.
-
-    Raises `SettingsError` if there is no such file.
-    """
+def find_file(model: str | None) -> Path:
+    """The GGUF file for a model's name. Raises `SettingsError` if there is none."""
     if model is None:
-        return embedded.find_default_files(adapter)
+        return catalogue.find_default()
     if model.startswith(hub.PREFIX):
-        return hub.fetch(model), adapter
+        return hub.fetch(model)
     path = catalogue.find_cached(model) or Path(model).expanduser()
     if not path.is_file():
         raise SettingsError(f"there is no file {path}: name a .gguf file with `model`")
-    return path, adapter
+    return path
 
 
 def usable_window(path: Path, wanted: int | None) -> int:

@@ -1,4 +1,4 @@
-"""Put a LoRA on a transformers model, from a PEFT folder or from a GGUF adapter like the default reader's.
+"""Put a LoRA on a transformers model, from a PEFT folder or from a GGUF adapter.
 
 Training keeps it apart from the weights, since rounding to bfloat16 would lose its small steps. The engine
 merges it: reading in bfloat16 takes 0.6 of the time.

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from memagent.engines.llamacpp.embedded import default_model
+from memagent.engines.llamacpp import catalogue
 from memagent.engines.torch.engine import choose_dtype, load_model
 from memagent.engines.torch.lora import with_adapter
 from memagent.errors import SettingsError, TrainingError, extra_hint
@@ -157,7 +157,7 @@ def load_policy(settings: PolicySettings, temperature: float, seed: int, device:
     dtype = choose_dtype(settings.dtype, device)
     torch.manual_seed(seed)
     has_lora = bool(settings.adapter or settings.lora_rank)
-    name = settings.model or str(default_model())
+    name = settings.model or str(catalogue.find_default())
     model, tokenizer = load_model(name, dtype if has_lora else torch.float32, settings.random_weights)
     if settings.prepare:
         with torch.no_grad():

@@ -1,8 +1,8 @@
-"""The embedded model, or the GGUF of `--model`: which quantisation, which settings of llama.cpp.
+"""Settings of llama.cpp for the default model, or for the GGUF of `--model`.
 
 The servers run in this process, on one thread unless stated otherwise, one at a time. Speeds are per second
 of processor time, which a busy machine hardly changes; only the part `waiting`, which is about busy machines,
-uses the clock. Not covered: how good the model's answers are.
+uses the clock. Not covered: what a setting does to the answers.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import math
 import os
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -26,10 +24,9 @@ from typing import Any
 
 import measure
 
-from memagent.engines.llamacpp import embedded
+from memagent.engines.llamacpp import catalogue
 from memagent.engines.llamacpp import engine as llamacpp
 
-_WINDOW_TOKENS = 512  # for perplexity: each token is predicted from those before it in its window
 _DECODED_TOKENS = 64
 _PACKAGES = ("memagent", "xllamacpp", "gguf")
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -79,54 +76,6 @@ def speeds(client: Client, prompt: list[int]) -> tuple[float, float]:
     read = time.process_time()
     client.complete(prompt, 1 + _DECODED_TOKENS)
     return len(prompt) / (read - began), _DECODED_TOKENS / (time.process_time() - read)
-
-
-def losses(client: Client, tokens: list[int]) -> list[float]:
-    """The negative log-probability of each token in a window but the first, given those before it.
-
-    The server reports the log-probability of the token it picks, before any bias; a bias makes it pick the
-    text's own.
-    """
-    found = []
-    for start in range(0, len(tokens), _WINDOW_TOKENS):
-        window = tokens[start : start + _WINDOW_TOKENS]
-        for position in range(1, len(window)):
-            options = {"n_probs": 1, "logit_bias": [[window[position], 1000.0]]}
-            (taken,) = client.complete(window[:position], 1, **options)["completion_probabilities"]
-            assert taken["id"] == window[position]
-            found.append(-taken["logprob"])
-    return found
-
-
-def quantisations(text: str, folder: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Each quantisation's size, speeds and perplexity, with the rounds interleaved."""
-    source = embedded.find_installed()
-    assert source, f"install {embedded.PACKAGE} with --no-deps first"
-    files = {"Q4_1": source}
-    for name in ("Q8_0", "Q4_0", "F16"):
-        files[name] = folder / f"{name}.gguf"
-        embedded.requantise(source, files[name], name)
-    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in files}
-    for _ in range(args.rounds):
-        for name, path in files.items():
-            with server(path) as client:
-                taken[name].append(speeds(client, client.tokens(text)[: args.prompt_tokens]))
-    rows = []
-    for name, path in files.items():
-        with server(path, 1024) as client:
-            loss = losses(client, client.tokens(text)[: args.scored_tokens])
-        mean = sum(loss) / len(loss)
-        rows.append(
-            {
-                "file": name,
-                "MB": round(path.stat().st_size / 1e6),
-                "read/CPU s": median(read for read, _ in taken[name]),
-                "write/CPU s": median(write for _, write in taken[name]),
-                "loss": f"{mean:.3f}",
-                "perplexity": f"{math.exp(mean):.2f}",
-            }
-        )
-    return rows
 
 
 _WAYS: dict[str, dict[str, Any]] = {
@@ -202,7 +151,6 @@ def work(path: Path, threads: int, policy: str) -> None:
 
 
 _PARTS: dict[str, Callable[[str, Path, argparse.Namespace], list[dict[str, Any]]]] = {
-    "quantisations": quantisations,
     "settings": settings,
     "waiting": waiting,
 }
@@ -212,10 +160,9 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--parts", nargs="+", choices=_PARTS, default=[*_PARTS])
-    parser.add_argument("--model", type=Path, help="another GGUF, for the parts but quantisations")
+    parser.add_argument("--model", type=Path, help="another GGUF")
     parser.add_argument("--text", type=Path, default=measure.STORY)
     parser.add_argument("--prompt-tokens", type=int, default=1500)
-    parser.add_argument("--scored-tokens", type=int, default=6144, help="of the text, for perplexity")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--threads", type=int, help=argparse.SUPPRESS)
@@ -227,11 +174,10 @@ def main() -> None:
     record = measure.provenance()
     record["versions"] = {name: measure.installed(name) for name in _PACKAGES}
     text = args.text.read_text("utf-8")
-    with tempfile.TemporaryDirectory() as folder:
-        for name in args.parts:
-            model = Path(folder) if name == "quantisations" else args.model or embedded.default_model()
-            record[name] = rows = _PARTS[name](text, model, args)
-            print(f"\n{name}\n\n{measure.table([*rows[0]], [[*row.values()] for row in rows])}", flush=True)
+    model = args.model or catalogue.find_default()
+    for name in args.parts:
+        record[name] = rows = _PARTS[name](text, model, args)
+        print(f"\n{name}\n\n{measure.table([*rows[0]], [[*row.values()] for row in rows])}", flush=True)
     measure.write_json(args.json, record)
     return None
 

@@ -1,4 +1,4 @@
-"""Questions about the story in examples/, which is not in any training text: story.py FILE."""
+"""Twenty questions about the story in examples/, as a file of examples: story.py FILE."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from memagent.documents.tokens import estimate_tokens
 from memagent.tasks import write_examples
 from memagent.types import Example
 
-STORY = Path(__file__).parents[2] / "examples" / "blue_carbuncle.txt"
+STORY = Path(__file__).parents[1] / "examples" / "blue_carbuncle.txt"
 QUESTIONS = {
     "Who is the landlord of the Alpha Inn?": ("Windigate",),
     "How large is the reward for the blue carbuncle?": ("1000 pounds", "1000"),

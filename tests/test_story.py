@@ -1,0 +1,18 @@
+"""`benchmarks/story.py`: twenty questions that the story answers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmark_modules import BENCHMARKS
+from memagent.tasks import load_examples
+
+
+def test_the_story_has_the_answer_to_every_question_on_it(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, f"{BENCHMARKS}/story.py", str(tmp_path / "story.jsonl")], check=True)
+    found = list(load_examples(tmp_path / "story.jsonl"))
+    assert len(found) == 20
+    for it in found:
+        assert all(answer in it.document for answer in it.answers), it.problem
