@@ -185,12 +185,12 @@ async def prompts_of(tokens: int, count: int) -> dict[str, list[tuple[Message, .
     `overwrite` gets the memories that `gated` wrote: the embedded reader was not trained to write its own.
     """
     example = TASKS[_TASK].make(Recipe(length_tokens=tokens), 0)
-    document, memory = text_document(example.document), ""
+    document, memory = text_document(example.document, is_example=True), ""
     made: dict[str, list[tuple[Message, ...]]] = {it: [] for it in WORKFLOWS}
     async with open_engine(EngineSettings(engine="llamacpp")) as engine:
         gated, overwrite = (ReadSettings(workflow=it) for it in WORKFLOWS)
         prompts = choose_workflow(overwrite, engine.model.trained)[1].prompts.for_document(
-            document.fingerprint, guards_turns=engine.model.reads_turn_tokens, asks=False
+            document.mark, guards_turns=engine.model.reads_turn_tokens, asks=False
         )
         async for it in Read(example.problem, document, engine, gated, asks=False):
             if it.kind == "update" and it.span:
