@@ -67,7 +67,8 @@ class Path:
 async def read_through(task: str, example: Example, engine: Engine, settings: ReadSettings) -> Path:
     """Read an example to its end."""
     steps: dict[int, Step] = {}
-    read = Read(example.problem, text_document(example.document), engine, settings, asks=False)
+    document = text_document(example.document, is_example=True)
+    read = Read(example.problem, document, engine, settings, asks=False)
     memory = ""
     async for it in read:
         if it.chunk_index is not None and it.span is not None:

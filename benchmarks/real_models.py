@@ -261,7 +261,7 @@ def read_theirs(process: Process, model: str, reader: Reader, examples: Sequence
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for example in examples:
-            document = text_document(example.document)
+            document = text_document(example.document, is_example=True)
             chunks = [it.text for it in split(document.blocks(), reader.chunk_tokens, estimate_tokens)]
             (folder / "document.txt").write_text(example.document, "utf-8")
             (folder / "chunks.json").write_text(json.dumps(chunks), "utf-8")

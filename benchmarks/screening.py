@@ -86,7 +86,7 @@ class Screened:
 def screened(example: Example, chunk_tokens: int, notes: bool) -> Screened:
     """Read an example with the screen."""
     settings = ReadSettings(workflow="gated", chunk_tokens=chunk_tokens, problem_tokens=4096, screen=True)
-    document = text_document(example.document)
+    document = text_document(example.document, is_example=True)
 
     async def read() -> tuple[Read, set[int]]:
         made = Read(example.problem, document, Noting(example, notes), settings, asks=False)

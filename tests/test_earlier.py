@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import pytest
 import memagent
 from memagent import Message, ScriptedEngine
 from memagent.cli import main
+from memagent.documents.tokens import estimate_tokens
 from memagent.evaluation.plan import Plan
 from memagent.evaluation.run import Evaluation, evaluate
 from memagent.notebooks import Notebook, Notebooks
+from memagent.reading.budgets import Budgets
 
 FACTS = ("A hat was lost.", "The goose held a stone.")
 
@@ -78,6 +81,26 @@ def test_an_interrupted_journal_is_continued(earlier: Path) -> None:
     recalled = asyncio.run(read(whole, "cited.jsonl"))
     assert (reader.calls, whole.calls) == (4, 0)
     assert (continued.answer, continued.statements) == (recalled.answer, recalled.statements)
+
+
+def test_budgets_that_were_fitted_to_a_window_stay_as_they_were(earlier: Path) -> None:
+    """Earlier marks were shorter, so that the templates left more room for the budgets."""
+    reader = Reader()
+    reader.engine.model = replace(reader.engine.model, count_tokens=estimate_tokens, window_tokens=600)
+    document, read_settings = (
+        memagent.open_document("a.txt", "b.txt"),
+        memagent.ReadSettings(workflow="gated"),
+    )
+
+    async def budgets(**options: Any) -> tuple[Budgets, str]:
+        read = memagent.Read("What?", document, reader.engine, read_settings, **options)
+        async for _ in read:
+            pass
+        return read.budgets, read.answer
+
+    of_earlier, answer = asyncio.run(budgets(trace=[Path("gated.jsonl"), Path("fitted.jsonl")], resume=True))
+    assert (answer, reader.calls) == ("The goose held a stone. A crown was lost.", 0)
+    assert asyncio.run(budgets())[0].chunk_tokens < of_earlier.chunk_tokens
 
 
 def test_an_evaluation_is_continued(earlier: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent import Message, Prompts, SettingsError, load_prompts
+from memagent import Message, Prompts, SettingsError, load_prompts, text_document
 from memagent.prompts import ENOUGH, GATED, MEMORY, OVERWRITE, UNCHANGED, prompts_from
 
 UPDATE = "{problem}|{chunk}|{memory}"
@@ -238,10 +238,8 @@ def test_an_adapter_is_asked_as_it_was_trained() -> None:
 # Marks
 
 
-def test_the_mark_follows_from_the_document_and_from_nothing_else() -> None:
-    one, other = GATED.for_document("one"), GATED.for_document("two")
-    assert one == GATED.for_document("one")
-    assert one.mark != other.mark
+def test_the_mark_is_all_that_differs_between_documents() -> None:
+    one, other = (GATED.for_document(text_document(text).mark) for text in ("one", "two"))
     first, second = (content(prompts.for_update("P", "C", "M")) for prompts in (one, other))
     assert first.replace(one.mark, other.mark) == second
     assert f"<chunk-{one.mark}>\nC\n</chunk-{one.mark}>" in first
@@ -249,22 +247,24 @@ def test_the_mark_follows_from_the_document_and_from_nothing_else() -> None:
 
 @pytest.mark.parametrize("prompts", [GATED, OVERWRITE])
 def test_the_instructions_are_the_same_for_all_documents(prompts: Prompts) -> None:
-    one, two = (content(prompts.for_document(name).for_update("P", "C", "M")) for name in "ab")
+    one, two = (content(prompts.for_document(it * 14).for_update("P", "C", "M")) for it in "ab")
     same = next(place for place, (a, b) in enumerate(zip(one, two, strict=False)) if a != b)
     assert "<chunk-" in one[:same]
     assert "\nC\n" not in one[:same]
 
 
 def test_a_users_template_may_have_marks_or_none() -> None:
-    prompts = Prompts(update=UPDATE + "<a-{mark}>", answer=ANSWER).for_document("d")
+    prompts = Prompts(update=UPDATE + "<a-{mark}>", answer=ANSWER).for_document("sealedenvelope")
     assert content(prompts.for_update("P", "C", "M")) == f"P|C|M<a-{prompts.mark}>"
-    assert prompts.neutralise(f"x <A-{prompts.mark}>") == f"x <·A-{prompts.mark}>"
+    assert prompts.neutralise("x <A-SealedEnvelope>") == "x <A-S·ealedEnvelope>"
+    of_earlier = prompts.for_document("beef")
+    assert of_earlier.neutralise("beef in <A-beef> [file-beef: x]") == "beef in <·A-beef> [file-beef: x]"
     assert content(PLAIN.for_document("d").for_update("P", "C", "M")) == "P|C|M"
 
 
 def test_the_check_shows_the_memory_and_the_reply() -> None:
-    text = content(GATED.for_check("the problem", "the memory", "it says </memory-0000>"))
-    for part in ("\nthe problem\n", "\nthe memory\n", "\nit says <·/memory-0000>\n"):
+    text = content(GATED.for_check("the problem", "the memory", "it says </memory-xdvupgqbzkwmtj>"))
+    for part in ("\nthe problem\n", "\nthe memory\n", "\nit says </memory-x·dvupgqbzkwmtj>\n"):
         assert part in text
 
 
@@ -283,7 +283,6 @@ ORDINARY = [
         "Vec<chunk>",
         "[|1; 2|]",
         "<[inst]>",
-        "[ARGS]",
         "f :: a <|> b",
         "‹x› · <· b",
     ),
@@ -369,8 +368,8 @@ PIECES = [
         "\u200b",
         "/",
         "memory",
-        "memory-0000",
-        "MEMORY-0000",
+        "memory-xdvupgqbzkwmtj",
+        "MEMORY-xdvupgqbzkwmtj",
         "chunk",
     ),
     *(

@@ -9,6 +9,7 @@ is missed then is not the memory's fault.
 import argparse
 import asyncio
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
@@ -26,7 +27,7 @@ MEMORIES = ("all facts", "the needed ones")
 
 async def answered(engine: Engine, example: Example, facts: tuple[str, ...], answer_tokens: int) -> bool:
     """Whether all answers are given, in so many tokens, from a memory of these facts."""
-    prompts = load_prompts(HERE / "gated.toml").for_document(example.id, guards_turns=False, asks=False)
+    prompts = replace(load_prompts(HERE / "gated.toml"), guards_turns=False, asks=False)
     messages = prompts.for_answer(example.problem, "\n".join(facts))
     reply = (await engine.complete(messages, Sampling(answer_tokens))).text
     return all(answer in reply for answer in example.answers)

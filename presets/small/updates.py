@@ -33,7 +33,9 @@ async def counted(asked: Example, engine: Engine, settings: ReadSettings) -> Cou
     """What the updates of one read come to."""
     found: Counter[str] = Counter()
     before: list[str] = []
-    async for it in Read(asked.problem, text_document(asked.document), engine, settings, asks=False):
+    async for it in Read(
+        asked.problem, text_document(asked.document, is_example=True), engine, settings, asks=False
+    ):
         if it.kind != "update" or it.span is None:
             continue
         after = it.memory.split("\n") if it.memory else []

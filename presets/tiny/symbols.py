@@ -58,6 +58,6 @@ async def habits(wanted: Example) -> Trajectory:
     engine.model = replace(engine.model, count_tokens=len)  # a token is a character
     settings = ReadSettings(workflow="overwrite", templates=str(Path(__file__).with_name("prompts.toml")),
                             chunk_tokens=CHUNK + 1, memory_tokens=1, answer_tokens=1)  # fmt: skip
-    reading = Read(wanted.problem, text_document(wanted.document), engine, settings)
+    reading = Read(wanted.problem, text_document(wanted.document, is_example=True), engine, settings)
     conversations = tuple([conversation async for conversation in reading])
     return Trajectory(wanted.id, conversations, reading.answer)

@@ -355,7 +355,7 @@ def user_config_path() -> Path:
 
 
 def user_data_path() -> Path:
-    """Where to keep data that the user would miss: notebooks."""
+    """Where to keep what must last: notebooks, and the secret of the delimiters."""
     return platformdirs.user_data_path("memagent", appauthor=False)
 
 

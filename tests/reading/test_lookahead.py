@@ -227,7 +227,7 @@ def test_a_chunk_that_cannot_be_read_fails_the_read_in_its_turn() -> None:
 
     async def read() -> None:
         budgets = Budgets(chunk_tokens=12, memory_tokens=60)
-        prompts = workflows()["gated"].prompts.for_document("0" * 64)
+        prompts = workflows()["gated"].prompts
         passes = Passes(text_document("a").blocks(), 12, count_words)
         reading = Reading("What?", engine, prompts, budgets, passes, SETTINGS.changed(lookahead=8))
         ask = partial(reading.update, read_reply=read_gated)

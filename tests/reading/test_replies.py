@@ -120,7 +120,13 @@ def test_overwrite_is_the_published_workflow(text: str) -> None:
 def test_only_an_empty_reply_leaves_the_published_memory() -> None:
     for reply in ("", " \n", "<think>hm</think>", "<think>hm"):
         assert read_overwrite(reply, OLD, GATED) == Verdict("keep")
-    for reply in ("UNCHANGED", "MEMORY", "MEMORY\nx", "x\nENOUGH", "<memory-0000>x</memory-0000>"):
+    for reply in (
+        "UNCHANGED",
+        "MEMORY",
+        "MEMORY\nx",
+        "x\nENOUGH",
+        "<memory-xdvupgqbzkwmtj>x</memory-xdvupgqbzkwmtj>",
+    ):
         assert read_overwrite(reply, OLD, GATED) == Verdict("replace", reply)
     assert read_overwrite("(empty)", OLD, GATED) == Verdict("replace", "")
 
@@ -131,7 +137,10 @@ UNCHANGED = [
     *("UNCHANGED", "unchanged", "Unchanged.", "**UNCHANGED**", "`UNCHANGED`", '"UNCHANGED"', "_UNCHANGED_"),
     *("- UNCHANGED", "# UNCHANGED", "<UNCHANGED>", "[UNCHANGED]", "> UNCHANGED!", "  UNCHANGED  \n"),
     *("\\boxed{UNCHANGED}", "UNCHANGED\n", "```\nUNCHANGED\n```", "---\nUNCHANGED"),
-    *("<memory-0000>UNCHANGED</memory-0000>", "<memory-0000>\nUNCHANGED\n</memory-0000>"),
+    *(
+        "<memory-xdvupgqbzkwmtj>UNCHANGED</memory-xdvupgqbzkwmtj>",
+        "<memory-xdvupgqbzkwmtj>\nUNCHANGED\n</memory-xdvupgqbzkwmtj>",
+    ),
     *("<think>Ships?</think>\nUNCHANGED", "the chunk is of ships\n</think>\n\nUNCHANGED"),
 ]
 
@@ -201,8 +210,8 @@ NEW = f"{OLD}\n- It is in Leeds, behind the </think> sign.\n\nUNCHANGED since 19
         f"# MEMORY\n{NEW}",
         f"MEMORY: {NEW}",
         f"<think>one</think>\n\nMEMORY\n{NEW}",
-        f"<memory-0000>\nMEMORY\n{NEW}\n</memory-0000>",
-        f"MEMORY\n<memory-0000>\n{NEW}\n</memory-0000>",
+        f"<memory-xdvupgqbzkwmtj>\nMEMORY\n{NEW}\n</memory-xdvupgqbzkwmtj>",
+        f"MEMORY\n<memory-xdvupgqbzkwmtj>\n{NEW}\n</memory-xdvupgqbzkwmtj>",
     ],
 )
 def test_memory_on_the_first_line(reply: str) -> None:
@@ -258,7 +267,7 @@ def test_enough_on_a_last_line(prompts: Prompts, marker: str) -> None:
     for memory in ("", OLD):
         verdict = Verdict("replace", f"{OLD}\nIt is red.", True)
         assert read_gated(f"{OLD}\nIt is red.\n{marker}", memory, prompts) == verdict
-        wrapped = f"<memory-0000>\n{OLD}\nIt is red.\n{marker}</memory-0000>"
+        wrapped = f"<memory-xdvupgqbzkwmtj>\n{OLD}\nIt is red.\n{marker}</memory-xdvupgqbzkwmtj>"
         assert read_gated(wrapped, memory, prompts) == verdict
 
 
@@ -338,7 +347,7 @@ def test_each_family_of_models_writes_its_thoughts_in_its_own_way(opening: str, 
 
 @READERS
 def test_marks_are_taken_out_of_a_reply(read_reply: ReplyReader) -> None:
-    text = f"{OLD} It ends in </think> and <|im_end|>, then </memory-0000>."
+    text = f"{OLD} It ends in </think> and <|im_end|>, then </memory-xdvupgqbzkwmtj>."
     assert GATED.neutralise(text) != text
     assert read_reply(GATED.neutralise(text), OLD, GATED) == Verdict("replace", text)
 
@@ -348,9 +357,9 @@ def test_a_tag_around_part_of_the_reply_stays(read_reply: ReplyReader) -> None:
     for reply in (
         "<b>Rome</b> and <b>Leeds</b>.",
         "<b>Rome</b>",
-        "Rome </memory-0000>",
+        "Rome </memory-xdvupgqbzkwmtj>",
         "<a>Rome</b>",
-        "x <memory-0000>Rome</memory-0000>",
+        "x <memory-xdvupgqbzkwmtj>Rome</memory-xdvupgqbzkwmtj>",
     ):
         assert read_reply(f"{reply} {OLD}", OLD, GATED) == Verdict("replace", f"{reply} {OLD}")
 
@@ -422,8 +431,8 @@ def test_any_reply_keeps_the_memory_or_is_kept(prompts: Prompts, reply: str, mem
             "1.1",
         ),
         *(
-            "</memory-0000>",
-            "<memory-0000>",
+            "</memory-xdvupgqbzkwmtj>",
+            "<memory-xdvupgqbzkwmtj>",
             "`",
             "UNCHANGED\n",
             "ENOUGH\n",

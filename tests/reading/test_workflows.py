@@ -31,7 +31,6 @@ from memagent import (
 from memagent.documents.opening import Document
 from memagent.documents.tokens import estimate_tokens
 from memagent.engines.scripted import count_words
-from memagent.prompts import mark_of
 from memagent.reading.forecast import forecast
 from memagent.reading.ranking import best_passages
 from memagent.reading.read import NOT_FOUND
@@ -187,7 +186,7 @@ def test_what_is_shown_stands_under_the_name_of_its_file(reader: str, tmp_path: 
     question = "What is the code of lighthouse 1 or lighthouse 2?"
     asyncio.run(whole_answer(Read(question, document, engine, settings)))
     prompt = engine.prompts[0][-1].content
-    head = re.compile(rf"\[file-{mark_of(document.fingerprint)}: (.*)\]\n")
+    head = re.compile(rf"\[file-{document.mark}: (.*)\]\n")
     above = ""
     for line in section(prompt, "document").splitlines(keepends=True):
         if found := head.fullmatch(line):

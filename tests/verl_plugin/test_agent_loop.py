@@ -90,7 +90,8 @@ def test_the_prompts_are_those_of_the_package(attempt: Callable[..., Any], model
     from memagent.prompts import OVERWRITE
 
     _, outputs = attempt(knows)
-    prompts = OVERWRITE.for_document(text_document(example(2, "0815", 2)["document"]).fingerprint)
+    document = text_document(example(2, "0815", 2)["document"], is_example=True)
+    prompts = OVERWRITE.for_document(document.mark)
     message = prompts.for_answer("What is the code?", "The code is 0815")[0].content
     tokenizer = AutoTokenizer.from_pretrained(model)
     chat = [{"role": "user", "content": message}]

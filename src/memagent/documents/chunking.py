@@ -20,7 +20,7 @@ from memagent.documents.columns import columns_after, is_separated
 from memagent.documents.opening import Block, Document, Pass
 from memagent.documents.tokens import MAX_CHARACTERS_PER_TOKEN, longest_prefix
 from memagent.errors import DocumentError
-from memagent.prompts import mark_of
+from memagent.prompts import file_head
 from memagent.types import Chunk, Part, TokenCounter
 
 _FIRST_CHARACTERS_PER_TOKEN = 3.5
@@ -92,10 +92,9 @@ class _Piece:
 def _pieces(blocks: Pass, chunk_tokens: int, count_tokens: TokenCounter, exact: bool) -> Iterator[_Piece]:
     """Cut each source on its own."""
     titled = blocks.document.titled or len(blocks.document.sources) > 1
-    mark = mark_of(blocks.document.fingerprint) if titled else ""
     end = 0
     for source, own in groupby(blocks, key=lambda block: block.source):
-        head = f"[file-{mark}: {source.title}]\n" if titled else ""
+        head = file_head(blocks.mark, source.title) if titled else ""
         if head and count_tokens(head) * 2 > chunk_tokens:  # it would leave too little room for the text
             head = ""
         offset, pages = end - source.characters_before, list[tuple[int, int | None]]()

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
@@ -32,6 +33,7 @@ from memagent.documents.files import (
     take_print,
     unpack,
 )
+from memagent.documents.marks import PUBLIC, mark_of
 from memagent.documents.markup import MarkupError, markdown_of
 from memagent.documents.paths import find_files, shown
 from memagent.errors import DocumentError, reason
@@ -51,13 +53,15 @@ class Block(NamedTuple):
 class Document:
     """Several sources read as one text, in order; `skipped` says which files were left out, and why.
 
-    The model is shown the title of each source if there are several, or if the document is `titled`.
+    The model is shown the title of each source if there are several, or if the document is `titled`. An
+    example of training or evaluation has the same `mark` on every machine.
     Any number of passes may run at the same time, in any threads.
     """
 
     sources: tuple[DocumentFile, ...]
     skipped: tuple[str, ...] = ()
     titled: bool = False
+    is_example: bool = False
     _prints: dict[int, Print] = field(default_factory=dict, init=False, repr=False)
     _unusable: dict[int, UnusableError] = field(default_factory=dict, init=False, repr=False)
     _sound: set[int] = field(default_factory=set, init=False, repr=False)  # gzip files that unpack
@@ -66,7 +70,7 @@ class Document:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle with the prints taken so far, so that another machine refuses files that differ."""
-        return _sent, (self.sources, self.skipped, dict(self._prints))
+        return _sent, (self.sources, self.skipped, self.titled, self.is_example, dict(self._prints))
 
     @property
     def text_bytes(self) -> int | None:
@@ -84,6 +88,11 @@ class Document:
         for number in range(len(self.sources)):
             digest.update(self._print(number).sha256)
         return digest.hexdigest()
+
+    @property
+    def mark(self) -> str:
+        """What the delimiters around its text have in their names. Blocks; raises as `fingerprint` does."""
+        return mark_of(self.fingerprint, PUBLIC if self.is_example else None)
 
     def blocks(self) -> Pass:
         """A pass over the text."""
@@ -111,8 +120,9 @@ class Document:
         return self._prints[number]
 
 
-def _sent(sources: tuple[DocumentFile, ...], skipped: tuple[str, ...], prints: dict[int, Print]) -> Document:
-    document = Document(sources, skipped)
+def _sent(*values: Any) -> Document:
+    *fields, prints = values
+    document = Document(*fields)
     document._prints.update(prints)
     return document
 
@@ -133,6 +143,11 @@ class Pass:
         self._number = 0  # of the source being read
         self._at_hand = 0  # how many of the first sources are known to need no further conversion
         self._stopped = Event()
+
+    @cached_property
+    def mark(self) -> str:
+        """The document's mark, unless a read that is continued had another: then, set it first."""
+        return self.document.mark
 
     def __iter__(self) -> Iterator[Block]:
         """The text in pieces of at most about 256 KiB, a new one for each page.
@@ -289,10 +304,11 @@ def open_document(*paths: str | os.PathLike[str], follow_links: bool = False) ->
     return Document(_title(tuple(found.values())), tuple(skipped))
 
 
-def text_document(text: str, name: str = "text") -> Document:
+def text_document(text: str, name: str = "text", is_example: bool = False) -> Document:
     """A document from a string."""
     content = sendable(text).encode()
-    return Document((DocumentFile(name, content, "text", "utf-8", len(content), title=name),))
+    source = DocumentFile(name, content, "text", "utf-8", len(content), title=name)
+    return Document((source,), is_example=is_example)
 
 
 def characters_of(source: DocumentFile) -> int:

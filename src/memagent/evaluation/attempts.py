@@ -66,7 +66,7 @@ async def attempt_row(
     try:
         read = Read(
             example.problem,
-            await asyncio.to_thread(text_document, example.document),
+            await asyncio.to_thread(text_document, example.document, is_example=True),
             engine,
             plan.settings_for(task, attempt.workflow, attempt.sample, settings),
             trace=trace,

@@ -37,7 +37,7 @@ async def forecast_evaluation(run: Evaluation, engine: Engine) -> Mapping[tuple[
     found: defaultdict[tuple[Cell, str], Bounds] = defaultdict(Bounds)
     for work in run.plan.work(frozenset(done), count_tokens):
         example = await asyncio.to_thread(run.plan.make, work, count_tokens)
-        document = await asyncio.to_thread(text_document, example.document)
+        document = await asyncio.to_thread(text_document, example.document, is_example=True)
         for workflow, samples in Counter(workflow for workflow, _ in work.attempts).items():
             bounds = found[work.cell, workflow]
             bounds.attempts += samples

@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from memagent.documents.marks import mark_of
 from memagent.documents.opening import text_document
 from memagent.errors import SettingsError
 from memagent.prompts.thoughts import without_thought
@@ -60,7 +61,8 @@ async def answer_from(
         raise SettingsError("the memory is empty: there is nothing to answer from")
     model = engine.model
     _, workflow = choose_workflow(settings, model.trained)
-    mark = hashlib.sha256(memory.encode("utf-8", "replace")).hexdigest()
+    digest = hashlib.sha256(memory.encode("utf-8", "replace")).hexdigest()
+    mark = await asyncio.to_thread(mark_of, digest)
     prompts = workflow.prompts.for_document(mark, guards_turns=model.reads_turn_tokens)
     budgets = await asyncio.to_thread(workflow.budgets, settings, model)
     nothing = Passes(text_document("").blocks(), budgets.chunk_tokens, model.count_tokens)

@@ -1,5 +1,6 @@
 """Prompt templates, the prompts that several modules share, and how untrusted text is put into a prompt."""
 
+from memagent.prompts.guard import MARK_LETTERS, file_head
 from memagent.prompts.ours import (
     ANSWER,
     AUTO,
@@ -22,7 +23,6 @@ from memagent.prompts.templates import (
     UNCHANGED,
     Prompts,
     load_prompts,
-    mark_of,
     prompts_from,
     sections,
 )

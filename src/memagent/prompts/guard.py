@@ -1,8 +1,9 @@
-"""Text as data inside a prompt: mark what could pass for the prompt's structure, and remove the marks again.
+"""Text as data inside a prompt: dot what could pass for the prompt's structure, and remove the dots again.
 
-A mark is a `·` after the first character of a forged delimiter or turn token: `<·/memory>`,
-`<·|im_start|>`. No tokenizer then reads it as a token, and no reader as a delimiter. One mark is added at
-a time, even after existing marks, so that removing one restores the exact text.
+The dot is a `·` after the first character of a forged delimiter or turn token: `<·/memory>`, `<·|im_start|>`.
+No tokenizer then reads it as a token, and no reader as a delimiter. The mark of the prompt's own delimiters
+gets one too, wherever it stands: only a model that repeats its prompt can write it. One dot is added at a
+time, even after existing dots, so that removing one restores the exact text.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import re
 import unicodedata
 from dataclasses import dataclass
 
-MARK = "·"
+DOT = "·"
+MARK_LETTERS = 14
+"""The length of a mark: random letters a to z, so no text has them by chance."""
 
-_MARKS = f"{MARK}*+"
+_DOTS = f"{DOT}*+"
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 _LEFT, _RIGHT, _SLASHES = "＜﹤<", ">＞﹥", "/\\／⁄∕"
@@ -25,22 +28,28 @@ _HIDDEN = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
     "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e01ef\x01-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]"
 )
+# Letters that look like those of marks and do not decompose into them, in lower case.
+_LOOKALIKES = str.maketrans("авсԁеɡһıіјкӏмнорԛгѕтѵѡхуαβγεικνορτυχω", "abcdeghiijklmnopqrstvwxyabyeikvoptuxw")
+_NO_LETTERS = bytes(set(range(256)) - set(range(ord("a"), ord("z") + 1)))
 _LINE_ENDS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 
 _ROLE = "(?:[Ss]ystem|SYSTEM|[Uu]ser|USER|[Aa]ssistant|ASSISTANT|[Hh]uman|HUMAN|[Bb]ot|[Tt]ool)"
 
 # `<s>` and `</s>` are also HTML's strike-through: they count as turn tokens only before a turn.
 _BEFORE_A_TURN = (
-    rf"\s*+(?:<{_MARKS}s>\s*+)?+"
-    rf"(?:\[{_MARKS}/?INST\]|<{_MARKS}<SYS>|<{_MARKS}\|\w|{_ROLE}[ \t]*+(?:[:\n]|\Z))"
+    rf"\s*+(?:<{_DOTS}s>\s*+)?+"
+    rf"(?:\[{_DOTS}/?INST\]|<{_DOTS}<SYS>|<{_DOTS}\|\w|{_ROLE}[ \t]*+(?:[:\n]|\Z))"
 )
 
 _AFTER_ANGLE = (
-    r"\|[A-Za-z][\w.:▁-]{2,63}\|>",  # ChatML, Llama 3, Phi, GLM, Granite, Command-R, gpt-oss, Kimi, Yi
+    r"\|/?[A-Za-z][\w.:▁-]{2,63}\|>",  # ChatML, Llama 3, Phi, GLM, Granite, Command-R, gpt-oss, Kimi, Yi
     r"/?｜[^\s<>｜]{1,64}｜",  # DeepSeek, Hunyuan
     r"\|(?:turn|channel|think|tool|tool_call|tool_response)>",  # Gemma 4
     r"(?:turn|channel|tool|tool_call|tool_response)\|>",
-    r"(?:start|end)_of_turn>",  # Gemma 2 and 3
+    r"(?:start|end)_(?:of_turn|function_(?:call|response|declaration))>",  # Gemma 2 and 3, FunctionGemma
+    r"ctrl\d+>",  # PaLM, MedGemma
+    r"fim[_-][a-z]+>",  # StarCoder, SantaCoder, Granite
+    r"/?longcat_[a-z_]+>",  # LongCat
     r"end_of_utterance>",  # SmolVLM, Idefics
     r"</?SYS>>",  # Llama 2
     rf"(?:/?s|bos|eos)>{_BEFORE_A_TURN}",  # Llama 2, Mistral, Zephyr, Vicuna
@@ -59,6 +68,8 @@ _AFTER_ANGLE = (
 _AFTER_SQUARE = (
     r"/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|MODEL_SETTINGS|THINK)\]",  # Llama 2, Mistral
     r"/?TOOL_(?:CALLS|RESULTS|CONTENT)\]",
+    r"(?:ARGS|CALL_ID)\]",  # Mistral
+    r"[BE]OS\]",  # EXAONE
     r"[gs]MASK\]",  # GLM
     r"\|(?:system|user|assistant|tool|endofturn)\|\]",  # EXAONE
     r"UNUSED_TOKEN_\d+\]",  # InternLM 2
@@ -68,49 +79,71 @@ _AFTER_RIGHT_SQUARE = (r"~!?b[\[\]]",)  # MiniMax-M2
 
 
 # Each alternative begins with a different character, so the search skips all other text in C.
-_PLACES = re.compile("|".join(f"{left}{_MARKS}" for left in _LEFT))
+_PLACES = re.compile("|".join(f"{left}{_DOTS}" for left in _LEFT))
 _PLACES_AND_TURNS = re.compile(
     rf"{_PLACES.pattern}(?:(?={'|'.join(_AFTER_ANGLE)})(?P<turn>))?"
-    rf"|\[{_MARKS}(?={'|'.join(_AFTER_SQUARE)})(?P<square>)"
-    rf"|\]{_MARKS}(?={'|'.join(_AFTER_RIGHT_SQUARE)})(?P<right>)"
+    rf"|\[{_DOTS}(?={'|'.join(_AFTER_SQUARE)})(?P<square>)"
+    rf"|\]{_DOTS}(?={'|'.join(_AFTER_RIGHT_SQUARE)})(?P<right>)"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Marks what could pass for the structure of a prompt that uses tags of these names, and unmarks it.
+    """Dots what could pass for the structure of a prompt that uses tags of these names, and undots it.
 
-    The names in `unknowable` occur in no other text, so each such tag counts. Of those in `names`, only
-    closing tags count, and opening tags at the beginning of a line: `#include <memory>` is code. With
-    `turns`, the turn tokens of chat templates count too.
+    Of the tags in `names`, only closing ones count, and opening ones at the beginning of a line: `#include
+    <memory>` is code. Those in `unknowable` hardly occur in other texts, so each of them counts. So does the
+    `mark` itself, however it is spelled, but for the names of files above their texts. With `turns`, the turn
+    tokens of chat templates count too.
     """
 
     names: tuple[str, ...]
     unknowable: tuple[str, ...] = ()
+    mark: str = ""
     turns: bool = True
 
     def neutralise(self, text: str) -> str:
-        """`text` with a mark in each place that could pass for structure; the rest stays as it is.
+        """`text` with a dot in each place that could pass for structure; the rest stays as it is.
 
         Lone surrogates, which UTF-8 cannot encode, and NUL, which ends a prompt on some servers, become
         U+FFFD.
         """
         text = _sendable(text)
+        for place in reversed(self._marks(text)):
+            text = text[:place] + DOT + text[place:]
         if not any(head in text for head in _HEADS):
             return text
-        return self._places.sub(lambda it: it.group() + MARK if self._counts(it) else it.group(), text)
+        return self._places.sub(lambda it: it.group() + DOT if self._counts(it) else it.group(), text)
 
     def restore(self, text: str) -> str:
         """The text as it was before `neutralise`, also inside a reply that quotes it."""
-        if MARK not in text:
+        if DOT not in text:
             return text
-        return self._places.sub(
-            lambda it: it.group().removesuffix(MARK) if self._counts(it) else it.group(), text
+        text = self._places.sub(
+            lambda it: it.group().removesuffix(DOT) if self._counts(it) else it.group(), text
         )
+        for place in reversed(self._marks(text)):
+            text = text[:place] + text[place:].removeprefix(DOT)
+        return text
 
     @property
     def _places(self) -> re.Pattern[str]:
         return _PLACES_AND_TURNS if self.turns else _PLACES
+
+    def _marks(self, text: str) -> list[int]:
+        """Where the mark stands, in order: the place behind the first letter of each."""
+        mark = self.mark.encode()
+        if not mark or mark not in _letters(text):
+            return []
+        letters = [(letter, at) for at, it in enumerate(text) for letter in _letters(it)]
+        spelled = bytes(letter for letter, _ in letters)
+        places = {letters[it.start()][1] for it in re.finditer(b"(?=%b)" % mark, spelled)}
+        return sorted(at + 1 for at in places if not self._names_file(text, at))
+
+    def _names_file(self, text: str, at: int) -> bool:
+        """Whether the mark that stands here is that of a line that names a file."""
+        line, head = text.rfind("\n", 0, at) + 1, file_head(self.mark, "").removesuffix("]\n")
+        return text.startswith(head, line) and at == line + head.index(self.mark)
 
     def _counts(self, place: re.Match[str]) -> bool:
         """Whether what begins here is a turn token or could pass for one of the tags."""
@@ -134,12 +167,24 @@ class Guard:
         return bool(name) and closed and whole and _begins_line(text, place.start())
 
 
+def file_head(mark: str, title: str) -> str:
+    """The line that names a file above its text, with a mark that no text in it can know."""
+    return f"[file-{mark}: {title}]\n"
+
+
 def _sendable(text: str) -> str:
     try:
         text.encode()  # ten times as fast as a search for surrogates
     except UnicodeEncodeError:
         text = _SURROGATES.sub("\ufffd", text)
     return text.replace("\0", "\ufffd")
+
+
+def _letters(text: str) -> bytes:
+    """The letters a to z that a tolerant eye reads: without case, accents, and all that stands between."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFKD", text).casefold().translate(_LOOKALIKES)
+    return text.encode("ascii", "ignore").lower().translate(None, _NO_LETTERS)
 
 
 def fold(text: str) -> str:

@@ -2,8 +2,8 @@
 
 A template has slots such as `{problem}`, `{chunk}` and `{memory}`. `{{` and `}}` are a pair of literal
 braces, and any other single brace stays as it is. Slots are filled in one pass, so a slot that occurs in a
-document stays text. The slot `{mark}` belongs in the names of tags, `<chunk-{mark}>`: it is filled with a few
-characters derived from the document, so that no text can know the delimiters. `load_prompts` reads templates
+document stays text. The slot `{mark}` belongs in the names of tags, `<chunk-{mark}>`: it is filled with
+letters that no author of a document can know (`memagent.documents.marks`). `load_prompts` reads templates
 from a file, which published checkpoints need: each was trained with its own.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from memagent.errors import SettingsError, reason
-from memagent.prompts.guard import Guard, fold
+from memagent.prompts.guard import MARK_LETTERS, Guard, fold
 from memagent.prompts.published import table_from_python
 from memagent.types import Message
 
@@ -47,7 +47,7 @@ _NEEDED = {
     "check": {"problem", "memory", "reply"},
 }
 _MARK = "mark"
-_MARK_CHARACTERS = 4
+_ANY_MARK = "xdvupgqbzkwmtj"  # of no document: as many tokens as most marks have
 _TOLD_CHARACTERS = 30  # of a template that cannot be used
 _NOT_IN_FILES = ("mark", "guards_turns")
 _OPTIONAL = ("note", "doubt", "merge", "gap", "again")
@@ -104,7 +104,7 @@ class Prompts:
     merge: str = ""
     gap: str = ""
     again: str = ""
-    mark: str = "0" * _MARK_CHARACTERS
+    mark: str = _ANY_MARK
     guards_turns: bool = True
 
     def __post_init__(self) -> None:
@@ -139,15 +139,14 @@ class Prompts:
             known = " or ".join(map(repr, get_args(Replies)))
             raise SettingsError(f"replies is {self.replies!r}: it must be {known}")
 
-    def for_document(self, fingerprint: str, *, guards_turns: bool = True, asks: bool = True) -> Prompts:
-        """These templates for the reads of one document.
+    def for_document(self, mark: str, *, guards_turns: bool = True, asks: bool = True) -> Prompts:
+        """These templates for the reads of one document, with its `mark` in their delimiters.
 
-        The mark in their delimiters is derived from the document's `fingerprint`, so it is the same for every
-        chunk and question. Without `guards_turns`, turn tokens of chat templates are left alone, for engines
-        that never read text as such a token. Without `asks`, no reply is asked about, as in training, which
-        learns from the markers alone.
+        Without `guards_turns`, turn tokens of chat templates are left alone, for engines that never read text
+        as such a token. Without `asks`, no reply is asked about, as in training, which learns from the
+        markers alone.
         """
-        return replace(self, mark=mark_of(fingerprint), guards_turns=guards_turns, asks=asks and self.asks)
+        return replace(self, mark=mark, guards_turns=guards_turns, asks=asks and self.asks)
 
     @property
     def optional(self) -> frozenset[str]:
@@ -221,8 +220,11 @@ class Prompts:
 
     @cached_property
     def _guard(self) -> Guard:
-        unknowable = sorted(name for name in self.tags if self.mark in name)
-        return Guard(tuple(sorted(self.tags.difference(unknowable))), tuple(unknowable), self.guards_turns)
+        marked = tuple(sorted(name for name in self.tags if self.mark in name))
+        others = tuple(sorted(self.tags.difference(marked)))
+        if len(self.mark) < MARK_LETTERS:  # an earlier version's: any text may have so few characters
+            return Guard(others, marked, turns=self.guards_turns)
+        return Guard(others, mark=self.mark, turns=self.guards_turns)
 
     def _marked(self, template: str) -> str:
         return template.replace(f"{{{_MARK}}}", self.mark)
@@ -258,11 +260,6 @@ def _find_unpaired(template: str) -> str:
                 return template[: brace.end()][-_TOLD_CHARACTERS:]
     first = next((it for it in opened if it.group() == "{{"), None)
     return template[: first.end()][-_TOLD_CHARACTERS:] if first else ""
-
-
-def mark_of(fingerprint: str) -> str:
-    """A few characters derived from a document, so that no text in it can know them."""
-    return hashlib.sha256(b"mark " + fingerprint.encode()).hexdigest()[:_MARK_CHARACTERS]
 
 
 def load_prompts(path: str | Path) -> Prompts:

@@ -26,7 +26,7 @@ from memagent.types import Completion, Conversation, Engine, Message, Sampling, 
 
 FORMAT = 2
 _BEGINNING = b'{"type": "header"'
-_INCIDENTAL = ("created", "version", "sources", "titles", "crc32")  # a header may differ in these
+_INCIDENTAL = ("created", "version", "sources", "titles", "mark", "crc32")  # a header may differ in these
 _CHANGES = {
     "document.sha256": "the document has changed since the read began",
     "prompts": "the templates have changed since the read began",

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from memagent.documents.marks import EARLIER_MARK, earlier_mark_of
 from memagent.documents.opening import Document
 from memagent.engines.wrappers import CallLimit, Chain
 from memagent.errors import DocumentError, JournalError, SettingsError
@@ -181,8 +182,10 @@ class Read:
         engine = CallLimit(self.engine, self.settings.max_calls) if self.settings.max_calls else self.engine
         reading = await self._reading(engine)
         journal = self._journal = await asyncio.to_thread(self._open, engine)
-        if journal and journal.header and (titles := journal.header["document"].get("titles")):
-            self.found.retitle(titles)  # or no prompt would be found on record after a file was renamed
+        if journal and journal.header:  # or no prompt would be found on record
+            if titles := journal.header["document"].get("titles"):
+                self.found.retitle(titles)
+            reading = await self._reading(engine)
         try:
             self._chain = Chain(journal or engine)
             reading = replace(reading, engine=self._chain)
@@ -268,19 +271,20 @@ class Read:
         """The prompts with delimiters that the document cannot know."""
         guards_turns = self.engine.model.reads_turn_tokens
         return self._workflow.prompts.for_document(
-            self.document.fingerprint, guards_turns=guards_turns, asks=self._asks
+            self.found.mark, guards_turns=guards_turns, asks=self._asks
         )
 
     def _open(self, engine: Engine) -> Journal | None:
         """The journal of this read, new or continued."""
         if not self._traces:
             return None
-        header, errors = self._header(), []
+        errors = []
         for trace in self._traces:
             try:
                 journal = Journal.open(trace, engine, self._resume)
                 try:
-                    journal.begin(header)
+                    self._take_mark(journal.header)
+                    journal.begin(self._header())
                 except BaseException:
                     journal.close()
                     raise
@@ -288,6 +292,16 @@ class Read:
             except JournalError as error:
                 errors.append(error)
         raise errors[0]
+
+    def _take_mark(self, header: Mapping[str, Any] | None) -> None:
+        """Use the mark on record: another installation, or an earlier version, may have begun the read."""
+        self.found.mark, workflow = self.document.mark, self._workflow
+        if header:
+            mark = header.get("document", {}).get("mark")
+            self.found.mark = mark or earlier_mark_of(self.document.fingerprint)
+            if not mark:  # it was shorter, so there was more room for the budgets
+                workflow = replace(workflow, prompts=replace(workflow.prompts, mark=EARLIER_MARK))
+        self.budgets = workflow.budgets(self.settings, self.engine.model)
 
     def _taken(self, chunk: Chunk, again: bool) -> None:
         """A chunk is about to be read."""
@@ -340,6 +354,7 @@ class Read:
                 "sha256": self.document.fingerprint,
                 "sources": [source.name for source in self.document.sources],
                 "titles": [source.title for source in self.document.sources],
+                "mark": self.found.mark,
             },
             "tokenizer": model.tokenizer,
             "budgets": self.budgets.in_force,

@@ -55,8 +55,8 @@ class Oracle:
         self.erred: set[str] = set()
         self.model = replace(model, name="oracle")
         self._example = example
-        fingerprint = text_document(example.document).fingerprint
-        self.prompts = prompts.for_document(fingerprint, guards_turns=model.reads_turn_tokens, asks=False)
+        mark = text_document(example.document, is_example=True).mark
+        self.prompts = prompts.for_document(mark, guards_turns=model.reads_turn_tokens, asks=False)
         self._document = self._clean(example.document)
         shown = replace(example, evidence=tuple(map(self._clean, example.evidence)))
         self._solution = solution_of(shown, self._document, self._count_tokens)
