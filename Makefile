@@ -49,7 +49,7 @@ test-train: .venv-train/dev
 # evaluation on a cluster is tested here too.
 test-verl: .venv-verl/dev
 	$(VERL)/python -m pytest tests/verl_plugin
-	$(VERL)/python -m pytest tests/evaluation/test_cluster.py
+	$(VERL)/python -m pytest tests/runs/test_cluster.py
 
 # A real instruct model, which is downloaded once (0.5 GB), with the defaults on a report (a minute of two cores).
 test-model: .venv/dev

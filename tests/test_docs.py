@@ -19,8 +19,8 @@ import pytest
 import memagent
 from memagent.cli import main
 from memagent.evaluation.rows import EvaluationRow
-from memagent.reading.many.rows import FileRow
 from memagent.reading.read import Result
+from memagent.runs.each.rows import FileRow
 from memagent.settings import fields_of, owners
 from memagent.strict import StrictModel
 from memagent.training.settings import TrainingSettings, load_training

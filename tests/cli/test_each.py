@@ -105,12 +105,12 @@ def test_a_dry_run_tells_the_cost_and_leaves_nothing(
     prices = ["--prompt-price", "1", "--completion-price", "2", "--dry-run"]
     assert main(ask(server, *prices)) == 0
     out = capsys.readouterr().out
-    assert "6 files: 6 answers to find" in out and "at most 12 calls" in out and ", cost 0.0" in out
+    assert "6 files: 6 answers to find" in out and "at most: 12 calls" in out and ", cost 0.0" in out
     assert main(ask(server, *prices, "--json", "--max-cost", "0.001")) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["files"], found["calls"], found["exceeded"]) == (6, 12, "--max-cost 0.001")
-    for allowed, said in ((1, "--max-calls 1"), (2, "")):  # two for each file
-        assert main(ask(server, *prices, "--json", "--max-calls", str(allowed))) == 0
+    for limit, said in (("--max-calls 1", "--max-calls 1"), ("--max-calls 2", ""), ("--max-tokens 9",) * 2):
+        assert main(ask(server, *prices, "--json", *limit.split())) == 0  # two calls for each file
         assert json.loads(capsys.readouterr().out)["exceeded"] == said
     assert server.paid == [] and sorted(path.name for path in folder.parent.iterdir()) == ["docs"]
 

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable
-from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
-from measured import row
-from rich.console import Console
 
 from memagent.cli import main
-from memagent.cli.evaluate import _Cells, shown_command
-from memagent.cli.progress import counting_bars
-from memagent.evaluation.rows import Cell
+from memagent.cli.evaluate import shown_command
 from server import Server, lasting_fault, refusal
 
 Serve = Callable[..., Server]
@@ -54,21 +47,6 @@ def test_the_scores_go_to_stdout_and_the_progress_to_stderr(
     assert "| workflow | size | document | calls | critical path |" in out
     assert "hats, as it is, full: 100.0, 4 attempts" in err and "gated: 100.0, 4 attempts" in err
     assert len(lines()) == 8
-
-
-def test_a_terminal_has_a_bar_for_each_cell_under_way() -> None:
-    said = StringIO()
-    console = Console(file=said, force_terminal=True, width=120)
-    cells = [(Cell("vt", 2048), "full"), (Cell("vt", 2048), "gated")]
-    with counting_bars(console) as bars:
-        watch = _Cells(bars)
-        watch.begin(Counter(dict.fromkeys(cells, 2)), Counter({cells[0]: 1}))
-        told: dict[str, Any] = {"task": "vt", "length": 2048, "score": 0.5}
-        watch.add(row(**told, workflow="full", error="HTTP 503"))
-        watch.add(row(**told, workflow="gated"))
-    shown = said.getvalue()
-    assert "vt, 2,048 tokens, full: 50.0, 1 failed, 2 attempts" in shown
-    assert "vt, 2,048 tokens, gated: 50.0" in shown and "1/2" in shown and "3/4" in shown
 
 
 def test_a_dry_run_says_what_it_costs_at_most(

@@ -12,11 +12,11 @@ import pytest
 from measured import find_code, write_examples
 
 from memagent import Message, ReadSettings, ScriptedEngine, SettingsError, Spent
-from memagent.evaluation.forecast import Bounds, forecast_evaluation
 from memagent.evaluation.plan import Plan
 from memagent.evaluation.rows import Cell, read_rows
-from memagent.evaluation.run import Evaluation, evaluate
+from memagent.evaluation.run import Evaluation, evaluate, forecast_evaluation
 from memagent.reading.workflows import workflows
+from memagent.runs.batch import RunProgress
 from memagent.settings import Settings
 
 READ = ReadSettings(
@@ -42,7 +42,7 @@ def run_of(folder: Path, workflows: tuple[str, ...], words: int = 200, **options
     return Evaluation(plan=plan, settings=Settings(read=READ), folder=folder / "out")
 
 
-def bounds(run: Evaluation, window: int = 4000) -> Mapping[tuple[Cell, str], Bounds]:
+def bounds(run: Evaluation, window: int = 4000) -> Mapping[tuple[Cell, str], RunProgress]:
     return asyncio.run(forecast_evaluation(run, engine(window)))
 
 
@@ -58,8 +58,8 @@ def test_no_workflow_costs_more_than_was_said(tmp_path: Path) -> None:
         spent[row.workflow] += row.spent
     assert set(said) == set(spent) == set(workflows())
     for workflow, now in spent.items():
-        assert said[workflow].attempts == attempts[workflow] == 6 and not said[workflow].failing
-        most = said[workflow].most
+        assert said[workflow].done == attempts[workflow] == 6 and not said[workflow].failed
+        most = said[workflow].spent
         assert now.calls <= most.calls and now.prompt_tokens <= most.prompt_tokens
         assert now.completion_tokens <= most.completion_tokens
         assert now.cost is not None and most.cost is not None and now.cost <= most.cost
@@ -68,9 +68,9 @@ def test_no_workflow_costs_more_than_was_said(tmp_path: Path) -> None:
 def test_the_bound_is_the_one_worked_by_hand(tmp_path: Path) -> None:
     run = run_of(tmp_path, ("full",), count=1, samples=3)
     ((cell, workflow), found) = next(iter(bounds(run).items()))
-    most = found.most
+    most = found.spent
     assert (cell, workflow) == (Cell("lamps"), "full")
-    assert (found.attempts, most.calls, most.completion_tokens) == (3, 3, 3 * 40)
+    assert (found.done, most.calls, most.completion_tokens) == (3, 3, 3 * 40)
     assert most.cost == pytest.approx((2 * most.prompt_tokens + 3 * 120) / 1e6)
 
 
@@ -83,7 +83,7 @@ def test_only_what_is_missing_is_counted(tmp_path: Path) -> None:
     lines = rows.read_bytes().splitlines(keepends=True)
     rows.write_bytes(b"".join(lines[:4]))
     left = bounds(replace(run, resume=True))
-    assert sum(it.attempts for it in left.values()) == 2
+    assert sum(it.done for it in left.values()) == 2
     assert rows.read_bytes() == b"".join(lines[:4])
     other = replace(run, resume=True, settings=Settings(read=READ.changed(temperature=1.0)))
     with pytest.raises(SettingsError, match=r"settings\.temperature was 0\.0"):
@@ -92,5 +92,5 @@ def test_only_what_is_missing_is_counted(tmp_path: Path) -> None:
 
 def test_what_fails_before_its_first_call_costs_nothing(tmp_path: Path) -> None:
     found = bounds(run_of(tmp_path, ("full", "gated"), words=900), window=700)
-    assert found[Cell("lamps"), "full"] == Bounds(attempts=3, failing=3)
-    assert found[Cell("lamps"), "gated"].failing == 0
+    assert found[Cell("lamps"), "full"] == RunProgress(done=3, failed=3)
+    assert found[Cell("lamps"), "gated"].failed == 0

@@ -14,6 +14,7 @@ from measured import header, row
 from memagent import SettingsError
 from memagent.evaluation.rows import EvaluationRow, open_rows, read_header, read_rows, storable
 from memagent.storage import Log
+from memagent.types import flatten
 
 ROWS = [
     row(index=index, workflow=reader, prediction="é\n…") for index in range(3) for reader in ("full", "rag")
@@ -23,7 +24,7 @@ ROWS = [
 def write(folder: Path, rows: list[EvaluationRow], **fields: Any) -> None:
     with open_rows(folder, header(**fields), resume=False) as file:
         for it in rows:
-            file.append(it)
+            file.append(flatten(it))
 
 
 def go_on(folder: Path, header: dict[str, Any], resume: bool) -> None:
@@ -40,7 +41,7 @@ def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
 def test_a_row_is_on_disk_as_soon_as_it_is_appended(tmp_path: Path) -> None:
     with open_rows(tmp_path, header(), resume=False) as file:
         for count, it in enumerate(ROWS, 1):
-            file.append(it)
+            file.append(flatten(it))
             assert len(list(read_rows(tmp_path))) == count
 
 
@@ -52,9 +53,9 @@ def test_a_run_goes_on_from_every_cut(tmp_path: Path) -> None:
     for cut in {*range(0, len(whole), 31), *(at + by for at in ends for by in (-1, 0, 1)), len(whole)}:
         file.write_bytes(whole[:cut])
         with open_rows(tmp_path, header(), resume=True) as rows:
-            assert len(rows.done) == whole[:cut].count(b"\n")
-            for missing in (it for it in ROWS if it.key not in rows.done):
-                rows.append(missing)
+            assert len(rows) == whole[:cut].count(b"\n")
+            for missing in (it for it in ROWS if it.key not in rows):
+                rows.append(flatten(missing))
         assert file.read_bytes() == whole, cut
 
 
@@ -74,7 +75,12 @@ def test_a_line_that_is_no_row_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("score", [math.nan, 1.5, -0.1, math.inf, "high"])
 def test_what_is_no_score_is_refused(tmp_path: Path, score: Any) -> None:
-    write(tmp_path, [row(), row(index=1, score=score)])
+    with pytest.raises(SettingsError, match="is not a row"):
+        write(tmp_path, [row(), row(index=1, score=score)])
+    assert len(list(read_rows(tmp_path))) == 1
+    with Log(tmp_path / "rows.jsonl") as log:
+        list(log.lines())
+        log.append(flatten(row(index=1, score=score)))
     with pytest.raises(SettingsError, match="is not a row"):
         list(read_rows(tmp_path))
 
@@ -113,11 +119,11 @@ def test_a_run_of_a_version_with_fewer_settings_goes_on(tmp_path: Path) -> None:
 
 def test_resume_starts_what_was_never_begun(tmp_path: Path) -> None:
     with open_rows(tmp_path / "new" / "folder", header(), resume=True) as rows:
-        assert rows.done == set()
+        assert not rows
     (tmp_path / "died").mkdir()
     (tmp_path / "died" / "rows.jsonl").touch()  # killed before run.json was there
     with open_rows(tmp_path / "died", header(), resume=True) as rows:
-        rows.append(ROWS[0])
+        rows.append(flatten(ROWS[0]))
     assert read_header(tmp_path / "died")["format"] == 2
 
 
@@ -146,7 +152,7 @@ def test_what_rows_do_not_depend_on_may_change(tmp_path: Path) -> None:
         attempts=2, command="another", created="later", version="9", python="4",
     )  # fmt: skip
     with open_rows(tmp_path, changed, resume=True) as rows:
-        assert len(rows.done) == len(ROWS)
+        assert len(rows) == len(ROWS)
 
 
 def test_only_one_process_writes(tmp_path: Path) -> None:

@@ -16,12 +16,13 @@ from memagent import SettingsError
 from memagent.evaluation.rows import EvaluationRow, open_rows
 from memagent.reports.drawing import plain
 from memagent.reports.evaluation import as_json, as_markdown, load, write_report
+from memagent.types import flatten
 
 
 def write(folder: Path, rows: list[EvaluationRow], **fields: Any) -> Path:
     with open_rows(folder, header(**{"attempts": len(rows), **fields}), resume=False) as file:
         for it in rows:
-            file.append(it)
+            file.append(flatten(it))
     return folder
 
 

@@ -19,8 +19,6 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from runs import PRESET, Told, lines, settings, start, train, weights  # noqa: E402
-
 from memagent.errors import EngineError, SettingsError, TrainingError  # noqa: E402
 from memagent.tasks import write_examples  # noqa: E402
 from memagent.training import checkpoint, loop  # noqa: E402
@@ -28,6 +26,7 @@ from memagent.training.loop import load_trained_policy  # noqa: E402
 from memagent.training.optimization.sequences import group_sequences  # noqa: E402
 from memagent.training.settings import LossSettings  # noqa: E402
 from memagent.types import Completion, Conversation, Example, Group, Trajectory  # noqa: E402
+from runs import PRESET, Told, lines, settings, start, train, weights  # noqa: E402
 
 PATIENCE_SECONDS = 900.0  # beside other work, a process may take more than a minute to begin
 IMITATED = 64  # examples, at which reinforcement does not begin again

@@ -12,8 +12,6 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 
-from runs import lines, train, weights  # noqa: E402
-
 from memagent.settings import ReadSettings  # noqa: E402
 from memagent.training import checkpoint  # noqa: E402
 from memagent.training.settings import (  # noqa: E402
@@ -24,6 +22,7 @@ from memagent.training.settings import (  # noqa: E402
     RolloutSettings,
     TrainingSettings,
 )
+from runs import lines, train, weights  # noqa: E402
 from smollm2 import MODEL, needs_smollm2  # noqa: E402
 
 pytestmark = needs_smollm2

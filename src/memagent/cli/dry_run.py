@@ -12,8 +12,7 @@ from typing import Any
 from memagent.cli.messages import describe, say, say_json
 from memagent.documents.opening import Document, Pass
 from memagent.engines import open_engine
-from memagent.evaluation.forecast import forecast_evaluation
-from memagent.evaluation.run import Evaluation
+from memagent.evaluation.run import Evaluation, forecast_evaluation
 from memagent.reading.forecast import forecast
 from memagent.reading.workflows import choose_workflow
 from memagent.reports.folder import table
@@ -68,19 +67,19 @@ async def dry_run_evaluation(run: Evaluation) -> None:
         model = engine.model
     rows = [
         [
-            cell.task, cell.size, workflow, f"{it.attempts:,}", f"{it.most.calls:,}",
-            f"{it.most.prompt_tokens:,}", f"{it.most.completion_tokens:,}",
-            "–" if it.most.cost is None else f"{it.most.cost:.4g}",
+            cell.task, cell.size, workflow, f"{it.done:,}", f"{it.spent.calls:,}",
+            f"{it.spent.prompt_tokens:,}", f"{it.spent.completion_tokens:,}",
+            "–" if it.spent.cost is None else f"{it.spent.cost:.4g}",
         ]
         for (cell, workflow), it in found.items()
     ]  # fmt: skip
     heads = ["task", "size", "workflow", "attempts", "calls", "tokens in", "out", "cost"]
-    most = sum((it.most for it in found.values()), Spent())
+    most = sum((it.spent for it in found.values()), Spent())
     lines = [f"model: {model.name}", "at most:", "", table(heads, rows, texts=3)]
-    if failing := sum(it.failing for it in found.values()):
-        attempts = sum(it.attempts for it in found.values())
+    if failing := sum(it.failed for it in found.values()):
+        attempts = sum(it.done for it in found.values())
         lines.append(f"{failing:,} of {attempts:,} attempts would fail before their first call")
-    lines += _at_most(most, " for all attempts", model.tokenizer == ESTIMATE)
+    lines += describe_bound(most, " for all attempts", model.tokenizer == ESTIMATE)
     say("\n".join(lines))
 
 
@@ -104,13 +103,14 @@ def _lines(found: Mapping[str, Any], most: Spent, max_calls: int | None) -> list
         f"workflow: {found['workflow']}, {_chunks(found['chunks'])}, {found['document_tokens']:,} tokens",
     ]
     for_all = " for all questions" if questions > 1 else ""
-    lines += _at_most(most, for_all, found["estimated"])
+    lines += describe_bound(most, for_all, found["estimated"])
     if max_calls and most.calls > max_calls * questions:
         lines.append(f"--max-calls {max_calls} may stop it")
     return lines
 
 
-def _at_most(most: Spent, for_all: str, estimated: bool) -> Iterator[str]:
+def describe_bound(most: Spent, for_all: str, estimated: bool) -> Iterator[str]:
+    """Describe a bound, in lines."""
     calls = "1 call" if most.calls == 1 else f"{most.calls:,} calls"
     yield f"at most{for_all}: {calls}, {describe(most)}"
     if estimated:

@@ -5,22 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import Progress, TaskID
 
+from memagent.cli.dry_run import describe_bound
 from memagent.cli.flags import PATH, together
-from memagent.cli.messages import EXIT_CODES, describe, say, say_json, tell, warn, with_flags
-from memagent.cli.progress import counting_bars
+from memagent.cli.messages import EXIT_CODES, say, say_json, warn, with_flags
+from memagent.cli.run_progress import RunDisplay
 from memagent.engines import open_engine
 from memagent.errors import EngineError, SettingsError
-from memagent.reading.many.forecast import Forecast, forecast_each
-from memagent.reading.many.rows import FileRow
-from memagent.reading.many.run import Survey, read_each
-from memagent.types import ESTIMATE, Model, Spent, flatten
+from memagent.runs.each.rows import FileRow
+from memagent.runs.each.run import Survey, read_each
+from memagent.types import ESTIMATE, Engine, Model
 
 _MAX_TOLD = 20
 
@@ -40,110 +39,102 @@ each_flags = together(
 
 def ask_each(console: Console, quiet: bool, as_json: bool, dry_run: bool, **asked: Any) -> int:
     """Ask each file, and print a summary. `asked` holds the fields of a `Survey`."""
-    survey = Survey(**asked)
-    if dry_run:
-        asyncio.run(_forecast(survey, as_json, console))
-        return 0
-    if survey.out is None:
+    survey = Survey(**asked, dry_run=dry_run)
+    if not (dry_run or survey.out):
         raise SettingsError("--each needs --out FILE, whose name ends in .csv or .jsonl")
-    with counting_bars(console, quiet) as bars:
-        rows = _Rows(bars, quiet)
+    with RunDisplay(console, quiet or dry_run, "files") as display:
+        rows = _Rows(display, console)
+        if dry_run:
+            _say_forecast(survey, rows, asyncio.run(_forecast(survey, rows)), as_json)
+            return 0
         asyncio.run(_read(survey, rows))
-    counts = {"rows": rows.done, **{name.replace(" ", "_"): rows.counts[name] for name in rows.counts}}
+    counts, kept, done = rows.counts, display.all.kept, display.all.done
     if as_json:
-        say_json({"table": str(survey.out), **counts, "kept": rows.kept})
+        by_status = {status.replace(" ", "_"): count for status, count in counts.items()}
+        say_json({"table": str(survey.out), "rows": done, **by_status, "kept": kept})
     else:
-        say(f"{survey.out}: {rows.summary()}")
+        said = [f"{counts['answered']:,} of {done:,} answered, {counts['answered'] - kept:,} of them now"]
+        said += [f"{counts[it]:,} {it}" for it in ("no text", "left out", "failed", "not read") if counts[it]]
+        if (cost := display.all.spent.cost) is not None:
+            said.append(f"cost {cost:.4g}")
+        say(f"{survey.out}: {', '.join(said)}")
     if rows.stopped:
         warn(console, f"{rows.stopped}; run the same command again to continue")
-    unanswered = rows.counts["failed"] + rows.counts["not read"]
-    return EXIT_CODES[EngineError] if unanswered else 0
+    return EXIT_CODES[EngineError] if counts["failed"] + counts["not read"] else 0
 
 
-async def _read(survey: Survey, rows: _Rows) -> None:
-    async with aclosing(read_each(replace(survey, on_begin=rows.begin))) as found:
+async def _read(survey: Survey, rows: _Rows, engine: Engine | None = None) -> None:
+    begun = replace(survey, on_begin=lambda total: rows.display.begin({"": total}, {}))
+    async with aclosing(read_each(begun, engine)) as found:
         async for row in found:
             rows.add(row)
 
 
+async def _forecast(survey: Survey, rows: _Rows) -> Model:
+    async with open_engine(survey.settings.engine) as engine:
+        await _read(survey, rows, engine)
+        return engine.model
+
+
 class _Rows:
-    """Reports on a run: a bar on a terminal, occasional lines elsewhere, and the first failures."""
+    """What the rows of a run come to; the first failures are told as they come."""
 
-    def __init__(self, bars: Progress, quiet: bool) -> None:
-        self.bars, self.console, self.quiet = bars, bars.console, quiet
+    def __init__(self, display: RunDisplay, console: Console) -> None:
+        self.display, self.console = display, console
         self.counts: Counter[str] = Counter()
-        self.total = self.done = self.kept = self._told = 0
-        self.spent = Spent()
+        self.unreadable: list[str] = []
+        self.document_tokens = 0
         self.stopped = ""
-        self._bar: TaskID | None = None
-
-    def begin(self, total: int) -> None:
-        """Expect `total` rows."""
-        self.total = total
-        self._bar = self.bars.add_task("files", total=total)
 
     def add(self, row: FileRow) -> None:
         """Count a row, and report it."""
-        before = 100 * self.done // self.total
-        self.done += 1
+        failed = row.status == "failed"
         self.counts[row.status] += 1
-        self.kept += row.kept
         if row.status == "not read":
             self.stopped = row.error or ""
         if not row.kept:
-            self.spent += row.spent
-        if self._bar is not None:
-            self.bars.advance(self._bar)
-        if row.status == "failed":
-            self._failed(row)
-        elif not self.console.is_terminal and not self.quiet and 100 * self.done // self.total > before:
-            tell(self.console, f"{self.done:,} of {self.total:,}: {row.file}, {row.status}")
-
-    def _failed(self, row: FileRow) -> None:
-        self._told += 1
-        if self._told <= _MAX_TOLD:
+            self.document_tokens += row.document_tokens
+        if failed:
             error = row.error or ""
-            warn(self.console, error if error.startswith(row.file) else f"{row.file} failed: {error}")
-        elif self._told == _MAX_TOLD + 1:
-            warn(self.console, "more files failed: the table says which, and why")
-
-    def summary(self) -> str:
-        """All rows in one line."""
-        fresh = self.counts["answered"] - self.kept
-        told = [f"{self.counts['answered']:,} of {self.done:,} answered, {fresh:,} of them now"]
-        told += [f"{self.counts[it]:,} {it}" for it in ("no text", "left out", "failed", "not read")
-                 if self.counts[it]]  # fmt: skip
-        if self.spent.cost is not None:
-            told.append(f"cost {self.spent.cost:.4g}")
-        return ", ".join(told)
+            self.unreadable.append(error)
+            if self.counts["failed"] <= _MAX_TOLD:
+                warn(self.console, error if error.startswith(row.file) else f"{row.file} failed: {error}")
+            elif self.counts["failed"] == _MAX_TOLD + 1:
+                warn(self.console, "more files failed: the table, or --json in a dry run, names them all")
+        self.display.add(
+            "", "" if failed else f"{row.file}, {row.status}", row.spent, kept=row.kept, failed=failed
+        )
 
 
-async def _forecast(survey: Survey, as_json: bool, console: Console) -> None:
-    async with open_engine(survey.settings.engine) as engine:
-        found = await forecast_each(survey, engine)
-        found = replace(found, exceeded=with_flags(found.exceeded))
-        model = engine.model
+def _say_forecast(survey: Survey, rows: _Rows, model: Model, as_json: bool) -> None:
+    """Print what a run would read, and what that takes at most."""
+    now, max_calls = rows.display.all, survey.settings.read.max_calls
+    stops_a_read = f"`max_calls` {max_calls}" if max_calls and now.max_calls > max_calls else ""
+    found = {
+        "files": now.total // len(survey.problems),
+        "to_read": rows.counts["to read"],
+        "kept": now.kept,
+        "no_text": rows.counts["no text"],
+        "left_out": rows.counts["left out"],
+        "unreadable": rows.unreadable,
+        "document_tokens": rows.document_tokens,
+        **asdict(now.spent),
+        "exceeded": with_flags(survey.spending.find_limit(now.spent) or stops_a_read),
+        "model": model.name,
+        "estimated": model.tokenizer == ESTIMATE,
+    }
     if as_json:
-        estimated = model.tokenizer == ESTIMATE
-        say_json({**flatten(found), "model": model.name, "estimated": estimated})
-    else:
-        say("\n".join(_lines(found, model)))
-    for error in found.unreadable[:_MAX_TOLD]:
-        warn(console, error)
-
-
-def _lines(found: Forecast, model: Model) -> list[str]:
-    others = {"kept from an earlier run": found.kept, "without text": found.no_text,
-              "left out": found.left_out, "that cannot be read": len(found.unreadable)}  # fmt: skip
-    told = "".join(f", {count:,} {name}" for name, count in others.items() if count)
+        say_json(found)
+        return
+    others = {"kept from an earlier run": "kept", "without text": "no_text", "left out": "left_out"}
+    said = [f"{found[name]:,} {what}" for what, name in others.items() if found[name]]
+    said += [f"{len(rows.unreadable):,} that cannot be read"] if rows.unreadable else []
     lines = [
-        f"{found.files:,} files: {found.to_read:,} answers to find{told}",
+        ", ".join([f"{found['files']:,} files: {found['to_read']:,} answers to find", *said]),
         f"model: {model.name}",
-        f"to read: {found.document_tokens:,} tokens of text; at most {found.spent.calls:,} calls, "
-        + describe(found.spent),
+        f"to read: {rows.document_tokens:,} tokens of text",
+        *describe_bound(now.spent, "", model.tokenizer == ESTIMATE),
     ]
-    if model.tokenizer == ESTIMATE:
-        lines.append("token counts are estimates: --tokenizer names the model's own")
-    if found.exceeded:
-        lines.append(f"{found.exceeded} may stop it")
-    return lines
+    if found["exceeded"]:
+        lines.append(f"{found['exceeded']} may stop it")
+    say("\n".join(lines))

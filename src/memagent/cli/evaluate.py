@@ -5,26 +5,25 @@ from __future__ import annotations
 import asyncio
 import shlex
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import Progress, TaskID
 
 from memagent.cli.data import corpus_flags, name_samples, positions_flag
 from memagent.cli.dry_run import dry_run_evaluation
 from memagent.cli.finding import use_default
 from memagent.cli.flags import PATH, Command, complete_files, quiet_and_verbose, with_settings
-from memagent.cli.messages import say, tell, warn
-from memagent.cli.progress import counting_bars
+from memagent.cli.messages import say, warn
+from memagent.cli.run_progress import RunDisplay
 from memagent.engines import choose
 from memagent.errors import EngineError, without_secrets
 from memagent.evaluation.plan import Plan
 from memagent.evaluation.rows import Cell, EvaluationRow
-from memagent.evaluation.run import Evaluation, evaluate
+from memagent.evaluation.run import CellCounts, Evaluation, evaluate
 from memagent.reading.workflows import workflows
 from memagent.reports.evaluation import cost_table, load, score_tables
 from memagent.settings import Settings
@@ -93,14 +92,12 @@ def command(
         traces=traces,
         ray=ray,
     )
-    shown = Console(quiet=True) if quiet else console
     if dry_run:
-        with shown.status("making the examples"):
+        with (Console(quiet=True) if quiet else console).status("making the examples"):
             asyncio.run(dry_run_evaluation(run))
         return 0
-    with counting_bars(shown) as bars:
-        cells = _Cells(bars)
-        asyncio.run(evaluate(replace(run, on_begin=cells.begin, on_row=cells.add)))
+    with RunDisplay(console, quiet, "attempts") as display:
+        asyncio.run(_evaluate(run, display))
     evidence = load([out])
     say(f"{score_tables(evidence)}\n{cost_table(evidence)}".removesuffix("\n"))
     if plan.examples and any(is_sample(result.row.haystack) for result in evidence.results):
@@ -131,43 +128,21 @@ def shown_command(words: list[str], key: str | None) -> str:
     return shlex.join(["memagent", *shown])
 
 
-class _Cells:
-    """A bar for each cell and workflow in progress, and one for all; a line for each that is finished."""
+async def _evaluate(run: Evaluation, display: RunDisplay) -> None:
+    """Run an evaluation; its parts have their mean score so far, of the attempts of this run."""
+    scores: defaultdict[str, list[float]] = defaultdict(list)
 
-    def __init__(self, bars: Progress) -> None:
-        self.bars = bars
-        self.all: TaskID | None = None
-        self.cells: dict[tuple[Cell, str], TaskID] = {}
-        self.totals: Counter[tuple[Cell, str]] = Counter()
-        self.done: Counter[tuple[Cell, str]] = Counter()
-        self.scores: defaultdict[tuple[Cell, str], list[float]] = defaultdict(list)
-        self.failed: Counter[tuple[Cell, str]] = Counter()
+    def begin(totals: CellCounts, done: CellCounts) -> None:
+        display.begin(*({_name(*part): count for part, count in it.items()} for it in (totals, done)))
 
-    def begin(self, totals: Counter[tuple[Cell, str]], done: Counter[tuple[Cell, str]]) -> None:
-        self.totals, self.done = totals, done
-        self.all = self.bars.add_task("all", total=totals.total(), completed=done.total())
-        for cell, workflow in totals:
-            self.cells[cell, workflow] = self.bars.add_task("", total=totals[cell, workflow], visible=False)
-        if done and not self.bars.console.is_terminal:
-            tell(self.bars.console, f"{done.total():,} of {totals.total():,} attempts are already done")
+    def add(row: EvaluationRow) -> None:
+        part = _name(row.cell, row.workflow)
+        scores[part].append(row.score)
+        mean = f"{100 * sum(scores[part]) / len(scores[part]):.1f}"
+        display.add(part, mean, row.spent, failed=row.error is not None)
 
-    def add(self, row: EvaluationRow) -> None:
-        place = row.cell, row.workflow
-        self.done[place] += 1
-        self.scores[place].append(row.score)
-        self.failed[place] += row.error is not None
-        finished = self.done[place] == self.totals[place]
-        told = f"{row.task}, {row.cell.size}, {row.workflow}: {self._score(place)}"
-        if self.all is not None:
-            self.bars.advance(self.all)
-        self.bars.update(
-            self.cells[place], completed=self.done[place], description=told, visible=not finished
-        )
-        if finished:
-            tell(self.bars.console, f"{told}, {self.done[place]:,} attempts")
+    await evaluate(replace(run, on_begin=begin, on_row=add))
 
-    def _score(self, place: tuple[Cell, str]) -> str:
-        """The mean score of this run's attempts."""
-        scores = self.scores[place]
-        failed = f", {self.failed[place]} failed" if self.failed[place] else ""
-        return f"{100 * sum(scores) / len(scores):.1f}{failed}"
+
+def _name(cell: Cell, workflow: str) -> str:
+    return f"{cell.task}, {cell.size}, {workflow}"

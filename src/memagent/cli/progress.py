@@ -10,8 +10,6 @@ from typing import Self
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live
 from rich.panel import Panel
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bars
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -131,12 +129,6 @@ class ReadDisplay:
         if len(self._questions) == 1:
             return ""
         return _shorten(harmless(f"{number} {self._questions[number - 1]}"), cells)
-
-
-def counting_bars(console: Console, quiet: bool = False) -> Bars:
-    """Bars that count, with the time left: on a terminal, unless `quiet`."""
-    columns = (TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn())
-    return Bars(*columns, console=console, disable=quiet or not console.is_terminal)
 
 
 def describe_progress(progress: Progress) -> str:

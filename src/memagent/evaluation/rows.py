@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from memagent.errors import SettingsError, reason, without_secrets
 from memagent.reading.journal import difference
+from memagent.runs.log import RunLog
 from memagent.settings import ReadSettings
-from memagent.storage import Log, read_json, read_log, write_whole
-from memagent.types import Spent, flatten, unflatten
+from memagent.storage import read_json, read_log, write_whole
+from memagent.types import Spent, unflatten
 
 FORMAT = 2
 RUN_FILE = "run.json"
@@ -134,52 +134,37 @@ _ROW = TypeAdapter(EvaluationRow)
 _HEADER = TypeAdapter(_RunHeader)
 
 
-class RowLog:
-    """The rows of a run, open for appending; `done` has the keys of the rows so far."""
+def open_rows(folder: Path, header: Mapping[str, Any], resume: bool, dry_run: bool = False) -> RunLog:
+    """The rows of a run by their keys: a new run or, with `resume`, the one that is in `folder`. Blocks.
 
-    def __init__(self, log: Log, done: set[Key]) -> None:
-        self.done = done
-        self._log = log
-
-    def append(self, row: EvaluationRow) -> None:
-        """Write a row to disk. Raises `SettingsError` if that fails."""
-        self._log.append(flatten(row))
-        self.done.add(row.key)
-
-
-@contextmanager
-def open_rows(folder: Path, header: Mapping[str, Any], resume: bool) -> Iterator[RowLog]:
-    """Open the rows of a run in `folder`: a new run or, with `resume`, the one that is there.
-
-    Raises `SettingsError` if the folder holds a run and `resume` is False, if that run's settings differ
-    from those in `header`, if another process is writing there, or if the folder cannot be written.
+    A `dry_run` is given what the run would continue from, and writes nothing. Raises `SettingsError` if the
+    folder holds a run and `resume` is False, if that run's settings differ from those in `header`, if another
+    process is writing there, or if the folder cannot be written.
     """
     header = json.loads(json.dumps({"format": FORMAT, **header}))
-    with Log(folder / ROWS_FILE) as log:
-        try:
-            if not (folder / RUN_FILE).exists() and not log.size():
-                write_whole(folder / RUN_FILE, json.dumps(header, indent=2, ensure_ascii=False) + "\n")
-            elif not resume:
-                raise SettingsError(
-                    f"{folder} holds an evaluation: add `resume` to continue it, or choose another `out`"
-                )
-            else:
-                _check_same(folder, header)
-            done = {_row(line, log.path).key for line, _ in log.lines()}
-        except OSError as error:
-            raise SettingsError(f"{folder} cannot be written: {reason(error)}") from error
-        yield RowLog(log, done)
-
-
-def kept_keys(folder: Path, header: Mapping[str, Any]) -> set[Key]:
-    """The keys of the rows that a run would continue from; none if it has not begun.
-
-    Raises `SettingsError` if its settings differ from those in `header`.
-    """
-    if not (folder / RUN_FILE).exists():
-        return set()
-    _check_same(folder, json.loads(json.dumps({"format": FORMAT, **header})))
-    return {row.key for row in read_rows(folder)}
+    begun = (folder / RUN_FILE).exists()
+    if begun and not (resume or dry_run):
+        raise SettingsError(
+            f"{folder} holds an evaluation: add `resume` to continue it, or choose another `out`"
+        )
+    if begun and resume:
+        _check_same(folder, header)
+    path = None if dry_run and not (begun and resume) else folder / ROWS_FILE
+    rows = RunLog(path, lambda line: {_row(line, folder / ROWS_FILE).key: None}, claim=not dry_run)
+    if begun or dry_run:
+        return rows
+    try:
+        if rows:
+            raise SettingsError(
+                f"{folder / RUN_FILE} cannot be read, but there are rows: restore it, or choose another `out`"
+            )
+        write_whole(folder / RUN_FILE, json.dumps(header, indent=2, ensure_ascii=False) + "\n")
+    except (OSError, SettingsError) as error:
+        rows.close()
+        if isinstance(error, SettingsError):
+            raise
+        raise SettingsError(f"{folder} cannot be written: {reason(error)}") from error
+    return rows
 
 
 def _check_same(folder: Path, header: Mapping[str, Any]) -> None:

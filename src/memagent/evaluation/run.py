@@ -7,34 +7,46 @@ makes a row with the score 0. Any other error ends the run, and the same run wit
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import platform
+import re
+import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing, nullcontext
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from memagent.concurrency import drain, side_by_side
+from memagent.documents.opening import text_document
 from memagent.engines import open_engine
-from memagent.engines.cluster import connect
-from memagent.errors import SettingsError
-from memagent.evaluation.attempts import Attempt, attempt_row, attempts_of
+from memagent.errors import MemAgentError, SettingsError
 from memagent.evaluation.plan import Plan, Work
+from memagent.evaluation.retention import Needed
 from memagent.evaluation.rows import RUN_FILE, Cell, EvaluationRow, open_rows, storable
+from memagent.reading.forecast import begin_forecast
+from memagent.reading.progress import Progress
+from memagent.reading.read import Read
 from memagent.reading.workflow import Workflow
 from memagent.reading.workflows import choose_workflow
-from memagent.settings import ReadSettings, Settings
-from memagent.types import Engine
+from memagent.runs.batch import RunProgress, Where, record_failure, run_batch
+from memagent.settings import Settings
+from memagent.tasks.scoring import score_reply
+from memagent.types import Engine, Example, flatten
 from memagent.version import __version__
-
-Take = Callable[[EvaluationRow], Awaitable[None]]
-"""Called with each new row."""
 
 CellCounts = Counter[tuple[Cell, str]]
 """Attempts by cell and workflow."""
+
+_FROM_PROGRESS = ("spent", "cut", "critical_path", "chunks", "passed_over", "unused")
+"""What a row has from the progress of its read."""
+
+
+def _ignore(*_told: object) -> None:
+    """What is called if nobody watches a run; unlike a lambda, it can be sent to a cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +54,9 @@ class Evaluation:
     """A plan, the settings of its reads, and the folder of its rows.
 
     `command` is stored with the rows. With `traces`, every attempt keeps its journal in the folder `traces`.
-    `ray` is the address of a Ray cluster to spread the work over. `on_begin` is called with the numbers of
-    all attempts and of those already done, `on_row` with each new row.
+    `ray` is the address of a Ray cluster to spread the work over. In a `dry_run`, no model is asked and
+    nothing is written: rows say what attempts take at most. `on_begin` is called with the numbers of all
+    attempts and of those already done, `on_row` with each new row.
     """
 
     plan: Plan
@@ -53,13 +66,33 @@ class Evaluation:
     command: str = ""
     traces: bool = False
     ray: str | None = None
-    on_begin: Callable[[CellCounts, CellCounts], None] = lambda _all, _done: None
-    on_row: Callable[[EvaluationRow], None] = lambda _row: None
+    dry_run: bool = False
+    on_begin: Callable[[CellCounts, CellCounts], None] = _ignore
+    on_row: Callable[[EvaluationRow], None] = _ignore
 
     @property
     def traces_folder(self) -> Path | None:
         """The folder for journals, or None if they are not kept."""
         return self.folder / "traces" if self.traces else None
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What is attempted: the example of a piece of work, one of its workflows, and the sample's number."""
+
+    work: Work
+    example: Example
+    workflow: str
+    sample: int
+
+    @property
+    def file_name(self) -> str:
+        """The name of its journal, unique within the run."""
+        cell = self.work.cell
+        whole = repr((cell, self.work.index, self.workflow, self.sample))
+        parts = (cell.task, cell.length or cell.documents or "", self.work.index, self.workflow, self.sample)
+        name = re.sub(r"[^\w.-]+", "-", "-".join(map(str, parts)))[:100]
+        return f"{name}-{hashlib.sha256(whole.encode('utf-8', 'replace')).hexdigest()[:8]}.jsonl"
 
 
 async def evaluate(run: Evaluation, engine: Engine | None = None) -> None:
@@ -69,22 +102,119 @@ async def evaluate(run: Evaluation, engine: Engine | None = None) -> None:
     `SettingsError` before the first call if something cannot be used, and `MemAgentError` if an example
     cannot be made; the rows so far are kept.
     """
+    plan = run.plan
     async with nullcontext(engine) if engine else open_engine(run.settings.engine) as opened:
-        totals = run.plan.totals()
+        totals = plan.totals()
         header = await asyncio.to_thread(header_of, run, opened, totals.total())
         _check_traces(run)
-        with open_rows(run.folder, header, run.resume) as rows:
-            run.on_begin(totals, Counter((cell, workflow) for cell, _, workflow, _ in rows.done))
+        with await asyncio.to_thread(open_rows, run.folder, header, run.resume, run.dry_run) as rows:
+            run.on_begin(totals, Counter((cell, workflow) for cell, _, workflow, _ in rows))
 
-            async def take(row: EvaluationRow) -> None:
-                await asyncio.to_thread(rows.append, row)
-                run.on_row(row)
+            async def take(make: Callable[[Work], Awaitable[list[EvaluationRow]]], item: Work) -> None:
+                for row in await make(item):
+                    if not run.dry_run:
+                        await asyncio.to_thread(rows.append, flatten(row))
+                    run.on_row(row)
 
-            work = run.plan.work(frozenset(rows.done), opened.model.count_tokens)
-            if run.ray is None:
-                await _run_here(run, opened, work, take)
-            else:
-                await _run_on_cluster(run, run.ray, opened.model.calls, work, take)
+            make = partial(make_attempts, run=replace(run, on_begin=_ignore, on_row=_ignore))
+            work = plan.work(frozenset(rows), opened.model.count_tokens)
+            together = bool(run.ray or run.dry_run)  # the attempts at an example, where that is made
+            items = work if together else one_by_one(plan, work, opened)
+            at_once = len(plan.workflows) * plan.samples if together else 1
+            where = Where(opened, run.settings.engine, None if run.dry_run else run.ray, at_once)
+            await drain(run_batch(items, make, take, where))
+
+
+async def forecast_evaluation(
+    run: Evaluation, engine: Engine | None = None
+) -> Mapping[tuple[Cell, str], RunProgress]:
+    """What the run would take at most, by cell and workflow; with `resume`, only the missing part of it.
+
+    Every example is made, and every attempt runs with full memories and replies; nothing is written. Those
+    that `failed` would do so before their first call, at no cost. Retries of failed calls are not counted.
+    Raises as `evaluate` does.
+    """
+    found: dict[tuple[Cell, str], RunProgress] = {}
+
+    def begin(totals: CellCounts, _done: CellCounts) -> None:
+        found.update((part, RunProgress()) for part in totals)
+
+    def add(row: EvaluationRow) -> None:
+        found[row.cell, row.workflow].add(row.spent, failed=row.error is not None)
+
+    await evaluate(replace(run, dry_run=True, on_begin=begin, on_row=add), engine)
+    return {part: progress for part, progress in found.items() if progress.done}
+
+
+async def one_by_one(plan: Plan, work: Iterator[Work], engine: Engine) -> AsyncGenerator[Work, None]:
+    """Each attempt on its own; an example is made in a thread while others are being read."""
+    for item in work:
+        example = await asyncio.to_thread(plan.make, item, engine.model.count_tokens)
+        for attempt in item.attempts:
+            yield replace(item, attempts=(attempt,), example=example)
+
+
+async def make_attempts(engine: Engine, work: Work, run: Evaluation) -> list[EvaluationRow]:
+    """The rows of all attempts at one example, which are made side by side, on a node of a cluster too."""
+    if (example := work.example) is None:
+        example = await asyncio.to_thread(run.plan.make, work, engine.model.count_tokens)
+    # in a dry run, one sample stands for all of them
+    attempts = tuple(dict(work.attempts).items()) if run.dry_run else work.attempts
+
+    async def attempt(named: tuple[str, int]) -> EvaluationRow:
+        return await _attempt(engine, Attempt(work, example, *named), run)
+
+    rows = [row async for row in side_by_side(attempt, attempts, engine.model.calls)]
+    if run.dry_run:
+        by_workflow = {row.workflow: row for row in rows}
+        rows = [replace(by_workflow[workflow], sample=sample) for workflow, sample in work.attempts]
+    return rows
+
+
+async def _attempt(engine: Engine, attempt: Attempt, run: Evaluation) -> EvaluationRow:
+    """Make one attempt; a failed read becomes a row with the score 0."""
+    cell, example, scorer = attempt.work.cell, attempt.example, run.plan.scorer_of(attempt.work.cell.task)
+    needed, started = Needed.of(example, scorer), time.perf_counter()
+    read: Read | None = None
+    with record_failure(MemAgentError) as failure:
+        read = await asyncio.to_thread(_begin, engine, attempt, run)
+        async with aclosing(aiter(read)) as conversations:
+            async for conversation in conversations:
+                if conversation.kind == "update" and not read.takes_notes:
+                    needed.see(conversation.memory)
+    done = read.progress if read else Progress()
+    answer = read.answer if read and not failure else ""
+    return EvaluationRow(
+        **asdict(cell),
+        **{name: getattr(done, name) for name in _FROM_PROGRESS},
+        index=attempt.work.index,
+        workflow=attempt.workflow,
+        sample=attempt.sample,
+        example_id=example.id,
+        problem=example.problem,
+        score=0.0 if failure else score_reply(scorer, answer, example.answers),
+        prediction=answer,
+        answers=example.answers,
+        error=failure.error,
+        cause=failure.cause,
+        length_tokens=example.length_tokens,
+        depth=depth(example),
+        captured=needed.captured,
+        retained=needed.retained,
+        seconds=round(time.perf_counter() - started, 3),
+        haystack=example.haystack,
+    )
+
+
+def _begin(engine: Engine, attempt: Attempt, run: Evaluation) -> Read:
+    """The read of an attempt, which continues the journal that a crash has left. Blocks."""
+    problem, document = attempt.example.problem, text_document(attempt.example.document, is_example=True)
+    task, read = attempt.work.cell.task, run.settings.read
+    settings = run.plan.settings_for(task, attempt.workflow, attempt.sample, read)
+    if run.dry_run:
+        return begin_forecast(problem, document, engine.model, settings)
+    trace = run.traces_folder and run.traces_folder / attempt.file_name
+    return Read(problem, document, engine, settings, trace=trace, resume=bool(trace and trace.exists()))
 
 
 def _check_traces(run: Evaluation) -> None:
@@ -103,42 +233,6 @@ def _workflows(run: Evaluation, engine: Engine) -> dict[str, Workflow]:
             _, found[name] = choose_workflow(settings, engine.model.trained)
             found[name].budgets(settings, engine.model)
     return found
-
-
-async def _run_here(run: Evaluation, engine: Engine, work: Iterator[Work], take: Take) -> None:
-    async def attempt(item: Attempt) -> None:
-        await take(await attempt_row(run.plan, run.settings.read, engine, item, run.traces_folder))
-
-    attempts = attempts_of(run.plan, work, engine)
-    await drain(side_by_side(attempt, attempts, engine.model.calls, ordered=False))
-
-
-async def _run_on_cluster(
-    run: Evaluation, address: str, calls: int, work: Iterator[Work], take: Take
-) -> None:
-    """Run each example's attempts on one node; this process writes the rows, the same as on one machine."""
-    here = partial(_rows_of, plan=run.plan, settings=run.settings.read, traces=run.traces_folder)
-    attempts_an_example = len(run.plan.workflows) * run.plan.samples
-
-    async with connect(address, run.settings.engine, here, calls, attempts_an_example) as dealer:
-
-        async def attempts(item: Work) -> None:
-            for row in await dealer(item):
-                await take(row)
-
-        await drain(side_by_side(attempts, work, dealer.size, ordered=False))
-
-
-async def _rows_of(
-    engine: Engine, work: Work, *, plan: Plan, settings: ReadSettings, traces: Path | None
-) -> list[EvaluationRow]:
-    """The rows of one example."""
-
-    async def attempt(item: Attempt) -> EvaluationRow:
-        return await attempt_row(plan, settings, engine, item, traces)
-
-    attempts = attempts_of(plan, iter([work]), engine)
-    return [row async for row in side_by_side(attempt, attempts, engine.model.calls)]
 
 
 def header_of(run: Evaluation, engine: Engine, attempts: int) -> dict[str, Any]:
@@ -169,3 +263,13 @@ def header_of(run: Evaluation, engine: Engine, attempts: int) -> dict[str, Any]:
             if (own := workflow.options_in_force(run.settings.read, model))
         },
     }
+
+
+def depth(example: Example) -> float | None:
+    """The answer's position in the document, 0 to 1; None unless one answer occurs there exactly once."""
+    if len(example.answers) != 1 or not example.answers[0]:
+        return None
+    first = example.document.find(example.answers[0])
+    if first < 0 or example.document.find(example.answers[0], first + 1) >= 0:
+        return None
+    return round(first / len(example.document), 4)

@@ -43,6 +43,16 @@ class _CountingEngine:
         """There is nothing to close."""
 
 
+def begin_forecast(problem: str, document: Document, model: Model, settings: ReadSettings) -> Read:
+    """A read that calls no model: its progress says what the read takes at most, as `forecast` says. Blocks.
+
+    Raises `SettingsError` as a read does.
+    """
+    settings = settings.changed(max_calls=None, screen=False, lookahead=1)
+    memory = _memory_at_first(model, settings)
+    return Read(problem, document, _CountingEngine(model), settings, memory=memory, asks=False)
+
+
 async def forecast(
     problem: str,
     document: Document,
@@ -57,9 +67,7 @@ async def forecast(
 
     Raises what the read raises before its first call: `SettingsError` and `DocumentError`.
     """
-    settings = settings.changed(max_calls=None, screen=False, lookahead=1)
-    memory = await asyncio.to_thread(_memory_at_first, model, settings)
-    read = Read(problem, document, _CountingEngine(model), settings, memory=memory, asks=False)
+    read = await asyncio.to_thread(begin_forecast, problem, document, model, settings)
     async for conversation in read:
         on_call(conversation.completion.usage)
     return read.progress

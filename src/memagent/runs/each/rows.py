@@ -1,7 +1,8 @@
-"""The results of a question to each of many files: one row per file, and the table of all rows."""
+"""A question to one file and the row that it becomes, on record too; and the table of all rows."""
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import json
 import re
@@ -10,12 +11,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from memagent.errors import SettingsError, reason
+from memagent.concurrency import drain
+from memagent.documents.files import NoTextError
+from memagent.documents.opening import Document
+from memagent.errors import DocumentError, EngineError, JournalError, SettingsError, reason
+from memagent.reading.forecast import begin_forecast
+from memagent.reading.read import Read, Result
 from memagent.reading.sources import NEAREST, Source, Statement, statements_from
+from memagent.runs.batch import record_failure
+from memagent.settings import ReadSettings
 from memagent.storage import write_in_place
-from memagent.types import NOTHING_SPENT, Spent, flatten, unflatten
+from memagent.types import NOTHING_SPENT, Engine, Spent, flatten, unflatten
 
-Status = Literal["answered", "no text", "left out", "failed", "not read"]
+Status = Literal["answered", "no text", "left out", "failed", "not read", "to read"]
+
+_FROM_RESULT = (
+    "problem", "workflow", "model", "chunks", "document_tokens", "spent", "cut", "seconds", "stopped_early",
+    "trace",
+)  # fmt: skip
+"""What a row has from the result of its read."""
 
 _FORMULA = re.compile(r"[=+@\t\r]|-(?!\d+(?:[.,]\d+)*\s*\Z)")
 """The beginning of a cell that a spreadsheet would take for a formula."""
@@ -27,8 +41,9 @@ class FileRow:
 
     `status`: "answered"; "no text" for a file that has none (`error` says why); "left out" for a link that
     leads out of its folder; "failed", with the `error` and its class as `cause`; "not read" if the run was
-    stopped before. `warnings` tell what could not be read of the file, and of replies that were cut. `kept`
-    says that the answer is from an earlier run. The rest is as in `Result`, the cost at today's prices.
+    stopped before; "to read" in a dry run, with what that takes at most. `warnings` tell what could not be
+    read of the file, and of replies that were cut. `kept` says that the answer is from an earlier run. The
+    rest is as in `Result`, the cost at today's prices.
     """
 
     file: str
@@ -51,6 +66,64 @@ class FileRow:
     kept: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class OneFile:
+    """A file to read for a question; its journal goes to `trace`, or is continued there.
+
+    In a `dry_run`, no model is asked: the row says what the read takes at most.
+    """
+
+    document: Document
+    problem: str
+    settings: ReadSettings
+    trace: Path | None
+    dry_run: bool = False
+
+
+async def read_file(engine: Engine, file: OneFile) -> FileRow:
+    """Read one file for one question, on a machine of a cluster too; a failure becomes a row.
+
+    Raises `SettingsError` for what concerns all files.
+    """
+    document, problem, settings = file.document, file.problem, file.settings
+    if file.dry_run:
+        read = await asyncio.to_thread(begin_forecast, problem, document, engine.model, settings)
+    else:
+        read = Read(problem, document, engine, settings, trace=file.trace, resume=True)
+    with record_failure(DocumentError, EngineError, JournalError) as failure:
+        await drain(aiter(read))
+    done = read.result
+    status: Status = "to read" if file.dry_run else "answered"
+    if failure:
+        status = "no text" if failure.cause == NoTextError.__name__ else "failed"
+    return FileRow(
+        **{name: getattr(done, name) for name in _FROM_RESULT},
+        file=document.sources[0].name,
+        status=status,
+        answer="" if failure else done.answer,
+        statements=() if failure else done.statements,
+        error=failure.error,
+        cause=failure.cause,
+        warnings=tuple(_warnings(read, done, bool(failure))),
+    )
+
+
+def _warnings(read: Read, done: Result, failed: bool) -> Iterator[str]:
+    yield from read.found.skipped
+    if count := sum(read.found.replaced.values()):
+        yield f"{count} characters could not be decoded and were read as U+FFFD"
+    if not (failed or done.found):
+        yield "no answer was found"
+    elif done.doubtful:
+        yield "the file has little of what the question names"
+    if done.cut:
+        yield f"{done.cut} of {done.spent.calls} replies were cut at their token budget"
+    if done.passed_over:
+        yield f"{done.passed_over} of {done.chunks} chunks were passed over (screen)"
+    if done.spent.estimated:
+        yield "the endpoint reported no token usage: tokens and cost are estimates"
+
+
 def recorded(row: FileRow) -> dict[str, Any]:
     """A row as it is recorded."""
     return {name: value for name, value in flatten(row).items() if name not in ("cost", "kept")}
@@ -71,13 +144,10 @@ def recalled(found: Mapping[str, Any], file: str) -> FileRow:
     return FileRow(**values | {"spent": Spent(**values["spent"])})
 
 
-def table_kind(path: Path) -> Literal["csv", "jsonl"]:
-    """The format of a table, by its name. Raises `SettingsError` for any other name."""
-    match path.suffix.lower():
-        case ".csv":
-            return "csv"
-        case ".jsonl":
-            return "jsonl"
+def table_kind(path: Path) -> str:
+    """The format of a table, "csv" or "jsonl", by its name. Raises `SettingsError` for any other name."""
+    if (kind := path.suffix.lower()[1:]) in ("csv", "jsonl"):
+        return kind
     raise SettingsError(f"the table {path} must end in .csv or .jsonl: rename it")
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 import asyncio
 import importlib
 import socket
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
-from math import ceil
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from memagent.engines import choose, open_engine
@@ -24,41 +23,34 @@ Do = Callable[[Engine, Any], Awaitable[Any]]
 """Does one item of work on a node."""
 
 
-class Dealer:
-    """Hands each item of work to a free one of the actors, of which each has up to `items` in progress."""
+@asynccontextmanager
+async def open_cluster(
+    address: str, settings: EngineSettings, work: Do, at_once: int
+) -> AsyncGenerator[tuple[Callable[[Any], Awaitable[Any]], int], None]:
+    """Start an actor on each node of the cluster; each does up to `at_once` items of work at a time.
 
-    def __init__(self, ray: Any, actors: list[Any], items: int) -> None:
-        self._ray, self._actors = ray, actors
-        self.size = len(actors) * items
-        """How many items may be in progress at once."""
-        self._free: asyncio.Queue[Any] = asyncio.Queue()
-        for actor in actors * items:
-            self._free.put_nowait(actor)
+    Yields what does an item on a free node, and how many items may be in progress. It raises what was raised
+    on the node, and `EngineError` for a lost node. Raises `SettingsError` without the extra or the cluster.
+    """
+    ray = _connect(address)
+    nodes = _start_nodes(ray, settings, work)
+    free: asyncio.Queue[Any] = asyncio.Queue()
+    for node in nodes * at_once:
+        free.put_nowait(node)
 
-    async def __call__(self, item: object) -> Any:
-        """Do an item and return its result. Raises what it raised there, `EngineError` for a lost node."""
-        actor = await self._free.get()
+    async def do(item: object) -> Any:
+        node = await free.get()
         try:
-            return await _outcome(self._ray, actor.do.remote(item))
+            return await _outcome(ray, node.do.remote(item))
         finally:
-            self._free.put_nowait(actor)
+            free.put_nowait(node)
 
-    async def __aenter__(self) -> Dealer:
-        """Open the engines."""
-        try:
-            opened = (_outcome(self._ray, actor.open.remote()) for actor in self._actors)
-            await asyncio.gather(*opened)
-        except BaseException:
-            self._end()
-            raise
-        return self
-
-    async def __aexit__(self, *raised: object) -> None:
-        self._end()
-
-    def _end(self) -> None:
-        for actor in self._actors:
-            self._ray.kill(actor)
+    try:
+        await asyncio.gather(*(_outcome(ray, node.open.remote()) for node in nodes))
+        yield do, len(nodes) * at_once
+    finally:
+        for node in nodes:
+            ray.kill(node)
 
 
 async def _outcome(ray: Any, call: Any) -> Any:
@@ -75,23 +67,19 @@ class Node:
     """The actor on a node: it has its own engine, and `do` may run for several items at once."""
 
     def __init__(self, settings: EngineSettings, work: Do) -> None:
-        self.settings, self.work = settings, work
-        self.stack = AsyncExitStack()
+        self.opening, self.work = open_engine(settings), work
 
     async def open(self) -> None:
         """Open the engine. Call this once."""
-        self.engine: Engine = await self.stack.enter_async_context(open_engine(self.settings))
+        self.engine: Engine = await self.opening.__aenter__()
 
     async def do(self, item: object) -> Any:
         """Do an item of work and return its result."""
         return await self.work(self.engine, item)
 
 
-def connect(address: str, settings: EngineSettings, work: Do, calls: int, calls_an_item: int = 1) -> Dealer:
-    """Start an actor on each node of the cluster, each to have `calls` in flight.
-
-    Raises `SettingsError` without the extra or the cluster.
-    """
+def _connect(address: str) -> Any:
+    """Ray, connected to the cluster. Raises `SettingsError`."""
     try:
         ray = importlib.import_module("ray")
     except ImportError as error:
@@ -103,10 +91,10 @@ def connect(address: str, settings: EngineSettings, work: Do, calls: int, calls_
         ray.init(address=address, ignore_reinit_error=True, log_to_driver=False, logging_level="ERROR")
     except (OSError, ValueError, RuntimeError) as error:
         raise SettingsError(f"there is no Ray cluster at {address}: {error}") from error
-    return Dealer(ray, _actors(ray, settings, work), ceil(calls / calls_an_item))
+    return ray
 
 
-def _actors(ray: Any, settings: EngineSettings, work: Do) -> list[Any]:
+def _start_nodes(ray: Any, settings: EngineSettings, work: Do) -> list[Any]:
     """One actor on each live node with CPUs; if the model runs in the actor, it gets the node's GPUs."""
     affinity = importlib.import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
     remote = ray.remote(Node)

@@ -6,6 +6,7 @@ import asyncio
 import csv
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,15 +23,14 @@ from memagent import (
     Settings,
     SettingsError,
 )
-from memagent.documents.files import FileState
 from memagent.engines.endpoint import UnreachableError
 from memagent.engines.wrappers import Spending, SpendingLimit
 from memagent.errors import DocumentError, SpendingLimitError
-from memagent.reading.many.forecast import forecast_each
-from memagent.reading.many.record import Record, Seen
-from memagent.reading.many.rows import FileRow
-from memagent.reading.many.run import Survey, read_each
-from memagent.types import Completion, Sampling, Usage
+from memagent.runs.each.files import Seen, find_seen, open_record, see
+from memagent.runs.each.rows import FileRow, recalled
+from memagent.runs.each.run import Survey, read_each
+from memagent.storage import Log
+from memagent.types import Completion, Sampling, Spent, Usage
 from server import Fault, Server, lasting_fault, read_facts
 
 READ = Settings(read=ReadSettings(workflow="gated", chunk_tokens=50, memory_tokens=40, answer_tokens=40))
@@ -82,7 +82,7 @@ def run(asked: Survey, engine: Any) -> dict[str, FileRow]:
         return [row async for row in read_each(asked, engine)]
 
     found = asyncio.run(rows())
-    if asked.out and asked.out.suffix == ".jsonl":
+    if asked.out and asked.out.suffix == ".jsonl" and not asked.dry_run:
         told = {(row["file"], row["problem"]): row for row in table(asked.out)}
         assert {(row.file, row.problem): row.answer for row in found} == {
             key: row["answer"] for key, row in told.items()
@@ -188,13 +188,14 @@ def test_a_file_that_was_just_written_is_compared_by_what_it_holds(tmp_path: Pat
 def test_the_record_of_an_earlier_memagent_is_read(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in EARLIER.read_text().splitlines()]
     (tmp_path / "record.jsonl").write_bytes(EARLIER.read_bytes())
-    with Record(tmp_path) as record:
-        state = FileState(31, 1_500_000_000_000_000_000, 1_795_684_461_307_505_119)
-        assert record.seen["docs/a.txt"] == Seen(state, lines[1]["seen"]["content"])
-        assert record.seen["docs/b.txt"].error == "docs/b.txt has no text"
-        row = record.row(lines[1]["key"], "docs/a.txt")
+    with open_record(tmp_path) as record:
+        state = (31, 1_500_000_000_000_000_000, 1_795_684_461_307_505_119)
+        assert find_seen(record, "docs/a.txt") == Seen(*state, lines[1]["seen"]["content"])
+        blank = find_seen(record, "docs/b.txt")
+        assert blank and blank.error == "docs/b.txt has no text"
+        row = recalled(record.get(lines[1]["key"])["row"], "docs/a.txt")
         assert (row.answer, row.spent.calls, row.spent.prompt_tokens) == ("in the hall", 2, 186)
-        record.see("docs/b.txt", Seen(state, error="no text"))
+        see(record, "docs/b.txt", Seen(*state, error="no text"))
     assert table(tmp_path / "record.jsonl")[-1]["seen"].keys() == lines[1]["seen"].keys()
 
 
@@ -399,19 +400,22 @@ def test_what_is_foretold_is_not_exceeded_and_costs_nothing(folder: Path) -> Non
     put(folder / "blank.txt", " ")
     (folder / "old.doc").write_bytes(b"\xd0\xcf\x11\xe0" + bytes(100))
     priced = replace(READ, read=READ.read.changed(prompt_price=1.0, completion_price=2.0))
-    asked, engine = survey(folder, settings=priced, max_tokens=10), reader()
-    found = asyncio.run(forecast_each(asked, engine))
+    asked, engine = survey(folder, settings=priced), reader()
+    found = run(replace(asked, dry_run=True, max_tokens=10), engine)
+    most = sum((row.spent for row in found.values()), Spent())
     assert engine.prompts == [] and sorted(os.listdir(folder.parent)) == ["docs"]
-    assert (found.files, found.to_read, found.no_text, found.kept) == (12, 10, 1, 0)
-    assert "old.doc" in found.unreadable[0] and found.exceeded == "`max_tokens` 10"
-    rows = run(replace(asked, max_tokens=None), reader())
-    assert found.spent.calls == sum(row.spent.calls for row in rows.values())
-    assert found.spent.prompt_tokens >= sum(row.spent.prompt_tokens for row in rows.values())
-    assert found.spent.completion_tokens >= sum(row.spent.completion_tokens for row in rows.values())
-    assert (found.spent.cost or 0.0) >= sum(row.spent.cost or 0.0 for row in rows.values())
+    assert Counter(row.status for row in found.values()) == {"to read": 10, "no text": 1, "failed": 1}
+    assert "old.doc" in (found["old.doc"].error or "")
+    now = sum((row.spent for row in run(asked, reader()).values()), Spent())
+    assert most.calls == now.calls and (most.cost or 0.0) >= (now.cost or 0.0)
+    assert most.prompt_tokens >= now.prompt_tokens and most.completion_tokens >= now.completion_tokens
     put(folder / "3.txt", "FACT-3: mended", age=1)
-    later = asyncio.run(forecast_each(asked, engine))
-    assert (later.to_read, later.kept) == (1, 9) and later.spent.calls == 2
+    record = folder.parent / ".table.jsonl.memagent" / "record.jsonl"
+    before = record.read_bytes()
+    with Log(record):
+        later = run(replace(asked, dry_run=True), engine)
+    assert names(later, status="to read") == ["3.txt"] and later["3.txt"].spent.calls == 2
+    assert len(names(later, kept=True)) == 9 and engine.prompts == [] and record.read_bytes() == before
 
 
 def test_a_run_that_is_given_up_leaves_a_table_of_what_is_done(folder: Path) -> None:

@@ -1,0 +1,1 @@
+"""A resumable batch of reads: of files (`memagent.runs.each`), of examples (`memagent.evaluation`)."""

@@ -1,0 +1,137 @@
+"""A batch of reads, made side by side here or on a Ray cluster; a read that fails becomes a row.
+
+What an item is, what its row says, and where rows are kept is up to the callers.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Iterator
+from contextlib import aclosing, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from math import ceil
+from typing import TypeVar
+
+from memagent.concurrency import side_by_side
+from memagent.errors import MemAgentError, without_secrets
+from memagent.runs.cluster import open_cluster
+from memagent.settings import EngineSettings
+from memagent.types import NOTHING_SPENT, Engine, Spent
+
+Item = TypeVar("Item")
+Task = TypeVar("Task")
+Found = TypeVar("Found")
+Row = TypeVar("Row")
+
+_OTHER_FILES, _FILES_A_READ = 64, 4
+"""How many open files to leave for everything else, and how many one read may need at once."""
+
+
+@dataclass(slots=True)
+class Failure:
+    """Why a read failed: the error, without secrets, and its class. Both are None if it did not."""
+
+    error: str | None = None
+    cause: str | None = None
+
+    def __bool__(self) -> bool:
+        return self.error is not None
+
+
+@contextmanager
+def record_failure(*kinds: type[MemAgentError]) -> Iterator[Failure]:
+    """Record an error of these kinds and go on. Only here does the failure of a read become part of a row."""
+    failure = Failure()
+    try:
+        yield failure
+    except kinds as error:
+        failure.error, failure.cause = without_secrets(str(error)), type(error).__name__
+
+
+@dataclass(slots=True)
+class RunProgress:
+    """How far a run, or a part of it, has come.
+
+    `done` of `total` rows are known, of which `kept` are from an earlier run and `failed` have no result.
+    `spent` is what the others have taken, `max_calls` the most calls of a single row.
+    """
+
+    total: int = 0
+    done: int = 0
+    kept: int = 0
+    failed: int = 0
+    spent: Spent = NOTHING_SPENT
+    max_calls: int = 0
+    _since: float = field(default_factory=time.monotonic, compare=False)
+
+    def add(self, spent: Spent, *, kept: bool = False, failed: bool = False) -> None:
+        """Count a row."""
+        self.done += 1
+        self.kept += kept
+        self.failed += failed
+        if not kept:
+            self.spent += spent
+            self.max_calls = max(self.max_calls, spent.calls)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The time that the other rows will take at the rate of this run so far; None if that is unknown."""
+        return self._extrapolate(time.monotonic() - self._since)
+
+    @property
+    def cost_left(self) -> float | None:
+        """What the other rows will cost at the mean of this run so far; None if that is unknown."""
+        return self._extrapolate(self.spent.cost)
+
+    def _extrapolate(self, taken: float | None) -> float | None:
+        new = self.done - self.kept
+        return taken / new * (self.total - self.done) if new and taken is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where reads are made: with `engine`, or on a cluster, whose nodes open their own with the `settings`.
+
+    `ray` is the address of the cluster. An item makes `calls_an_item` calls at a time.
+    """
+
+    engine: Engine
+    settings: EngineSettings
+    ray: str | None = None
+    calls_an_item: int = 1
+
+
+async def run_batch(
+    items: Iterable[Item] | AsyncIterable[Item],
+    read: Callable[[Engine, Task], Awaitable[Found]],
+    take: Callable[[Callable[[Task], Awaitable[Found]], Item], Awaitable[Row]],
+    where: Where,
+) -> AsyncGenerator[Row, None]:
+    """Take all items, as many at a time as there are calls, and yield each row as soon as it is known.
+
+    Args:
+        items: what there is to read; one is taken only when there is room for it.
+        read: makes a read, on a cluster in the process of a node.
+        take: makes an item into a row and puts that on record, in this process; it is given what reads.
+        where: where the reads are made.
+
+    An error ends the run. Raises `SettingsError` without the extra `ray` or the cluster.
+    """
+    at_once = ceil(where.engine.model.calls / where.calls_an_item)
+    here = nullcontext((partial(read, where.engine), min(at_once, room_for_reads())))
+    async with (
+        open_cluster(where.ray, where.settings, read, at_once) if where.ray else here as (reader, most),
+        aclosing(side_by_side(partial(take, reader), items, most, ordered=False)) as rows,
+    ):
+        async for row in rows:
+            yield row
+
+
+def room_for_reads() -> int:
+    """How many reads may run at once without exceeding the limit of open files."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed == resource.RLIM_INFINITY:
+        return 10_000
+    return max(1, (allowed - _OTHER_FILES) // _FILES_A_READ)
