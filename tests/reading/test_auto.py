@@ -25,7 +25,7 @@ TOLD = "The green lamp of Mrs. Brown stands in Oslo."
 RAIN = "It rained on hill {0}. Nobody came by road {0}."
 DOCUMENT = "\n\n".join([*(RAIN.format(place) for place in range(20)), TOLD, *map(RAIN.format, range(20, 80))])
 SETTINGS = ReadSettings(chunk_tokens=60, memory_tokens=100, answer_tokens=40)
-NARROW, WIDE = 600, 8192  # the document has more than the one, and less than the other
+NARROW, HALF_TOO_NARROW, WIDE = 600, 1200, 8192  # the document has 730 tokens
 
 
 def reply(messages: tuple[Message, ...]) -> str:
@@ -53,9 +53,11 @@ def test_a_document_that_fits_is_read_in_one_prompt(tmp_path: Path) -> None:
     assert again.answer == result.answer, "it was on record"
 
 
-def test_one_that_does_not_fit_is_read_as_by_notes() -> None:
-    result, made = read(NARROW)
-    _, noted = read(NARROW, workflow="notes")
+@pytest.mark.parametrize("window_tokens", [NARROW, HALF_TOO_NARROW])
+def test_one_of_more_than_half_the_window_is_read_as_by_notes(window_tokens: int) -> None:
+    assert read(HALF_TOO_NARROW, workflow="full")[0].answer == "It stands in Oslo.", "it would fit"
+    result, made = read(window_tokens)
+    _, noted = read(window_tokens, workflow="notes")
     assert [(it.kind, it.memory) for it in made] == [(it.kind, it.memory) for it in noted]
     assert result.answer == "It stands in Oslo." and TOLD in result.memory
 

@@ -1,4 +1,7 @@
-"""The default: the whole document in one prompt if it fits the window, else notes on its chunks."""
+"""The default: the whole document in one prompt if it takes at most half the window, else notes on its chunks.
+
+Models read less well the fuller their window is, small ones above all: see docs/real-models.md.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,14 @@ from memagent.types import Chunk, Conversation
 async def auto(
     reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
 ) -> AsyncGenerator[Conversation, None]:
-    """Answer from the whole document if it fits one prompt, and read it into a memory if it does not.
+    """Answer from the whole document if it is short, and read it into a memory if it is not.
 
     It is read into a memory too if one is given, if no answer is wanted, or if chunks are to be screened.
     """
     begun: list[Chunk] = []
     if reading.answers and not memory and not reading.settings.screen:
-        begun, fits = await _as_much_as_fits(reading, chunks)
-        if fits:
+        begun, short = await _take_up_to_half_the_window(reading, chunks)
+        if short:
             document, _ = joined(begun)
             doubtful = await asyncio.to_thread(_is_doubtful, reading.problem, begun)
             try:
@@ -48,9 +51,11 @@ def _with_words_for_all(reading: Reading) -> Reading:
     return replace(reading, prompts=replace(prompts, answer=PROMPTS.answer))
 
 
-async def _as_much_as_fits(reading: Reading, chunks: AsyncIterator[Chunk]) -> tuple[list[Chunk], bool]:
-    """The chunks up to the first one that does not fit the prompt with those before it; whether all fit."""
-    left, begun = await count_room(reading), list[Chunk]()
+async def _take_up_to_half_the_window(
+    reading: Reading, chunks: AsyncIterator[Chunk]
+) -> tuple[list[Chunk], bool]:
+    """The chunks up to the first one that is too much with those before it; whether all were taken."""
+    left, begun = min(await count_room(reading), reading.window_tokens // 2), list[Chunk]()
     async for chunk in chunks:
         begun.append(chunk)
         left -= chunk.tokens
