@@ -130,8 +130,8 @@ class ReadSettings(StrictModel):
 
     workflow: str | None = Field(
         default=None,
-        description="how to read (auto: full if the document takes at most half the window, else notes; an adapter may "
-        "bring its own; gated, heads, tree, reread, parallel, "
+        description="how to read (auto: full if the document takes at most half the window, else notes; "
+        "an adapter may bring its own; gated, heads, tree, reread, parallel, "
         "map_reduce, refine and overwrite are for trained or larger models)",
     )
     templates: str | None = Field(

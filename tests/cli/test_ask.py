@@ -436,7 +436,7 @@ def test_a_dry_run_asks_no_model(
     prices = ["--prompt-price", "1000000", "--completion-price", "1000000"]
     assert main([*arguments, "--dry-run", "--json", *prices]) == 0
     plan = json.loads(capsys.readouterr().out)
-    assert server.asked == [] and not (nobody / "memagent").exists(), "nor is a journal begun"
+    assert server.asked == [] and not (nobody / "memagent" / "journals").exists(), "nor is a journal begun"
     assert main([*arguments, "--dry-run"]) == 0
     told = capsys.readouterr().out
     characters = len(story.read_text("utf-8"))

@@ -148,7 +148,7 @@ def test_what_fits_one_prompt_is_read_in_one_and_it_is_said(
     out, err = capsys.readouterr()
     told = json.loads(out)
     assert (told["workflow"], told["calls"], told["memory"], told["answer"]) == ("auto", 1, "", SAID)
-    assert "read in one prompt, since it takes less than half the window" in err
+    assert "read in one prompt: it takes less than half the window" in err
     server = serve(lambda messages: "Not in the document.")
     words = ["ask", "Which surgeon of Madrid sewed it?", str(story), "--base-url", server.base_url]
     assert main(words) == 0

@@ -87,7 +87,9 @@ class Noter:
 async def finished(trace: Path, engine: Noter, workflow: str) -> tuple[str, list[tuple[int | None, str]]]:
     """The answer of a read that is begun or continued to its end, and what its conversations came to."""
     settings = SETTINGS.changed(workflow=workflow, lookahead=CALLS if workflow == "gated" else 1)
-    read = Read("What is told?", text_document(DOCUMENT), engine, settings, trace=trace, resume=True)
+    read = Read(
+        "What is told?", text_document(DOCUMENT, is_example=True), engine, settings, trace=trace, resume=True
+    )
     made = [(it.chunk_index, it.memory) async for it in read if not it.unused]
     return read.answer, made
 
@@ -302,7 +304,9 @@ def test_an_own_workflow_that_reads_side_by_side_resumes(tmp_path: Path, monkeyp
     settings = SETTINGS.changed(workflow="pairs")
 
     async def memories() -> list[str]:
-        read = Read("What?", text_document(DOCUMENT), engine, settings, trace=trace, resume=True)
+        read = Read(
+            "What?", text_document(DOCUMENT, is_example=True), engine, settings, trace=trace, resume=True
+        )
         return [it.memory async for it in read]
 
     made = asyncio.run(memories())

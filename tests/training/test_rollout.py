@@ -55,7 +55,12 @@ def groups(engine: Engine, examples: Sequence[Example] = EXAMPLES, **options: An
 
 def read(example: Example, engine: Engine, settings: ReadSettings) -> list[Conversation]:
     async def run() -> list[Conversation]:
-        return [it async for it in Read(example.problem, text_document(example.document), engine, settings)]
+        return [
+            it
+            async for it in Read(
+                example.problem, text_document(example.document, is_example=True), engine, settings
+            )
+        ]
 
     return asyncio.run(run())
 

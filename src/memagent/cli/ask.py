@@ -256,7 +256,7 @@ async def _answer(
         if read:
             asked.passes.append(read.found)
     if read.workflow == "auto" and not noted:
-        display.remark("read in one prompt, since it takes less than half the window (--workflow notes takes notes)")
+        display.remark("read in one prompt: it takes less than half the window (or --workflow notes)")
     if not read.has_answer:
         warn(console, f"no answer was found: {_why(read.memory, noted)}")
     elif read.doubtful:

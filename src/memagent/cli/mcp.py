@@ -65,11 +65,11 @@ def command(
     given = [name for name in ("host", "port", "keys") if source(name) is not ParameterSource.DEFAULT]
     if given and not http:
         raise SettingsError(f"--{given[0]} is for --http: add it, or drop --{given[0]}")
-    settings = with_found_model(settings, console, quiet)
     places = Places(resolve_folders(folders), _free_folders(data), notebooks)
     known = read_keys(keys)
     with ExitStack() as closing_all:
         listener = closing_all.enter_context(closing(listen(host, port, known))) if http else None
+        settings = with_found_model(settings, console, quiet)
 
         async def run() -> None:
             kind = choose(settings.engine).engine

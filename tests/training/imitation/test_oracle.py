@@ -53,7 +53,9 @@ def read(example: Example, engine: Engine, chosen: ReadSettings) -> list[Convers
     async def run() -> list[Conversation]:
         return [
             it
-            async for it in Read(example.problem, text_document(example.document), engine, chosen, asks=False)
+            async for it in Read(
+                example.problem, text_document(example.document, is_example=True), engine, chosen, asks=False
+            )
         ]
 
     return asyncio.run(run())

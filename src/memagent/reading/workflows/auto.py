@@ -1,4 +1,4 @@
-"""The default: the whole document in one prompt if it takes at most half the window, else notes on its chunks.
+"""The default: the whole document in one prompt if it takes at most half the window, else notes.
 
 Models read less well the fuller their window is, small ones above all: see docs/real-models.md.
 """
