@@ -450,7 +450,7 @@ def test_a_dry_run_asks_no_model(
         assert plan[name] == result[name]
     assert plan["calls"] == result["calls"]
     template = 64 * result["calls"]  # the server has none
-    assert 0.8 < (plan["prompt_tokens"] - template) / result["prompt_tokens"] < 1.5
+    assert 0.8 < (plan["prompt_tokens"] - template) / result["prompt_tokens"] < 1.7
     assert f"at most: {result['calls']} calls, " in told
 
 
