@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import mailbox
 import os
 import re
@@ -207,6 +208,138 @@ def test_a_pdf_gives_what_was_written_on_it_but_no_comments(tmp_path: Path) -> N
     assert read(tmp_path / "a.pdf") == "Tenant:\nTyped over the page.\n\n"
 
 
+def placed_pdf(*words: tuple[int, int, str]) -> bytes:
+    """A PDF of one page, with texts at these places from the left and the bottom."""
+    texts = " ".join(f"1 0 0 1 {left} {bottom} Tm {text}" for left, bottom, text in words)
+    stream = f"BT /F1 10 Tf {texts} ET"
+    objects = [
+        "<< /Type /Catalog /Pages 2 0 R >>",
+        "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 5 0 R "
+        "/Resources << /Font << /F1 4 0 R >> >> >>",
+        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+        f"<< /Length {len(stream)} >>\nstream\n{stream}\nendstream",
+    ]
+    return pdf_of(objects)
+
+
+def drawn(*rows: tuple[str, ...], columns: tuple[int, ...] = (72, 180, 290, 400)) -> bytes:
+    """A PDF in which rows of cells are drawn one below the other; an empty cell is not drawn."""
+    return placed_pdf(
+        *(
+            (left, 700 - 14 * number, f"({cell}) Tj")
+            for number, row in enumerate(rows)
+            for left, cell in zip(columns, row, strict=False)
+            if cell
+        )
+    )
+
+
+def test_the_empty_cells_of_a_table_in_a_pdf_stay_empty(tmp_path: Path) -> None:
+    title = "Rain in mm, as it was measured at the three gauges"
+    rows = [("A", "North", "South", "West"), ("May", "12", "", "7"), ("June", "", "9"), ("July", "", "", "5")]
+    (tmp_path / "a.pdf").write_bytes(drawn((title,), *rows, ("end",)))
+    assert read(tmp_path / "a.pdf").strip().splitlines() == [
+        *(title, "", "| A | North | South | West |"),
+        *("| --- | --- | --- | --- |", "| May | 12 |  | 7 |", "| June |  | 9 |  |", "| July |  |  | 5 |"),
+        *("", "end"),
+    ]
+
+
+def test_gaps_within_one_string_of_a_pdf_divide_it_too(tmp_path: Path) -> None:
+    rows = ("[(May) -9000 (12) -19000 (7)] TJ", "[(June) -19000 (9)] TJ", "[(July) -9000 (3) -9700 (4)] TJ")
+    (tmp_path / "a.pdf").write_bytes(
+        placed_pdf(*((72, 700 - 14 * number, text) for number, text in enumerate(rows)))
+    )
+    assert "| May | 12 |  | 7 |\n| --- | --- | --- | --- |\n| June |  |" in read(tmp_path / "a.pdf")
+
+
+PAPER = [
+    ("The survey of the harbour found that the re-", "A second team looked at the light-"),
+    ("tention wall had moved by four centi-", "house. Its lamp is sound, but the"),
+    ("metres since 1998. The engineers ad-", "stairs are rotten. They must be"),
+    ("vise to drive new piles.", "replaced by oak at 90,000 crowns."),
+]
+
+
+def test_columns_of_a_pdf_that_are_drawn_row_by_row_are_read_one_after_the_other(tmp_path: Path) -> None:
+    title = "A title that stands above both of the columns and so belongs to neither of the two"
+    rows = [(title,), *PAPER, ("1 A note on the left.",)]
+    (tmp_path / "a.pdf").write_bytes(drawn(*rows, columns=(72, 320)))
+    text = " ".join(read(tmp_path / "a.pdf").split())
+    assert text == (
+        f"{title} The survey of the harbour found that the retention wall had moved by four centimetres "
+        "since 1998. The engineers advise to drive new piles. 1 A note on the left. A second team looked at "
+        "the lighthouse. Its lamp is sound, but the stairs are rotten. They must be replaced by oak at "
+        "90,000 crowns."
+    )
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [("1.", "Payment within the days"), ("2.", "Notice of three months"), ("3.", "Court of Bremen")],
+        [("Tenant", "Ada Lovelace"), ("Rent", "900"), ("Since", "2024"), ("Until", "2026")],
+        [("one", "two", "three"), ("A line that stands across the three of them all",), ("four",)],
+    ],
+    ids=["list", "form", "once"],
+)
+def test_other_gaps_in_a_pdf_are_spaces(tmp_path: Path, rows: list[tuple[str, ...]]) -> None:
+    (tmp_path / "a.pdf").write_bytes(drawn(*rows))
+    assert read(tmp_path / "a.pdf").splitlines()[: len(rows)] == [" ".join(row) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("the re-", "tention wall", "the retention wall"),
+        ("2.4 mil-", "lion", "2.4 million"),
+        ("the well-", "known list", "the well-known list"),
+        ("state-of-the-", "art", "state-of-the-art"),
+        ("Jean-", "Paul", "Jean-Paul"),
+        ("YYhhmm-", "ss", "YYhhmm-ss"),
+        ("COVID-", "19", "COVID-19"),
+    ],
+)
+def test_a_word_broken_at_the_end_of_a_line_is_whole(
+    tmp_path: Path, before: str, after: str, expected: str
+) -> None:
+    (tmp_path / "a.pdf").write_bytes(drawn((before,), (after,)))
+    assert " ".join(read(tmp_path / "a.pdf").split()).replace("- ", "-") == expected
+
+
+@office
+def test_cells_of_a_sheet_that_were_merged_are_in_each_of_them(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in [
+        ("Sales by region", None, None),
+        ("Region", 2025, None, 2026),
+        (None, "Sales", "Cost", None),
+        ("North", 10, 4, "=B4+1"),
+        (None, 11, None, 13),
+    ]:
+        book.active.append(row)
+    for merged in ("A1:D1", "B2:C2", "A4:A5", "B5:C5"):
+        book.active.merge_cells(merged)
+    book.save(tmp_path / "a.xlsx")
+    assert read(tmp_path / "a.xlsx").strip().splitlines()[2:] == [
+        *("Sales by region", "", "| Region | 2025 Sales | 2025 Cost | 2026 |"),
+        *("| --- | --- | --- | --- |", "| North | 10 | 4 | =B4+1 |", "| North | 11 | 11 | 13 |"),
+    ]
+
+
+@office
+def test_leading_zeros_of_a_sheet_stay(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    shown = [(42, "00000", "00042"), (123456, "00000", "123456"), (7, "0", "7"), (2.5, "00", "2.5")]
+    for column, (value, number_format, _) in enumerate(shown, 1):
+        book.active.cell(1, column, value).number_format = number_format
+    book.save(tmp_path / "a.xlsx")
+    assert f"| {' | '.join(text for *_, text in shown)} |" in read(tmp_path / "a.xlsx")
+
+
 @office
 def test_a_sheet_has_whole_numbers_and_empty_cells(tmp_path: Path) -> None:
     openpyxl = pytest.importorskip("openpyxl")
@@ -258,7 +391,7 @@ def test_a_formula_under_a_prefix(tmp_path: Path, before: int) -> None:
     old = f'<worksheet xmlns="{main}"><sheetData></sheetData></worksheet>'
     (tmp_path / "a.xlsx").write_bytes(rewrite(sheet(b""), "xl/worksheets/", (old, text)))
     with (tmp_path / "a.xlsx").open("rb") as file:
-        assert "| =SUM(B1:C9) |" in "".join(converters.xlsx(file))
+        assert "| =SUM(B1:C9) |" in "".join(converters.converter("xlsx")(file))
 
 
 @office
@@ -354,6 +487,35 @@ def test_an_equation_keeps_its_brackets_and_signs(tmp_path: Path, xml: str, text
 
 
 @office
+def test_a_word_file_keeps_comments_headers_and_footers(tmp_path: Path) -> None:
+    with zipfile.ZipFile(BytesIO(docx("text"))) as archive:
+        parts = {name: archive.read(name).decode() for name in archive.namelist()}
+    paragraph = "<w:p><w:r><w:t>{}</w:t></w:r></w:p>"
+    parts["word/document.xml"] = (
+        f'<w:document xmlns:w="{WORD}"><w:body><w:p><w:r><w:t>within 30 days</w:t></w:r>'
+        '<w:r><w:commentReference w:id="0"/></w:r></w:p></w:body></w:document>'
+    )
+    parts["word/comments.xml"] = (
+        f'<w:comments xmlns:w="{WORD}"><w:comment w:id="0" w:author="Legal" w:initials="L">'
+        f"{paragraph.format('Aster wants 21')}</w:comment></w:comments>"
+    )
+    relations = "http://schemas.openxmlformats.org/package/2006/relationships"
+    kind = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/comments"
+    parts["word/_rels/document.xml.rels"] = (
+        f'<Relationships xmlns="{relations}"><Relationship Id="r1" Type="{kind}" Target="comments.xml"/>'
+        "</Relationships>"
+    )
+    texts = {"header1": "contract 88", "header2": "contract 88", "footer1": "of 14 &amp; June"}
+    for name, text in texts.items():
+        parts[f"word/{name}.xml"] = f'<w:hdr xmlns:w="{WORD}">{paragraph.format(text)}</w:hdr>'
+    (tmp_path / "a.docx").write_bytes(zipped(parts))
+    lines = [line for line in read(tmp_path / "a.docx").splitlines() if line]
+    assert lines == [
+        *("contract 88", "within 30 days^[L1]", "Comment [L1]", "Aster wants 21 ↑", "of 14 & June")
+    ]
+
+
+@office
 def test_a_word_file_keeps_fields_tagged_text_and_what_was_moved(tmp_path: Path) -> None:
     kinds = ("fldSimple", "moveTo", "moveFrom", "customXml", "ins", "del")
     runs = "".join(f"<w:{kind}><w:r><w:t>{kind} </w:t></w:r></w:{kind}>" for kind in kinds)
@@ -403,12 +565,42 @@ def test_a_text_box_of_a_word_file_is_read_once(older: str, tmp_path: Path) -> N
     assert read(tmp_path / "a.docx").split() == ["text", "in", "the", "box"]
 
 
+def notebook(*cells: dict[str, Any]) -> bytes:
+    return json.dumps({"nbformat": 4, "cells": cells}).encode()
+
+
+def test_a_notebook_gives_its_cells_and_what_they_printed(tmp_path: Path) -> None:
+    outputs = [
+        {"output_type": "display_data", "data": {"image/png": "iVBORw0KGgo" * 999}},
+        {"output_type": "stream", "name": "stdout", "text": ["RMSE 0.31 m\n", "done\n"]},
+        {"output_type": "execute_result", "data": {"text/html": "<b>7</b>", "text/plain": "7"}},
+        {"output_type": "error", "ename": "KeyError", "evalue": "'x'", "traceback": ["…"]},
+    ]
+    (tmp_path / "a.ipynb").write_bytes(
+        notebook(
+            {"cell_type": "markdown", "source": ["# Tide\n", "at *Skarv*"]},
+            {"cell_type": "code", "source": "plot(x)\n", "outputs": outputs},
+            {"cell_type": "code", "source": [], "outputs": []},
+        )
+    )
+    fenced = "".join(f"```\n{it}\n```\n\n" for it in ("plot(x)", "RMSE 0.31 m\ndone", "7", "KeyError: 'x'"))
+    assert read(tmp_path / "a.ipynb") == f"# Tide\nat *Skarv*\n\n{fenced}"
+
+
+@pytest.mark.parametrize("content", [b"[", b"[]", b'{"cells": 3}'])
+def test_a_file_that_is_no_notebook_is_an_error(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.ipynb").write_bytes(content)
+    with pytest.raises(DocumentError, match=r"a\.ipynb cannot be converted: it is damaged, or not in IPYNB"):
+        read(tmp_path / "a.ipynb")
+
+
 def test_an_odt_file(tmp_path: Path) -> None:
     spaces = " ".join(
         f'xmlns:{name}="urn:oasis:names:tc:opendocument:xmlns:{name}:1.0"'
         for name in ("office", "text", "table")
     )
-    cells = "<table:table-cell><text:p>{}</text:p></table:table-cell>"
+    cells = "<table:table-cell table:number-rows-spanned='2'><text:p>{}</text:p></table:table-cell>"
+    below = "<table:covered-table-cell/><table:table-cell><text:p>z</text:p></table:table-cell>"
     (tmp_path / "a.odt").write_bytes(
         zipped({
             "content.xml": f"<office:document-content {spaces} xmlns:xlink='http://www.w3.org/1999/xlink'>"
@@ -417,11 +609,12 @@ def test_an_odt_file(tmp_path: Path) -> None:
             "<office:annotation><text:p>remark</text:p></office:annotation>"
             "<text:a xlink:href='http://x/'>link</text:a></text:p>"
             "<text:list><text:list-item><text:p>one</text:p></text:list-item></text:list>"
-            f"<table:table><table:table-row>{cells.format('x')}{cells.format('y')}</table:table-row></table:table>"
+            f"<table:table><table:table-row>{cells.format('x')}<table:table-cell>y</table:table-cell>"
+            f"</table:table-row><table:table-row>{below}</table:table-row></table:table>"
             "</office:document-content>"
         })
     )  # fmt: skip
-    expected = "## Title\n\na <b>\nc[link](http://x/)\n\n* one\n\n| x | y |\n| --- | --- |\n"
+    expected = "## Title\n\na <b>\nc[link](http://x/)\n\n* one\n\n| x | y |\n| --- | --- |\n| x | z |\n"
     assert read(tmp_path / "a.odt") == expected
 
 
@@ -575,7 +768,7 @@ def test_a_slide_gives_its_equations_and_the_boxes_around_them() -> None:
     either[0].append(box)
     file = BytesIO()
     show.save(file)
-    assert list(converters.pptx(file)) == ["Energy: E=mc^(2)\n\nBelow\n\n\f"]
+    assert list(converters.converter("pptx")(file)) == ["Energy: E=mc^(2)\n\nBelow\n\n\f"]
 
 
 @office
@@ -610,7 +803,8 @@ def test_a_slide_gives_charts_of_all_kinds() -> None:
         (bar,) = (name for name in archive.namelist() if b"c:barChart" in archive.read(name))
     solid = rewrite(file.getvalue(), bar, ("c:barChart", "c:bar3DChart"))
     for content in (file.getvalue(), solid):
-        assert list(converters.pptx(BytesIO(content))) == [f"In thousands\n\n{it}\n\n\f" for it in tables]
+        slides = list(converters.converter("pptx")(BytesIO(content)))
+        assert slides == [f"In thousands\n\n{it}\n\n\f" for it in tables]
 
 
 @pytest.mark.parametrize(
@@ -995,7 +1189,7 @@ def test_the_converter_imports_only_what_it_needs(tmp_path: Path) -> None:
     """Its start is paid for each file."""
     code = (
         "import runpy, sys\nfrom memagent.documents import converters as it\n"
-        "before = set(sys.modules)\nlist(it.pdf(open(sys.argv[1], 'rb')))\n"
+        "before = set(sys.modules)\nlist(it.converter('pdf')(open(sys.argv[1], 'rb')))\n"
         "print(*sorted({name.partition('.')[0] for name in set(sys.modules) - before}))"
     )
     (tmp_path / "a.pdf").write_bytes(pdf("text"))

@@ -79,7 +79,12 @@ def test_a_formula_keeps_its_meaning_on_one_line(formula: str, expected: str) ->
         ("<table><tr><td></table>a<table><tr><td>alone<tr><td>two</table>b", "a\n\nalone\ntwo\n\nb"),
         ("<table><tr><td>a|b<td>c</table><table><tr><td>d|e</table>", "| a\\|b | c |\n| --- | --- |\n\nd|e"),
         ("<input type=checkbox checked>Yes <input type=Radio>No<input value=x>", "[x] Yes [ ] No"),
-        ("a <script>x</script><style>y</style><template>z</template><img alt=w> b", "a b"),
+        ("a <script>x</script><style>y</style><template>z</template><img alt=''> b", "a b"),
+        ("see <a href=m><img alt=' the\nmap '></a>, <img src=x> end", "see [![the map]](m), end"),
+        ("a <div style='Display : none'><p>x<br><img alt=y><p>z</div> b <noscript>w</noscript>", "a b"),
+        ("a <p hidden>x<p style='color:red;visibility:hidden'>y<p style='display:nonesuch'>b", "a\n\nb"),
+        ("<table><tr><td>a<td hidden>x<td>b<tr style='display:none'><td>y<td>z</table>",
+         "| a | b |\n| --- | --- |"),
         ("a <template><input type=checkbox>z</template> b", "a b"),
         ("<title/><p>after</p><script src='x'/><p>end</p>", "after\n\nend"),
         ("&lt;b&gt; &amp;lt; &#xD800;&copy;", "<b> &lt; \ufffd©"),
@@ -93,6 +98,37 @@ def test_a_formula_keeps_its_meaning_on_one_line(formula: str, expected: str) ->
 )  # fmt: skip
 def test_what_becomes_of_tags(html: str, expected: str) -> None:
     assert markdown(html).strip("\n") == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ("<tr><th rowspan=2>W<th colspan=2>D<tr><th>a<th>c<tr><td rowspan=2>50<td>1<td>2<tr><td>3<td>4",
+         ["W | D a | D c", "50 | 1 | 2", "50 | 3 | 4"]),
+        ("<tr><td>x<td>y<td>z<tr><td colspan=2>n<td>1<tr><td>2<td colspan=2 rowspan=2>m<tr><td>3",
+         ["x | y | z", "n | n | 1", "2 | m | m", "3 | m | m"]),
+        ("<tr><td colspan=2>a<td>5<tr><td>b<td>c<td>6", ["a | a | 5", "b | c | 6"]),
+        ("<tr><td>a<td>b<tr><td colspan=2>part<tr><td rowspan=9>c<td rowspan=0>d<tr><td>e",
+         ["a | b", "part", "c | d", "c | e"]),
+        ("<tr><th colspan=2>a<th>b", ["a | a | b"]),
+    ],
+)  # fmt: skip
+def test_a_cell_that_spans_columns_or_rows_is_in_each_of_them(rows: str, expected: list[str]) -> None:
+    lines = markdown(f"<table>{rows}</table>").splitlines()
+    assert lines.pop(1) == "|" + " --- |" * (expected[0].count("|") + 1)
+    assert lines == [f"| {row} |" for row in expected]
+
+
+def test_the_title_of_a_table_is_no_head() -> None:
+    assert markdown("<table><tr><td colspan=2>T<tr><td>a<td>b<tr><td>c<td>d</table>").splitlines() == [
+        *("T", "| a | b |", "| --- | --- |", "| c | d |")
+    ]
+
+
+def test_spans_make_no_page_out_of_a_line() -> None:
+    row = f"<tr><td colspan=9999 rowspan=99999>{'text ' * 20}<td rowspan=99999>{'more ' * 199}<td>x"
+    text = markdown(f"<table>{row}{'<tr><td>y' * 200}</table>")
+    assert len(text) < 200 * 2500
 
 
 def test_a_table_that_arranges_a_page_keeps_its_paragraphs_and_the_tables_inside() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from memagent import DocumentError, open_document, text_document
-from memagent.documents.decoding import row_texts
+from memagent.documents.decoding import row_texts, unescape
 from memagent.documents.encodings import detect_encoding, is_doubtful
 from memagent.documents.opening import Document, Pass
 from memagent.errors import extra_hint
@@ -63,6 +63,27 @@ def read(path: Path) -> str:
 
 
 # Formats
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        (r'{"\u043e\u0442": "\u041e"}', '{"от": "О"}'),
+        (r'["\ud83d\ude00", "\u00e9t\u00C9", "\u00a0"]', '["😀", "étÉ", "\u00a0"]'),
+        (r'["\\u0041 \" \u0022 \u005c \n \u0007"]', r'["\\u0041 \" \u0022 \u005c \n \u0007"]'),
+        (r'["\ud83d", "\udE00x", "\u12", 1', r'["\ud83d", "\udE00x", "\u12", 1'),
+        ('["\\', '["\\'),
+    ],
+)
+def test_letters_stand_for_their_escapes_in_json(tmp_path: Path, written: str, shown: str) -> None:
+    for name in ("a.json", "a.jsonl"):
+        (tmp_path / name).write_text(written, "utf-8")
+        assert read(tmp_path / name).rstrip("\n") == shown
+    (tmp_path / "a.txt").write_text(written, "utf-8")
+    assert read(tmp_path / "a.txt") == written
+    for size in (1, 2, 5, 13):
+        blocks = [written[start : start + size] for start in range(0, len(written), size)]
+        assert "".join(unescape(blocks)) == shown
 
 
 def docx(*paragraphs: str) -> bytes:

@@ -23,10 +23,11 @@ from memagent.plugins import plugins
 
 _FORMATS = {
     **dict.fromkeys((".jsonl", ".ndjson"), "jsonl"),
+    **dict.fromkeys((".json", ".geojson"), "json"),
     **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
     **{".pdf": "pdf", ".docx": "docx", ".pptx": "pptx", ".xlsx": "xlsx", ".epub": "epub"},
     **{".docm": "docx", ".pptm": "pptx", ".xlsm": "xlsx"},  # with macros
-    **{".odt": "odt", ".rtf": "rtf", ".mbox": "mbox"},
+    **{".odt": "odt", ".rtf": "rtf", ".mbox": "mbox", ".ipynb": "ipynb"},
     **dict.fromkeys((".eml", ".mht", ".mhtml"), "eml"),
 }
 _MAGIC = {b"%PDF-": "pdf", b"{\\rtf": "rtf"}
@@ -136,7 +137,7 @@ def look_at(origin: Path | IO[bytes], name: str, named: bool) -> DocumentFile:
     kinds = (it for magic, it in _MAGIC.items() if sample.startswith(magic))
     kind = next(kinds, None) or _FORMATS.get(suffix) or _format_of_package(suffix)
     encoding: str | None = ""
-    if kind in ("text", "jsonl", "html"):
+    if kind in ("text", "json", "jsonl", "html"):
         encoding = detect_encoding(sample, whole)
     elif gzipped:
         raise DocumentError(f"{name} is a gzipped {kind.upper()} file: unpack it first (gunzip)")

@@ -1,4 +1,6 @@
-"""HTML as Markdown, block by block: headings, lists, links and tables; no scripts, styles or images.
+"""HTML as Markdown, block by block: headings, lists, links, tables and what pictures show.
+
+What the page hides is left out, as are scripts and styles.
 
 The parser repairs the page and reports its tags one by one. No tree is built, so neither the depth nor the
 length of a page matters. Bold and italics are dropped: they say little and cost tokens.
@@ -12,8 +14,10 @@ from dataclasses import dataclass, field
 
 from lxml import etree
 
+from memagent.documents.converters.tables import Cell, Grid
+
 _DROPPED = {
-    *("script", "style", "template", "iframe", "object", "canvas", "audio", "video"),
+    *("script", "style", "template", "iframe", "object", "canvas", "audio", "video", "noscript"),
     *("annotation", "annotation-xml"),  # of formulas
 }
 _HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
@@ -38,6 +42,7 @@ _FORMULAS = {
     "mtr": ("", ", ", ""),
     "mtable": ("", "; ", ""),
 }
+_HIDDEN = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*hidden)\b", re.IGNORECASE)
 _LISTS = ("ul", "ol", "menu")
 _SPACES = re.compile(r"[ \t\n\r\f]+")
 _MAX_CELL = 1000  # characters; a table with longer ones lays out a page rather than data
@@ -70,9 +75,11 @@ def markdown_of(blocks: Iterable[str]) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _Table:
-    """A table being read: the finished cells of the current row, and whether a row has been written."""
+    """A table being read: its grid, the finished cells of the current row, the spans of the open cell."""
 
-    row: list[str] = field(default_factory=list)
+    grid: Grid = field(default_factory=Grid)
+    row: list[Cell] = field(default_factory=list)
+    spans: tuple[int, int] = (1, 1)
     begun: bool = False
 
 
@@ -91,7 +98,8 @@ class _Writer:
         self._marker = ""  # what begins the next line: "# ", "* "
         self._marks: list[str] = []  # what goes right before the next text: "[", "`"
         self._formula: list[tuple[str, int]] = []  # open elements of a formula, and how many parts they have
-        self._quotes = self._dropped = self._preformatted = 0
+        self._quotes = self._preformatted = 0
+        self._dropped = 0  # how many elements are open from the one on that is left out
         self._fence_due = False
         self._breaks, self._space, self._last = 0, False, ""
 
@@ -106,12 +114,15 @@ class _Writer:
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         self.told = True
-        self._dropped += tag in _DROPPED
+        hidden = "hidden" in attributes or _HIDDEN.search(attributes.get("style", ""))
+        if self._dropped or tag in _DROPPED or hidden:
+            self._dropped += 1
+            return
         if self._formula or tag == "math":
             self._open_part(tag)
         self._quotes += tag == "blockquote"
         if tag in ("td", "th"):
-            self._open_cell()
+            self._open_cell(attributes)
         elif tag == "table":
             self._spill()
             self._tables.append(_Table())
@@ -137,15 +148,21 @@ class _Writer:
         elif tag == "input" and attributes.get("type", "").lower() in ("checkbox", "radio"):
             self._write("[x]" if "checked" in attributes else "[ ]")
             self._space = True
+        elif tag == "img" and (shown := " ".join(attributes.get("alt", "").split())):
+            self._write(f"![{shown}]")
 
     def end(self, tag: str) -> None:
         self.told = True
+        if self._dropped:
+            self._dropped -= 1
+            return
         if tag in ("td", "th"):
             self._close_cell()
         elif tag == "tr":
             self._close_row()
         elif tag == "table" and self._tables:
             self._close_row()
+            self._write_rows(self._tables[-1].grid.end())
             self._tables.pop()
         elif tag in _LISTS and self._lists:
             self._lists.pop()
@@ -161,7 +178,6 @@ class _Writer:
             self._close(_INLINE[tag], "" if tag == "sup" else _INLINE[tag])
         if self._formula and (name := self._formula.pop()[0]) in _FORMULAS:
             self._sign(_FORMULAS[name][-1], self._put)
-        self._dropped -= tag in _DROPPED
         self._quotes -= tag == "blockquote"
         self._break(_BREAKS.get(tag, 0))
 
@@ -194,8 +210,6 @@ class _Writer:
 
     def _write(self, text: str) -> None:
         """Add text after any pending line ends, space and marks."""
-        if self._dropped:
-            return
         if self._breaks or not self._begun:
             levels = len(self._lists) - (1 if self._marker else 0)
             indent = "> " * min(self._quotes, _DEEPEST) + "  " * max(0, min(levels, _DEEPEST))
@@ -258,23 +272,26 @@ class _Writer:
         self._formula.append((tag, 0))
 
     def _sign(self, sign: str, write: Callable[[str], None]) -> None:
-        if sign and not self._dropped:
+        if sign:
             write(sign)
         self._space = self._space and not sign
 
     # Tables
 
-    def _open_cell(self) -> None:
+    def _open_cell(self, attributes: dict[str, str]) -> None:
         self._close_cell()
         if self._tables:
             self._cell, self._cell_length = [], 0
+            columns, rows = (_number(attributes.get(name)) for name in ("colspan", "rowspan"))
+            self._tables[-1].spans = max(columns, 1), max(rows, 1)
 
     def _close_cell(self) -> None:
         """Add a short cell to its row; for one already written out, end the paragraph."""
         if self._cell is None:
             self._break(2)
             return
-        self._tables[-1].row.append(" ".join("".join(self._cell).split()))
+        table = self._tables[-1]
+        table.row.append(Cell(" ".join("".join(self._cell).split()), *table.spans))
         self._cell, self._marker, self._marks = None, "", []
 
     def _close_row(self) -> None:
@@ -283,24 +300,28 @@ class _Writer:
             return
         table = self._tables[-1]
         row, table.row = table.row, []
-        if not any(row):
-            return
-        cells = " | ".join(cell.replace("|", "\\|") for cell in row)
-        line = f"| {cells} |" if len(row) > 1 else row[0]
-        if len(row) > 1 and not table.begun:
-            line += "\n|" + " --- |" * len(row)
-        self._breaks = 1 if table.begun else 2
-        self._write(line)
-        table.begun = True
+        if len(row) == 1 and not table.grid.begun and not table.grid.down:  # no table yet, or none at all
+            self._write_rows(row[0].text)
+        else:
+            self._write_rows(table.grid.row(row))
+
+    def _write_rows(self, lines: str) -> None:
+        if lines:
+            table = self._tables[-1]
+            self._breaks = 1 if table.begun else 2
+            self._write(lines.rstrip("\n"))
+            table.begun = True
 
     def _spill(self) -> None:
         """Write the open cell, and those before it in its row, as paragraphs: the table lays out a page."""
         if not self._tables:
             return
-        cells = (*self._tables[-1].row, "".join(self._cell or ()))
-        self._cell, self._tables[-1].row = None, []
-        for cell in filter(None, map(str.strip, cells)):
-            self._put("\n\n" * self._begun + cell)
+        table = self._tables[-1]
+        cells = (*(cell.text for cell in table.row), "".join(self._cell or ()))
+        self._cell, table.row = None, []
+        for text in (table.grid.end(), *cells):
+            if text := text.strip():
+                self._put("\n\n" * self._begun + text)
 
 
 def _number(start: str | None) -> int:

@@ -1,7 +1,8 @@
 """Open anything readable as one stream of text, block by block.
 
 Text files keep their exact text: only a byte-order mark is dropped, and undecodable bytes become
-U+FFFD and are counted. HTML, PDF, office and e-book files are converted.
+U+FFFD and are counted. In JSON, letters stand for their escapes. HTML, PDF, office and e-book files are
+converted.
 Not supported: OCR, archives, and anything that has to be downloaded.
 """
 
@@ -22,7 +23,7 @@ from typing import IO, Any, NamedTuple
 
 from memagent.documents.conversion import convert_blocks, is_kept
 from memagent.documents.converters import HTML, PAGED
-from memagent.documents.decoding import decode, row_texts, sendable
+from memagent.documents.decoding import decode, row_texts, sendable, unescape
 from memagent.documents.files import (
     DocumentFile,
     NoTextError,
@@ -224,6 +225,8 @@ class Pass:
             return
         if source.format == "jsonl":
             texts = row_texts(texts)
+        elif source.format == "json":
+            texts = unescape(texts)
         elif source.format == "html" or source.format in HTML:
             texts = _page_text(source, texts)
         for text in texts:

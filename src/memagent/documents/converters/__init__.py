@@ -1,6 +1,6 @@
 """Converters from each format to text; `converter_program.py` runs them in a separate process.
 
-They import nothing else from memagent, and their libraries only when called, so that this process starts
+They import nothing else from memagent, and are imported only when needed, so that this process starts
 quickly. There the package is called `converters`, hence the relative imports. In PDF files and slides, a form
 feed ends each page.
 
@@ -10,17 +10,8 @@ Neither kreuzberg nor markitdown reads mailboxes, ODT, filled-in PDF forms or th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from importlib.metadata import entry_points
+from importlib import import_module
 from typing import IO
-
-from .books import epub
-from .mail import eml, mbox
-from .open_document import odt
-from .pages import pdf
-from .rich_text import rtf
-from .sheets import xlsx
-from .slides import pptx
-from .word import docx
 
 HTML = frozenset({"docx", "eml", "epub", "mbox", "odt"})
 PAGED = frozenset({"pdf", "pptx"})
@@ -28,16 +19,20 @@ PAGED = frozenset({"pdf", "pptx"})
 Converter = Callable[[IO[bytes]], Iterator[str]]
 """Makes text of a file, piece by piece."""
 
-CONVERTERS: dict[str, Converter] = {
-    "pdf": pdf, "pptx": pptx, "xlsx": xlsx, "docx": docx, "odt": odt, "epub": epub, "rtf": rtf,
-    "eml": eml, "mbox": mbox,
+_MODULES = {
+    "pdf": "pages", "pptx": "slides", "xlsx": "sheets", "docx": "word", "odt": "open_document",
+    "epub": "books", "rtf": "rich_text", "eml": "mail", "mbox": "mail", "ipynb": "jupyter",
 }  # fmt: skip
+"""The module of each format's converter, which has the format's name."""
 
 
 def converter(format: str) -> Converter:
     """What makes text of a format, ours or an installed package's."""
-    if ours := CONVERTERS.get(format):
-        return ours
-    (point, *_) = entry_points(group="memagent.formats", name=format)
-    made: Converter = point.load()
+    if module := _MODULES.get(format):
+        made: Converter = getattr(import_module(f".{module}", __package__), format)
+    else:
+        from importlib.metadata import entry_points  # slow to import
+
+        (point, *_) = entry_points(group="memagent.formats", name=format)
+        made = point.load()
     return made

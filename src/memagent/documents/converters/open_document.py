@@ -26,9 +26,10 @@ class _OpenDocument:
     """A parser target that writes the content of an OpenDocument text as HTML."""
 
     TAGS: ClassVar = {
-        **{"p": "p", "list": "ul", "list-item": "li", "table": "table", "table-row": "tr", "a": "a"},
-        **dict.fromkeys(("table-cell", "covered-table-cell"), "td"),
+        **{"p": "p", "list": "ul", "list-item": "li", "a": "a"},
+        **{"table": "table", "table-row": "tr", "table-cell": "td"},
     }
+    SPANS: ClassVar = {"number-columns-spanned": "colspan", "number-rows-spanned": "rowspan"}
     DROPPED = ("tracked-changes", "annotation")
 
     def __init__(self) -> None:
@@ -54,7 +55,8 @@ class _OpenDocument:
             self._html.append("<br>" if kind == "line-break" else " ")
         if tag:
             link = f' href="{escape(values.get("href", ""))}"' if tag == "a" else ""
-            self._html.append(f"<{tag}{link}>")
+            spans = (f' {it}="{escape(values[key])}"' for key, it in self.SPANS.items() if key in values)
+            self._html.append(f"<{tag}{link}{''.join(spans)}>")
 
     def end(self, name: str) -> None:
         if (tag := self._open.pop()) and not self._dropped:

@@ -9,12 +9,17 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import IO, Any
 
-from .tables import as_cell, as_row, as_rule
+from .tables import Cell, Grid, as_cell
 from .text import clean
 
+_Spans = dict[int, dict[int, tuple[int, int]]]
+"""By row and column, how many columns and rows a cell spans."""
+
+_MERGED = re.compile(rb'mergeCell [^>]*?ref="([A-Z]+)([0-9]+):([A-Z]+)([0-9]+)"')
 _FORMULA = re.compile(rb"<([\w.-]+:)?f[\s/>]")
 _LITERAL = re.compile(r'"([^"]*)"|\[\$([^-\]]*)[^\]]*\]|\[[^\]]*\]|[\\_*].')
 """A part of a number format that is no digit: "kg", [$€-407], [Red], \\-."""
+_ZEROS = re.compile("00+")
 _FORMULA_BYTES = 256  # kept between blocks: more than such a tag takes, prefix included
 
 
@@ -22,21 +27,28 @@ def xlsx(file: IO[bytes]) -> Iterator[str]:
     """Each sheet as a table. A formula that was never computed is shown as it is."""
     from openpyxl import load_workbook
 
+    has_formulas, spans = _scan(file)
     values = load_workbook(file, read_only=True, data_only=True)
-    formulas = load_workbook(file, read_only=True) if _has_formulas(file) else values
+    formulas = load_workbook(file, read_only=True) if has_formulas else values
     for sheet, computed in zip(formulas.worksheets, values.worksheets, strict=True):
         yield f"## {clean(sheet.title)}\n\n"
         for one in {sheet, computed}:
             one.reset_dimensions()  # those stated in the file may be wrong
-        begun = False
-        for row in _values(sheet, computed):
-            cells = list(map(as_cell, row))
-            while cells and not cells[-1]:
-                cells.pop()
-            if cells:
-                yield as_row(cells) if begun else as_row(cells) + as_rule(cells)
-                begun = True
-        yield "\n"
+        grid = Grid()
+        own = spans.get(sheet._worksheet_path.lstrip("/"), {})
+        for number, row in enumerate(_values(sheet, computed), 1):
+            yield grid.row(_cells(row, own.get(number, {}), grid), trim=True)
+        yield grid.end() + "\n"
+
+
+def _cells(row: Iterable[object], spans: dict[int, tuple[int, int]], grid: Grid) -> Iterator[Cell]:
+    """The cells of a row that no other spans; `spans` are the columns and rows of those that span any."""
+    covered = 0
+    for column, value in enumerate(row):
+        if column >= covered and column not in grid.down:
+            columns, rows = spans.get(column, (1, 1))
+            covered = column + columns
+            yield Cell(as_cell(value), columns, rows)
 
 
 def _values(sheet: Any, computed: Any) -> Iterator[Iterable[object]]:
@@ -54,10 +66,12 @@ def _values(sheet: Any, computed: Any) -> Iterator[Iterable[object]]:
 
 
 def _value(cell: Any) -> object:
-    """A cell's value; a number with the unit in which the sheet shows it."""
+    """A cell's value; a number with the unit, or the leading zeros, with which the sheet shows it."""
     value = cell.value
     if type(value) not in (int, float):
         return value
+    if _ZEROS.fullmatch(cell.number_format) and value == int(value):
+        return f"{int(value):0{len(cell.number_format)}}"
     factor, unit = _unit(cell.number_format)
     return f"{as_cell(value * factor)}{unit}" if unit else value
 
@@ -79,14 +93,28 @@ def _unit(number_format: str) -> tuple[float, str]:
     return 1, "".join(f" {unit}" for unit in map(str.strip, (*said, *signs)) if unit)
 
 
-def _has_formulas(file: IO[bytes]) -> bool:
+def _scan(file: IO[bytes]) -> tuple[bool, dict[str, _Spans]]:
+    """Whether there are formulas, and for each sheet's part of the file, the cells that span others."""
+    has_formulas, spans = False, dict[str, _Spans]()
     with zipfile.ZipFile(file) as archive:
         for name in archive.namelist():
             if name.startswith("xl/worksheets/"):
+                own = spans.setdefault(name, {})
                 with archive.open(name) as sheet:
                     before = b""
                     while block := sheet.read(2**20):
-                        if _FORMULA.search(before + block):
-                            return True
+                        text = before + block
+                        has_formulas = has_formulas or _FORMULA.search(text) is not None
+                        for first, row, last, end in _MERGED.findall(text):
+                            size = _column(last) - _column(first) + 1, int(end) - int(row) + 1
+                            own.setdefault(int(row), {})[_column(first)] = size
                         before = block[-_FORMULA_BYTES:]
-    return False
+    return has_formulas, spans
+
+
+def _column(letters: bytes) -> int:
+    """The place of a column: 0 for A, 26 for AA."""
+    place = 0
+    for letter in letters:
+        place = place * 26 + letter - 64
+    return place - 1

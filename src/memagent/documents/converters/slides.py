@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import IO, Any
 
 from .equations import as_text
-from .tables import as_cell, as_table
+from .tables import Cell, Grid, as_cell, as_table
 from .text import PAGE_END, clean
 
 _DRAWING = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
@@ -43,7 +43,10 @@ def _shape_texts(shape: Any) -> Iterator[str]:
     if shape.has_text_frame:
         yield shape.text_frame.text.replace("\v", "\n")
     if getattr(shape, "has_table", False):
-        yield as_table([[cell.text for cell in row.cells] for row in shape.table.rows])
+        grid = Grid()
+        rows = ([it for it in row.cells if not it.is_spanned] for row in shape.table.rows)
+        cells = ([Cell(it.text, it.span_width, it.span_height) for it in row] for row in rows)
+        yield "".join(map(grid.row, cells)) + grid.end()
     if getattr(shape, "has_chart", False):
         yield from _chart(shape.chart.element)
 

@@ -1,10 +1,90 @@
-"""Tables as Markdown, for the converters."""
+"""Tables as Markdown, each row with all of its cells."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, time
+from itertools import zip_longest
+from typing import NamedTuple
 
 from .text import clean
+
+_MAX_SPAN = 100  # columns
+_MAX_SPREAD = 1000  # characters of a row; a longer text is shown once
+
+
+class Cell(NamedTuple):
+    """The text of a cell, how many columns and rows it spans, and whether it repeats the one before it."""
+
+    text: str
+    columns: int = 1
+    rows: int = 1
+    spread: bool = False
+
+
+class Grid:
+    """Writes the rows of a table; a cell that spans columns or rows is shown in each of them.
+
+    A head with cells that span columns is joined with the row below it: "Dose adult", "Dose child".
+    """
+
+    def __init__(self) -> None:
+        self.down: dict[int, Cell] = {}  # what the next row takes over, by column
+        self.begun = False
+        self._head: list[Cell] = []  # held until the row below it is known
+
+    def row(self, cells: Iterable[Cell], *, trim: bool = False) -> str:
+        """The next row, given without the cells that others span; `trim` drops empty cells at its end."""
+        own = [*cells]
+        told = [cell for cell in own if cell.text]
+        if len(told) == 1 and told[0].columns > 1 and not self.down:  # a title, or a note within the table
+            return as_row([told[0].text]) if self.begun else f"{' '.join(told[0].text.split())}\n\n"
+        row = self._spread(own)
+        while trim and row and not row[-1].text:
+            row.pop()
+        return self._write(row) if told else ""
+
+    def end(self) -> str:
+        """The head, if no row came after it."""
+        head, self._head = [cell.text for cell in self._head], []
+        return as_row(head) + as_rule(head) if head else ""
+
+    def _spread(self, own: list[Cell]) -> list[Cell]:
+        """A cell for each column of the next row."""
+        above, self.down = self.down, {}
+        row: list[Cell] = []
+
+        def add(cell: Cell) -> None:
+            if cell.rows > 1:
+                self.down[len(row)] = Cell(cell.text, 1, cell.rows - 1)
+            row.append(cell)
+
+        for cell in own:
+            while taken := above.pop(len(row), None):
+                add(taken)
+            columns = min(cell.columns, _MAX_SPAN)
+            again = cell.text if len(cell.text) * columns <= _MAX_SPREAD else ""
+            for number in range(columns):
+                above.pop(len(row), None)
+                add(cell._replace(text=again if number else cell.text, spread=columns > 1))
+        while above:
+            add(above.pop(len(row), Cell("")))
+        return row
+
+    def _write(self, row: list[Cell]) -> str:
+        """A row; a head is held back as long as the row below may belong to it."""
+        if self._head:
+            pairs = list(zip_longest(self._head, row, fillvalue=Cell("")))
+            if not all(head.spread or cell.text in ("", head.text) for head, cell in pairs):
+                return self.end() + as_row([cell.text for cell in row])
+            row = [
+                cell._replace(text=" ".join(dict.fromkeys(filter(None, (head.text, cell.text)))))
+                for head, cell in pairs
+            ]
+        elif self.begun:
+            return as_row([cell.text for cell in row])
+        self.begun, self._head = True, row
+        return "" if any(cell.spread for cell in row) else self.end()
 
 
 def as_cell(value: object) -> str:
@@ -24,7 +104,8 @@ def as_cell(value: object) -> str:
 
 def as_table(rows: list[list[str]]) -> str:
     """Rows, the first of which is the head."""
-    return "".join(as_row(row) + (as_rule(row) if not number else "") for number, row in enumerate(rows))
+    grid = Grid()
+    return "".join(grid.row(map(Cell, row)) for row in rows) + grid.end()
 
 
 def as_row(cells: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""Word files to HTML."""
+"""Word files to HTML: the text with its notes and comments, between what stands above and below all pages."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import io
 import re
 import zipfile
 from collections.abc import Iterator
+from html import escape
 from typing import IO, Any
 
 from .equations import as_text
 from .text import xml_parser
 
 _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
-_WORD_TEXT = re.compile(r"word/(document\d*|footnotes|endnotes)\.xml")
+_WORD_TEXT = re.compile(r"word/(document\d*|footnotes|endnotes|comments)\.xml")
 _UNREAD = re.compile(rb"oMath|fldSimple|moveTo|customXml|<w:(?:bdo|dir|ruby|cr)\b|txbxContent")
 """What mammoth would leave out."""
 _LIKE_TAGS = ("fldSimple", "moveTo", "customXml", "bdo", "dir", "ruby", "rubyBase")
@@ -23,7 +24,26 @@ def docx(file: IO[bytes]) -> Iterator[str]:
     import mammoth
 
     nothing = mammoth.images.img_element(lambda _image: {})
-    yield mammoth.convert_to_html(_for_mammoth(file), convert_image=nothing).value
+    with zipfile.ZipFile(file) as archive:
+        above, below = (_paragraphs(archive, kind) for kind in ("header", "footer"))
+    yield above
+    yield mammoth.convert_to_html(
+        _for_mammoth(file), convert_image=nothing, style_map="comment-reference => sup"
+    ).value
+    yield below
+
+
+def _paragraphs(archive: zipfile.ZipFile, kind: str) -> str:
+    """The headers or the footers, each paragraph once; sections and first pages often repeat them."""
+    from lxml import etree
+
+    texts: dict[str, None] = {}
+    for name in sorted(archive.namelist()):
+        if re.fullmatch(rf"word/{kind}\d*\.xml", name):
+            root = etree.fromstring(archive.read(name), xml_parser())
+            for paragraph in root.iter(f"{_WORD}p"):
+                texts["".join(it.text or " " for it in paragraph.iter(f"{_WORD}t", f"{_WORD}tab"))] = None
+    return "".join(f"<p>{escape(text)}</p>" for text in texts if text.strip())
 
 
 def _for_mammoth(file: IO[bytes]) -> IO[bytes]:
