@@ -27,6 +27,7 @@ _COMMANDS = {
     "ask": "ask",
     "show": "show",
     "view": "view",
+    "text": "text",
     "notes": "notes",
     "serve": "serve",
     "mcp": "mcp",

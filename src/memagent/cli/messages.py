@@ -55,15 +55,24 @@ def harmless(text: str) -> str:
 
 def say(text: str) -> None:
     """Print a line to stdout: as it is to a file or pipe, escaped to a terminal. Raises `OutputError`."""
-    print_line(harmless(text) if sys.stdout and sys.stdout.isatty() else text)
+    print_text(text + "\n")
+
+
+def print_text(text: str) -> None:
+    """Print text as `say` does, without a line end. Raises `OutputError`."""
+    _write(harmless(text) if sys.stdout and sys.stdout.isatty() else text)
 
 
 def print_line(line: str) -> None:
     """Print a line to stdout as it is. Raises `OutputError`."""
+    _write(line + "\n")
+
+
+def _write(text: str) -> None:
     if sys.stdout is None:  # closed by the parent process
         raise OutputError from OSError("it is closed")
     try:
-        sys.stdout.write(line + "\n")
+        sys.stdout.write(text)
         sys.stdout.flush()
     except OSError as error:
         raise OutputError from error

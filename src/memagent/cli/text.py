@@ -1,0 +1,57 @@
+"""`memagent text`: what a model is shown of documents."""
+
+from __future__ import annotations
+
+import click
+from rich.console import Console
+
+from memagent.cli.flags import Command, complete_files
+from memagent.cli.messages import print_text, say, warn
+from memagent.documents.chunking import split
+from memagent.documents.opening import open_document
+from memagent.documents.tokens import estimate_tokens, load_tokenizer
+from memagent.reading.budgets import MIN_CHUNK_TOKENS, Budgets
+from memagent.types import Chunk
+
+
+@click.command(cls=Command, short_help="Print what a model is shown of documents.")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...", shell_complete=complete_files)
+@click.option("--chunks", is_flag=True, help="also say where each chunk begins, and show repeated heads")
+@click.option("--chunk-tokens", type=click.IntRange(MIN_CHUNK_TOKENS), default=Budgets().chunk_tokens,
+              show_default=True, metavar="N", help="the size of a chunk")  # fmt: skip
+@click.option("--tokenizer", metavar="FILE", shell_complete=complete_files,
+              help="a tokenizer.json; without it tokens are estimated")  # fmt: skip
+@click.option("--follow-links", is_flag=True, help="also read files outside a folder that are linked from it")
+@click.pass_obj
+def command(
+    console: Console,
+    paths: tuple[str, ...],
+    chunks: bool,
+    chunk_tokens: int,
+    tokenizer: str | None,
+    follow_links: bool,
+) -> None:
+    """Print the text of files or folders as a model is shown it, without asking one.
+
+    A read with another model may cut its chunks elsewhere: their size is counted with its own tokenizer.
+    """
+    document = open_document(*paths, follow_links=follow_links)
+    blocks = document.blocks()
+    if chunks:
+        for chunk in split(blocks, chunk_tokens, load_tokenizer(tokenizer) if tokenizer else estimate_tokens):
+            say(_border(chunk))
+            print_text(chunk.shown if chunk.shown.endswith("\n") else chunk.shown + "\n")
+    else:
+        for block in blocks:
+            print_text(block.text)
+    for file in (*document.skipped, *blocks.skipped):
+        warn(console, f"left out: {file}")
+
+
+def _border(chunk: Chunk) -> str:
+    """The line above a chunk: its number, its place and its size."""
+    sources = ", ".join(dict.fromkeys(part.source for part in chunk.parts))
+    pages = [part.page for part in chunk.parts if part.page]
+    on = f", pages {pages[0]} to {pages[-1]}" if len(pages) > 1 else f", page {pages[0]}" if pages else ""
+    place = f"characters {chunk.start:,} to {chunk.end:,}"
+    return f"=== chunk {chunk.index + 1}: {sources}{on}, {place}, {chunk.tokens:,} tokens ==="
