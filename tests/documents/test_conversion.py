@@ -330,6 +330,21 @@ def test_cells_of_a_sheet_that_were_merged_are_in_each_of_them(tmp_path: Path) -
 
 
 @office
+def test_cells_of_a_slide_that_were_merged_are_in_each_of_them() -> None:
+    pptx = pytest.importorskip("pptx")
+    show, file = pptx.Presentation(), BytesIO()
+    slide = show.slides.add_slide(show.slide_layouts[6])
+    table = slide.shapes.add_table(3, 2, 0, 0, 100, 100).table
+    for row, texts in enumerate([("Dose", "adult"), ("under 50", "10"), ("", "8")]):
+        for column, text in enumerate(texts):
+            table.cell(row, column).text = text
+    table.cell(1, 0).merge(table.cell(2, 0))
+    show.save(file)
+    (text,) = converters.converter("pptx")(file)
+    assert text.strip().splitlines()[2:] == ["| under 50 | 10 |", "| under 50 | 8 |"]
+
+
+@office
 def test_leading_zeros_of_a_sheet_stay(tmp_path: Path) -> None:
     openpyxl = pytest.importorskip("openpyxl")
     book = openpyxl.Workbook()

@@ -14,7 +14,7 @@ from .layout import BROKEN, arrange
 from .text import PAGE_END, clean
 
 _SAMPLED = 30  # characters of a page
-_BROKEN_WORD = re.compile(rf"(-?)(\w*){BROKEN}(\w?)")
+_BROKEN_WORD = re.compile(rf"(-?)(\w{{0,40}}){BROKEN}(\w?)")
 _COMPOUNDS = ("well", "self", "long", "short", "high", "half", "full")
 """Before a hyphen at the end of a line, these are mostly words of their own: "well-known"."""
 
