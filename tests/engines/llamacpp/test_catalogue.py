@@ -258,7 +258,7 @@ def test_without_a_model_the_default_reads_once_it_was_fetched(
     asked = ["ask", "Who?", story]
     for words in (
         *(asked, [*asked, "--quiet"], [*asked, "--engine", "llamacpp"], evaluated),
-        *(["notes", "ask", "hats", "Who?"], ["serve"], ["mcp"]),
+        *(["notes", "ask", "hats", "Who?"], ["serve"], ["mcp", "--folder", "."]),
     ):
         assert main(words) == 2
         assert f"error: {said}; or set --base-url or --model\n" in capsys.readouterr().err
