@@ -14,7 +14,8 @@ import pytest
 
 from memagent.errors import SettingsError
 from memagent.storage import Log
-from memagent.training.metrics import MetricsRow, open_metrics, read_metrics
+from memagent.training.metrics import open_metrics, read_metrics
+from memagent.training.trackers import MetricsRow
 
 SETTINGS = {"steps": 3, "loss": {"kl_weight": 0.001}}
 

@@ -10,22 +10,14 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from memagent.errors import SettingsError, reason
 from memagent.storage import Log, read_log, write_whole
-from memagent.training.trackers import Trackers
+from memagent.training.trackers import MetricsRow, Trackers
 
 METRICS_FILE = "metrics.jsonl"
 SETTINGS_FILE = "settings.json"
-
-
-class MetricsRow(NamedTuple):
-    """What was measured at one step of a stage: "warm_start", "training" or "evaluation"."""
-
-    stage: str
-    step: int
-    values: Mapping[str, float]
 
 
 class MetricsLog:

@@ -14,13 +14,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from memagent.training.metrics import MetricsRow
+from typing import Any, NamedTuple
 
 _log = logging.getLogger("memagent")
 _PROJECT = "memagent"
+
+
+class MetricsRow(NamedTuple):
+    """What was measured at one step of a stage: "warm_start", "training" or "evaluation"."""
+
+    stage: str
+    step: int
+    values: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
