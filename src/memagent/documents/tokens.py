@@ -33,12 +33,6 @@ _KEY, _KEY_TOKENS = b"k" * 18, 10
 _KEY_CHARACTERS = bytes(
     ord("k") if byte < 128 and (chr(byte).isalnum() or chr(byte) in "+-") else 0 for byte in range(256)
 )
-# Before a digit, a space or a sign is mostly a token of its own, as in tables and logs.
-_NUMBER, _NUMBER_HUNDREDTHS = b" 1", 45
-_NUMBER_CHARACTERS = bytes(
-    ord("1") if chr(byte).isdecimal() else ord(" ") if byte < 128 and not chr(byte).isalpha() else 0
-    for byte in range(256)
-)
 _HUNDREDTHS = bytes(sum(weight for kind, weight in _KINDS if byte in kind) for byte in range(256))
 _IDEOGRAPHS = bytes(byte in range(0xE4, 0xEA) for byte in range(256))  # first bytes of U+4000 to U+9FFF
 _SPACES = bytes(byte in b" \t\n\v\f\r\x1c\x1d\x1e\x1f\xc2\xe1\xe2\xe3" for byte in range(256))
@@ -53,9 +47,7 @@ def estimate_tokens(text: str) -> int:
     most = 100 if text.isascii() else 200
     raw = text.encode("utf-8", "replace")
     keys = raw.translate(_KEY_CHARACTERS).count(_KEY)
-    numbers = raw.translate(_NUMBER_CHARACTERS).count(_NUMBER)
-    hundredths = _total(raw, _HUNDREDTHS, most) + numbers * _NUMBER_HUNDREDTHS
-    return -(-hundredths // 100) + keys * _KEY_TOKENS
+    return -(-_total(raw, _HUNDREDTHS, most) // 100) + keys * _KEY_TOKENS
 
 
 def fewest_tokens(text: str) -> int:
