@@ -14,7 +14,7 @@ from fastapi.middleware.cors import CORSMiddleware
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from memagent.server.chat import ALIAS, Chats
-from memagent.server.errors import not_found, report_errors
+from memagent.server.errors import FAILURES, not_found, report_errors
 from memagent.server.gate import Gate
 from memagent.server.jobs import Jobs
 from memagent.server.limits import Keys, Limits
@@ -67,7 +67,14 @@ def create_app(
         finally:
             await jobs.stop()
 
-    app = FastAPI(title="memagent", version=__version__, lifespan=run_jobs, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="memagent",
+        version=__version__,
+        lifespan=run_jobs,
+        docs_url=None,
+        redoc_url=None,
+        responses=FAILURES,
+    )
     app.add_middleware(Gate, keys=keys, limits=limits, metrics=metrics)
     if limits.origins:  # outermost: a browser's preflight request has no key
         app.add_middleware(

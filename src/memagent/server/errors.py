@@ -38,6 +38,32 @@ _CODES: tuple[tuple[type[MemAgentError], int, str], ...] = (
 )
 
 
+_FAILURE = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+FAILURES: dict[int | str, dict[str, Any]] = {
+    status: {"description": description, "content": {"application/json": {"schema": _FAILURE}}}
+    for status, description in (
+        ("4XX", "The request cannot be served as it is: the error says why, and what to change."),
+        ("5XX", "The model or the server failed: the error says why, and whether to try again."),
+    )
+}
+"""What any operation may reply instead of its result, for the description of the API."""
+
+
 class ApiError(FastAPIError):
     """An error with its HTTP status, a `code` for programs and the name of the parameter at fault."""
 
