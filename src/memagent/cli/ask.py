@@ -281,7 +281,7 @@ def _why(memory: str, noted: bool) -> str:
 def _doubt_words(read: Read) -> str:
     """A warning if the document says nothing of the answer word for word. Blocks: the text is searched."""
     told = read.statements
-    if not any(it.source or it.nearest for it in told):
+    if not read.settings.cite and not any(it.source for it in told):  # else it was searched already
         bare = [Statement(text, None) for text in statements_of(read.answer)]
         told = find_sources(bare, read.problem, read.document, read.budgets.chunk_tokens)
     if any(it.source for it in told):

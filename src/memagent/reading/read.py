@@ -278,11 +278,12 @@ class Read:
         """The journal of this read, new or continued."""
         if not self._traces:
             return None
-        errors = []
+        usual, errors = self.budgets, []
         for trace in self._traces:
             try:
                 journal = Journal.open(trace, engine, self._resume)
                 try:
+                    self.budgets = usual
                     self._take_mark(journal.header)
                     journal.begin(self._header())
                 except BaseException:
@@ -295,13 +296,11 @@ class Read:
 
     def _take_mark(self, header: Mapping[str, Any] | None) -> None:
         """Use the mark on record: another installation, or an earlier version, may have begun the read."""
-        self.found.mark, workflow = self.document.mark, self._workflow
-        if header:
-            mark = header.get("document", {}).get("mark")
-            self.found.mark = mark or earlier_mark_of(self.document.fingerprint)
-            if not mark:  # it was shorter, so there was more room for the budgets
-                workflow = replace(workflow, prompts=replace(workflow.prompts, mark=EARLIER_MARK))
-        self.budgets = workflow.budgets(self.settings, self.engine.model)
+        mark = header.get("document", {}).get("mark") if header else self.document.mark
+        self.found.mark = mark or earlier_mark_of(self.document.fingerprint)
+        if not mark:  # it was shorter, so there was more room for the budgets
+            prompts = replace(self._workflow.prompts, mark=EARLIER_MARK)
+            self.budgets = replace(self._workflow, prompts=prompts).budgets(self.settings, self.engine.model)
 
     def _taken(self, chunk: Chunk, again: bool) -> None:
         """A chunk is about to be read."""
