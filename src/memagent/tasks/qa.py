@@ -62,31 +62,24 @@ def make(name: str, corpus: str, recipe: Recipe, index: int) -> Example:
         tokens = count_long(document, recipe.count_tokens)
     else:
         document, tokens = _fit(draft, passages, question)
-    evidence = _evidence(passages, question, document)
+    gold = sorted(question.gold.items(), key=lambda it: document.index(it[0]))
+    evidence = tuple(text for _, facts in gold for text in facts)
     return draft.example(question.problem, document, question.answers, tokens, evidence)
 
 
 def _without_answer(passages: Passages, question: Question) -> Question:
     """The question, with every passage barred that it needs or that contains one of its answers."""
     telling = [answer.lower() for answer in question.answers if answer.lower() not in ("yes", "no")]
-    barred = {*question.gold}
-    barred |= {place for place, text in enumerate(passages.pool)
-               if any(answer in text.lower() for answer in telling)}  # fmt: skip
+    found = (text for text in passages.pool if any(answer in text.lower() for answer in telling))
+    barred = frozenset([*question.gold, *found])
     return Question(
         problem=question.problem,
         answers=ABSENT_ANSWERS,
-        own=tuple(place for place in question.own if place not in barred),
-        gold=(),
-        near=tuple(place for place in question.near if place not in barred),
-        barred=tuple(sorted(barred)),
+        own=tuple(text for text in question.own if text not in barred),
+        gold={},
+        near=tuple(text for text in question.near if text not in barred),
+        barred=barred,
     )
-
-
-def _evidence(passages: Passages, question: Question, document: str) -> tuple[str, ...]:
-    """The evidence of the gold passages, in the order of the document."""
-    found = zip(question.gold, question.evidence, strict=True)
-    ordered = sorted(found, key=lambda item: document.index(passages.pool[item[0]]))
-    return tuple(chain.from_iterable(texts for _, texts in ordered))
 
 
 def _choose(draft: Draft, passages: Passages, question: Question, documents: int) -> list[str]:
@@ -96,27 +89,26 @@ def _choose(draft: Draft, passages: Passages, question: Question, documents: int
             f"{draft.task}: {documents} documents are fewer than the {len(question.gold)} that "
             "the question needs"
         )
-    own, others = question.own, _distractors(draft, passages, question)
+    own = list(question.own)
     if documents < len(own):
-        own = tuple(dict.fromkeys(own))  # a few questions come with the same passage twice
-        spare = [place for place in own if place not in question.gold]
+        own = list(dict.fromkeys(own))  # a few questions come with the same passage twice
+        spare = [text for text in own if text not in question.gold]
         kept = {*question.gold, *spare[: documents - len(question.gold)]}
-        own = tuple(place for place in own if place in kept)
-    return [passages.pool[place] for place in own] + list(islice(others, documents - len(own)))
+        own = [text for text in own if text in kept]
+    return own + list(islice(_distractors(draft, passages, question), documents - len(own)))
 
 
 def _distractors(draft: Draft, passages: Passages, question: Question) -> Iterator[str]:
     """Other documents without end: those of the same article, then the rest, then all of them again."""
     source = draft.content
     taken = {*question.own, *question.near, *question.barred}
-    far = [place for place in range(len(passages.pool)) if place not in taken]
-    near = list(question.near)
+    near, far = list(question.near), [text for text in passages.pool if text not in taken]
     if not near and not far:
         raise SettingsError(f"{draft.task}: the set has no other documents to read among: take a larger one")
     while True:
-        for places in (near, far):
-            source.shuffle(places)
-            yield from (passages.pool[place] for place in places)
+        for texts in (near, far):
+            source.shuffle(texts)
+            yield from texts
 
 
 def _order(draft: Draft, texts: Sequence[str]) -> list[str]:
@@ -128,10 +120,9 @@ def _order(draft: Draft, texts: Sequence[str]) -> list[str]:
 def _fit(draft: Draft, passages: Passages, question: Question) -> tuple[str, int]:
     limit, count = draft.limit_tokens(question.problem), draft.recipe.count_tokens
     others = _distractors(draft, passages, question)
-    spare = [place for place in question.own if place not in question.gold]
-    for fixed, first in ((question.own, ()), (question.gold, spare)):
-        own = [passages.pool[place] for place in fixed]
-        pieces = Pieces(chain((passages.pool[place] for place in first), others))
+    spare = [text for text in question.own if text not in question.gold]
+    for own, first in ((question.own, []), (tuple(question.gold), spare)):
+        pieces = Pieces(chain(first, others))
 
         def build(size: int, own: Sequence[str] = own, pieces: Pieces = pieces) -> str:
             return number_documents(_order(draft, [*own, *pieces.first(size)]))

@@ -1,17 +1,21 @@
-"""RULER's counting tasks: the ten most common words of a list, the three most common coded words.
+"""The words that tasks are made of, and RULER's tasks of counting them.
 
-Repeats, list form and frequency distribution are RULER's (arXiv 2404.06654). RULER puts a worked example
-before `cwe`; here there is none. Where a list needs more words than there are, compounds follow.
+Words are those of `wonderwords`, which RULER uses too, and coined ones. `cwe` asks for the ten most common
+words of a list, `fwe` for the three most common coded words. Repeats, list form and frequencies are RULER's
+(arXiv 2404.06654), without its worked example before `cwe`. When a list runs out of words, compounds follow.
 """
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
+from functools import cache
 from math import pi
 from string import ascii_lowercase
 
+from memagent.errors import SettingsError, extra_hint
 from memagent.tasks.lengths import Pieces, digits
 from memagent.tasks.recipe import Draft, Recipe, Task
-from memagent.tasks.vocabulary import coin_words, distinct_words
 from memagent.types import Example
 
 COMMON_WORDS = 10
@@ -91,3 +95,42 @@ def make_coded(recipe: Recipe, index: int) -> Example:
 def _frequencies(size: int, ranks: int) -> list[int]:
     """How often the word of each rank occurs among about `size` words: a zeta distribution."""
     return [int(size * rank**-ALPHA / _ZETA) for rank in range(1, ranks + 1)]
+
+
+@cache
+def words() -> tuple[str, ...]:
+    """All nouns, adjectives and verbs, each once, sorted."""
+    return tuple(sorted({*_list("noun"), *_list("adjective"), *_list("verb")}))
+
+
+def compound(source: random.Random) -> str:
+    """An adjective and a noun with a hyphen: one of some 6 million."""
+    return f"{source.choice(_list('adjective'))}-{source.choice(_list('noun'))}"
+
+
+def distinct_words(source: random.Random) -> Iterator[str]:
+    """An endless supply of distinct words: the whole list in random order, then compounds."""
+    yield from source.sample(words(), len(words()))
+    seen = set(words())
+    while True:
+        word = compound(source)
+        if word not in seen:
+            seen.add(word)
+            yield word
+
+
+def coin_words(source: random.Random, count: int, letters: int, alphabet: str) -> list[str]:
+    """`count` different words of random letters, in the order in which they came up."""
+    found: dict[str, None] = {}
+    while len(found) < count:
+        found["".join(source.choices(alphabet, k=letters))] = None
+    return list(found)
+
+
+@cache
+def _list(category: str) -> tuple[str, ...]:
+    try:
+        from wonderwords import RandomWord  # type: ignore[import-untyped]  # it reads its lists on import
+    except ImportError as error:
+        raise SettingsError(f"this task needs a package: {extra_hint('eval')}") from error
+    return tuple(sorted(set(RandomWord().filter(include_categories=(category,)))))
