@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
+import rich
 from terminal import on_terminal
 
 from memagent import Read, ReadSettings, ScriptedEngine, Spent, text_document
@@ -53,8 +53,9 @@ def test_times_are_rounded(seconds: float, told: str) -> None:
 
 def screen(questions: list[str], width: int, memory: str = "A hat was lost.") -> str:
     """What a terminal shows of reads of some questions that are under way."""
-    console = Console(file=io.StringIO(), width=width, height=40, force_terminal=True, color_system=None)
-    display = ReadDisplay(console, False, questions)
+    rich.reconfigure(file=io.StringIO(), width=width, height=40, force_terminal=True, color_system=None)
+    console = rich.get_console()
+    display = ReadDisplay(False, questions)
     document = text_document("Some words of a story. " * 100)
     for number, question in enumerate(questions, 1):
         read = Read(question, document, ScriptedEngine([memory] * 9), SETTINGS)
@@ -125,10 +126,11 @@ def test_the_memory_stands_above_the_answer_once(serve: Callable[..., Server], t
 def test_a_line_shows_what_a_long_memory_has_gained() -> None:
     first = "MEMORY\n" + "The hat was lost at the corner of Goodge Street. " * 6
     replies = [first, first + "The goose was white.", *["UNCHANGED"] * 9]
-    console = Console(file=io.StringIO(), width=300)
+    said = io.StringIO()
+    rich.reconfigure(file=said, width=300)
     document = text_document("Some words of a story. " * 100)
     read = Read("Which?", document, ScriptedEngine(replies), SETTINGS)
-    display = ReadDisplay(console, False, ["Which?"])
+    display = ReadDisplay(False, ["Which?"])
     display.begin(1, read)
 
     async def step() -> None:
@@ -136,6 +138,6 @@ def test_a_line_shows_what_a_long_memory_has_gained() -> None:
             display.show(1, conversation)
 
     asyncio.run(step())
-    told = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    told = said.getvalue().splitlines()
     assert "memory: The hat was lost" in told[0] and told[1].endswith("memory: …The goose was white.")
     assert re.search(r"^answered in \S+ s, \d+ s in all; ", told[-1])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from io import StringIO
 
-from rich.console import Console
+import rich
 
-from memagent.cli.run_progress import RunDisplay, describe_left
+from memagent.cli.progress import RunDisplay, describe_left
 from memagent.runs.batch import RunProgress
 from memagent.types import Spent
 
@@ -15,8 +15,8 @@ PAID = Spent(calls=2, cost=0.5)
 
 def test_a_terminal_has_a_bar_for_each_part_in_progress() -> None:
     said = StringIO()
-    console = Console(file=said, force_terminal=True, width=120)
-    with RunDisplay(console, False, "attempts") as display:
+    rich.reconfigure(file=said, force_terminal=True, width=120)
+    with RunDisplay(False, "attempts") as display:
         display.begin({"vt, full": 2, "vt, gated": 2}, {"vt, full": 1})
         display.add("vt, full", "50.0", PAID, failed=True)
         display.add("vt, gated", "50.0", PAID)
@@ -28,7 +28,8 @@ def test_a_terminal_has_a_bar_for_each_part_in_progress() -> None:
 
 def test_elsewhere_there_is_a_line_for_each_percent() -> None:
     said = StringIO()
-    display = RunDisplay(Console(file=said, width=120), False, "files")
+    rich.reconfigure(file=said, width=120)
+    display = RunDisplay(False, "files")
     with display:
         display.begin({"": 200}, {})
         for number in range(200):

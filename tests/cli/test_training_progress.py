@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 
-from rich.console import Console
+import rich
 
-from memagent.cli.training_progress import TrainingWatch
+from memagent.cli.train import TrainingWatch
 
 STEP = {
     "reward": 0.4311, "reward_std": 0.2, "groups_dropped": 3.0, "failed": 1.0, "cut": 0.0625,
@@ -18,14 +18,16 @@ STEP = {
 SCORE = {"score": 43.21, "half_width": 5.14, "failed": 2.0, "count": 64.0}
 
 
-def plain(width: int = 80) -> tuple[Console, io.StringIO]:
+def plain() -> io.StringIO:
+    """What goes to stderr from now on."""
     out = io.StringIO()
-    return Console(file=out, width=width), out
+    rich.reconfigure(file=out, width=80)
+    return out
 
 
 def test_a_plain_line_a_step_where_there_is_no_terminal() -> None:
-    console, out = plain()
-    with TrainingWatch(console) as watch:
+    out = plain()
+    with TrainingWatch() as watch:
         watch.begin(1, 40)
         watch.row("training", 1, STEP)
         watch.row("evaluation", 1, SCORE)
@@ -37,8 +39,8 @@ def test_a_plain_line_a_step_where_there_is_no_terminal() -> None:
 
 
 def test_stages_follow_each_other_and_a_resumed_run_says_where_it_is() -> None:
-    console, out = plain()
-    with TrainingWatch(console) as watch:
+    out = plain()
+    with TrainingWatch() as watch:
         watch.begin(1, 2, "warm_start")
         watch.row("warm_start", 1, {"loss": 2.5, "tokens": 16000.0, "update_seconds": 3.25})
         watch.begin(11, 40)
@@ -49,8 +51,8 @@ def test_stages_follow_each_other_and_a_resumed_run_says_where_it_is() -> None:
 
 
 def test_quiet_says_nothing() -> None:
-    console, out = plain()
-    with TrainingWatch(console, quiet=True) as watch:
+    out = plain()
+    with TrainingWatch(quiet=True) as watch:
         watch.begin(5, 40)
         watch.row("training", 5, STEP)
     assert out.getvalue() == ""
@@ -58,8 +60,8 @@ def test_quiet_says_nothing() -> None:
 
 def test_a_terminal_shows_the_time_left_below_the_lines() -> None:
     out = io.StringIO()
-    console = Console(file=out, width=80, force_terminal=True, color_system=None, _environ={})
-    with TrainingWatch(console) as watch:
+    rich.reconfigure(file=out, width=80, force_terminal=True, color_system=None, _environ={})
+    with TrainingWatch() as watch:
         watch.begin(1, 2)
         watch.row("training", 1, STEP)
         watch.row("training", 2, STEP)

@@ -1,4 +1,4 @@
-"""The command line: one file per command. Answers go to stdout, everything else to stderr.
+"""The command line. Answers go to stdout, everything else to stderr.
 
 Exit codes: 0 answered, 1 a defect in memagent, 2 usage or settings, 3 engine failed (resumable),
 4 document unreadable, 130 interrupted (in general, 128 plus the number of the signal).
@@ -11,34 +11,34 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from io import TextIOWrapper
+from pkgutil import resolve_name
 from types import FrameType
 
 import click
+import rich
 from click.shell_completion import shell_complete
-from rich.console import Console
 
 from memagent import __version__
-from memagent.cli.messages import DEFECT, USAGE, OutputError, exit_code, log_to, print_error, warn
+from memagent.cli.messages import DEFECT, USAGE, OutputError, exit_code, log_to_stderr, print_error, warn
 from memagent.errors import MemAgentError, reason
 
 _COMMANDS = {
-    "ask": "ask",
-    "show": "show",
-    "view": "view",
-    "text": "text",
-    "notes": "notes",
-    "serve": "serve",
-    "mcp": "mcp",
-    "data": "data",
-    "eval": "evaluate",
-    "train": "train",
-    "report": "report",
-    "models": "models",
-    "doctor": "doctor",
+    "ask": "ask:command",
+    "show": "journals:show",
+    "view": "journals:view",
+    "text": "text:command",
+    "notes": "notes:command",
+    "serve": "serve:command",
+    "mcp": "serve:mcp",
+    "data": "data:command",
+    "eval": "evaluate:command",
+    "train": "train:command",
+    "report": "evaluate:report",
+    "models": "models:command",
+    "doctor": "doctor:command",
 }
-"""Each command's module, which is imported only when the command is used."""
+"""Where each command is; its module is imported only when the command is used."""
 
 _ENDING = [number for name in ("SIGTERM", "SIGHUP") if (number := getattr(signal, name, None))]
 
@@ -53,7 +53,7 @@ class _Commands(click.Group):
             if cmd_name.startswith("-"):
                 return None
             raise click.NoSuchCommand(cmd_name, possibilities=_COMMANDS, ctx=ctx)
-        command: click.Command = import_module(f"memagent.cli.{_COMMANDS[cmd_name]}").command
+        command: click.Command = resolve_name(f"memagent.cli.{_COMMANDS[cmd_name]}")
         return command
 
 
@@ -74,21 +74,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     if instruction := os.environ.get("_MEMAGENT_COMPLETE"):
         return shell_complete(_memagent, {}, "memagent", "_MEMAGENT_COMPLETE", instruction)
-    console = Console(stderr=True)
-    log_to(console, verbose=False)
+    rich.reconfigure(stderr=True)  # progress and messages share a console, so that they do not mix
+    log_to_stderr(verbose=False)
     words = list(sys.argv[1:] if arguments is None else arguments)
     with _signals_as_interrupts() as received:
         try:
-            return _run(words, console)
+            return _run(words)
         except KeyboardInterrupt:
-            warn(console, f"interrupted{_how_to_continue(words)}")
+            warn(f"interrupted{_how_to_continue(words)}")
             return 128 + (received[0] if received else signal.SIGINT)
 
 
-def _run(words: list[str], console: Console) -> int:
+def _run(words: list[str]) -> int:
     """Run a command; every error becomes a line on stderr and an exit code."""
     try:
-        with _memagent.make_context("memagent", words, obj=console) as context:
+        with _memagent.make_context("memagent", words) as context:
             return int(_memagent.invoke(context) or 0)
     except click.exceptions.Exit as ended:
         return ended.exit_code
@@ -98,28 +98,28 @@ def _run(words: list[str], console: Console) -> int:
         error.show()
         return error.exit_code
     except MemAgentError as error:
-        print_error(console, error)
+        print_error(error)
         return exit_code(error)
     except OutputError as error:
-        return _unwritten(error, console)
+        return _unwritten(error)
     except OSError as error:  # a full disk or an unreadable folder is not a defect
         place = f"{error.filename}: " if error.filename else ""
-        print_error(console, f"{place}{reason(error)}")
+        print_error(f"{place}{reason(error)}")
         return USAGE
     except Exception as error:  # noqa: BLE001 a defect: one line, with --verbose also the traceback
         if "--verbose" in words:
-            console.print_exception()
-        warn(console, f"a defect in memagent: {type(error).__name__}: {error} (--verbose shows where)")
+            rich.get_console().print_exception()
+        warn(f"a defect in memagent: {type(error).__name__}: {error} (--verbose shows where)")
         return DEFECT
 
 
-def _unwritten(error: OutputError, console: Console) -> int:
+def _unwritten(error: OutputError) -> int:
     """End after stdout failed: no error if its reader went away, but one if the disk is full."""
     with suppress(OSError, AttributeError, ValueError):  # buffered output must not fail again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error.__cause__, BrokenPipeError):
         return 0
-    print_error(console, f"cannot write to standard output: {reason(error.__cause__ or error)}")
+    print_error(f"cannot write to standard output: {reason(error.__cause__ or error)}")
     return USAGE
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import glob
 import sys
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from memagent.cli.dry_run import dry_run as forecast_all
 from memagent.cli.each import ask_each, each_flags
-from memagent.cli.finding import with_found_model
 from memagent.cli.flags import PATH, Command, complete_files, quiet_and_verbose, with_settings
-from memagent.cli.memories import citations
-from memagent.cli.messages import exit_code, print_error, say, say_json, warn
+from memagent.cli.messages import citations, exit_code, print_error, say, say_json, warn, warn_left_out
+from memagent.cli.models import with_found_model
 from memagent.cli.progress import ReadDisplay, describe_opening
 from memagent.concurrency import side_by_side
 from memagent.documents.opening import Document, Pass, open_document
@@ -38,13 +36,19 @@ from memagent.types import Engine, flatten
 _MAX_TOGETHER = 32
 """Questions that are read together: each holds a chunk of the document."""
 
-_Item = tuple[int, tuple[str, Sequence[Path]]]
-"""A question's number, the question, and where its journal may be."""
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A question, its number from 1 on, and where its journal may be."""
+
+    number: int
+    text: str
+    traces: Sequence[Path]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a command line asks for."""
+class _Asked:
+    """What a command line asks for; `passes` are those of reads that have ended, over the document."""
 
     questions: Sequence[str]
     document: Document
@@ -52,8 +56,8 @@ class Asked:
     trace: Path | None
     resume: bool
     spending: Spending
+    display: ReadDisplay
     passes: list[Pass] = field(default_factory=list)
-    """What each read found in the document, once it has ended."""
 
 
 @click.command(cls=Command, options_metavar="[OPTIONS]", short_help="Answer questions about documents.")
@@ -69,10 +73,7 @@ class Asked:
 @each_flags
 @quiet_and_verbose
 @with_settings("engine", "read")
-@click.pass_obj
 def command(
-    console: Console,
-    /,
     words: tuple[str, ...],
     question: tuple[str, ...],
     questions: Path | None,
@@ -94,9 +95,8 @@ def command(
     asked_for, paths = _questions_and_paths(asked_for, words)
     if each.pop("each"):
         if not each["ray"]:  # the machines of a cluster have their own servers and caches
-            settings = with_found_model(settings, console, quiet)
+            settings = with_found_model(settings, quiet)
         return ask_each(
-            console,
             quiet,
             as_json,
             dry_run,
@@ -113,33 +113,27 @@ def command(
     if trace:
         _check_place(trace, paths)
     document = open_document(*paths, follow_links=follow_links)
-    _say_left_out(document.skipped, console)
-    _say_doubtful(document, console)
-    settings = with_found_model(settings, console, quiet)
+    warn_left_out(document.skipped)
+    _warn_of_guesses(document)
+    settings = with_found_model(settings, quiet)
     if dry_run:
-        left_out = asyncio.run(forecast_all(asked_for, document, settings, as_json))
-        _say_left_out(left_out, console)
+        warn_left_out(asyncio.run(forecast_all(asked_for, document, settings, as_json)))
         return 0
-    asked = Asked(asked_for, document, settings, trace, resume, spending)
-    with ReadDisplay(console, quiet, asked_for) as display:
-        code = asyncio.run(_answer_all(asked, display, as_json, console))
-    _say_left_out(dict.fromkeys(it for found in asked.passes for it in found.skipped), console)
+    with ReadDisplay(quiet, asked_for) as display:
+        asked = _Asked(asked_for, document, settings, trace, resume, spending, display)
+        code = asyncio.run(_answer_all(asked, as_json))
+    warn_left_out(dict.fromkeys(it for found in asked.passes for it in found.skipped))
     for name, count in dict(it for found in asked.passes for it in found.replaced.items() if it[1]).items():
-        warn(console, f"{name}: {count} characters could not be decoded and were read as U+FFFD")
+        warn(f"{name}: {count} characters could not be decoded and were read as U+FFFD")
     return code
 
 
-def _say_doubtful(document: Document, console: Console) -> None:
+def _warn_of_guesses(document: Document) -> None:
     for source in document.sources:
         if source.doubtful:
             name = source.encoding.replace("_", "-").upper()
             hint = "if characters are wrong, save it as UTF-8"
-            warn(console, f"{source.name}: read as {name} (a guess): {hint}")
-
-
-def _say_left_out(skipped: Iterable[str], console: Console) -> None:
-    for file in skipped:
-        warn(console, f"left out: {file}")
+            warn(f"{source.name}: read as {name} (a guess): {hint}")
 
 
 def _lines(file: Path | None) -> list[str]:
@@ -184,61 +178,56 @@ def _is_there(word: str) -> bool:
         return False
 
 
-async def _answer_all(asked: Asked, display: ReadDisplay, as_json: bool, console: Console) -> int:
+async def _answer_all(asked: _Asked, as_json: bool) -> int:
     """Print each answer as it comes; if one question fails, the others continue."""
-    code = 0
-    traces = await asyncio.to_thread(_traces, asked)
-    display.waiting(describe_opening(choose(asked.settings.engine).engine))
+    code, separator = 0, ""
+    questions = await asyncio.to_thread(_with_traces, asked)
+    asked.display.waiting(describe_opening(choose(asked.settings.engine).engine))
     async with open_engine(asked.settings.engine) as engine:
-        display.waiting("")
-        limited, separator = asked.spending.limit(engine), ""
-        items = list(enumerate(zip(asked.questions, traces, strict=True), 1))
-        async with aclosing(_outcomes(asked, limited, display, console, items)) as outcomes:
-            async for number, question, outcome in outcomes:
-                with display.pause(last=number == len(asked.questions)):
+        asked.display.waiting("")
+        async with aclosing(_outcomes(asked, asked.spending.limit(engine), questions)) as outcomes:
+            async for question, outcome in outcomes:
+                with asked.display.pause(last=question.number == len(questions)):
                     if isinstance(outcome, MemAgentError):
-                        print_error(console, outcome)
+                        print_error(outcome)
                         code = code or exit_code(outcome)
                     elif as_json:
                         say_json(flatten(outcome))
                     else:
                         cited = citations(outcome.statements) if asked.settings.read.cite else ()
-                        answer_text = "\n".join([outcome.answer, *cited])
-                        several = len(asked.questions) > 1
-                        say(f"{separator}{question}\n{answer_text}" if several else answer_text)
+                        head = [separator + question.text] if len(questions) > 1 else []
+                        say("\n".join([*head, outcome.answer, *cited]))
                         separator = "\n"
     return code
 
 
 async def _outcomes(
-    asked: Asked, engine: Engine, display: ReadDisplay, console: Console, items: Sequence[_Item]
-) -> AsyncGenerator[tuple[int, str, Result | MemAgentError], None]:
-    """Yield the outcome of each question, in order; up to `_MAX_TOGETHER` are read together."""
-    for start in range(0, len(items), _MAX_TOGETHER):
-        some = items[start : start + _MAX_TOGETHER]
-        seats = Together(engine, len(some)).seats
-        work = partial(_answer, asked, display, console)
-        async with aclosing(side_by_side(work, zip(some, seats, strict=True), len(some))) as outcomes:
-            number = start
-            async for question, outcome in outcomes:
-                number += 1
-                yield number, question, outcome
+    asked: _Asked, engine: Engine, questions: Sequence[_Question]
+) -> AsyncGenerator[tuple[_Question, Result | MemAgentError], None]:
+    """Yield each question with its outcome, in order; up to `_MAX_TOGETHER` are read together."""
+    for start in range(0, len(questions), _MAX_TOGETHER):
+        some = questions[start : start + _MAX_TOGETHER]
+        seated = zip(some, Together(engine, len(some)).seats, strict=True)
+        async with aclosing(side_by_side(partial(_answer, asked), seated, len(some))) as outcomes:
+            async for outcome in outcomes:
+                yield outcome
 
 
-async def _answer(
-    asked: Asked, display: ReadDisplay, console: Console, seated: tuple[_Item, Seat]
-) -> tuple[str, Result | MemAgentError]:
+async def _answer(asked: _Asked, seated: tuple[_Question, Seat]) -> tuple[_Question, Result | MemAgentError]:
     """Read for one question; an error is returned, not raised."""
-    (number, (question, traces)), seat = seated
+    question, seat = seated
     read: Read | None = None
     noted = False
     try:
-        read = Read(question, asked.document, seat, asked.settings.read, trace=traces, resume=asked.resume)
+        read = Read(
+            question.text, asked.document, seat, asked.settings.read,
+            trace=question.traces, resume=asked.resume,
+        )  # fmt: skip
         seat.progress = partial(getattr, read, "progress")
-        display.begin(number, read)
+        asked.display.begin(question.number, read)
         async for conversation in read:
             noted |= conversation.kind == "update"
-            display.show(number, conversation)
+            asked.display.show(question.number, conversation)
     except EngineError as error:
         if read is None or read.trace is None:
             return question, error
@@ -252,24 +241,35 @@ async def _answer(
         return question, error
     finally:
         seat.leave()
-        display.end(number)
+        asked.display.end(question.number)
         if read:
             asked.passes.append(read.found)
     if read.workflow == "auto" and not noted:
-        display.remark("read in one prompt: it takes less than half the window (or --workflow notes)")
-    if not read.has_answer:
-        warn(console, f"no answer was found: {_why(read.memory, noted)}")
-    elif read.doubtful:
-        warn(console, "the document has little of what the question names: check the answer")
-    elif doubt := await asyncio.to_thread(_doubt_words, read):
-        warn(console, doubt)
-    if cut := read.progress.cut:
-        warn(console, f"{cut} of {read.progress.spent.calls} replies were cut at their token budget")
-    if refused := read.progress.refused:
-        warn(console, f"refused, because the document does not have them: {refused} passages of replies")
-    if passed_over := read.progress.passed_over:
-        warn(console, f"{passed_over} of {read.progress.chunks} chunks were passed over (--screen)")
+        asked.display.remark("read in one prompt: it takes less than half the window (or --workflow notes)")
+    for doubt in await asyncio.to_thread(_doubts, read, noted):
+        warn(doubt)
     return question, read.result
+
+
+def _doubts(read: Read, noted: bool) -> list[str]:
+    """What to warn of after a read. Blocks: the document may be searched for the answer."""
+    doubts = []
+    if not read.has_answer:
+        doubts.append(f"no answer was found: {_why(read.memory, noted)}")
+    elif read.doubtful:
+        doubts.append("the document has little of what the question names: check the answer")
+    elif doubt := _doubt_words(read):
+        doubts.append(doubt)
+    progress = read.progress
+    if progress.cut:
+        doubts.append(f"{progress.cut} of {progress.spent.calls} replies were cut at their token budget")
+    if progress.refused:
+        doubts.append(
+            f"refused, because the document does not have them: {progress.refused} passages of replies"
+        )
+    if progress.passed_over:
+        doubts.append(f"{progress.passed_over} of {progress.chunks} chunks were passed over (--screen)")
+    return doubts
 
 
 def _why(memory: str, noted: bool) -> str:
@@ -279,14 +279,14 @@ def _why(memory: str, noted: bool) -> str:
 
 
 def _doubt_words(read: Read) -> str:
-    """A warning if the document says nothing of the answer word for word. Blocks: the text is searched."""
-    told = read.statements
-    if not read.settings.cite and not any(it.source for it in told):  # else it was searched already
+    """A warning if the document says nothing of the answer word for word."""
+    statements = read.statements
+    if not read.settings.cite and not any(it.source for it in statements):  # else it was searched already
         bare = [Statement(text, None) for text in statements_of(read.answer)]
-        told = find_sources(bare, read.problem, read.document, read.budgets.chunk_tokens)
-    if any(it.source for it in told):
+        statements = find_sources(bare, read.problem, read.document, read.budgets.chunk_tokens)
+    if any(it.source for it in statements):
         return ""
-    if any(it.nearest for it in told):
+    if any(it.nearest for it in statements):
         how = "the nearest passage" if read.settings.cite else "its nearest passage (--cite shows it)"
         return f"the document does not say this in these words: compare {how}"
     return "the document does not say this, and no passage comes near it: check it"
@@ -301,30 +301,24 @@ def _check_place(trace: Path, paths: Sequence[str]) -> None:
         )
 
 
-def _traces(asked: Asked) -> list[Sequence[Path]]:
-    """Where the journal of each question goes; with --resume, its earlier journals. Blocks.
+def _with_traces(asked: _Asked) -> list[_Question]:
+    """The questions, each with where its journal goes; with --resume, its earlier journals. Blocks.
 
     With --resume, a question without a journal starts afresh. Raises `JournalError` if none has one.
     """
-    folder, questions = user_cache_path() / "journals", asked.questions
-    digest = asked.document.fingerprint
-    if (named := asked.trace) is None:
-        new = [new_path(folder, digest, question) for question in questions]
-    elif len(questions) == 1:
-        new = [named]
-    else:
-        new = [named.with_stem(f"{named.stem}-{number}") for number in range(1, len(questions) + 1)]
-    if not asked.resume:
-        return [[path] for path in new]
-    if named is None:
-        earlier = [earlier_paths(folder, digest, question) for question in questions]
-    else:
-        earlier = [[path] if path.exists() else [] for path in new]
-    if not any(earlier):
-        place = (
-            f"no journal of this document and problem in {folder}"
-            if named is None
-            else f"no journal {new[0]}"
-        )
-        raise JournalError(f"there is {place}: check the command, or leave out --resume")
-    return [paths or [path] for path, paths in zip(new, earlier, strict=True)]
+    folder, digest, named = user_cache_path() / "journals", asked.document.fingerprint, asked.trace
+    questions: list[_Question] = []
+    resumed = False
+    for number, text in enumerate(asked.questions, 1):
+        if named is None:
+            new = new_path(folder, digest, text)
+            earlier = earlier_paths(folder, digest, text) if asked.resume else []
+        else:
+            new = named if len(asked.questions) == 1 else named.with_stem(f"{named.stem}-{number}")
+            earlier = [new] if asked.resume and new.exists() else []
+        resumed |= bool(earlier)
+        questions.append(_Question(number, text, earlier or [new]))
+    if asked.resume and not resumed:
+        place = f" {questions[0].traces[0]}" if named else f" of this document and problem in {folder}"
+        raise JournalError(f"there is no journal{place}: check the command, or leave out --resume")
+    return questions

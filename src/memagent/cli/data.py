@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import click
-from rich.console import Console
+from rich import get_console
 from rich.progress import track
 
 from memagent.cli.flags import PATH, Command, Function, complete_files, with_settings
@@ -78,10 +78,7 @@ def _complete_task(_context: object, _parameter: object, incomplete: str) -> lis
 @click.option("--tokenizer", metavar="FILE", shell_complete=complete_files,
               help="a tokenizer.json; without it tokens are estimated")  # fmt: skip
 @corpus_flags
-@click.pass_obj
 def make(
-    console: Console,
-    /,
     task: str,
     out: Path,
     count: int | None,
@@ -92,7 +89,7 @@ def make(
 ) -> int:
     """Write examples of a TASK (see `memagent data list`) to a file."""
     if not tokenizer:
-        warn(console, "without --tokenizer tokens are estimated: documents may be shorter than asked for")
+        warn("without --tokenizer tokens are estimated: documents may be shorter than asked for")
     recipe = Recipe(
         length_tokens=sizes.pop("length"),
         count_tokens=load_tokenizer(tokenizer) if tokenizer else estimate_tokens,
@@ -104,24 +101,23 @@ def make(
     if end <= start:
         raise SettingsError(f"--start {start}: the set of {chosen.name} has {end} questions")
     made = examples(chosen.name, recipe, end - start, start)
-    name_samples([corpora.find(chosen.corpus)] if chosen.corpus else [], console)
+    warn_of_samples([corpora.find(chosen.corpus)] if chosen.corpus else [])
     tokens: list[int] = []
-    written = write_examples(out, _show(made, end - start, tokens, console))
-    tell(console, f"{written} examples, {min(tokens):,} to {max(tokens):,} tokens: {out}")
+
+    def show() -> Iterator[Example]:
+        for example in track(made, "making", end - start, disable=not get_console().is_terminal):
+            tokens.append(example.length_tokens)
+            yield example
+
+    written = write_examples(out, show())
+    tell(f"{written} examples, {min(tokens):,} to {max(tokens):,} tokens: {out}")
     return 0
 
 
-def _show(made: Iterator[Example], count: int, tokens: list[int], console: Console) -> Iterator[Example]:
-    """Yield the examples, with a bar on a terminal; append their lengths to `tokens`."""
-    for example in track(made, "making", count, console=console, disable=not console.is_terminal):
-        tokens.append(example.length_tokens)
-        yield example
-
-
-def name_samples(sources: Iterable[Corpus], console: Console) -> None:
+def warn_of_samples(sources: Iterable[Corpus]) -> None:
     """Warn of texts that are only the small sample, whose scores are not comparable."""
     for name in (it.name for it in sources if it.origin == "sample"):
-        warn(console, sample_warning(name))
+        warn(sample_warning(name))
 
 
 @command.command(name="fetch")
@@ -165,10 +161,7 @@ def _origin(corpus: str | None) -> str:
     only=("answer_tokens", "temperature", "top_p", "seed", "max_calls"),
     leave_out=("discover",),
 )
-@click.pass_obj
 def filter_known(
-    console: Console,
-    /,
     file: Path,
     out: Path,
     attempts: int,
@@ -187,5 +180,5 @@ def filter_known(
             return await write_unknown(file, out, limited, ClosedBook(attempts, scorer, sampling), count)
 
     kept, asked = asyncio.run(run())
-    tell(console, f"{kept} of {asked} kept: {out}")
+    tell(f"{kept} of {asked} kept: {out}")
     return 0

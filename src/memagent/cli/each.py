@@ -9,12 +9,11 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import click
-from rich.console import Console
 
 from memagent.cli.dry_run import describe_bound
 from memagent.cli.flags import PATH, together
 from memagent.cli.messages import EXIT_CODES, say, say_json, warn, with_flags
-from memagent.cli.run_progress import RunDisplay
+from memagent.cli.progress import RunDisplay
 from memagent.engines import open_engine
 from memagent.errors import EngineError, SettingsError
 from memagent.runs.each.rows import FileRow
@@ -37,13 +36,13 @@ each_flags = together(
 """Adds to `ask` the flags of --each, and those that limit the cost of a run."""
 
 
-def ask_each(console: Console, quiet: bool, as_json: bool, dry_run: bool, **asked: Any) -> int:
+def ask_each(quiet: bool, as_json: bool, dry_run: bool, **asked: Any) -> int:
     """Ask each file, and print a summary. `asked` holds the fields of a `Survey`."""
     survey = Survey(**asked, dry_run=dry_run)
     if not (dry_run or survey.out):
         raise SettingsError("--each needs --out FILE, whose name ends in .csv or .jsonl")
-    with RunDisplay(console, quiet or dry_run, "files") as display:
-        rows = _Rows(display, console)
+    with RunDisplay(quiet or dry_run, "files") as display:
+        rows = _Rows(display)
         if dry_run:
             _say_forecast(survey, rows, asyncio.run(_forecast(survey, rows)), as_json)
             return 0
@@ -59,7 +58,7 @@ def ask_each(console: Console, quiet: bool, as_json: bool, dry_run: bool, **aske
             said.append(f"cost {cost:.4g}")
         say(f"{survey.out}: {', '.join(said)}")
     if rows.stopped:
-        warn(console, f"{rows.stopped}; run the same command again to continue")
+        warn(f"{rows.stopped}; run the same command again to continue")
     return EXIT_CODES[EngineError] if counts["failed"] + counts["not read"] else 0
 
 
@@ -79,8 +78,8 @@ async def _forecast(survey: Survey, rows: _Rows) -> Model:
 class _Rows:
     """What the rows of a run come to; the first failures are told as they come."""
 
-    def __init__(self, display: RunDisplay, console: Console) -> None:
-        self.display, self.console = display, console
+    def __init__(self, display: RunDisplay) -> None:
+        self.display = display
         self.counts: Counter[str] = Counter()
         self.unreadable: list[str] = []
         self.document_tokens = 0
@@ -98,9 +97,9 @@ class _Rows:
             error = row.error or ""
             self.unreadable.append(error)
             if self.counts["failed"] <= _MAX_TOLD:
-                warn(self.console, error if error.startswith(row.file) else f"{row.file} failed: {error}")
+                warn(error if error.startswith(row.file) else f"{row.file} failed: {error}")
             elif self.counts["failed"] == _MAX_TOLD + 1:
-                warn(self.console, "more files failed: the table, or --json in a dry run, names them all")
+                warn("more files failed: the table, or --json in a dry run, names them all")
         self.display.add(
             "", "" if failed else f"{row.file}, {row.status}", row.spent, kept=row.kept, failed=failed
         )

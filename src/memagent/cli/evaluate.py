@@ -1,4 +1,4 @@
-"""`memagent eval`: read examples in several ways, score the answers, and keep every row."""
+"""`memagent eval`: read examples in several ways, score the answers, keep every row; `memagent report`."""
 
 from __future__ import annotations
 
@@ -6,30 +6,35 @@ import asyncio
 import shlex
 import sys
 from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
+from rich import get_console
 
-from memagent.cli.data import corpus_flags, name_samples, positions_flag
+from memagent.cli.data import corpus_flags, positions_flag, warn_of_samples
 from memagent.cli.dry_run import dry_run_evaluation
-from memagent.cli.finding import use_default
 from memagent.cli.flags import PATH, Command, complete_files, quiet_and_verbose, with_settings
 from memagent.cli.messages import say, warn
-from memagent.cli.run_progress import RunDisplay
+from memagent.cli.models import use_default
+from memagent.cli.progress import RunDisplay
 from memagent.engines import choose
-from memagent.errors import EngineError, without_secrets
+from memagent.errors import EngineError, SettingsError, extra_hint, without_secrets
 from memagent.evaluation.plan import Plan
-from memagent.evaluation.rows import Cell, EvaluationRow
+from memagent.evaluation.rows import RUN_FILE, Cell, EvaluationRow
 from memagent.evaluation.run import CellCounts, Evaluation, evaluate
 from memagent.reading.workflows import workflows
 from memagent.reports.evaluation import cost_table, load, score_tables
+from memagent.reports.evaluation import write_report as report_evaluations
+from memagent.reports.training import write_report as report_training
 from memagent.settings import Settings
 from memagent.tasks import TASKS
 from memagent.tasks.corpora import is_sample, sample_warning
 from memagent.tasks.scoring import SCORERS
+from memagent.training.metrics import METRICS_FILE
 
 
 @click.command(cls=Command, short_help="Measure workflows.", epilog=f"Tasks: {', '.join(TASKS)}.")
@@ -59,10 +64,7 @@ from memagent.tasks.scoring import SCORERS
 @click.option("--ray", metavar="ADDRESS", help='run on a Ray cluster: its address, or "auto"')
 @quiet_and_verbose
 @with_settings("engine", "read", leave_out=("workflow", "cite", "discover"))
-@click.pass_obj
 def command(
-    console: Console,
-    /,
     out: Path,
     quiet: bool,
     workflows: tuple[str, ...],
@@ -81,8 +83,8 @@ def command(
     usual = (settings.read.workflow,) if settings.read.workflow else ()
     settings = replace(settings, read=settings.read.changed(cite=False))  # rows have no sources
     plan = Plan(workflows=workflows or usual, seed=settings.read.seed or 0, **asked)
-    use_default(settings.engine, console, quiet)
-    _warn_about(plan, settings, console)
+    use_default(settings.engine, quiet)
+    _warn_about(plan, settings)
     run = Evaluation(
         plan=plan,
         settings=settings,
@@ -93,30 +95,30 @@ def command(
         ray=ray,
     )
     if dry_run:
-        with (Console(quiet=True) if quiet else console).status("making the examples"):
+        with nullcontext() if quiet else get_console().status("making the examples"):
             asyncio.run(dry_run_evaluation(run))
         return 0
-    with RunDisplay(console, quiet, "attempts") as display:
+    with RunDisplay(quiet, "attempts") as display:
         asyncio.run(_evaluate(run, display))
     evidence = load([out])
     say(f"{score_tables(evidence)}\n{cost_table(evidence)}".removesuffix("\n"))
     if plan.examples and any(is_sample(result.row.haystack) for result in evidence.results):
-        warn(console, sample_warning("essays"))
+        warn(sample_warning("essays"))
     failed = sum(result.row.error is not None for result in evidence.results)
     if failed == len(evidence.results):
         raise EngineError(f"every attempt failed, the last with: {evidence.results[-1].row.error}")
     if failed:
-        warn(console, f"{failed:,} of {len(evidence.results):,} attempts failed and count as 0")
+        warn(f"{failed:,} of {len(evidence.results):,} attempts failed and count as 0")
     return 0
 
 
-def _warn_about(plan: Plan, settings: Settings, console: Console) -> None:
+def _warn_about(plan: Plan, settings: Settings) -> None:
     """Warn where the scores mean less than they seem to."""
     if plan.samples > 1 and settings.read.temperature == 0:
-        warn(console, "at temperature 0 all samples of an example are the same: add --temperature 1")
+        warn("at temperature 0 all samples of an example are the same: add --temperature 1")
     if plan.lengths and not settings.engine.tokenizer and choose(settings.engine).engine == "openai":
-        warn(console, "lengths in tokens are estimated: name the model's tokenizer with --tokenizer")
-    name_samples(plan.sources(), console)
+        warn("lengths in tokens are estimated: name the model's tokenizer with --tokenizer")
+    warn_of_samples(plan.sources())
 
 
 def shown_command(words: list[str], key: str | None) -> str:
@@ -146,3 +148,34 @@ async def _evaluate(run: Evaluation, display: RunDisplay) -> None:
 
 def _name(cell: Cell, workflow: str) -> str:
     return f"{cell.task}, {cell.size}, {workflow}"
+
+
+_WRITERS = {METRICS_FILE: report_training, RUN_FILE: report_evaluations}
+
+
+@click.command(short_help="Make tables and pictures of runs.")
+@click.argument("folders", nargs=-1, required=True, type=PATH, metavar="DIR...")
+@click.option("--out", type=PATH, metavar="DIR", help="where to write (the first folder)")
+def report(folders: tuple[Path, ...], out: Path | None) -> int:
+    """Report the results of evaluations or training runs.
+
+    Writes report.md, report.json and pictures from the folders of one or more evaluations (`memagent eval`),
+    or of one or more training runs (`memagent train`).
+    """
+    written = _writer(folders)(folders, out or folders[0])
+    for path in written:
+        say(str(path))
+    if not any(path.suffix == ".png" for path in written):
+        warn(f"no pictures: {extra_hint('report')}")
+    return 0
+
+
+def _writer(folders: Sequence[Path]) -> Callable[[Sequence[Path], Path], list[Path]]:
+    """The writer of the one report that all of these folders can be in."""
+    for file, writer in _WRITERS.items():
+        if all((folder / file).exists() for folder in folders):
+            return writer
+    raise SettingsError(
+        f"{', '.join(map(str, folders))}: name folders of memagent eval (which hold {RUN_FILE}), "
+        f"or of memagent train (which hold {METRICS_FILE}), not some of each"
+    )

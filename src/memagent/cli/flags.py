@@ -13,7 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 from pydantic.fields import FieldInfo
 
-from memagent.cli.messages import FLAGS, log_to
+from memagent.cli.messages import FLAGS, log_to_stderr
 from memagent.errors import SettingsError
 from memagent.plugins import plugins
 from memagent.reading.workflows import workflows
@@ -143,25 +143,12 @@ def _show_default(default: Any) -> str:
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
-def listening(port: int) -> Callable[[Any], Any]:
-    """Add --host, --port and --keys to a command that listens, by default on `port`."""
-    return together(
-        click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
-                     help="the address to listen on"),
-        click.option("--port", type=click.IntRange(0, 65_535), default=port, show_default=True, metavar="N",
-                     help="the port to listen on; 0 picks a free one"),
-        click.option("--keys", type=PATH, metavar="FILE", help="a file of API keys, one per line; needed for "
-                     "any address but this machine's own"),
-    )  # fmt: skip
-
-
 def quiet_and_verbose(function: Function) -> Function:
     """Add --quiet, which the command's function receives, and --verbose, which is handled here."""
 
-    def set_verbose(context: click.Context, _parameter: click.Parameter, verbose: bool) -> None:
+    def set_verbose(_context: object, _parameter: object, verbose: bool) -> None:
         if verbose:
-            context.meta["memagent.verbose"] = True
-            log_to(context.obj, verbose=True)
+            log_to_stderr(verbose=True)
 
     verbose = click.option(
         "--verbose", is_flag=True, expose_value=False, callback=set_verbose, help="report retries"

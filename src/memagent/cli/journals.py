@@ -1,19 +1,38 @@
-"""Find the newest journal, and the text of a journal's document."""
+"""`memagent show` and `memagent view`: how a memory grew, from a journal, on the terminal or as a page."""
 
 from __future__ import annotations
 
+import base64
+import gzip
+import html
+import json
 import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
-from rich.console import Console
+import click
 
-from memagent.cli.messages import warn
+from memagent.cli.flags import PATH
+from memagent.cli.messages import say, say_changes, say_styled, warn
 from memagent.documents.opening import Document, open_document
-from memagent.errors import DocumentError, JournalError
-from memagent.reading.lines import Header
+from memagent.errors import DocumentError, JournalError, SettingsError
+from memagent.reading.journal import read_journal
+from memagent.reading.lines import Answer, Header, Line, Overflow, Reply, to_json
+from memagent.reading.nearest import find_sources
+from memagent.reading.sources import Statement, statements_of
+from memagent.server.page import bound_page
 from memagent.settings import user_cache_path
+from memagent.storage import write_in_place
+from memagent.types import Conversation
 
 _ENCODING, _BYTES = "utf-32-le", 4  # a character
+_BEGINNING = "<!doctype html>"
+_MARK = "<!-- made by memagent view -->"
+_MIB = 2**20
+
+_trace = click.argument("trace", type=PATH, metavar="[TRACE]", required=False)
 
 
 class Spans:
@@ -30,23 +49,177 @@ class Spans:
         return self._file.read(_BYTES * (end - start)).decode(_ENCODING, "surrogatepass")
 
 
-def newest_journal(console: Console) -> Path:
+@click.command(short_help="Show how the memory of a read grew.")
+@_trace
+@click.option(
+    "--chunks", is_flag=True, help="also print the text of each chunk, if the document is unchanged"
+)
+def show(trace: Path | None, chunks: bool) -> int:
+    """Print what each step added to the memory (+) and removed from it (-).
+
+    TRACE is a journal written by `ask --trace`; the default is the newest one in the cache.
+    """
+    path = trace or _newest_journal()
+    memory, lines, answered = "", 0, False
+    spans: Spans | None = None
+    for line in read_journal(path):
+        lines += 1
+        match line:
+            case Header():
+                memory = line.memory
+                _print_header(line)
+                document = _document_of(line) if chunks else None
+                spans = Spans(document) if document else None
+            case Overflow():
+                say_styled("a chunk did not fit the model's window and was split", "yellow")
+            case Conversation():
+                _print_step(line, memory, spans)
+                memory = line.memory
+            case Answer():
+                answered = True
+                say_styled(f"answer: {line.answer}", "bold")
+    if not lines:
+        warn(f"{path} is empty")
+    elif not answered:
+        warn("the read is not finished: run memagent ask with --resume to continue")
+    return 0
+
+
+def _print_header(header: Header) -> None:
+    say_styled(f"problem: {header.problem}", "bold")
+    budgets = ", ".join(f"{name} {value}" for name, value in header.budgets.items())
+    say_styled(f"document: {', '.join(header.sources)}")
+    say_styled(f"{header.model}, {header.workflow}, {budgets}\n", "dim")
+
+
+def _print_step(step: Conversation, before: str, spans: Spans | None) -> None:
+    usage, cut = step.completion.usage, ", cut" if step.completion.finish_reason == "length" else ""
+    cost = f"{usage.prompt_tokens:,} + {usage.completion_tokens:,} tokens{cut}, {step.seconds:.1f} s"
+    if step.kind == "answer":
+        say_styled(f"answering: {cost}", "dim")
+        return
+    if step.span is None or step.chunk_index is None:
+        say_styled(f"no chunk: {cost}", "cyan")
+    else:
+        start, end = step.span
+        place = f"chunk {step.chunk_index + 1} [{start:,}, {end:,}) of {step.source}"
+        say_styled(f"{place}: {cost}", "cyan")
+        if spans is not None:
+            say_styled("\n".join(f"  | {part}" for part in spans.text(start, end).splitlines()))
+    if step.unused:
+        say_styled("  asked ahead, not used: the memory has changed since", "dim")
+        return
+    if not say_changes(before, step.memory, "  "):
+        ignored = " ".join(step.ignored.split())
+        say_styled(f"  unchanged: {ignored!r}" if ignored else "  unchanged", "dim")
+    if step.enough:
+        say_styled("  enough is known", "yellow")
+
+
+@click.command(short_help="Make a page of a journal, to open in a browser.")
+@_trace
+@click.option("--out", type=PATH, metavar="FILE", help="where the page goes (TRACE.html)")
+@click.option("--without-text", is_flag=True, help="leave the text of the document out of the page")
+def view(trace: Path | None, out: Path | None, without_text: bool) -> int:
+    """Make a page of a read: its memory step by step, each chunk beside it, and the answer's sources.
+
+    TRACE is a journal written by `ask --trace`; the default is the newest one in the cache. The page is a
+    single HTML file, which needs no server and fetches nothing. It contains the text of the document, if that
+    is unchanged.
+    """
+    path = trace or _newest_journal()
+    out = out or Path(f"{path.stem}.html")
+    _check_ours(out)
+    header = next(read_journal(path), None)
+    if not isinstance(header, Header):
+        raise JournalError(f"{path} is empty")
+    document = None if without_text else _document_of(header)
+    with write_in_place(out) as place, place.open("wb") as file:
+        _write(file, path, document)
+    say(str(out))
+    warn(f"{out.stat().st_size / _MIB:.1f} MiB; open it in a browser")
+    return 0
+
+
+def _check_ours(out: Path) -> None:
+    """Raise `SettingsError` rather than overwrite a file that this command did not make."""
+    if not out.exists():
+        return
+    with out.open("rb") as file:
+        ours = file.read(len(_BEGINNING + _MARK)) == (_BEGINNING + _MARK).encode()
+    if not ours:
+        raise SettingsError(f"{out} exists and is not a page of memagent: name another file with --out")
+
+
+def _write(file: IO[bytes], path: Path, document: Document | None) -> None:
+    head, tail = bound_page()
+    file.write(head.replace(_BEGINNING, _BEGINNING + _MARK, 1).encode())
+    name = html.escape(path.name, quote=True)
+    file.write(
+        f'<script type="text/plain" id="embedded-journal" data-name="{name}">'.encode("utf-8", "replace")
+    )
+    _pack(file, (json.dumps(to_json(it)).encode() + b"\n" for it in _tell(path, document)))
+    file.write(b"</script>\n")
+    if document:
+        file.write(b'<script type="text/plain" id="embedded-text">')
+        _pack(file, (block.text.encode("utf-8", "replace") for block in document.blocks()))
+        file.write(b"</script>\n")
+    file.write(tail.encode())
+
+
+def _pack(file: IO[bytes], pieces: Iterable[bytes]) -> None:
+    with tempfile.TemporaryFile() as whole:
+        with gzip.GzipFile(fileobj=whole, mode="wb", compresslevel=6, mtime=0) as packed:
+            packed.writelines(pieces)
+        whole.seek(0)
+        while block := whole.read(3 * _MIB):
+            file.write(base64.b64encode(block))
+
+
+def _tell(path: Path, document: Document | None) -> Iterator[Line]:
+    """The lines of a journal that the page shows; the answer has its sources if there is a text to show."""
+    header: Header | None = None
+    for line in read_journal(path):
+        match line:
+            case Header():
+                header = line
+                yield line
+            case Answer() if not document:
+                yield replace(line, statements=None)
+            case Answer(found=True, statements=None) if header and document:
+                yield replace(line, statements=_find_sources(line.answer, header, document))
+            case Reply():
+                continue
+            case _:
+                yield line
+
+
+def _find_sources(answer: str, header: Header, document: Document) -> tuple[Statement, ...]:
+    """The statements of an answer whose sources were not looked for when it was made."""
+    bare = [Statement(it, None) for it in statements_of(answer)]
+    try:
+        return find_sources(bare, header.problem, document, header.budgets["chunk_tokens"])
+    except DocumentError as error:
+        raise DocumentError(f"{error}; --without-text leaves the text out of the page") from error
+
+
+def _newest_journal() -> Path:
     """The newest journal in the cache, which is named on stderr. Raises `JournalError` if there is none."""
     folder = user_cache_path() / "journals"
     journals = sorted(folder.glob("*.jsonl"), key=lambda path: path.stat().st_mtime)
     if not journals:
         raise JournalError(f"there is no journal in {folder}: name one that ask --trace has written")
-    warn(console, f"journal: {journals[-1]}")
+    warn(f"journal: {journals[-1]}")
     return journals[-1]
 
 
-def document_of(header: Header, console: Console) -> Document | None:
+def _document_of(header: Header) -> Document | None:
     """A journal's document; if it is missing or has changed, None and a warning."""
     try:
         document = open_document(*header.sources).unnamed()  # as when it was read
         if document.fingerprint == header.sha256:
             return document
-        warn(console, "the document has changed since: only the places of the chunks are shown")
+        warn("the document has changed since: only the places of the chunks are shown")
     except DocumentError as error:
-        warn(console, f"only the places of the chunks are shown: {error}")
+        warn(f"only the places of the chunks are shown: {error}")
     return None

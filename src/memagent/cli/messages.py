@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import logging
 import re
 import sys
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from rich import get_console
 from rich.console import Console
+from rich.text import Text
 
 from memagent.errors import DocumentError, EngineError, MemAgentError, SettingsError
+from memagent.reading.sources import NEAREST, Source, Statement
 from memagent.settings import owners
 from memagent.types import Spent
 
@@ -20,7 +25,7 @@ USAGE = 2
 
 # Control characters except tab and line feed, and bidirectional controls: a terminal obeys both.
 _COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 FLAGS = {
     name: f"--{name.replace('_', '-')}"
@@ -63,9 +68,15 @@ def print_text(text: str) -> None:
     _write(harmless(text) if sys.stdout and sys.stdout.isatty() else text)
 
 
-def print_line(line: str) -> None:
-    """Print a line to stdout as it is. Raises `OutputError`."""
-    _write(line + "\n")
+def say_styled(text: str, style: str = "") -> None:
+    """Print a line as `say` does, in colour on a terminal."""
+    out = Console(soft_wrap=True, highlight=False)
+    if not out.is_terminal:
+        say(text)
+        return
+    with out.capture() as captured:
+        out.print(Text(harmless(text), style=style))
+    _write(captured.get())
 
 
 def _write(text: str) -> None:
@@ -84,20 +95,47 @@ def say_json(value: Any) -> None:
     say(_COMMANDS.sub(lambda found: f"\\u{ord(found.group()):04x}", line))
 
 
+def say_changes(before: str, after: str, indent: str = "") -> bool:
+    """Print the removed (-) and added (+) sentences in order; return whether there are any."""
+    old, new = (
+        [" ".join(part.split()) for part in _SENTENCE_END.split(text) if part.strip()]
+        for text in (before, after)
+    )
+    changed = False
+    for tag, i, j, k, m in difflib.SequenceMatcher(a=old, b=new, autojunk=False).get_opcodes():
+        if tag != "equal":
+            changed = True
+            for sentence in old[i:j]:
+                say_styled(f"{indent}- {sentence}", "red")
+            for sentence in new[k:m]:
+                say_styled(f"{indent}+ {sentence}", "green")
+    return changed
+
+
+def citations(
+    statements: Iterable[Statement],
+    unsupported: str = "the document does not say so, and no passage comes near it",
+) -> Iterator[str]:
+    """Each statement of an answer, with the place in the document that says it, or its nearest passages."""
+    for statement in statements:
+        yield f"\n- {statement.text}"
+        if statement.source:
+            yield f"  {_place(statement.source)}"
+        elif not statement.nearest:
+            yield f"  {unsupported}"
+        for passage in statement.nearest:
+            yield f"  {NEAREST}: {_place(passage)}"
+
+
+def _place(source: Source) -> str:
+    page = "" if source.page is None else f", page {source.page}"
+    return f"{source.file}{page}, characters {source.start:,} to {source.end:,}: {source.excerpt!r}"
+
+
 def describe(spent: Spent) -> str:
     """What calls took: "1,200 tokens in, 80 out, cost 0.003", the cost only with prices."""
     price = "" if spent.cost is None else f", cost {spent.cost:.4g}"
     return f"{spent.prompt_tokens:,} tokens in, {spent.completion_tokens:,} out{price}"
-
-
-def print_error(console: Console, error: Exception | str) -> None:
-    """Print an error to stderr."""
-    tell(console, f"error: {error}", "bold red")
-
-
-def warn(console: Console, text: str) -> None:
-    """Print a warning or notice to stderr."""
-    tell(console, text, "yellow")
 
 
 def with_flags(text: str) -> str:
@@ -105,30 +143,42 @@ def with_flags(text: str) -> str:
     return _NAME.sub(lambda found: FLAGS[found[1]], text)
 
 
-def tell(console: Console, text: str, style: str | None = None) -> None:
-    """Print a line to stderr, without interpreting markup."""
-    console.print(harmless(with_flags(text)), style=style, markup=False, highlight=False, soft_wrap=True)
+def tell(text: str, style: str | None = None, quiet: bool = False) -> None:
+    """Print a line to stderr, unless `quiet`, without interpreting markup and above whatever moves there."""
+    if not quiet:
+        line = harmless(with_flags(text))
+        get_console().print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def warn(text: str) -> None:
+    """Print a warning or notice to stderr."""
+    tell(text, "yellow")
+
+
+def print_error(error: Exception | str) -> None:
+    """Print an error to stderr."""
+    tell(f"error: {error}", "bold red")
+
+
+def warn_left_out(files: Iterable[str]) -> None:
+    """Warn of files that are not read."""
+    for file in files:
+        warn(f"left out: {file}")
 
 
 class _ConsoleHandler(logging.Handler):
-    """Prints log records to a console, above a bar that is moving, and as one line each."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__()
-        self._console = console
+    """Prints log records to stderr, as one line each."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        style = "yellow" if record.levelno >= logging.WARNING else None
-        line = self.format(record)
         try:
-            tell(self._console, line, style)
+            tell(self.format(record), "yellow" if record.levelno >= logging.WARNING else None)
         except (OSError, ValueError):  # stderr is full or closed: a log line is no reason to stop
             self.handleError(record)
 
 
-def log_to(console: Console, verbose: bool) -> None:
+def log_to_stderr(verbose: bool) -> None:
     """Log warnings to stderr; with `verbose`, also retries and the like."""
-    handler = _ConsoleHandler(console)
+    handler = _ConsoleHandler()
     handler.setFormatter(logging.Formatter("%(levelname)-8s %(message)s"))
     log = logging.getLogger("memagent")
     log.handlers = [handler]

@@ -1,21 +1,23 @@
-"""`memagent models`: the available models, and others worth fetching; `models fetch` gets one."""
+"""The model to read with, found on this machine; `memagent models` lists models, `models fetch` gets one."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import click
-from rich.console import Console
+from rich import get_console
+from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
-from memagent.cli.finding import fetch_with_bar, warn_of_silent
-from memagent.cli.messages import say, say_json
-from memagent.engines.discovery import Search, look_around
+from memagent.cli.messages import say, say_json, tell, warn
+from memagent.engines.discovery import Search, choose_server, look_around, settings_for, should_search
 from memagent.engines.llamacpp import catalogue, hub
 from memagent.engines.llamacpp.hub import CachedModel, list_cached
 from memagent.engines.llamacpp.machine import memory_bytes
-from memagent.settings import load_settings
+from memagent.settings import EngineSettings, Settings, load_settings
 
 _GIB = 2**30
 _AS_OF = "November 2026"
@@ -50,6 +52,71 @@ _NAMES = "The names: " + ", ".join(
 )
 
 
+def with_found_model(settings: Settings, quiet: bool) -> Settings:
+    """The settings with the model that was found, which is named on stderr.
+
+    Raises `SettingsError` or `EngineError` if a model cannot be fetched, or there is none.
+    """
+    engine = settings.engine
+    if engine.model and engine.model.startswith(hub.PREFIX) and not engine.base_url:
+        path = hub.fetch(engine.model, bars=not quiet)
+        tell(f"using {path.name} of {engine.model}")
+        return replace(settings, engine=engine.changed(model=str(path)))
+    searched = should_search(engine)
+    if searched:
+        search = asyncio.run(look_around())
+        _warn_of_silent(search)
+        if found := choose_server(search, engine.model):
+            server, model = found
+            others = "" if len(server.models) == 1 or engine.model else f" (one of {len(server.models)})"
+            tell(
+                f"using {model}{others} of {server.place.name} at {server.place.base_url}; "
+                "--model selects another, --no-discover turns this off",
+            )
+            return replace(settings, engine=asyncio.run(settings_for(server, model, engine)))
+        for server in search.servers:
+            tell(f"{server.place.name} at {server.place.base_url} lists {', '.join(server.models)}")
+    use_default(engine, quiet, searched)
+    return settings
+
+
+def use_default(engine: EngineSettings, quiet: bool, searched: bool = False) -> None:
+    """If the settings leave the model open, name the default on stderr, and offer to fetch it if need be.
+
+    Raises `SettingsError` if it is not there afterwards.
+    """
+    if engine.model or engine.base_url or engine.engine not in ("auto", "llamacpp"):
+        return
+    default = catalogue.MODELS[catalogue.DEFAULT]
+    why = "no model is set" + (", and no server was found on this machine" if searched else "")
+    asks = not quiet and get_console().is_terminal and sys.stdin is not None and sys.stdin.isatty()
+    if asks and catalogue.find_cached(catalogue.DEFAULT) is None:
+        size_mb = f"{default.size_bytes / 1e6:.0f} MB"
+        question = f"{why.capitalize()}. Fetch {default.title}? {size_mb}, once"
+        if click.confirm(question, default=True, err=True):
+            _fetch_with_bar(catalogue.DEFAULT, quiet)
+    catalogue.find_default()
+    tell(f"{why}: using {default.title}, which is small")
+
+
+def _fetch_with_bar(name: str, quiet: bool) -> Path:
+    """Put a model of the catalogue into the cache, with a bar on a terminal. Raises as `catalogue.fetch`."""
+    model = catalogue.find(name)
+    tell(f"{name}: {model.title}, {model.size_bytes / 2**30:.1f} GiB, licence {model.licence}")
+    with Progress(
+        BarColumn(), DownloadColumn(), TimeRemainingColumn(),
+        disable=quiet or not get_console().is_terminal, transient=True,
+    ) as bars:  # fmt: skip
+        bar = bars.add_task("", total=model.size_bytes)
+        return catalogue.fetch(name, lambda size_bytes: bars.advance(bar, size_bytes))
+
+
+def _warn_of_silent(search: Search) -> None:
+    """Warn where something listens but did not answer in time."""
+    for place in search.silent:
+        warn(f"something listens at {place.base_url} but did not answer: not used ({place.name}?)")
+
+
 @click.group(
     invoke_without_command=True,
     subcommand_metavar="[fetch]",
@@ -63,31 +130,28 @@ def command(context: click.Context, as_json: bool) -> int:
     Then list others worth fetching that fit this machine's memory: a suggestion as of November 2026, not a
     measurement.
     """
-    return 0 if context.invoked_subcommand else _list(context.obj, as_json)
-
-
-def _list(console: Console, as_json: bool) -> int:
-    search = asyncio.run(look_around()) if load_settings().engine.discover else Search()
-    warn_of_silent(search, console)
-    cache, memory = list_cached(), memory_bytes()
-    fetched = catalogue.list_cached()
-    worth = suggest_models(memory, {it.name.rpartition(":")[0] for it in cache})
-    if as_json:
-        say_json(
-            {
-                "default": catalogue.DEFAULT,
-                "servers": [
-                    {"name": it.place.name, "base_url": it.place.base_url, "models": it.models}
-                    for it in search.servers
-                ],
-                "fetched": [{**asdict(it), "path": str(it.path)} for it in fetched],
-                "cache": [{**asdict(it), "path": str(it.path)} for it in cache],
-                "memory_bytes": memory,
-                "worth_fetching": worth,
-            }
-        )
+    if context.invoked_subcommand:
         return 0
-    say("\n".join(_lines(search, fetched, cache, memory, worth)))
+    search = asyncio.run(look_around()) if load_settings().engine.discover else Search()
+    _warn_of_silent(search)
+    cache, memory, fetched = list_cached(), memory_bytes(), catalogue.list_cached()
+    worth = suggest_models(memory, {it.name.rpartition(":")[0] for it in cache})
+    if not as_json:
+        say("\n".join([*_lines(search, fetched, cache), *_suggestions(memory, worth)]))
+        return 0
+    servers = [
+        {"name": it.place.name, "base_url": it.place.base_url, "models": it.models} for it in search.servers
+    ]
+    say_json(
+        {
+            "default": catalogue.DEFAULT,
+            "servers": servers,
+            "fetched": [{**asdict(it), "path": str(it.path)} for it in fetched],
+            "cache": [{**asdict(it), "path": str(it.path)} for it in cache],
+            "memory_bytes": memory,
+            "worth_fetching": worth,
+        }
+    )
     return 0
 
 
@@ -97,42 +161,35 @@ def suggest_models(memory: int | None, there: set[str]) -> list[str]:
     return [name for name, it in reversed(_WORTH.items()) if it.size_bytes <= room and name not in there]
 
 
-def _lines(
-    search: Search,
-    fetched: list[CachedModel],
-    cache: list[CachedModel],
-    memory: int | None,
-    worth: list[str],
-) -> Iterator[str]:
+def _lines(search: Search, fetched: list[CachedModel], cache: list[CachedModel]) -> Iterator[str]:
     there = catalogue.find_cached(catalogue.DEFAULT)
     yield f"default: {catalogue.DEFAULT}" + ("" if there else ", not fetched yet: memagent models fetch")
     for server in search.servers:
         yield f"{server.place.name} at {server.place.base_url}: {', '.join(server.models)}"
     if not search.servers:
         yield "servers on this machine: none found"
-    for it in fetched:
-        yield f"fetched: {it.name}, {it.size_bytes / _GIB:.1f} GiB"
-    for it in cache:
-        yield f"in the hub's cache: {it.name}, {it.size_bytes / _GIB:.1f} GiB"
+    for where, models in (("fetched", fetched), ("in the hub's cache", cache)):
+        for it in models:
+            yield f"{where}: {it.name}, {it.size_bytes / _GIB:.1f} GiB"
+
+
+def _suggestions(memory: int | None, worth: Sequence[str]) -> Iterator[str]:
     if worth:
-        told = "unknown memory" if memory is None else f"{memory / _GIB:.0f} GiB of memory"
-        yield f"worth fetching with {told} (a suggestion as of {_AS_OF}):"
-        for name in worth:
-            model = _WORTH[name]
-            yield f"  --model {name}  {model.size_bytes / _GIB:.1f} GiB, {model.name}, {model.licence}"
+        known = "unknown memory" if memory is None else f"{memory / _GIB:.0f} GiB of memory"
+        yield f"worth fetching with {known} (a suggestion as of {_AS_OF}):"
+    for name in worth:
+        model = _WORTH[name]
+        yield f"  --model {name}  {model.size_bytes / _GIB:.1f} GiB, {model.name}, {model.licence}"
 
 
 @command.command(short_help="Get a small model that follows instructions.", epilog=_NAMES)
 @click.argument("name", default=catalogue.DEFAULT)
 @click.option("--quiet", is_flag=True, help="no progress on stderr")
-@click.pass_obj
-def fetch(console: Console, name: str, quiet: bool) -> int:
+def fetch(name: str, quiet: bool) -> int:
     """Get the model NAME, by default qwen2.5-coder-0.5b, or a GGUF of the hub (hf:ORG/REPO).
 
     It is kept in the cache: `--model NAME` then reads with it, offline too.
     """
-    if name.startswith(hub.PREFIX):
-        say(str(hub.fetch(name, bars=not quiet)))
-        return 0
-    say(str(fetch_with_bar(name, console, quiet)))
+    hosted = name.startswith(hub.PREFIX)
+    say(str(hub.fetch(name, bars=not quiet) if hosted else _fetch_with_bar(name, quiet)))
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -13,17 +13,25 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
-from memagent.cli.finding import with_found_model
 from memagent.cli.flags import PATH, Command, Function, complete_files, quiet_and_verbose, with_settings
-from memagent.cli.memories import citations, say_changes, say_styled
-from memagent.cli.messages import describe, say, say_json, tell, warn
+from memagent.cli.messages import (
+    citations,
+    describe,
+    say,
+    say_changes,
+    say_json,
+    say_styled,
+    tell,
+    warn,
+    warn_left_out,
+)
+from memagent.cli.models import with_found_model
 from memagent.cli.progress import ReadDisplay
 from memagent.documents.opening import Document, open_document
 from memagent.engines import open_engine
 from memagent.errors import EngineError, SettingsError
-from memagent.notebooks import Addition, Notebook, Notebooks, Version, note_document
+from memagent.notebooks import Addition, Notebook, NotebookAnswer, Notebooks, Version, note_document
 from memagent.settings import Settings
 from memagent.types import flatten
 
@@ -47,28 +55,41 @@ def _of_notebooks(function: Function) -> Function:
     return click.option("--notebooks", type=PATH, metavar="FOLDER", help=text)(command)  # type: ignore[return-value]
 
 
+def _of_notebook(function: Function) -> Function:
+    """Add --notebooks to a command with a NAME; its function receives `notebook`."""
+
+    @functools.wraps(function)
+    def command(name: str, notebooks: Notebooks, **values: Any) -> Any:
+        return function(notebook=Notebook(name, notebooks), **values)
+
+    return _of_notebooks(command)  # type: ignore[return-value]
+
+
 _AS_JSON = click.option("--json", "as_json", is_flag=True, help="print JSON")
 _NAME = click.argument("name", metavar="NAME")
+
+
+def _version(least: int) -> Callable[[Any], Any]:
+    text = "an earlier version (the current one)"
+    return click.option("--version", type=click.IntRange(least), metavar="N", help=text)
 
 
 @command.command(short_help="Make a notebook with a standing instruction.")
 @_NAME
 @click.option("--about", required=True, metavar="TEXT", help="what the notebook should keep of what it reads")
 @_of_notebooks
-@click.pass_obj
-def new(console: Console, /, name: str, about: str, notebooks: Notebooks) -> int:
+def new(name: str, about: str, notebooks: Notebooks) -> int:
     """Make a notebook with a standing instruction, such as "who decided what, and when"."""
     made = Notebook.new(name, about, notebooks)
     say(f"{made.entry.name}: made")
-    tell(console, f"add to it with memagent notes add {shlex.quote(made.entry.name)} PATH...")
+    tell(f"add to it with memagent notes add {shlex.quote(made.entry.name)} PATH...")
     return 0
 
 
 @command.command(name="list")
 @_AS_JSON
 @_of_notebooks
-@click.pass_obj
-def list_notebooks(console: Console, /, as_json: bool, notebooks: Notebooks) -> int:
+def list_notebooks(as_json: bool, notebooks: Notebooks) -> int:
     """List the notebooks, with what each is about."""
     entries = notebooks.entries()
     for entry in entries:
@@ -77,7 +98,7 @@ def list_notebooks(console: Console, /, as_json: bool, notebooks: Notebooks) -> 
         else:
             say(f"{entry.name}: version {entry.current}, about {_on_one_line(entry.about)!r}")
     if not entries:
-        tell(console, 'there are no notebooks yet: memagent notes new NAME --about "what to keep"')
+        tell('there are no notebooks yet: memagent notes new NAME --about "what to keep"')
     return 0
 
 
@@ -87,19 +108,15 @@ def list_notebooks(console: Console, /, as_json: bool, notebooks: Notebooks) -> 
 @click.option("--text", metavar="TEXT", help="a note, instead of paths")
 @click.option("--follow-links", is_flag=True, help="also read what a folder only links to")
 @_AS_JSON
-@_of_notebooks
+@_of_notebook
 @quiet_and_verbose
 @with_settings("engine", "read", leave_out=(*_NOT_FOR_NOTES, "answer_tokens", "cite"))
-@click.pass_obj
 def add(
-    console: Console,
-    /,
-    name: str,
     paths: tuple[str, ...],
     text: str | None,
     follow_links: bool,
     as_json: bool,
-    notebooks: Notebooks,
+    notebook: Notebook,
     quiet: bool,
     settings: Settings,
 ) -> int:
@@ -108,29 +125,24 @@ def add(
     What it has read before is passed over; of a text file that has only grown, just the new end is read. An
     interrupted command continues when it is run again.
     """
-    notebook = Notebook(name, notebooks)
     document = _document(paths, text, follow_links)
-    settings = with_found_model(settings, console, quiet)
-    for file in document.skipped:
-        warn(console, f"left out: {file}")
-    with ReadDisplay(console, quiet, [name]) as display:
-        addition = asyncio.run(_add(notebook, document, settings, display, console))
-    for file in addition.skipped[len(document.skipped) :]:
-        warn(console, f"left out: {file}")
+    settings, name = with_found_model(settings, quiet), notebook.entry.name
+    warn_left_out(document.skipped)
+    with ReadDisplay(quiet, [name]) as display:
+        addition = asyncio.run(_add(notebook, document, settings, display))
+    warn_left_out(addition.skipped[len(document.skipped) :])
     if cut := sum(version.cut for version in addition.versions):
-        warn(console, f"{cut} replies were cut at their token budget")
+        warn(f"{cut} replies were cut at their token budget")
     for version in addition.versions:
         if as_json:
             say_json(flatten(version))
         else:
             say(f"{name}: version {_describe(version)}")
-    if addition.known and not quiet:
-        tell(console, f"read before: {_name(addition.known)}")
+    if addition.known:
+        tell(f"read before: {_name(addition.known)}", quiet=quiet)
     if addition.unnoted:
         files = _name(addition.unnoted)
-        warn(
-            console, f"nothing was noted of {files}, which still counts as new: try another model, or --about"
-        )
+        warn(f"nothing was noted of {files}, which still counts as new: try another model, or --about")
     elif not addition.versions and not as_json:
         say(f"{name}: nothing new")
     return 0
@@ -146,12 +158,10 @@ def _document(paths: Sequence[str], text: str | None, follow_links: bool) -> Doc
     return note_document(text)
 
 
-async def _add(
-    notebook: Notebook, document: Document, settings: Settings, display: ReadDisplay, console: Console
-) -> Addition:
+async def _add(notebook: Notebook, document: Document, settings: Settings, display: ReadDisplay) -> Addition:
     waiting = "another process is changing the notebook: waiting for it"
     async with open_engine(settings.engine) as engine:
-        addition = notebook.add(document, engine, settings.read, waiting=lambda: tell(console, waiting))
+        addition = notebook.add(document, engine, settings.read, waiting=lambda: tell(waiting))
         begun = None
         try:
             async with aclosing(aiter(addition)) as conversations:
@@ -169,73 +179,63 @@ async def _add(
 @command.command(cls=Command, short_help="Ask a notebook: one call, from its memory alone.")
 @_NAME
 @click.argument("question", metavar="QUESTION")
-@click.option("--version", type=click.IntRange(1), metavar="N", help="an earlier version (the current one)")
+@_version(1)
 @_AS_JSON
-@_of_notebooks
+@_of_notebook
 @quiet_and_verbose
 @with_settings("engine", "read", leave_out=(*_NOT_FOR_NOTES, "chunk_tokens", "max_calls"))
-@click.pass_obj
 def ask(
-    console: Console,
-    /,
-    name: str,
     question: str,
     version: int | None,
     as_json: bool,
-    notebooks: Notebooks,
+    notebook: Notebook,
     quiet: bool,
     settings: Settings,
 ) -> int:
     """Answer a question from a notebook's memory alone."""
-    notebook = Notebook(name, notebooks)
-    settings = with_found_model(settings, console, quiet)
+    settings = with_found_model(settings, quiet)
 
-    async def run() -> int:
-        async with open_engine(settings.engine) as engine:
-            found = await notebook.ask(question, engine, settings.read, version)
-        told = found.remembered
-        if as_json:
-            of = {"notebook": found.notebook, "version": found.version, "question": question}
-            say_json(of | flatten(told))
-            return 0
-        unsupported = "the memory names no source for it"
-        cited = citations(told.statements, unsupported) if settings.read.cite else ()
-        say("\n".join([told.answer, *cited]))
-        if not quiet:
-            cost = describe(told.spent)
-            tell(console, f"from version {found.version}; {cost}")
+    found = asyncio.run(_ask(notebook, question, settings, version))
+    answer = found.remembered
+    if as_json:
+        of = {"notebook": found.notebook, "version": found.version, "question": question}
+        say_json(of | flatten(answer))
         return 0
+    unsupported = "the memory names no source for it"
+    cited = citations(answer.statements, unsupported) if settings.read.cite else ()
+    say("\n".join([answer.answer, *cited]))
+    tell(f"from version {found.version}; {describe(answer.spent)}", quiet=quiet)
+    return 0
 
-    return asyncio.run(run())
+
+async def _ask(notebook: Notebook, question: str, settings: Settings, version: int | None) -> NotebookAnswer:
+    async with open_engine(settings.engine) as engine:
+        return await notebook.ask(question, engine, settings.read, version)
 
 
 @command.command(short_help="Print a notebook's memory.")
 @_NAME
-@click.option("--version", type=click.IntRange(0), metavar="N", help="an earlier version (the current one)")
+@_version(0)
 @_AS_JSON
-@_of_notebooks
-@click.pass_obj
-def show(console: Console, /, name: str, version: int | None, as_json: bool, notebooks: Notebooks) -> int:
+@_of_notebook
+def show(version: int | None, as_json: bool, notebook: Notebook) -> int:
     """Print a notebook's memory; with --json, everything known about the version."""
-    notebook = Notebook(name, notebooks)
     found, entry = notebook.version(version), notebook.entry
     if as_json:
         say_json({"notebook": entry.name, "about": entry.about, **flatten(found)})
     elif found.memory:
         say(found.memory)
     else:
-        tell(console, f"the memory of version {found.number} is empty")
+        tell(f"the memory of version {found.number} is empty")
     return 0
 
 
 @command.command(short_help="List the versions of a notebook.")
 @_NAME
 @_AS_JSON
-@_of_notebooks
-@click.pass_obj
-def log(console: Console, /, name: str, as_json: bool, notebooks: Notebooks) -> int:
+@_of_notebook
+def log(as_json: bool, notebook: Notebook) -> int:
     """List the versions of a notebook: what was read for each, when, with which model, at what cost."""
-    notebook = Notebook(name, notebooks)
     entry, versions = notebook.entry, notebook.versions()
     kept = {version.number for version in notebook.lineage()}
     if as_json:
@@ -250,7 +250,7 @@ def log(console: Console, /, name: str, as_json: bool, notebooks: Notebooks) -> 
         for line in _list_portions(version):
             say_styled(f"   {line}", "dim")
     if not versions:
-        tell(console, "nothing has been read yet")
+        tell("nothing has been read yet")
     return 0
 
 
@@ -258,27 +258,24 @@ def log(console: Console, /, name: str, as_json: bool, notebooks: Notebooks) -> 
 @_NAME
 @click.argument("first", metavar="[A]", type=click.IntRange(0), required=False)
 @click.argument("second", metavar="[B]", type=click.IntRange(0), required=False)
-@_of_notebooks
-@click.pass_obj
-def diff(console: Console, /, name: str, first: int | None, second: int | None, notebooks: Notebooks) -> int:
+@_of_notebook
+def diff(first: int | None, second: int | None, notebook: Notebook) -> int:
     """Print what version B added to the memory of A (+) and removed from it (-).
 
     B defaults to the current version, A to the one before B.
     """
-    notebook = Notebook(name, notebooks)
     after = notebook.version(second)
     before = notebook.version(after.parent if first is None else first)
     if not say_changes(before.memory, after.memory):
-        tell(console, f"versions {before.number} and {after.number} have the same memory")
+        tell(f"versions {before.number} and {after.number} have the same memory")
     return 0
 
 
 @command.command(short_help="Go back to the previous version.")
 @_NAME
-@_of_notebooks
-def undo(name: str, notebooks: Notebooks) -> int:
+@_of_notebook
+def undo(notebook: Notebook) -> int:
     """Go back to the previous version; what was read since then counts as new again."""
-    notebook = Notebook(name, notebooks)
     before = notebook.version()
     now = notebook.undo()
     say(f"{notebook.entry.name}: back from version {before.number} to {now.number}")
@@ -288,10 +285,9 @@ def undo(name: str, notebooks: Notebooks) -> int:
 @command.command()
 @_NAME
 @click.option("--yes", is_flag=True, help="do not ask for confirmation")
-@_of_notebooks
-def delete(name: str, yes: bool, notebooks: Notebooks) -> int:
+@_of_notebook
+def delete(yes: bool, notebook: Notebook) -> int:
     """Delete a notebook with all its versions."""
-    notebook = Notebook(name, notebooks)
     entry, count = notebook.entry, len(notebook.versions())
     if not yes:
         click.confirm(f"delete {entry.name!r} and its {count} versions?", err=True, abort=True)

@@ -1,15 +1,18 @@
-"""Progress of reads: a live display on a terminal, a plain line per conversation elsewhere."""
+"""Progress on stderr: on a terminal a live display of reads, or bars of a run; elsewhere plain lines."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Self
 
+from rich import get_console
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live
 from rich.panel import Panel
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
+from rich.progress import Progress as Bars
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -17,7 +20,8 @@ from rich.text import Text
 from memagent.cli.messages import describe, harmless, tell
 from memagent.reading.progress import Progress
 from memagent.reading.read import Read
-from memagent.types import Conversation
+from memagent.runs.batch import RunProgress
+from memagent.types import Conversation, Spent
 
 _WAITING = {
     "openai": "reaching the endpoint",
@@ -39,27 +43,23 @@ def describe_opening(engine: str) -> str:
 class ReadDisplay:
     """Shows the progress of the reads of some questions, unless `quiet`. A context manager."""
 
-    def __init__(self, console: Console, quiet: bool, questions: Sequence[str]) -> None:
-        self._console, self._quiet = console, quiet
-        self._questions = questions
+    def __init__(self, quiet: bool, questions: Sequence[str]) -> None:
+        self._quiet, self._questions = quiet, questions
         self._reads: dict[int, Read] = {}
         self._memories: dict[int, str] = {}
         self._last: int | None = None  # the question whose memory was written last
         self._status = ""
         self._since = time.monotonic()
-        self._live = (
-            Live(self, console=console, refresh_per_second=4, redirect_stdout=False)
-            if console.is_terminal and not quiet
-            else None
-        )
+        shown = get_console().is_terminal and not quiet
+        self._live = Live(self, refresh_per_second=4, redirect_stdout=False) if shown else None
 
     def waiting(self, status: str) -> None:
         """Show what the first read is waiting for; "" for nothing."""
         self._status, self._since = status, time.monotonic()
         if self._live is not None:
             self._live.refresh()
-        elif status and not self._quiet:
-            tell(self._console, status)
+        elif status:
+            self.remark(status)
 
     def begin(self, number: int, read: Read) -> None:
         """Show the read of a question from now on."""
@@ -69,14 +69,13 @@ class ReadDisplay:
         """Show a conversation that a read has finished."""
         before = self._memories.get(number, "")
         self._memories[number], self._last = conversation.memory, number
-        if self._live is None and not self._quiet:
+        if self._live is None:
             label = f"question {number}, " if len(self._questions) > 1 else ""
-            tell(self._console, label + _line(self._reads[number].progress, conversation, before))
+            self.remark(label + _line(self._reads[number].progress, conversation, before))
 
     def remark(self, text: str) -> None:
         """Say something about a read."""
-        if not self._quiet:
-            tell(self._console, text)
+        tell(text, quiet=self._quiet)
 
     def end(self, number: int) -> None:
         """Stop showing a read, if there are several."""
@@ -131,6 +130,59 @@ class ReadDisplay:
         return _shorten(harmless(f"{number} {self._questions[number - 1]}"), cells)
 
 
+class RunDisplay:
+    """Shows the progress of a run of `rows`, such as files, unless `quiet`. A context manager.
+
+    A part of the run is known by its name; one without a name is the whole run.
+    """
+
+    def __init__(self, quiet: bool, rows: str) -> None:
+        self.all = RunProgress()
+        self.parts: dict[str, RunProgress] = {}
+        self._quiet, self._rows, self._moves = quiet, rows, get_console().is_terminal
+        columns = TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn()
+        self._display = Bars(*columns, TextColumn("{task.fields[left]}"), disable=quiet or not self._moves)
+        self._bars: dict[str, TaskID] = {}
+
+    def begin(self, totals: Mapping[str, int], done: Mapping[str, int]) -> None:
+        """Expect this many rows of each part, of which some are done."""
+        kept = sum(done.values())
+        self.all = RunProgress(sum(totals.values()), kept, kept)
+        self.parts = {part: RunProgress(total, done.get(part, 0)) for part, total in totals.items()}
+        self._bars = {"": self._display.add_task(self._rows, total=self.all.total, completed=kept, left="")}
+        for part in filter(None, totals):
+            self._bars[part] = self._display.add_task("", total=totals[part], visible=False, left="")
+        if kept and not self._moves:
+            tell(f"{kept:,} of {self.all.total:,} {self._rows} are already done", quiet=self._quiet)
+
+    def add(self, part: str, note: str, spent: Spent, *, kept: bool = False, failed: bool = False) -> None:
+        """Count a row of a part; `note` says what is known of the part now, or of the row."""
+        percent, mine = 100 * self.all.done // self.all.total, self.parts[part]
+        for progress in (self.all, mine):
+            progress.add(spent, kept=kept, failed=failed)
+        left = describe_left(self.all)
+        self._display.update(self._bars[""], completed=self.all.done, left=left)
+        finished = mine.done == mine.total
+        if part:
+            failures = f", {mine.failed} failed" if mine.failed else ""
+            note = f"{part}: {note}{failures}, {mine.done:,} {self._rows}"
+            self._display.update(
+                self._bars[part], completed=mine.done, description=note, visible=not finished
+            )
+        if note and not self._moves and 100 * self.all.done // self.all.total > percent:
+            left = f", {left}" if left else ""
+            tell(f"{self.all.done:,} of {self.all.total:,}{left}: {note}", quiet=self._quiet)
+        elif part and finished:
+            tell(note, quiet=self._quiet)
+
+    def __enter__(self) -> Self:
+        self._display.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._display.stop()
+
+
 def describe_progress(progress: Progress) -> str:
     """The progress of a read, what matters most first, since a narrow terminal shows only the beginning."""
     left = "" if progress.seconds_left is None or progress.done else f"{clock(progress.seconds_left)} left"
@@ -144,6 +196,14 @@ def clock(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def describe_left(progress: RunProgress) -> str:
+    """What a run has left to do, as far as that is known: "3 min and cost 0.02 left"."""
+    if (seconds := progress.seconds_left) is None or progress.done == progress.total:
+        return ""
+    cost = "" if progress.cost_left is None else f" and cost {progress.cost_left:.4g}"
+    return f"{clock(seconds)}{cost} left"
 
 
 def _line(progress: Progress, conversation: Conversation, before: str) -> str:

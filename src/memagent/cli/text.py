@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import click
-from rich.console import Console
 
 from memagent.cli.flags import Command, complete_files
-from memagent.cli.messages import print_text, say, warn
+from memagent.cli.messages import print_text, say, warn_left_out
 from memagent.documents.chunking import split
 from memagent.documents.opening import open_document
 from memagent.documents.tokens import estimate_tokens, load_tokenizer
@@ -22,9 +21,7 @@ from memagent.types import Chunk
 @click.option("--tokenizer", metavar="FILE", shell_complete=complete_files,
               help="a tokenizer.json; without it tokens are estimated")  # fmt: skip
 @click.option("--follow-links", is_flag=True, help="also read files outside a folder that are linked from it")
-@click.pass_obj
 def command(
-    console: Console,
     paths: tuple[str, ...],
     chunks: bool,
     chunk_tokens: int,
@@ -44,8 +41,7 @@ def command(
     else:
         for block in blocks:
             print_text(block.text)
-    for file in (*document.skipped, *blocks.skipped):
-        warn(console, f"left out: {file}")
+    warn_left_out((*document.skipped, *blocks.skipped))
 
 
 def _border(chunk: Chunk) -> str:

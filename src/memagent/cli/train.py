@@ -6,18 +6,18 @@ import asyncio
 import logging
 import os
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import click
 from click.shell_completion import CompletionItem
-from rich.console import Console
+from rich import get_console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from memagent.cli.flags import PATH, complete_files, quiet_and_verbose, together
 from memagent.cli.messages import say, tell
-from memagent.cli.training_progress import TrainingWatch
 from memagent.documents.tokens import estimate_tokens
 from memagent.engines import open_engine
 from memagent.engines.llamacpp import catalogue
@@ -27,6 +27,23 @@ from memagent.training.imitation.trajectories import collect as collect_from
 from memagent.training.imitation.trajectories import write_trajectories
 from memagent.training.rewards import load_reward
 from memagent.training.settings import load_training
+
+# A step takes seconds or minutes: the time left is estimated from the steps of the last hour.
+_SPEED_SECONDS = 3600.0
+_LINE = {
+    "reward": "reward {:.3g}",
+    "loss": "loss {:.3g}",
+    "kl": "KL {:.3g}",
+    "entropy": "entropy {:.3g}",
+    "gradient_norm": "gradient norm {:.3g}",
+    "memory_tokens": "memory {:,.0f} tokens",
+    "cut": "updates cut {:.1%}",
+    "unchanged": "unchanged {:.1%}",
+    "tokens": "trained on {:,.0f} tokens",
+    "rollout_seconds": "rollout time {:,.1f} s",
+    "update_seconds": "update time {:,.1f} s",
+}
+"""What a step's line says, as far as it was measured."""
 
 
 class _TrainGroup(click.Group):
@@ -69,22 +86,19 @@ _training = together(
 
 @command.command(short_help="Imitate, if the settings say so, then reinforce.")
 @_training
-@click.pass_obj
-def run(console: Console, /, **flags: Any) -> int:
+def run(**flags: Any) -> int:
     """Run the warm start, if CONFIG.toml has one, then reinforcement learning."""
-    return _train(console, only_warm_start=False, **flags)
+    return _train(only_warm_start=False, **flags)
 
 
 @command.command(short_help="Imitate alone.")
 @_training
-@click.pass_obj
-def sft(console: Console, /, **flags: Any) -> int:
+def sft(**flags: Any) -> int:
     """Run the warm start alone, which imitates solved examples."""
-    return _train(console, only_warm_start=True, **flags)
+    return _train(only_warm_start=True, **flags)
 
 
 def _train(
-    console: Console,
     only_warm_start: bool,
     config: Path,
     changes: tuple[str, ...],
@@ -100,7 +114,7 @@ def _train(
     logging.getLogger("memagent.reading").setLevel(logging.ERROR)
     folder = out or Path("runs") / config.stem
     first = os.environ.get("RANK", "0") == "0"  # only one of several processes reports
-    with TrainingWatch(console, quiet or not first) as watch:
+    with TrainingWatch(quiet or not first) as watch:
         asyncio.run(train(settings, folder, watch, resume, only_warm_start=only_warm_start))
     if first:
         say(str(folder))
@@ -118,9 +132,7 @@ def _train(
     "--least-reward", type=float, default=1.0, metavar="X", help="keep attempts with at least this reward (1)"
 )
 @quiet_and_verbose
-@click.pass_obj
 def collect(
-    console: Console,
     config: Path,
     changes: tuple[str, ...],
     out: Path,
@@ -142,8 +154,7 @@ def collect(
             return await write_trajectories(out, found)
 
     kept = asyncio.run(make())
-    if not quiet:
-        tell(console, f"{kept} of {len(examples) * samples} attempts kept")
+    tell(f"{kept} of {len(examples) * samples} attempts kept", quiet=quiet)
     return 0
 
 
@@ -154,8 +165,7 @@ def collect(
               "or a file for llama.cpp (gguf, gguf-adapter)")  # fmt: skip
 @click.option("--out", type=PATH, required=True, metavar="PATH", help="where it goes")
 @quiet_and_verbose
-@click.pass_obj
-def export(console: Console, run: Path, kind: str, out: Path, quiet: bool) -> int:
+def export(run: Path, kind: str, out: Path, quiet: bool) -> int:
     """Export the newest checkpoint of RUN, the folder of a training run."""
     with _extra():
         from memagent.training.export import export_policy
@@ -171,8 +181,7 @@ def export(console: Console, run: Path, kind: str, out: Path, quiet: bool) -> in
         base_gguf=Path(model) if model.endswith(".gguf") else None,
         trained=describe_training(settings),
     )
-    if not quiet:
-        tell(console, f"the policy after step {step}: {out}")
+    tell(f"the policy after step {step}: {out}", quiet=quiet)
     return 0
 
 
@@ -206,3 +215,50 @@ def _extra() -> Iterator[None]:
         yield
     except ImportError as error:
         raise SettingsError(f"{error}; {extra_hint('train')}") from error
+
+
+class TrainingWatch:
+    """Shows a line per step unless `quiet`, on a terminal with the time left below. A context manager."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._steps = 0
+        self._bar = Progress(
+            TextColumn("{task.description}"), BarColumn(24), TimeElapsedColumn(), TextColumn("passed,"),
+            TimeRemainingColumn(), TextColumn("left"), speed_estimate_period=_SPEED_SECONDS,
+            disable=quiet or not get_console().is_terminal,
+        )  # fmt: skip
+        self._task: TaskID | None = None
+
+    def begin(self, first_step: int, steps: int, stage: str = "training") -> None:
+        """Begin a stage of `steps` steps at `first_step`: 1, or the next step of a resumed run."""
+        self._steps = steps
+        if self._task is not None:
+            self._bar.remove_task(self._task)
+        name = stage.replace("_", " ")
+        self._task = self._bar.add_task(name, total=steps, completed=first_step - 1)
+        if first_step > 1:
+            tell(f"{name} resumes at step {first_step:,} of {steps:,}", quiet=self._quiet)
+
+    def row(self, stage: str, step: int, values: Mapping[str, float]) -> None:
+        """Show a step, or an evaluation made after one."""
+        if stage == "evaluation":
+            tell(f"held-out score after step {step:,}: {_score(values)}", quiet=self._quiet)
+            return
+        if self._task is not None:
+            self._bar.update(self._task, completed=step)
+        measured = ", ".join(text.format(values[name]) for name, text in _LINE.items() if name in values)
+        tell(f"{stage.replace('_', ' ')}, step {step:,} of {self._steps:,}: {measured}", quiet=self._quiet)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._bar.stop()
+
+
+def _score(values: Mapping[str, float]) -> str:
+    failed = f", {values['failed']:.0f} failed" if values.get("failed") else ""
+    count = f" ({values['count']:.0f} examples{failed})" if "count" in values else ""
+    return f"{values['score']:.1f} ± {values['half_width']:.1f}{count}"
