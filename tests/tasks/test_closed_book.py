@@ -11,7 +11,7 @@ import pytest
 from memagent.documents.tokens import estimate_tokens
 from memagent.errors import EngineError
 from memagent.tasks import load_examples, write_examples
-from memagent.tasks.closed_book import ClosedBook, write_unknown
+from memagent.tasks.files import ClosedBook, write_unknown
 from memagent.types import Completion, Example, Message, Model, Sampling
 
 

@@ -7,7 +7,7 @@ from itertools import cycle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent.tasks.lengths import Pieces, count_long, fit
+from memagent.tasks.recipe import Pieces, count_long, fit
 from memagent.types import TokenCounter
 
 

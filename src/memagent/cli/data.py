@@ -20,8 +20,8 @@ from memagent.engines.wrappers import CallLimit
 from memagent.errors import SettingsError
 from memagent.settings import Settings
 from memagent.tasks import TASKS, Corpora, Recipe, examples, task_named, write_examples
-from memagent.tasks.closed_book import ClosedBook, write_unknown
 from memagent.tasks.corpora import HOMES, RULER_WHEEL, Corpus, fetch, sample_warning
+from memagent.tasks.files import ClosedBook, write_unknown
 from memagent.tasks.recipe import Positions
 from memagent.tasks.scoring import SCORERS
 from memagent.types import Example, Sampling

@@ -2,24 +2,32 @@
 
 A row needs a `problem` (or `question`, `input`), a `document` (or `documents`, `context`), and `answers` (or
 `answer`); the other fields of `Example` are optional. So MemAgent's published files can be read as they are.
+
+MemAgent trains on HotpotQA questions among 200 documents, `hqa` made from the train split, without those
+that its base model answers closed-book (best of two; arXiv 2507.02259, section 4.1). Its test questions are
+those of the dev split's first 200 that neither Qwen2.5-7B nor its Instruct version answers closed-book.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import aclosing, contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
+from memagent.concurrency import in_thread, side_by_side
 from memagent.documents.tokens import estimate_tokens
 from memagent.errors import SettingsError, reason
+from memagent.prompts.thoughts import without_thought
 from memagent.storage import write_in_place
 from memagent.tasks.corpora import open_text, parse_row, read_rows
-from memagent.tasks.lengths import count_long
-from memagent.tasks.recipe import number_documents
-from memagent.types import Example, TokenCounter
+from memagent.tasks.recipe import count_long, number_documents
+from memagent.tasks.scoring import score_reply
+from memagent.types import Engine, Example, Message, Sampling, TokenCounter
+
+_SAMPLING = Sampling(256, temperature=1.0, thinking=False)
 
 
 def write_examples(path: str | Path, examples: Iterable[Example]) -> int:
@@ -27,13 +35,12 @@ def write_examples(path: str | Path, examples: Iterable[Example]) -> int:
     count = 0
     with new_file(Path(path)) as file:
         for example in examples:
-            file.write(line_of(example))
+            file.write(_line_of(example))
             count += 1
     return count
 
 
-def line_of(example: Example) -> str:
-    """An example as a line of a file."""
+def _line_of(example: Example) -> str:
     return json.dumps(asdict(example)) + "\n"
 
 
@@ -58,7 +65,7 @@ def load_examples(path: str | Path, count_tokens: TokenCounter | None = None) ->
     """
     path, count = Path(path), count_tokens or estimate_tokens
     for number, row in read_rows(path):
-        yield example_of(row, path, number, count)
+        yield _example_of(row, path, number, count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +85,7 @@ class ExampleLine:
         except OSError as error:
             raise SettingsError(f"{self.path} cannot be read on this machine: {reason(error)}") from error
         row = parse_row(line, self.path, self.number)
-        return example_of(row, self.path, self.number, count_tokens)
+        return _example_of(row, self.path, self.number, count_tokens)
 
 
 def example_lines(path: Path) -> Iterator[ExampleLine]:
@@ -94,19 +101,21 @@ def example_lines(path: Path) -> Iterator[ExampleLine]:
         raise SettingsError(f"{path} cannot be read: {reason(error)}") from error
 
 
-def example_of(row: dict[str, Any], path: Path, number: int, count_tokens: TokenCounter) -> Example:
-    """The example in a row that is numbered `number`. Raises `SettingsError` if it is not one."""
+def _example_of(row: dict[str, Any], path: Path, number: int, count_tokens: TokenCounter) -> Example:
     place = f"{path}, row {number}"
     task = str(row.get("task") or path.name.partition(".")[0])
     document = _document(row, place)
     problem, answers = question_of(row, place)
+    length = row.get("length_tokens") or 0
+    if not isinstance(length, int) or length < 0:
+        raise SettingsError(f"{place}: length_tokens is {length!r}, it must be a whole number above 0")
     return Example(
         id=str(row.get("id") or f"{task}-{number}"),
         task=task,
         problem=problem,
         document=document,
         answers=answers,
-        length_tokens=_length(row, place) or count_long(document, count_tokens),
+        length_tokens=length or count_long(document, count_tokens),
         evidence=_evidence(row, document, place),
         **{name: _text(row[name], name, place) for name in ("rationale", "haystack") if row.get(name)},
     )
@@ -135,15 +144,12 @@ def _document(row: dict[str, Any], place: str) -> str:
 def question_of(row: dict[str, Any], place: str) -> tuple[str, tuple[str, ...]]:
     """A row's problem and answers. Raises `SettingsError` if it lacks them."""
     problem = row.get("problem", row.get("question", row.get("input")))
-    return _text(problem, "problem", place), _answers(row.get("answers", row.get("answer")), place)
-
-
-def _answers(value: object, place: str) -> tuple[str, ...]:
-    answers = [value] if isinstance(value, str | int | float) else value
-    if not isinstance(answers, list) or not answers:
+    value = row.get("answers", row.get("answer"))
+    given = [value] if isinstance(value, str | int | float) else value
+    if not isinstance(given, list) or not given:
         raise SettingsError(f"{place} has no answers: give a list of texts, each of them right")
-    return tuple(_text(str(item) if isinstance(item, int | float) else item, "answers", place)
-                 for item in answers)  # fmt: skip
+    answers = (str(it) if isinstance(it, int | float) else it for it in given)
+    return _text(problem, "problem", place), tuple(_text(it, "answers", place) for it in answers)
 
 
 def _evidence(row: dict[str, Any], document: str, place: str) -> tuple[str, ...]:
@@ -157,14 +163,55 @@ def _evidence(row: dict[str, Any], document: str, place: str) -> tuple[str, ...]
     return tuple(passages)
 
 
-def _length(row: dict[str, Any], place: str) -> int:
-    value = row.get("length_tokens") or 0
-    if not isinstance(value, int) or value < 0:
-        raise SettingsError(f"{place}: length_tokens is {value!r}, it must be a whole number above 0")
-    return value
-
-
 def _text(value: object, field: str, place: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise SettingsError(f"{place}: {field} is {value!r}, it must be text that is not empty")
     return value
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedBook:
+    """How to ask a model without the document: with `attempts` at each question.
+
+    A question is known if any attempt scores 1 by `scorer`. At temperature 0, all attempts are alike.
+    """
+
+    attempts: int = 2
+    scorer: str = "substring_match"
+    sampling: Sampling = _SAMPLING
+
+    async def knows(self, engine: Engine, example: Example) -> bool:
+        """Whether any attempt answers the question. Raises `EngineError`."""
+        for attempt in range(self.attempts):
+            seed = self.sampling.seed
+            sampling = replace(self.sampling, seed=None if seed is None else seed + attempt)
+            completion = await engine.complete((Message("user", example.problem),), sampling)
+            if score_reply(self.scorer, without_thought(completion.text), example.answers) == 1:
+                return True
+        return False
+
+
+async def write_unknown(
+    path: Path, out: Path, engine: Engine, asking: ClosedBook, count: int | None = None
+) -> tuple[int, int]:
+    """Write the examples of a file that the model does not know, at most `count`, to another.
+
+    Returns how many were written and how many were asked. Raises `SettingsError`, and `EngineError` if a call
+    fails for good: a question that could not be asked is not "unknown".
+    """
+
+    async def judge(example: Example) -> tuple[Example, bool]:
+        return example, await asking.knows(engine, example)
+
+    kept = asked = 0
+    examples = in_thread(load_examples(path))
+    with new_file(out) as file:
+        async with aclosing(side_by_side(judge, examples, engine.model.calls)) as verdicts:
+            async for example, known in verdicts:
+                asked += 1
+                if not known:
+                    kept += 1
+                    file.write(_line_of(example))
+                if kept == count:
+                    break
+    return kept, asked

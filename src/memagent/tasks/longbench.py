@@ -13,8 +13,7 @@ from typing import Any
 from memagent.documents.files import FileState
 from memagent.errors import SettingsError
 from memagent.tasks.corpora import Corpora, Corpus, read_rows
-from memagent.tasks.lengths import count_long
-from memagent.tasks.recipe import Draft, Recipe, Task
+from memagent.tasks.recipe import Draft, Recipe, Task, count_long
 from memagent.types import Example
 
 _BRIEFLY = "Give nothing but the answer."

@@ -17,8 +17,7 @@ from itertools import cycle, pairwise
 from string import ascii_uppercase
 from typing import Literal
 
-from memagent.tasks.lengths import Pieces
-from memagent.tasks.recipe import ABSENT_ANSWERS, Draft, Recipe, Task
+from memagent.tasks.recipe import ABSENT_ANSWERS, Draft, Pieces, Recipe, Task
 from memagent.tasks.words import coin_words, compound
 from memagent.types import Example
 

@@ -14,9 +14,18 @@ from itertools import chain, islice
 
 from memagent.errors import SettingsError
 from memagent.tasks.corpora import Corpora
-from memagent.tasks.lengths import Pieces, count_long, digits, fit
 from memagent.tasks.passages import Passages, Question, load_passages
-from memagent.tasks.recipe import ABSENT_ANSWERS, Draft, Recipe, Task, number_documents
+from memagent.tasks.recipe import (
+    ABSENT_ANSWERS,
+    Draft,
+    Pieces,
+    Recipe,
+    Task,
+    count_long,
+    digits,
+    fit,
+    number_documents,
+)
 from memagent.types import Example
 
 SIZES = (50, 100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600)

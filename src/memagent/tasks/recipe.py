@@ -1,16 +1,21 @@
-"""The recipe that an example follows, and the task that it belongs to."""
+"""The recipe that an example follows, the task that it belongs to, and documents of a given length.
+
+Counting 3.5M tokens takes seconds, so `fit` counts a text only about once: it extrapolates the size from
+small documents to larger ones. A long text is counted block by block, within the tokenizer's caches.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Literal
 
 from memagent.documents.tokens import estimate_tokens
 from memagent.errors import SettingsError
 from memagent.tasks.corpora import Corpora
-from memagent.tasks.lengths import fit
 from memagent.types import Example, TokenCounter
 
 Positions = Literal["seeded", "ruler"]
@@ -28,16 +33,22 @@ ABSENT_ANSWERS = (
 )
 """The gold answers of an example whose document lacks the answer; the first is what the prompts ask for."""
 
+_BLOCK_CHARACTERS = 1 << 16
+_MIN_SHARE = 0.985  # with the problem and the answer's room, this keeps the promised 2%
+_AIM_SHARE = 0.993
+_FIRST_SIZE = 32
+_PROBES = (256, 16)  # a long document is first measured at these fractions of its length
+_MIN_PROBE_TOKENS = 2048
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """How to make the examples of a task.
 
-    `length_tokens` is RULER's length: the most that the document, the problem and the room for the
-    answer may have together. `documents` is the size in documents instead, for tasks that have them.
-    `positions` "seeded" draws a new order for each example; "ruler" uses one order for all of them,
-    drawn from the seed alone, as RULER's generators do (with the seed 42). `absent` is the share of
-    examples whose document lacks what is asked for; their right answer is to say so.
+    `length_tokens` is RULER's length: the most that document, problem and answer may have together.
+    `documents` is the size in documents instead, for tasks that have them. `positions` "seeded" draws a new
+    order for each example; "ruler" one for all, from the seed alone, as RULER's generators do (with the seed
+    42). `absent` is the share of examples whose document lacks what is asked for, as their answer should say.
     """
 
     length_tokens: int | None = None
@@ -64,10 +75,9 @@ class Recipe:
 class Task:
     """A family of examples.
 
-    `scorer` is a key of `SCORERS`; `answer_tokens` the room that an answer needs (RULER's figure
-    if there is one); `documents` the usual sizes in documents, empty for a task that has none;
-    `corpus` the name of what it is made from; `can_be_absent` whether `Recipe.absent` applies;
-    `questions` counts the available examples, if the corpora limit them.
+    `scorer` is a key of `SCORERS`; `answer_tokens` the room that an answer needs; `documents` the usual sizes
+    in documents, if it has any; `corpus` the name of what it is made from; `can_be_absent` whether
+    `Recipe.absent` applies; `questions` counts the available examples, if the corpora limit them.
     """
 
     name: str
@@ -183,3 +193,102 @@ class Draft:
 def number_documents(texts: Iterable[str]) -> str:
     """The texts under the headings "Document 1:", "Document 2:" and so on."""
     return "\n\n".join(f"Document {number}:\n{text}" for number, text in enumerate(texts, 1))
+
+
+class Pieces:
+    """The first texts of an endless source, kept together with their total number of characters."""
+
+    def __init__(self, source: Iterator[str]) -> None:
+        self._source = source
+        self._texts: list[str] = []
+        self._ends = [0]
+
+    def first(self, count: int) -> Sequence[str]:
+        """The first `count` texts."""
+        for text in islice(self._source, max(0, count - len(self._texts))):
+            self._texts.append(text)
+            self._ends.append(self._ends[-1] + len(text) + 1)
+        return self._texts[:count]
+
+    def characters(self, count: int) -> int:
+        """The number of characters in the first `count` texts, plus one separator for each."""
+        self.first(count)
+        return self._ends[count]
+
+
+def count_long(text: str, count_tokens: TokenCounter) -> int:
+    """Count the tokens of a text of any length, off by up to 0.01%.
+
+    Blocks of 65,536 characters begin at a space, where most tokenizers begin a token anyway.
+    """
+    total = start = 0
+    while len(text) - start > _BLOCK_CHARACTERS:
+        limit = start + _BLOCK_CHARACTERS
+        end = text.rfind(" ", start + 1, limit)
+        end = end if end > start else limit
+        total += count_tokens(text[start:end])
+        start = end
+    return total + count_tokens(text[start:])
+
+
+def digits(number: int) -> int:
+    """How many digits the numbers from 1 to `number` have together."""
+    total, first = 0, 1
+    while first <= number:
+        total += number - first + 1
+        first *= 10
+    return total
+
+
+def fit(
+    build: Callable[[int], str],
+    limit_tokens: int,
+    count_tokens: TokenCounter,
+    weigh: Callable[[int], float] = float,
+) -> tuple[str, int, int] | None:
+    """The document `build(size)` that comes close to `limit_tokens` without exceeding it.
+
+    `weigh(size)` must be cheap, unbounded, and grow about as the tokens of `build(size)` do.
+    Returns the document, its tokens and its size, or None if even `build(0)` is over the limit.
+    The document is short by up to 1.5% or, if that is more, by less than one piece.
+    """
+    points: list[tuple[float, int]] = []  # weights and tokens, as they were measured
+
+    def measure(size: int) -> tuple[str, int]:
+        text = build(size)
+        points.append((weigh(size), count_long(text, count_tokens)))
+        return text, points[-1][1]
+
+    best, over = (*measure(0), 0), None
+    if best[1] > limit_tokens:
+        return None
+    measure(_FIRST_SIZE)
+    for part in _PROBES:
+        if limit_tokens // part >= _MIN_PROBE_TOKENS:
+            measure(max(_FIRST_SIZE + 1, _extrapolate(points, weigh, limit_tokens / part)))
+    while over is None or over - best[2] > 1:
+        size = max(_extrapolate(points, weigh, limit_tokens * _AIM_SHARE), best[2] + 1)
+        size = size if over is None else min(size, over - 1)
+        text, tokens = measure(size)
+        if tokens > limit_tokens:
+            over = size
+        else:
+            best = (text, tokens, size)
+            if tokens >= limit_tokens * _MIN_SHARE:
+                break
+    return best
+
+
+def _extrapolate(points: Sequence[tuple[float, int]], weigh: Callable[[int], float], tokens: float) -> int:
+    """The size that should have this many tokens.
+
+    It lies on the line through the last point and an earlier one that is well apart: the rate between
+    two nearly equal sizes would be noise.
+    """
+    weight, measured = points[-1]
+    before, fewer = next(point for point in reversed(points) if point[0] <= weight / 2 or point == points[0])
+    rate = max((measured - fewer) / (weight - before), 1e-6) if weight > before else 1.0
+    aim, high = weight + (tokens - measured) / rate, 1
+    while weigh(high) <= aim:
+        high *= 2
+    return max(0, bisect_right(range(high), aim, key=weigh) - 1)

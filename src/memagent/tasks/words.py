@@ -14,8 +14,7 @@ from math import pi
 from string import ascii_lowercase
 
 from memagent.errors import SettingsError, extra_hint
-from memagent.tasks.lengths import Pieces, digits
-from memagent.tasks.recipe import Draft, Recipe, Task
+from memagent.tasks.recipe import Draft, Pieces, Recipe, Task, digits
 from memagent.types import Example
 
 COMMON_WORDS = 10
