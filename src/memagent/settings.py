@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -123,9 +123,9 @@ def option_kinds() -> dict[str, type[Options]]:
 class ReadSettings(StrictModel):
     """How to read a document.
 
-    Settings that only some workflows have are given by their names, as all others, and are kept in `options`.
-    Budgets left at None default to those that the model or its adapter was trained with, or else to the
-    paper's; they shrink to fit the model's window. Prices are per million tokens, in any currency.
+    Settings that only some workflows have are given by their names too, and are kept in `options`. Budgets
+    left at None default to those that the model was trained with, or else to the paper's; they shrink to fit
+    the model's window. Prices are per million tokens, in any currency.
     """
 
     workflow: str | None = Field(
@@ -216,14 +216,7 @@ class ReadSettings(StrictModel):
 
     def price(self, usage: Usage) -> Spent:
         """What a call with this usage has spent."""
-        return Spent(
-            calls=1,
-            prompt_tokens=usage.prompt_tokens,
-            cached_tokens=usage.cached_tokens,
-            completion_tokens=usage.completion_tokens,
-            cost=self.cost(usage),
-            estimated=usage.estimated,
-        )
+        return Spent(calls=1, **asdict(usage), cost=self.cost(usage))
 
     def cost(self, usage: Usage | Spent) -> float | None:
         """The cost of these tokens at the user's own prices; None without prices."""
@@ -291,28 +284,23 @@ def load_settings(
     }
     values: dict[str, Any] = {}
     for place, found in places.items():
-        _parts(found, place)  # validate each source alone, so that an error names it
+        _build(found, place)  # each source alone, so that an error names it
         values |= found
     hub = str(values.get("model")).startswith("hf:") and values.get("engine") != "openai"
     if (hub or values.get("engine") in _LOCAL) and "base_url" not in places[_ARGUMENTS]:
         values.pop("base_url", None)  # meant for other calls
     if values.get("base_url") == (environment.get("OPENAI_BASE_URL") or None):
         values.setdefault("api_key", environment.get("OPENAI_API_KEY") or None)
-    return _parts(values, "environment")
+    return _build(values, "environment")
 
 
-def _parts(values: Mapping[str, Any], place: str) -> Settings:
+def _build(values: Mapping[str, Any], place: str) -> Settings:
     """Build settings from flat values. Raises `SettingsError` listing every problem."""
-    tables: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
-    known = owners()
+    known, made = owners(), dict[str, Any]()
     problems = [unknown_name(name, known) for name in values if name not in known]
-    for name, value in values.items():
-        if name in known:
-            tables[known[name]][name] = value
-    made: dict[str, Any] = {}
     for part, kind in PARTS.items():
         try:
-            made[part] = kind(**tables[part])
+            made[part] = kind(**{name: value for name, value in values.items() if known.get(name) == part})
         except SettingsError as error:
             problems.append(str(error))
     if problems:
@@ -321,14 +309,12 @@ def _parts(values: Mapping[str, Any], place: str) -> Settings:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    if url := environment.get("OPENAI_BASE_URL"):
-        values["base_url"] = url
+    url, known = environment.get("OPENAI_BASE_URL"), owners()
+    values: dict[str, Any] = {"base_url": url} if url else {}
     for variable, text in environment.items():
         name = variable.removeprefix(_PREFIX).lower()
         if not variable.startswith(_PREFIX) or not text:
             continue
-        known = owners()
         if name not in known:
             raise SettingsError(f"environment: {unknown_name(name, known)}")
         try:

@@ -1,8 +1,4 @@
-"""The value types shared across the package, and the Engine protocol.
-
-Everything here is frozen and converts to JSON with `flatten`. The terms are those of the
-MemAgent paper (arXiv 2507.02259) and keep one meaning throughout the package.
-"""
+"""The Engine protocol, and the values that the package shares: frozen, in the words of arXiv 2507.02259."""
 
 from __future__ import annotations
 
@@ -18,11 +14,10 @@ TokenCounter = Callable[[str], int]
 class Part:
     """A stretch of a chunk that comes from one source, and from one page where the source has pages.
 
-    `start`, `end` and `offset` are character offsets into the whole document: the part's own span (end
-    exclusive), and where the source's text begins. So the span within the source is `start - offset` to
-    `end - offset`. `page` counts from 1. `head` is the line that names the source to the model; it is not
-    part of the text, and is empty if the source continues or the document is a single file. `columns` is the
-    head of the table that the part continues, shown before it.
+    `start`, `end` (exclusive) and `offset`, where the source's text begins, are character offsets into the
+    whole document: within the source, the part is from `start - offset` to `end - offset`. `page` counts from
+    1. `head` is the line that names the source to the model; it is not part of the text, and is empty if the
+    source continues or is the only one. `columns` is the head of the table that the part continues.
     """
 
     source: str
@@ -38,8 +33,8 @@ class Part:
 class Chunk:
     """A piece of a document. The texts of all chunks, joined, are the document.
 
-    `start` and `end` are character offsets into the whole document (end exclusive). `parts` are
-    contiguous. `tokens` counts the tokens of `shown`, which is what the model sees.
+    `start` and `end` (exclusive) are character offsets into the document. `parts` are contiguous. `tokens`
+    counts the tokens of `shown`.
     """
 
     index: int
@@ -74,10 +69,9 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a completion is drawn. Temperature 0 is greedy decoding.
+    """How a completion is drawn; temperature 0 is greedy.
 
-    `thinking` says whether the model is to think before it replies, within the same `max_tokens`; None leaves
-    it to the model.
+    `thinking` says whether to think before the reply, within `max_tokens`; None leaves it to the model.
     """
 
     max_tokens: int
@@ -109,8 +103,7 @@ class Usage:
 class Spent:
     """What calls have taken together; values add up with `+`.
 
-    Tokens are as in `Usage`, `estimated` if the engine did not count all of them. `cost` is at the user's own
-    prices, or None without prices.
+    Tokens are as in `Usage`, `estimated` if some are. `cost` is at the user's own prices, None without any.
     """
 
     calls: int = 0
@@ -165,9 +158,8 @@ def unflatten(values: Mapping[str, Any]) -> dict[str, Any]:
 class Completion:
     """An engine's reply to a prompt.
 
-    `finish_reason` is "stop", "length" (cut at `Sampling.max_tokens`) or the server's own word.
-    The token ids and the log-probabilities of the sampled tokens, one per entry of
-    `completion_ids`, are empty if the engine cannot or was not asked to return them.
+    `finish_reason` is "stop", "length" (cut at `Sampling.max_tokens`) or the server's own word. The token ids
+    and `logprobs`, one per entry of `completion_ids`, are empty if the engine does not return them.
     """
 
     text: str
@@ -182,12 +174,11 @@ class Completion:
 class Conversation:
     """One independent prompt and its completion: an update of the memory, or the final answer.
 
-    `memory` is the memory afterwards. An update also records which part of the document it read
-    (`span`, character offsets), whether the model said that it now knows `enough`, how many passages
-    of its reply were `refused` because the document does not contain them, the beginning of a reply that was
-    `ignored` because it left the memory as it was (but not UNCHANGED, which says so itself), and whether it
-    is `unused`: asked ahead of its turn, with a memory that has changed since. An answer is `doubtful` if
-    what it was made from has little of what the problem says.
+    `memory` is the memory afterwards. An update also records the `span` of the document that it read
+    (character offsets), whether the model knows `enough` now, how many passages of the reply were `refused`
+    because the document lacks them, the beginning of a reply other than UNCHANGED that was `ignored` because
+    it left the memory as it was, and whether it is `unused`: asked ahead, with a memory that has changed
+    since. An answer is `doubtful` if what it was made from has little of what the problem says.
     """
 
     kind: Literal["update", "answer"]
@@ -209,11 +200,10 @@ class Conversation:
 class Example:
     """One item of a task: a problem, a document, and what counts as an answer.
 
-    `answers` holds the gold answers; `length_tokens` is the document's length, counted by the
-    tokenizer that it was made for. `evidence` holds the passages that the answer follows from, verbatim
-    and in the document's order; it is empty if they are not known, or if the whole text counts.
-    `rationale` leads from the evidence to the answer: what a reader that thinks first writes before it.
-    `haystack` names the text around it, with the SHA-256 of its file; it is empty if there is none.
+    `length_tokens` is the document's length, counted by the tokenizer that it was made for. `evidence` holds
+    the passages that the answer follows from, verbatim and in the document's order; none if they are not
+    known, or if the whole text counts. `rationale` leads from the evidence to the answer, for readers that
+    think first. `haystack` names the text around it, with the SHA-256 of its file.
     """
 
     id: str
@@ -231,8 +221,8 @@ class Example:
 class Trajectory:
     """All conversations of one attempt at one example, and the answer they led to.
 
-    `reward` is set by training and evaluation; `error` says why an attempt has no answer. `found` is false if
-    the document gave none, as the answer then says.
+    `reward` is set by training and evaluation; `error` says why there is no answer. `found` is false if the
+    answer says that the document has none.
     """
 
     example_id: str
@@ -255,8 +245,8 @@ class Group:
 class TrainingSequence:
     """One conversation as training sees it: the ids as sampled, never retokenised.
 
-    `old_logprobs` has one entry per entry of `completion_ids`, as the sampler returned it; it is empty
-    for text that was not sampled (a warm start). `advantage` is that of the whole trajectory.
+    `old_logprobs` has one entry per entry of `completion_ids`, or none if the text was not sampled (a warm
+    start). `advantage` is that of the whole trajectory.
     """
 
     prompt_ids: tuple[int, ...]
@@ -269,9 +259,8 @@ class TrainingSequence:
 class Trained:
     """The settings that an adapter or a published model was trained to read with; empty where unknown.
 
-    `budgets` are token counts by the names of the settings, `templates` the texts of its prompts by the
-    names of the fields of `Prompts`, `workflow` the name of its workflow, `settings` the values of other
-    settings by their names. `published` names a model whose prompts are its authors' and come as a file.
+    `budgets` (token counts) and `settings` (all others) are by the settings' names, `templates` by the fields
+    of `Prompts`. `published` names a model whose prompts are its authors' and come as a file.
     """
 
     budgets: Mapping[str, int] = field(default_factory=dict)
@@ -292,11 +281,10 @@ CHAT_TOKENS = 64
 class Model:
     """What is known about the model behind an engine.
 
-    `count_tokens` counts a text's tokens; it may block. `tokenizer` names the model's own tokenizer, since
-    another one would cut other chunks, or is `ESTIMATE` if the counts are estimates. `window_tokens` is the
-    most that a prompt and its completion can have together, if known; `calls` is how many calls the engine
-    takes at once. `reads_turn_tokens` says whether the model sees a turn token of the chat template as one
-    even inside a text. `chat_tokens` is the most that the chat template adds to a prompt.
+    `count_tokens` may block. `tokenizer` names the model's own tokenizer, since another one would cut other
+    chunks, or is `ESTIMATE`. `window_tokens` is the most that a prompt and its completion have together, if
+    known; `calls` how many calls the engine takes at once; `chat_tokens` the most that the chat template adds
+    to a prompt. `reads_turn_tokens` says whether a turn token inside a text is one to the model.
     """
 
     name: str

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from memagent.cli.dry_run import dry_run as forecast_all
+from memagent.cli.dry_run import dry_run_questions
 from memagent.cli.each import ask_each, each_flags
 from memagent.cli.flags import PATH, Command, complete_files, quiet_and_verbose, with_settings
 from memagent.cli.messages import citations, exit_code, print_error, say, say_json, warn, warn_left_out
@@ -30,6 +30,7 @@ from memagent.reading.lockstep import Seat, Together
 from memagent.reading.nearest import find_sources
 from memagent.reading.read import Read, Result
 from memagent.reading.sources import Statement, statements_of
+from memagent.runs.each.run import Survey
 from memagent.settings import Settings, user_cache_path
 from memagent.types import Engine, flatten
 
@@ -91,33 +92,34 @@ def command(
     A PATH is a file, a folder, a pattern, or - for standard input. With -q or --questions, all arguments are
     paths. All paths form one document; with --each, every file is a document, and its answer a table row.
     """
-    asked_for = [*question, *_lines(questions)]
-    asked_for, paths = _questions_and_paths(asked_for, words)
+    asked_for, paths = _questions_and_paths([*question, *_lines(questions)], words)
     if each.pop("each"):
         if not each["ray"]:  # the machines of a cluster have their own servers and caches
             settings = with_found_model(settings, quiet)
-        return ask_each(
-            quiet,
-            as_json,
-            dry_run,
+        survey = Survey(
             problems=tuple(asked_for),
             paths=tuple(paths),
             settings=settings,
             journals=trace,
             follow_links=follow_links,
+            dry_run=dry_run,
             **each,
         )
+        return ask_each(survey, quiet, as_json)
     if needless := [name for name in ("out", "verify", "ray") if each[name]]:
         raise SettingsError(f"--{needless[0]} is for --each: add it, or drop --{needless[0]}")
     spending = Spending(settings.read, each["max_tokens"], each["max_cost"])
-    if trace:
-        _check_place(trace, paths)
+    within = (it for it in paths if trace and trace.resolve().is_relative_to(Path(it).resolve()))
+    if folder := next(within, None):
+        raise SettingsError(
+            f"--trace {trace} would be part of the document {folder}: name a place outside of it"
+        )
     document = open_document(*paths, follow_links=follow_links)
     warn_left_out(document.skipped)
     _warn_of_guesses(document)
     settings = with_found_model(settings, quiet)
     if dry_run:
-        warn_left_out(asyncio.run(forecast_all(asked_for, document, settings, as_json)))
+        warn_left_out(asyncio.run(dry_run_questions(asked_for, document, settings, as_json)))
         return 0
     with ReadDisplay(quiet, asked_for) as display:
         asked = _Asked(asked_for, document, settings, trace, resume, spending, display)
@@ -228,17 +230,8 @@ async def _answer(asked: _Asked, seated: tuple[_Question, Seat]) -> tuple[_Quest
         async for conversation in read:
             noted |= conversation.kind == "update"
             asked.display.show(question.number, conversation)
-    except EngineError as error:
-        if read is None or read.trace is None:
-            return question, error
-        kept = f"the read is kept in {read.trace}: run the same command with --resume to continue"
-        return question, EngineError(f"{error}\n{kept}")
-    except JournalError as error:
-        if asked.trace or asked.resume or (read and read.trace):
-            return question, error
-        return question, JournalError(f"{error}; --trace names another place")
     except MemAgentError as error:
-        return question, error
+        return question, _with_advice(error, read.trace if read else None, asked)
     finally:
         seat.leave()
         asked.display.end(question.number)
@@ -251,11 +244,24 @@ async def _answer(asked: _Asked, seated: tuple[_Question, Seat]) -> tuple[_Quest
     return question, read.result
 
 
+def _with_advice(error: MemAgentError, trace: Path | None, asked: _Asked) -> MemAgentError:
+    """The error of a read with what to do next."""
+    if isinstance(error, EngineError) and trace:
+        kept = f"the read is kept in {trace}: run the same command with --resume to continue"
+        return EngineError(f"{error}\n{kept}")
+    if isinstance(error, JournalError) and not (asked.trace or asked.resume or trace):
+        return JournalError(f"{error}; --trace names another place")
+    return error
+
+
 def _doubts(read: Read, noted: bool) -> list[str]:
     """What to warn of after a read. Blocks: the document may be searched for the answer."""
     doubts = []
-    if not read.has_answer:
-        doubts.append(f"no answer was found: {_why(read.memory, noted)}")
+    if not read.has_answer and noted and not read.memory:
+        doubts.append("no answer was found: nothing was noted, so no model was asked")
+    elif not read.has_answer:
+        what = "what was noted" if noted else "the document"
+        doubts.append(f"no answer was found: the model says that {what} does not hold it")
     elif read.doubtful:
         doubts.append("the document has little of what the question names: check the answer")
     elif doubt := _doubt_words(read):
@@ -272,12 +278,6 @@ def _doubts(read: Read, noted: bool) -> list[str]:
     return doubts
 
 
-def _why(memory: str, noted: bool) -> str:
-    if noted and not memory:
-        return "nothing was noted, so no model was asked"
-    return f"the model says that {'what was noted' if noted else 'the document'} does not hold it"
-
-
 def _doubt_words(read: Read) -> str:
     """A warning if the document says nothing of the answer word for word."""
     statements = read.statements
@@ -290,15 +290,6 @@ def _doubt_words(read: Read) -> str:
         how = "the nearest passage" if read.settings.cite else "its nearest passage (--cite shows it)"
         return f"the document does not say this in these words: compare {how}"
     return "the document does not say this, and no passage comes near it: check it"
-
-
-def _check_place(trace: Path, paths: Sequence[str]) -> None:
-    """Raise `SettingsError` for a journal that would be part of the document."""
-    place = trace.resolve()
-    if folder := next((it for it in paths if place.is_relative_to(Path(it).resolve())), None):
-        raise SettingsError(
-            f"--trace {trace} would be part of the document {folder}: name a place outside of it"
-        )
 
 
 def _with_traces(asked: _Asked) -> list[_Question]:

@@ -134,18 +134,15 @@ def list_tasks() -> int:
     say(f"{'task':26}{'scorer':20}{'size':12}made from")
     for task in TASKS.values():
         size = "documents" if task.documents else "its own" if task.corpus == "longbench" else "tokens"
-        say(f"{task.name:26}{task.scorer:20}{size:12}{_origin(task.corpus)}".rstrip())
+        origin = "nothing"
+        if task.corpus:
+            try:
+                source = Corpora().find(task.corpus)
+                origin = f"{task.corpus}: {'the sample' if source.origin == 'sample' else source.path}"
+            except SettingsError:
+                origin = f"{task.corpus}: missing ({HOMES[task.corpus]})"
+        say(f"{task.name:26}{task.scorer:20}{size:12}{origin}")
     return 0
-
-
-def _origin(corpus: str | None) -> str:
-    if corpus is None:
-        return "nothing"
-    try:
-        source = Corpora().find(corpus)
-    except SettingsError:
-        return f"{corpus}: missing ({HOMES[corpus]})"
-    return f"{corpus}: {'the sample' if source.origin == 'sample' else source.path}"
 
 
 @command.command(name="filter", cls=Command, short_help="Drop what a model answers without the document.")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import repeat
-from typing import Any
 
 from memagent.cli.messages import describe, say, say_json
-from memagent.documents.opening import Document, Pass
+from memagent.documents.opening import Document
 from memagent.engines import open_engine
 from memagent.evaluation.run import Evaluation, forecast_evaluation
 from memagent.reading.forecast import forecast
@@ -20,7 +19,7 @@ from memagent.settings import Settings
 from memagent.types import ESTIMATE, Spent
 
 
-async def dry_run(
+async def dry_run_questions(
     questions: Sequence[str], document: Document, settings: Settings, as_json: bool
 ) -> tuple[str, ...]:
     """Print the files, the chunks, and the cost of all questions; return the files left out.
@@ -28,7 +27,13 @@ async def dry_run(
     An endpoint is asked for its window; a local model is loaded to count with. Raises `MemAgentError`.
     """
     blocks = document.blocks()
-    characters = await asyncio.to_thread(_characters, blocks)
+    characters: Counter[str] = Counter()
+
+    def count_characters() -> None:
+        for block in blocks:
+            characters[block.source.name] += len(block.text)
+
+    await asyncio.to_thread(count_characters)
     async with open_engine(settings.engine) as engine:
         model = engine.model
         workflow, _ = choose_workflow(settings.read, model.trained)
@@ -39,21 +44,34 @@ async def dry_run(
         for question, times in asked.items():
             read = await forecast(question, document, model, settings.read)
             most = sum(repeat(read.spent, times), most)
-    plan = {
-        "files": [{"name": name, "characters": count} for name, count in characters.items()],
-        "model": model.name,
-        "window_tokens": model.window_tokens,
-        "workflow": workflow,
-        "questions": len(questions),
-        "chunks": read.chunks,
-        "document_tokens": read.document_tokens,
-        **asdict(most),
-        "estimated": model.tokenizer == ESTIMATE,
-    }
+    estimated = model.tokenizer == ESTIMATE
     if as_json:
-        say_json(plan)
-    else:
-        say("\n".join(_lines(plan, most, settings.read.max_calls)))
+        say_json(
+            {
+                "files": [{"name": name, "characters": count} for name, count in characters.items()],
+                "model": model.name,
+                "window_tokens": model.window_tokens,
+                "workflow": workflow,
+                "questions": len(questions),
+                "chunks": read.chunks,
+                "document_tokens": read.document_tokens,
+                **asdict(most),
+                "estimated": estimated,
+            }
+        )
+        return blocks.skipped
+    for name, count in characters.items():
+        say(f"{name}: {count:,} characters of text")
+    window = (
+        f"{model.window_tokens:,} tokens" if model.window_tokens else "unknown: the endpoint does not say"
+    )
+    say(f"model: {model.name}, window {window}")
+    chunks = "1 chunk" if read.chunks == 1 else f"{read.chunks:,} chunks"
+    say(f"workflow: {workflow}, {chunks}, {read.document_tokens:,} tokens")
+    say("\n".join(describe_bound(most, " for all questions" if len(questions) > 1 else "", estimated)))
+    max_calls = settings.read.max_calls
+    if max_calls and most.calls > max_calls * len(questions):
+        say(f"--max-calls {max_calls} may stop it")
     return blocks.skipped
 
 
@@ -83,32 +101,6 @@ async def dry_run_evaluation(run: Evaluation) -> None:
     say("\n".join(lines))
 
 
-def _characters(blocks: Pass) -> Counter[str]:
-    found: Counter[str] = Counter()
-    for source, text, *_ in blocks:
-        found[source.name] += len(text)
-    return found
-
-
-def _lines(found: Mapping[str, Any], most: Spent, max_calls: int | None) -> list[str]:
-    questions = found["questions"]
-    window = (
-        f"{found['window_tokens']:,} tokens"
-        if found["window_tokens"]
-        else "unknown: the endpoint does not say"
-    )
-    lines = [
-        *(f"{file['name']}: {file['characters']:,} characters of text" for file in found["files"]),
-        f"model: {found['model']}, window {window}",
-        f"workflow: {found['workflow']}, {_chunks(found['chunks'])}, {found['document_tokens']:,} tokens",
-    ]
-    for_all = " for all questions" if questions > 1 else ""
-    lines += describe_bound(most, for_all, found["estimated"])
-    if max_calls and most.calls > max_calls * questions:
-        lines.append(f"--max-calls {max_calls} may stop it")
-    return lines
-
-
 def describe_bound(most: Spent, for_all: str, estimated: bool) -> Iterator[str]:
     """Describe a bound, in lines."""
     calls = "1 call" if most.calls == 1 else f"{most.calls:,} calls"
@@ -118,7 +110,3 @@ def describe_bound(most: Spent, for_all: str, estimated: bool) -> Iterator[str]:
             "token counts are estimates (--tokenizer names the model's own): chunks that prove too long for "
             "the window take more calls"
         )
-
-
-def _chunks(count: int) -> str:
-    return "1 chunk" if count == 1 else f"{count:,} chunks"

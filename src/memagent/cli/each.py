@@ -6,7 +6,6 @@ import asyncio
 from collections import Counter
 from contextlib import aclosing
 from dataclasses import asdict, replace
-from typing import Any
 
 import click
 
@@ -36,14 +35,13 @@ each_flags = together(
 """Adds to `ask` the flags of --each, and those that limit the cost of a run."""
 
 
-def ask_each(quiet: bool, as_json: bool, dry_run: bool, **asked: Any) -> int:
-    """Ask each file, and print a summary. `asked` holds the fields of a `Survey`."""
-    survey = Survey(**asked, dry_run=dry_run)
-    if not (dry_run or survey.out):
+def ask_each(survey: Survey, quiet: bool, as_json: bool) -> int:
+    """Ask each file, and print a summary; in a dry run, what that would take at most."""
+    if not (survey.dry_run or survey.out):
         raise SettingsError("--each needs --out FILE, whose name ends in .csv or .jsonl")
-    with RunDisplay(quiet or dry_run, "files") as display:
+    with RunDisplay(quiet or survey.dry_run, "files") as display:
         rows = _Rows(display)
-        if dry_run:
+        if survey.dry_run:
             _say_forecast(survey, rows, asyncio.run(_forecast(survey, rows)), as_json)
             return 0
         asyncio.run(_read(survey, rows))

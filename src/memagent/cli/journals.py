@@ -29,7 +29,7 @@ from memagent.types import Conversation
 
 _ENCODING, _BYTES = "utf-32-le", 4  # a character
 _BEGINNING = "<!doctype html>"
-_MARK = "<!-- made by memagent view -->"
+_OURS = (_BEGINNING + "<!-- made by memagent view -->").encode()  # so that no other file is overwritten
 _MIB = 2**20
 
 _trace = click.argument("trace", type=PATH, metavar="[TRACE]", required=False)
@@ -60,14 +60,16 @@ def show(trace: Path | None, chunks: bool) -> int:
     TRACE is a journal written by `ask --trace`; the default is the newest one in the cache.
     """
     path = trace or _newest_journal()
-    memory, lines, answered = "", 0, False
+    memory, answered, line = "", False, None
     spans: Spans | None = None
     for line in read_journal(path):
-        lines += 1
         match line:
             case Header():
                 memory = line.memory
-                _print_header(line)
+                say_styled(f"problem: {line.problem}", "bold")
+                budgets = ", ".join(f"{name} {value}" for name, value in line.budgets.items())
+                say_styled(f"document: {', '.join(line.sources)}")
+                say_styled(f"{line.model}, {line.workflow}, {budgets}\n", "dim")
                 document = _document_of(line) if chunks else None
                 spans = Spans(document) if document else None
             case Overflow():
@@ -78,18 +80,11 @@ def show(trace: Path | None, chunks: bool) -> int:
             case Answer():
                 answered = True
                 say_styled(f"answer: {line.answer}", "bold")
-    if not lines:
+    if line is None:
         warn(f"{path} is empty")
     elif not answered:
         warn("the read is not finished: run memagent ask with --resume to continue")
     return 0
-
-
-def _print_header(header: Header) -> None:
-    say_styled(f"problem: {header.problem}", "bold")
-    budgets = ", ".join(f"{name} {value}" for name, value in header.budgets.items())
-    say_styled(f"document: {', '.join(header.sources)}")
-    say_styled(f"{header.model}, {header.workflow}, {budgets}\n", "dim")
 
 
 def _print_step(step: Conversation, before: str, spans: Spans | None) -> None:
@@ -129,7 +124,12 @@ def view(trace: Path | None, out: Path | None, without_text: bool) -> int:
     """
     path = trace or _newest_journal()
     out = out or Path(f"{path.stem}.html")
-    _check_ours(out)
+    if out.exists():
+        with out.open("rb") as file:
+            if file.read(len(_OURS)) != _OURS:
+                raise SettingsError(
+                    f"{out} exists and is not a page of memagent: name another file with --out"
+                )
     header = next(read_journal(path), None)
     if not isinstance(header, Header):
         raise JournalError(f"{path} is empty")
@@ -141,23 +141,11 @@ def view(trace: Path | None, out: Path | None, without_text: bool) -> int:
     return 0
 
 
-def _check_ours(out: Path) -> None:
-    """Raise `SettingsError` rather than overwrite a file that this command did not make."""
-    if not out.exists():
-        return
-    with out.open("rb") as file:
-        ours = file.read(len(_BEGINNING + _MARK)) == (_BEGINNING + _MARK).encode()
-    if not ours:
-        raise SettingsError(f"{out} exists and is not a page of memagent: name another file with --out")
-
-
 def _write(file: IO[bytes], path: Path, document: Document | None) -> None:
     head, tail = bound_page()
-    file.write(head.replace(_BEGINNING, _BEGINNING + _MARK, 1).encode())
-    name = html.escape(path.name, quote=True)
-    file.write(
-        f'<script type="text/plain" id="embedded-journal" data-name="{name}">'.encode("utf-8", "replace")
-    )
+    file.write(_OURS + head.removeprefix(_BEGINNING).encode())
+    script = f'<script type="text/plain" id="embedded-journal" data-name="{html.escape(path.name)}">'
+    file.write(script.encode("utf-8", "replace"))
     _pack(file, (json.dumps(to_json(it)).encode() + b"\n" for it in _tell(path, document)))
     file.write(b"</script>\n")
     if document:

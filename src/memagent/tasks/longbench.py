@@ -12,7 +12,7 @@ from typing import Any
 
 from memagent.documents.files import FileState
 from memagent.errors import SettingsError
-from memagent.tasks.corpora import Corpora, Corpus, read_rows
+from memagent.tasks.corpora import Corpora, read_rows
 from memagent.tasks.recipe import Draft, Recipe, Task, count_long
 from memagent.types import Example
 
@@ -56,7 +56,7 @@ def make(subset: str, answer_tokens: int, recipe: Recipe, index: int) -> Example
     draft = Draft(f"longbench_{subset}", answer_tokens, recipe, index)
     if recipe.length_tokens is not None or recipe.documents is not None:
         raise SettingsError(f"{draft.task}: its documents have lengths of their own: give none")
-    rows = _load(recipe.corpora.find("longbench"), subset)
+    rows = _load(recipe.corpora, subset)
     if index >= len(rows):
         raise SettingsError(f"{draft.task} has {len(rows)} rows, and number {index + 1} was asked for")
     row = rows[index]
@@ -67,11 +67,11 @@ def make(subset: str, answer_tokens: int, recipe: Recipe, index: int) -> Example
 
 
 def _count(subset: str, corpora: Corpora) -> int:
-    return len(_load(corpora.find("longbench"), subset))
+    return len(_load(corpora, subset))
 
 
-def _load(source: Corpus, subset: str) -> tuple[dict[str, Any], ...]:
-    path = source.path
+def _load(corpora: Corpora, subset: str) -> tuple[dict[str, Any], ...]:
+    path = corpora.find("longbench").path
     if path.is_dir():
         files = sorted(path.rglob(f"{subset}.jsonl*"))
         if not files:
@@ -87,13 +87,10 @@ def _rows(path: Path, subset: str, _state: FileState) -> tuple[dict[str, Any], .
         raise SettingsError(f"{path} has no row of {subset}: name LongBench's folder, or another file")
     for row in rows:
         context, answers = row.get("context"), row.get("answers")
-        if not (context and isinstance(context, str) and answers and _is_texts(answers)):
+        texts = isinstance(answers, list) and all(isinstance(it, str) for it in answers)
+        if not (context and isinstance(context, str) and answers and texts):
             raise SettingsError(
                 f"{path} is not laid out as LongBench is: a row lacks a context, a text, "
                 "or answers, a list of texts"
             )
     return rows
-
-
-def _is_texts(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(it, str) for it in value)

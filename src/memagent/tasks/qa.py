@@ -67,7 +67,7 @@ def make(name: str, corpus: str, recipe: Recipe, index: int) -> Example:
     if draft.absent:
         question = _without_answer(passages, question)
     if recipe.documents is not None:
-        document = number_documents(_order(draft, _choose(draft, passages, question, recipe.documents)))
+        document = _join(draft, _choose(draft, passages, question, recipe.documents))
         tokens = count_long(document, recipe.count_tokens)
     else:
         document, tokens = _fit(draft, passages, question)
@@ -120,10 +120,10 @@ def _distractors(draft: Draft, passages: Passages, question: Question) -> Iterat
             yield from texts
 
 
-def _order(draft: Draft, texts: Sequence[str]) -> list[str]:
-    ordered = list(texts)
-    draft.order.shuffle(ordered)
-    return ordered
+def _join(draft: Draft, texts: list[str]) -> str:
+    """The document of these texts, in the draft's order."""
+    draft.order.shuffle(texts)
+    return number_documents(texts)
 
 
 def _fit(draft: Draft, passages: Passages, question: Question) -> tuple[str, int]:
@@ -134,7 +134,7 @@ def _fit(draft: Draft, passages: Passages, question: Question) -> tuple[str, int
         pieces = Pieces(chain(first, others))
 
         def build(size: int, own: Sequence[str] = own, pieces: Pieces = pieces) -> str:
-            return number_documents(_order(draft, [*own, *pieces.first(size)]))
+            return _join(draft, [*own, *pieces.first(size)])
 
         def weigh(size: int, pieces: Pieces = pieces) -> float:
             return pieces.characters(size) + digits(size) + len("Document :\n") * size
@@ -162,7 +162,7 @@ def _fill_up(
             extra.append(text)
             left -= cost
     while extra:
-        document = number_documents(_order(draft, [*texts, *extra]))
+        document = _join(draft, [*texts, *extra])
         if (tokens := count_long(document, count)) <= limit:
             return document, tokens
         extra.pop()

@@ -47,7 +47,7 @@ def string_match_part(prediction: str, answers: tuple[str, ...]) -> float:
 
 def exact_match(prediction: str, answers: tuple[str, ...]) -> float:
     """1 if the prediction is one of the answers, both normalised as SQuAD does (arXiv 1606.05250)."""
-    return max((float(ours == gold) for ours, gold in _pair_up(prediction, answers)), default=0.0)
+    return float(any(ours == gold for ours, gold in _pair_up(prediction, answers)))
 
 
 def f1(prediction: str, answers: tuple[str, ...]) -> float:
@@ -59,15 +59,15 @@ def substring_match(prediction: str, answers: tuple[str, ...]) -> float:
     """1 if an answer occurs in the prediction as whole words, both normalised as SQuAD does.
 
     Beyond SQuAD, punctuation of any language is ignored, a dash may stand for a space, and Chinese, Japanese
-    and Korean words are found without spaces around them. One direction only: a prediction that is a part of
-    the answer does not count.
+    and Korean words are found without spaces around them. A prediction that is a part of the answer does not
+    count.
     """
     pairs = (
         pair
         for dash in ("", " ")
         for pair in _pair_up(_in_ascii(prediction, dash), tuple(_in_ascii(it, dash) for it in answers))
     )
-    return max((float(_occurs(gold, ours)) for ours, gold in pairs), default=0.0)
+    return float(any(re.search(_START + re.escape(gold) + _END, ours) for ours, gold in pairs))
 
 
 def published_substring_match(prediction: str, answers: tuple[str, ...]) -> float:
@@ -91,16 +91,16 @@ def boxed_match(prediction: str, answers: tuple[str, ...]) -> float:
     opening = next(reversed(list(_BOXED.finditer(text))), None)
     box = _find_braced(text, opening.end()) if opening else ""
     closed = opening is not None and text.startswith("}", opening.end() + len(box))
-    return float(closed and bool(box) and _tex_free(box) in [_tex_free(answer.lower()) for answer in answers])
+    golds = [_TEX_NOISE.sub("", answer.lower()) for answer in answers]
+    return float(closed and bool(box) and _TEX_NOISE.sub("", box) in golds)
 
 
 def rouge_l(prediction: str, answers: tuple[str, ...]) -> float:
     """The best ROUGE-L F1 with an answer, for summaries, as LongBench gets it from the package `rouge` 1.0.1.
 
-    A text is split into sentences at full stops, and each sentence into words at spaces, with case and commas
-    kept. Two texts share the words in the longest common subsequence of any sentence of one with any sentence
-    of the other; precision and recall are shares of their sets of words. If a sentence is too long for that
-    package's recursion, LongBench scores 0; this function scores it.
+    Sentences end at full stops, words at spaces; case and commas are kept. Two texts share the words in the
+    longest common subsequence of any sentence of one with any of the other; precision and recall are shares
+    of their sets of words. Sentences too long for that package's recursion, which LongBench scores 0, count.
     """
     ours = _sentences(prediction)
     return max((_rouge(ours, _sentences(answer)) for answer in answers), default=0.0)
@@ -144,9 +144,8 @@ def confidence_interval(scores: Sequence[float]) -> tuple[float, float]:
     """The 95% interval of the mean score: Wilson's if all scores are 0 or 1, else the normal one.
 
     The normal one adds two questions, one that scores 0 and one that scores 1, so that it is not too narrow
-    for few questions (as in Agresti and Caffo, 2000). With 128 questions it is about 7 points to each side at
-    a score of 80%, and 8.5 at 50%. With fewer than two scores it is 0 to 1. To compare two readers of the
-    same questions, use `paired_interval`.
+    for few questions (as in Agresti and Caffo, 2000). With fewer than two scores it is 0 to 1. To compare two
+    readers of the same questions, use `paired_interval`.
     """
     count = len(scores)
     if count < 2:
@@ -184,10 +183,6 @@ def _in_ascii(text: str, dash: str) -> str:
     return _DASH_OR_BEYOND.sub(lambda it: kinds.get(category(it[0]), it[0]), normalize("NFKC", text))
 
 
-def _occurs(words: str, text: str) -> bool:
-    return re.search(_START + re.escape(words) + _END, text) is not None
-
-
 def _normalise(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
@@ -203,10 +198,6 @@ def _pair_up(prediction: str, answers: tuple[str, ...]) -> Iterator[tuple[str, s
             yield _normalise(prediction), gold
         elif gold := " ".join(answer.lower().split()):
             yield " ".join(prediction.lower().split()), gold
-
-
-def _tex_free(text: str) -> str:
-    return _TEX_NOISE.sub("", text)
 
 
 def _overlap(ours: str, gold: str) -> float:
