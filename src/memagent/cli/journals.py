@@ -54,7 +54,7 @@ class Spans:
 @click.option(
     "--chunks", is_flag=True, help="also print the text of each chunk, if the document is unchanged"
 )
-def show(trace: Path | None, chunks: bool) -> int:
+def show(trace: Path | None, chunks: bool) -> None:
     """Print what each step added to the memory (+) and removed from it (-).
 
     TRACE is a journal written by `ask --trace`; the default is the newest one in the cache.
@@ -84,7 +84,6 @@ def show(trace: Path | None, chunks: bool) -> int:
         warn(f"{path} is empty")
     elif not answered:
         warn("the read is not finished: run memagent ask with --resume to continue")
-    return 0
 
 
 def _print_step(step: Conversation, before: str, spans: Spans | None) -> None:
@@ -115,7 +114,7 @@ def _print_step(step: Conversation, before: str, spans: Spans | None) -> None:
 @_trace
 @click.option("--out", type=PATH, metavar="FILE", help="where the page goes (TRACE.html)")
 @click.option("--without-text", is_flag=True, help="leave the text of the document out of the page")
-def view(trace: Path | None, out: Path | None, without_text: bool) -> int:
+def view(trace: Path | None, out: Path | None, without_text: bool) -> None:
     """Make a page of a read: its memory step by step, each chunk beside it, and the answer's sources.
 
     TRACE is a journal written by `ask --trace`; the default is the newest one in the cache. The page is a
@@ -138,7 +137,6 @@ def view(trace: Path | None, out: Path | None, without_text: bool) -> int:
         _write(file, path, document)
     say(str(out))
     warn(f"{out.stat().st_size / _MIB:.1f} MiB; open it in a browser")
-    return 0
 
 
 def _write(file: IO[bytes], path: Path, document: Document | None) -> None:

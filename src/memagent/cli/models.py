@@ -124,21 +124,21 @@ def _warn_of_silent(search: Search) -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="print a JSON object")
 @click.pass_context
-def command(context: click.Context, as_json: bool) -> int:
+def command(context: click.Context, as_json: bool) -> None:
     """List available models: the default, those on local servers, and GGUF files that were fetched.
 
     Then list others worth fetching that fit this machine's memory: a suggestion as of November 2026, not a
     measurement.
     """
     if context.invoked_subcommand:
-        return 0
+        return
     search = asyncio.run(look_around()) if load_settings().engine.discover else Search()
     _warn_of_silent(search)
     cache, memory, fetched = list_cached(), memory_bytes(), catalogue.list_cached()
     worth = suggest_models(memory, {it.name.rpartition(":")[0] for it in cache})
     if not as_json:
         say("\n".join([*_lines(search, fetched, cache), *_suggestions(memory, worth)]))
-        return 0
+        return
     servers = [
         {"name": it.place.name, "base_url": it.place.base_url, "models": it.models} for it in search.servers
     ]
@@ -152,7 +152,6 @@ def command(context: click.Context, as_json: bool) -> int:
             "worth_fetching": worth,
         }
     )
-    return 0
 
 
 def suggest_models(memory: int | None, there: set[str]) -> list[str]:
@@ -185,11 +184,10 @@ def _suggestions(memory: int | None, worth: Sequence[str]) -> Iterator[str]:
 @command.command(short_help="Get a small model that follows instructions.", epilog=_NAMES)
 @click.argument("name", default=catalogue.DEFAULT)
 @click.option("--quiet", is_flag=True, help="no progress on stderr")
-def fetch(name: str, quiet: bool) -> int:
+def fetch(name: str, quiet: bool) -> None:
     """Get the model NAME, by default qwen2.5-coder-0.5b, or a GGUF of the hub (hf:ORG/REPO).
 
     It is kept in the cache: `--model NAME` then reads with it, offline too.
     """
     hosted = name.startswith(hub.PREFIX)
     say(str(hub.fetch(name, bars=not quiet) if hosted else _fetch_with_bar(name, quiet)))
-    return 0

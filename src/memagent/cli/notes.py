@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import click
@@ -44,15 +43,10 @@ def command() -> None:
     """Keep notebooks: memories that live on, and are fed with a note a day or a growing folder."""
 
 
-def _of_notebooks(function: Function) -> Function:
-    """Add --notebooks to a command; its function receives `notebooks`."""
-
-    @functools.wraps(function)
-    def command(*arguments: Any, notebooks: Path | None, **values: Any) -> Any:
-        return function(*arguments, notebooks=Notebooks(notebooks), **values)
-
-    text = "where notebooks are kept (in the user's data folder)"
-    return click.option("--notebooks", type=PATH, metavar="FOLDER", help=text)(command)  # type: ignore[return-value]
+_of_notebooks = click.option(
+    "--notebooks", type=PATH, metavar="FOLDER", callback=lambda _context, _option, folder: Notebooks(folder),
+    help="where notebooks are kept (in the user's data folder)",
+)  # fmt: skip
 
 
 def _of_notebook(function: Function) -> Function:
@@ -78,18 +72,17 @@ def _version(least: int) -> Callable[[Any], Any]:
 @_NAME
 @click.option("--about", required=True, metavar="TEXT", help="what the notebook should keep of what it reads")
 @_of_notebooks
-def new(name: str, about: str, notebooks: Notebooks) -> int:
+def new(name: str, about: str, notebooks: Notebooks) -> None:
     """Make a notebook with a standing instruction, such as "who decided what, and when"."""
     made = Notebook.new(name, about, notebooks)
     say(f"{made.entry.name}: made")
     tell(f"add to it with memagent notes add {shlex.quote(made.entry.name)} PATH...")
-    return 0
 
 
 @command.command(name="list")
 @_AS_JSON
 @_of_notebooks
-def list_notebooks(as_json: bool, notebooks: Notebooks) -> int:
+def list_notebooks(as_json: bool, notebooks: Notebooks) -> None:
     """List the notebooks, with what each is about."""
     entries = notebooks.entries()
     for entry in entries:
@@ -99,7 +92,6 @@ def list_notebooks(as_json: bool, notebooks: Notebooks) -> int:
             say(f"{entry.name}: version {entry.current}, about {_on_one_line(entry.about)!r}")
     if not entries:
         tell('there are no notebooks yet: memagent notes new NAME --about "what to keep"')
-    return 0
 
 
 @command.command(cls=Command, short_help="Read what is new into a notebook.")
@@ -119,13 +111,17 @@ def add(
     notebook: Notebook,
     quiet: bool,
     settings: Settings,
-) -> int:
+) -> None:
     """Read what is new in files, folders and patterns, or in - for standard input, into a notebook.
 
     What it has read before is passed over; of a text file that has only grown, just the new end is read. An
     interrupted command continues when it is run again.
     """
-    document = _document(paths, text, follow_links)
+    if text is not None and paths:
+        raise SettingsError("what should be read, the --text or the files? give one of the two")
+    if text is None and not paths:
+        raise SettingsError("what should be read? name files or folders, - for standard input, or --text")
+    document = open_document(*paths, follow_links=follow_links) if text is None else note_document(text)
     settings, name = with_found_model(settings, quiet), notebook.entry.name
     warn_left_out(document.skipped)
     with ReadDisplay(quiet, [name]) as display:
@@ -145,17 +141,6 @@ def add(
         warn(f"nothing was noted of {files}, which still counts as new: try another model, or --about")
     elif not addition.versions and not as_json:
         say(f"{name}: nothing new")
-    return 0
-
-
-def _document(paths: Sequence[str], text: str | None, follow_links: bool) -> Document:
-    if text is not None and paths:
-        raise SettingsError("what should be read, the --text or the files? give one of the two")
-    if text is None and not paths:
-        raise SettingsError("what should be read? name files or folders, - for standard input, or --text")
-    if text is None:
-        return open_document(*paths, follow_links=follow_links)
-    return note_document(text)
 
 
 async def _add(notebook: Notebook, document: Document, settings: Settings, display: ReadDisplay) -> Addition:
@@ -191,7 +176,7 @@ def ask(
     notebook: Notebook,
     quiet: bool,
     settings: Settings,
-) -> int:
+) -> None:
     """Answer a question from a notebook's memory alone."""
     settings = with_found_model(settings, quiet)
 
@@ -200,12 +185,11 @@ def ask(
     if as_json:
         of = {"notebook": found.notebook, "version": found.version, "question": question}
         say_json(of | flatten(answer))
-        return 0
+        return
     unsupported = "the memory names no source for it"
     cited = citations(answer.statements, unsupported) if settings.read.cite else ()
     say("\n".join([answer.answer, *cited]))
     tell(f"from version {found.version}; {describe(answer.spent)}", quiet=quiet)
-    return 0
 
 
 async def _ask(notebook: Notebook, question: str, settings: Settings, version: int | None) -> NotebookAnswer:
@@ -218,7 +202,7 @@ async def _ask(notebook: Notebook, question: str, settings: Settings, version: i
 @_version(0)
 @_AS_JSON
 @_of_notebook
-def show(version: int | None, as_json: bool, notebook: Notebook) -> int:
+def show(version: int | None, as_json: bool, notebook: Notebook) -> None:
     """Print a notebook's memory; with --json, everything known about the version."""
     found, entry = notebook.version(version), notebook.entry
     if as_json:
@@ -227,31 +211,31 @@ def show(version: int | None, as_json: bool, notebook: Notebook) -> int:
         say(found.memory)
     else:
         tell(f"the memory of version {found.number} is empty")
-    return 0
 
 
 @command.command(short_help="List the versions of a notebook.")
 @_NAME
 @_AS_JSON
 @_of_notebook
-def log(as_json: bool, notebook: Notebook) -> int:
+def log(as_json: bool, notebook: Notebook) -> None:
     """List the versions of a notebook: what was read for each, when, with which model, at what cost."""
     entry, versions = notebook.entry, notebook.versions()
     kept = {version.number for version in notebook.lineage()}
     if as_json:
         for version in versions:
             say_json({**flatten(version), "undone": version.number not in kept})
-        return 0
+        return
     say_styled(f"about: {_on_one_line(entry.about)}", "bold")
     for version in versions:
         undone = version.number not in kept
         mark = " (undone)" if undone else " (current)" if version.number == entry.current else ""
         say_styled(f"{_describe(version)}{mark}", "dim" if undone else "")
-        for line in _list_portions(version):
+        portions = [f"{it.name}, from byte {it.start:,}" if it.start else it.name for it in version.portions]
+        more = [f"and {len(portions) - _MAX_NAMED:,} more"] if len(portions) > _MAX_NAMED else []
+        for line in portions[:_MAX_NAMED] + more:
             say_styled(f"   {line}", "dim")
     if not versions:
         tell("nothing has been read yet")
-    return 0
 
 
 @command.command(short_help="Show what a version changed.")
@@ -259,7 +243,7 @@ def log(as_json: bool, notebook: Notebook) -> int:
 @click.argument("first", metavar="[A]", type=click.IntRange(0), required=False)
 @click.argument("second", metavar="[B]", type=click.IntRange(0), required=False)
 @_of_notebook
-def diff(first: int | None, second: int | None, notebook: Notebook) -> int:
+def diff(first: int | None, second: int | None, notebook: Notebook) -> None:
     """Print what version B added to the memory of A (+) and removed from it (-).
 
     B defaults to the current version, A to the one before B.
@@ -268,32 +252,29 @@ def diff(first: int | None, second: int | None, notebook: Notebook) -> int:
     before = notebook.version(after.parent if first is None else first)
     if not say_changes(before.memory, after.memory):
         tell(f"versions {before.number} and {after.number} have the same memory")
-    return 0
 
 
 @command.command(short_help="Go back to the previous version.")
 @_NAME
 @_of_notebook
-def undo(notebook: Notebook) -> int:
+def undo(notebook: Notebook) -> None:
     """Go back to the previous version; what was read since then counts as new again."""
     before = notebook.version()
     now = notebook.undo()
     say(f"{notebook.entry.name}: back from version {before.number} to {now.number}")
-    return 0
 
 
 @command.command()
 @_NAME
 @click.option("--yes", is_flag=True, help="do not ask for confirmation")
 @_of_notebook
-def delete(yes: bool, notebook: Notebook) -> int:
+def delete(yes: bool, notebook: Notebook) -> None:
     """Delete a notebook with all its versions."""
     entry, count = notebook.entry, len(notebook.versions())
     if not yes:
         click.confirm(f"delete {entry.name!r} and its {count} versions?", err=True, abort=True)
     notebook.delete()
     say(f"{entry.name}: deleted")
-    return 0
 
 
 def _describe(version: Version) -> str:
@@ -304,13 +285,6 @@ def _describe(version: Version) -> str:
         f"{files} {'file' if files == 1 else 'files'}, {version.document_tokens:,} tokens; {version.model}, "
         f"{describe(version.spent)}"
     )
-
-
-def _list_portions(version: Version) -> Iterator[str]:
-    for portion in version.portions[:_MAX_NAMED]:
-        yield f"{portion.name}, from byte {portion.start:,}" if portion.start else portion.name
-    if (more := len(version.portions) - _MAX_NAMED) > 0:
-        yield f"and {more:,} more"
 
 
 def _name(names: Sequence[str]) -> str:

@@ -72,7 +72,7 @@ def command(
     quiet: bool,
     settings: Settings,
     **limits: int,
-) -> int:
+) -> None:
     """Serve any program that uses OpenAI's API, with documents of any length.
 
     What fits the model's window goes straight to the model; what does not is read in chunks.
@@ -97,7 +97,6 @@ def command(
                 await make_server(app, limited).serve(sockets=[listener])
 
         asyncio.run(run())
-    return 0
 
 
 @click.command(cls=Command, short_help="Give an assistant tools to read long documents.")
@@ -120,7 +119,7 @@ def mcp(
     notebooks: Path | None,
     quiet: bool,
     settings: Settings,
-) -> int:
+) -> None:
     """Give an assistant tools to read long documents, and to keep notebooks.
 
     It speaks the Model Context Protocol over standard input and output, as assistants expect, or with --http
@@ -152,7 +151,6 @@ def mcp(
                 await serve(engine, settings.read, places, listener, known)
 
         asyncio.run(run())
-    return 0
 
 
 def _require(what: str, extra: str, *packages: str) -> None:

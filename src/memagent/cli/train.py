@@ -86,16 +86,16 @@ _training = together(
 
 @command.command(short_help="Imitate, if the settings say so, then reinforce.")
 @_training
-def run(**flags: Any) -> int:
+def run(**flags: Any) -> None:
     """Run the warm start, if CONFIG.toml has one, then reinforcement learning."""
-    return _train(only_warm_start=False, **flags)
+    _train(only_warm_start=False, **flags)
 
 
 @command.command(short_help="Imitate alone.")
 @_training
-def sft(**flags: Any) -> int:
+def sft(**flags: Any) -> None:
     """Run the warm start alone, which imitates solved examples."""
-    return _train(only_warm_start=True, **flags)
+    _train(only_warm_start=True, **flags)
 
 
 def _train(
@@ -105,7 +105,7 @@ def _train(
     out: Path | None,
     resume: bool,
     quiet: bool,
-) -> int:
+) -> None:
     settings = load_training(config, overrides(changes))
     with _extra():
         from memagent.training.loop import train
@@ -118,7 +118,6 @@ def _train(
         asyncio.run(train(settings, folder, watch, resume, only_warm_start=only_warm_start))
     if first:
         say(str(folder))
-    return 0
 
 
 @command.command(short_help="Collect good attempts by another model, to imitate.")
@@ -140,7 +139,7 @@ def collect(
     samples: int,
     least_reward: float,
     quiet: bool,
-) -> int:
+) -> None:
     """Collect good attempts by CONFIG's [engine] at the examples of its [data], to imitate."""
     settings = load_training(config, overrides(changes))
     data = load_data(settings.data.examples, settings.seed, estimate_tokens)
@@ -155,7 +154,6 @@ def collect(
 
     kept = asyncio.run(make())
     tell(f"{kept} of {len(examples) * samples} attempts kept", quiet=quiet)
-    return 0
 
 
 @command.command(short_help="Write what a run has learned as a model.")
@@ -165,7 +163,7 @@ def collect(
               "or a file for llama.cpp (gguf, gguf-adapter)")  # fmt: skip
 @click.option("--out", type=PATH, required=True, metavar="PATH", help="where it goes")
 @quiet_and_verbose
-def export(run: Path, kind: str, out: Path, quiet: bool) -> int:
+def export(run: Path, kind: str, out: Path, quiet: bool) -> None:
     """Export the newest checkpoint of RUN, the folder of a training run."""
     with _extra():
         from memagent.training.export import export_policy
@@ -182,7 +180,6 @@ def export(run: Path, kind: str, out: Path, quiet: bool) -> int:
         trained=describe_training(settings),
     )
     tell(f"the policy after step {step}: {out}", quiet=quiet)
-    return 0
 
 
 def overrides(pairs: Sequence[str]) -> dict[str, Any]:
