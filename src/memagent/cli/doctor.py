@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,7 +23,13 @@ from memagent.engines.llamacpp.engine import find_file, usable_window
 from memagent.engines.openai import OpenAIEngine
 from memagent.errors import MemAgentError, SettingsError, extra_hint, reason, without_secrets
 from memagent.reading.workflows import choose_workflow
-from memagent.settings import DEFAULT_WINDOW_TOKENS, Settings, user_cache_path, user_config_path
+from memagent.settings import (
+    DEFAULT_WINDOW_TOKENS,
+    EngineSettings,
+    Settings,
+    user_cache_path,
+    user_config_path,
+)
 from memagent.types import ESTIMATE, Model
 
 _PACKAGES = {
@@ -49,14 +54,17 @@ def command(settings: Settings) -> int:
 
     It asks an endpoint for its models, but loads no model. The exit code is 2 if `ask` could not start.
     """
-    for line in _list_installed():
-        say(line)
+    say(f"memagent {__version__}, Python {platform.python_version()}, {platform.platform(terse=True)}")
+    for group, names in _PACKAGES.items():
+        say(f"{group}: {', '.join(f'{it} {_version(it)}' for it in names)}")
+    config = user_config_path()
+    say(f"settings file: {config}{'' if config.is_file() else ' (none)'}")
+    say(f"cache: {user_cache_path()}")
     try:
         _check_cache(user_cache_path())
         fetched = ", ".join(it.name for it in catalogue.list_cached())
         say(f"fetched models: {fetched or 'none'}")
-        for line in asyncio.run(_findings(settings)):
-            say(with_flags(line))
+        say(with_flags("\n".join(asyncio.run(_findings(settings)))))
     except MemAgentError as error:
         say(f"wrong: {with_flags(str(error))}")
         return 2
@@ -64,17 +72,11 @@ def command(settings: Settings) -> int:
     return 0
 
 
-def _list_installed() -> list[str]:
-    config = user_config_path()
-    return [
-        f"memagent {__version__}, Python {platform.python_version()}, {platform.platform(terse=True)}",
-        *(
-            f"{group}: " + ", ".join(f"{it} {_version(it)}" for it in names)
-            for group, names in _PACKAGES.items()
-        ),
-        f"settings file: {config}{'' if config.is_file() else ' (none)'}",
-        f"cache: {user_cache_path()}",
-    ]
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def _check_cache(folder: Path) -> None:
@@ -92,77 +94,56 @@ def _check_cache(folder: Path) -> None:
 
 async def _findings(settings: Settings) -> list[str]:
     """What a read would use. Raises `MemAgentError` if it could not start."""
-    given = settings
-    servers, settings = await _with_servers(settings)
-    choice = choose(settings.engine)
-    adapter = find_adapter(settings.engine, choice.engine)
-    why = (
-        choice.why if settings.engine == given.engine else "a server with the model was found on this machine"
-    )
-    lines = [f"engine: {choice.engine}, because {why}"]
+    lines, engine = await _with_servers(settings.engine)
+    choice = choose(engine)
+    adapter = find_adapter(engine, choice.engine)
+    found = "a server with the model was found on this machine"
+    lines.append(f"engine: {choice.engine}, because {choice.why if engine == settings.engine else found}")
     if choice.engine == "openai":
-        async with open_engine(settings.engine) as engine:
-            model = engine.model
-            served = await engine.list_models() if isinstance(engine, OpenAIEngine) else {}
+        async with open_engine(engine) as opened:
+            model = opened.model
+            served = await opened.list_models() if isinstance(opened, OpenAIEngine) else {}
         # Some servers accept any name, or short ones, so an unlisted name is not an error.
         unlisted = f"; it lists {', '.join(sorted(served))}" if served and model.name not in served else ""
-        place = without_secrets(settings.engine.base_url or "the OpenAI default")
-        lines += [f"model: {model.name} at {place}{unlisted}"]
+        place = without_secrets(engine.base_url or "the OpenAI default")
+        lines.append(f"model: {model.name} at {place}{unlisted}")
     else:
-        model = _local_model(choice.engine, settings, adapter)
+        model = _local_model(choice.engine, engine, adapter)
         lines += [f"model: {model.name}", *([f"adapter: {adapter.path}"] if adapter else [])]
     name, workflow = choose_workflow(settings.read, model.trained)
-    budgets = workflow.budgets(settings.read, model)
-    window = (
-        "unknown, the endpoint does not say"
-        if model.window_tokens is None
-        else f"{model.window_tokens} tokens"
-    )
+    budgets = workflow.budgets(settings.read, model).in_force
+    window = f"{model.window_tokens} tokens" if model.window_tokens else "unknown, the endpoint does not say"
     counted = "estimated" if model.tokenizer == ESTIMATE else "counted by its own tokenizer"
-    told = ", ".join(f"{part.removesuffix('_tokens')} {tokens}" for part, tokens in budgets.in_force.items())
-    return [
-        *servers,
-        *lines,
-        f"window: {window}; tokens are {counted}",
-        f"workflow: {name}",
-        f"budgets in tokens: {told}",
-    ]
+    parts = ", ".join(f"{part.removesuffix('_tokens')} {tokens}" for part, tokens in budgets.items())
+    lines += [f"window: {window}; tokens are {counted}", f"workflow: {name}", f"budgets in tokens: {parts}"]
+    return lines
 
 
-async def _with_servers(settings: Settings) -> tuple[list[str], Settings]:
+async def _with_servers(engine: EngineSettings) -> tuple[list[str], EngineSettings]:
     """The model servers on this machine, and the settings with the one that `ask` would use."""
-    engine = settings.engine
     if not engine.discover:
-        return [], settings
+        return [], engine
     search = await look_around()
-    told = [f"{it.place.name} at {it.place.base_url} ({', '.join(it.models)})" for it in search.servers]
-    told += [f"{it.base_url} did not answer in time" for it in search.silent]
-    lines = [f"servers on this machine: {'; '.join(told) or 'none found'}"]
+    servers = [f"{it.place.name} at {it.place.base_url} ({', '.join(it.models)})" for it in search.servers]
+    servers += [f"{it.base_url} did not answer in time" for it in search.silent]
+    lines = [f"servers on this machine: {'; '.join(servers) or 'none found'}"]
     if should_search(engine) and (found := choose_server(search, engine.model)):
         server, model = found
         window = engine.window_tokens or server.windows.get(model)
         url = server.place.base_url
         engine = engine.changed(base_url=url, model=model, api_key=None, window_tokens=window)
-    return lines, replace(settings, engine=engine)
+    return lines, engine
 
 
-def _local_model(engine: str, settings: Settings, adapter: Adapter | None) -> Model:
+def _local_model(kind: str, engine: EngineSettings, adapter: Adapter | None) -> Model:
     """The model that would be loaded, with estimated tokens. Raises `SettingsError` if it cannot be."""
-    asked = settings.engine
-    if engine == "transformers" and any(find_spec(name) is None for name in ("torch", "transformers")):
-        raise SettingsError(f"{asked.model} needs torch and transformers: {extra_hint('train')}")
-    if engine != "llamacpp":
-        name, window = asked.model or engine, asked.window_tokens or DEFAULT_WINDOW_TOKENS
+    if kind == "transformers" and any(find_spec(name) is None for name in ("torch", "transformers")):
+        raise SettingsError(f"{engine.model} needs torch and transformers: {extra_hint('train')}")
+    if kind != "llamacpp":
+        name, window = engine.model or kind, engine.window_tokens or DEFAULT_WINDOW_TOKENS
     else:
-        if asked.model and asked.model.startswith(hub.PREFIX) and hub.find_cached(asked.model) is None:
-            raise SettingsError(f"{asked.model} is not in the cache yet: ask fetches it")
-        path = find_file(asked.model)
-        name, window = str(path), usable_window(path, asked.window_tokens)
+        if engine.model and engine.model.startswith(hub.PREFIX) and hub.find_cached(engine.model) is None:
+            raise SettingsError(f"{engine.model} is not in the cache yet: ask fetches it")
+        path = find_file(engine.model)
+        name, window = str(path), usable_window(path, engine.window_tokens)
     return Model(name, estimate_tokens, name, window, trained=find_trained(name, adapter))
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
