@@ -12,9 +12,9 @@ import click
 from rich import get_console
 from rich.progress import track
 
-from memagent.cli.flags import PATH, Command, Function, complete_files, with_settings
+from memagent.cli.flags import PATH, Command, Function, tokenizer_flag, with_settings
 from memagent.cli.messages import say, tell, warn
-from memagent.documents.tokens import estimate_tokens, load_tokenizer
+from memagent.documents.tokens import estimate_tokens
 from memagent.engines import open_engine
 from memagent.engines.wrappers import CallLimit
 from memagent.errors import SettingsError
@@ -24,7 +24,7 @@ from memagent.tasks.corpora import HOMES, RULER_WHEEL, Corpus, fetch, sample_war
 from memagent.tasks.files import ClosedBook, write_unknown
 from memagent.tasks.recipe import Positions
 from memagent.tasks.scoring import SCORERS
-from memagent.types import Example, Sampling
+from memagent.types import Example, Sampling, TokenCounter
 
 _USUAL_COUNT = 100
 
@@ -63,7 +63,8 @@ def _complete_task(_context: object, _parameter: object, incomplete: str) -> lis
 @command.command()
 @click.argument("task", metavar="TASK", shell_complete=_complete_task)
 @click.option("--out", type=PATH, required=True, metavar="FILE", help="a .jsonl or .jsonl.gz file")
-@click.option("--length", type=int, metavar="N", help="tokens of document, problem and answer together")
+@click.option("--length", "length_tokens", type=int, metavar="N",
+              help="tokens of document, problem and answer together")  # fmt: skip
 @click.option("--documents", type=int, metavar="N", help="size in documents (hqa and the like)")
 @click.option(
     "--count", type=click.IntRange(1), metavar="N", help="how many examples (100, or all of a smaller set)"
@@ -75,27 +76,21 @@ def _complete_task(_context: object, _parameter: object, incomplete: str) -> lis
 @positions_flag
 @click.option("--absent", type=float, default=0.0, metavar="SHARE",
               help="share of examples whose document lacks the answer, 0 to 1 (0)")  # fmt: skip
-@click.option("--tokenizer", metavar="FILE", shell_complete=complete_files,
-              help="a tokenizer.json; without it tokens are estimated")  # fmt: skip
+@tokenizer_flag
 @corpus_flags
 def make(
     task: str,
     out: Path,
     count: int | None,
     start: int,
-    tokenizer: str | None,
+    count_tokens: TokenCounter,
     corpora: Corpora,
     **sizes: Any,
 ) -> None:
     """Write examples of a TASK (see `memagent data list`) to a file."""
-    if not tokenizer:
+    if count_tokens is estimate_tokens:
         warn("without --tokenizer tokens are estimated: documents may be shorter than asked for")
-    recipe = Recipe(
-        length_tokens=sizes.pop("length"),
-        count_tokens=load_tokenizer(tokenizer) if tokenizer else estimate_tokens,
-        corpora=corpora,
-        **sizes,
-    )
+    recipe = Recipe(count_tokens=count_tokens, corpora=corpora, **sizes)
     chosen = task_named(task)
     end = chosen.count(count and start + count, start + _USUAL_COUNT, recipe.corpora)
     if end <= start:

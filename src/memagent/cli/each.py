@@ -48,7 +48,7 @@ def ask_each(survey: Survey, quiet: bool, as_json: bool) -> int:
     counts, kept, done = rows.counts, display.all.kept, display.all.done
     if as_json:
         by_status = {status.replace(" ", "_"): count for status, count in counts.items()}
-        say_json({"table": str(survey.out), "rows": done, **by_status, "kept": kept})
+        say_json({"table": survey.out, "rows": done, **by_status, "kept": kept})
     else:
         said = [f"{counts['answered']:,} of {done:,} answered, {counts['answered'] - kept:,} of them now"]
         said += [f"{counts[it]:,} {it}" for it in ("no text", "left out", "failed", "not read") if counts[it]]

@@ -14,6 +14,7 @@ from click.shell_completion import CompletionItem
 from pydantic.fields import FieldInfo
 
 from memagent.cli.messages import FLAGS, log_to_stderr
+from memagent.documents.tokens import estimate_tokens, load_tokenizer
 from memagent.errors import SettingsError
 from memagent.plugins import plugins
 from memagent.reading.workflows import workflows
@@ -47,6 +48,14 @@ def together(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def complete_files(_context: object, _parameter: object, incomplete: str) -> list[CompletionItem]:
     """Have the shell complete file names, for what is not always a path."""
     return [CompletionItem(incomplete, type="file")]
+
+
+tokenizer_flag = click.option(
+    "--tokenizer", "count_tokens", metavar="FILE", shell_complete=complete_files,
+    callback=lambda _context, _option, path: load_tokenizer(path) if path else estimate_tokens,
+    help="a tokenizer.json; without it tokens are estimated",
+)  # fmt: skip
+"""Adds --tokenizer to a command that asks no model; its function receives `count_tokens`."""
 
 
 class SettingOption(click.Option):

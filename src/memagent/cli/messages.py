@@ -91,7 +91,7 @@ def _write(text: str) -> None:
 
 def say_json(value: Any) -> None:
     """Print a value as a line of JSON with control characters escaped. Raises `OutputError`."""
-    line = json.dumps(value, ensure_ascii=False)
+    line = json.dumps(value, ensure_ascii=False, default=str)  # paths
     say(_COMMANDS.sub(lambda found: f"\\u{ord(found.group()):04x}", line))
 
 

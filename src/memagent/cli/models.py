@@ -146,8 +146,8 @@ def command(context: click.Context, as_json: bool) -> None:
         {
             "default": catalogue.DEFAULT,
             "servers": servers,
-            "fetched": [{**asdict(it), "path": str(it.path)} for it in fetched],
-            "cache": [{**asdict(it), "path": str(it.path)} for it in cache],
+            "fetched": [asdict(it) for it in fetched],
+            "cache": [asdict(it) for it in cache],
             "memory_bytes": memory,
             "worth_fetching": worth,
         }

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import click
 
-from memagent.cli.flags import Command, complete_files
+from memagent.cli.flags import Command, complete_files, tokenizer_flag
 from memagent.cli.messages import print_text, say, warn_left_out
 from memagent.documents.chunking import split
 from memagent.documents.opening import open_document
-from memagent.documents.tokens import estimate_tokens, load_tokenizer
 from memagent.reading.budgets import MIN_CHUNK_TOKENS, Budgets
-from memagent.types import Chunk
+from memagent.types import Chunk, TokenCounter
 
 
 @click.command(cls=Command, short_help="Print what a model is shown of documents.")
@@ -18,14 +17,13 @@ from memagent.types import Chunk
 @click.option("--chunks", is_flag=True, help="also say where each chunk begins, and show repeated heads")
 @click.option("--chunk-tokens", type=click.IntRange(MIN_CHUNK_TOKENS), default=Budgets().chunk_tokens,
               show_default=True, metavar="N", help="the size of a chunk")  # fmt: skip
-@click.option("--tokenizer", metavar="FILE", shell_complete=complete_files,
-              help="a tokenizer.json; without it tokens are estimated")  # fmt: skip
+@tokenizer_flag
 @click.option("--follow-links", is_flag=True, help="also read files outside a folder that are linked from it")
 def command(
     paths: tuple[str, ...],
     chunks: bool,
     chunk_tokens: int,
-    tokenizer: str | None,
+    count_tokens: TokenCounter,
     follow_links: bool,
 ) -> None:
     """Print the text of files or folders as a model is shown it, without asking one.
@@ -35,7 +33,7 @@ def command(
     document = open_document(*paths, follow_links=follow_links)
     blocks = document.blocks()
     if chunks:
-        for chunk in split(blocks, chunk_tokens, load_tokenizer(tokenizer) if tokenizer else estimate_tokens):
+        for chunk in split(blocks, chunk_tokens, count_tokens):
             say(_border(chunk))
             print_text(chunk.shown if chunk.shown.endswith("\n") else chunk.shown + "\n")
     else:
