@@ -73,7 +73,7 @@ class _Asked:
 @click.option("--dry-run", is_flag=True, help="show what would be read and its maximum cost; ask no model")
 @each_flags
 @quiet_and_verbose
-@with_settings("engine", "read")
+@with_settings()
 def command(
     words: tuple[str, ...],
     question: tuple[str, ...],

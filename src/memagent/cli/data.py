@@ -144,12 +144,7 @@ def list_tasks() -> None:
 @click.option("--count", type=click.IntRange(1), metavar="N", help="stop once this many are kept (all)")
 @click.option("--scorer", type=click.Choice(list(SCORERS)), default="substring_match", metavar="NAME",
               help=f"what counts as answered (substring_match): {', '.join(SCORERS)}")  # fmt: skip
-@with_settings(
-    "engine",
-    "read",
-    only=("answer_tokens", "temperature", "top_p", "seed", "max_calls"),
-    leave_out=("discover",),
-)
+@with_settings(only=("answer_tokens", "temperature", "top_p", "seed", "max_calls"), leave_out=("discover",))
 def filter_known(
     file: Path,
     out: Path,

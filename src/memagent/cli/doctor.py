@@ -48,7 +48,7 @@ _PACKAGES = {
 
 
 @click.command(cls=Command, short_help="Say what is installed, and what is wrong.")
-@with_settings("engine", "read")
+@with_settings()
 def command(settings: Settings) -> int:
     """Say what is installed, which model a read would use and why, and what is wrong.
 

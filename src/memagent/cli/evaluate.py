@@ -63,7 +63,7 @@ from memagent.training.metrics import METRICS_FILE
 @click.option("--traces", is_flag=True, help="keep each attempt's journal in DIR/traces")
 @click.option("--ray", metavar="ADDRESS", help='run on a Ray cluster: its address, or "auto"')
 @quiet_and_verbose
-@with_settings("engine", "read", leave_out=("workflow", "cite", "discover"))
+@with_settings(leave_out=("workflow", "cite", "discover"))
 def command(
     out: Path,
     quiet: bool,

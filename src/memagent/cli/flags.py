@@ -18,7 +18,7 @@ from memagent.documents.tokens import estimate_tokens, load_tokenizer
 from memagent.errors import SettingsError
 from memagent.plugins import plugins
 from memagent.reading.workflows import workflows
-from memagent.settings import fields_of, load_settings
+from memagent.settings import fields_of, load_settings, owners
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -58,16 +58,8 @@ tokenizer_flag = click.option(
 """Adds --tokenizer to a command that asks no model; its function receives `count_tokens`."""
 
 
-class SettingOption(click.Option):
-    """The flag of a setting; `title` is its heading in the help."""
-
-    def __init__(self, *words: Any, title: str, **options: Any) -> None:
-        super().__init__(*words, **options)
-        self.title = title
-
-
 class Command(click.Command):
-    """A command whose help lists the settings under their own headings."""
+    """A command with settings, which its help lists under headings of their own."""
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, the command's own first."""
@@ -75,7 +67,7 @@ class Command(click.Command):
         for parameter in self.get_params(context):
             record = parameter.get_help_record(context)
             if record is not None and isinstance(parameter, click.Option):
-                title = parameter.title if isinstance(parameter, SettingOption) else "Options"
+                title = _TITLES.get(owners().get(parameter.name or "", ""), "Options")
                 sections.setdefault(title, []).append(record)
         for title, records in sorted(sections.items(), key=lambda it: it[0] != "Options"):
             with formatter.section(title):
@@ -86,16 +78,15 @@ class Command(click.Command):
 
 
 def with_settings(
-    *parts: str, only: Collection[str] | None = None, leave_out: Collection[str] = ()
+    only: Collection[str] | None = None, leave_out: Collection[str] = ()
 ) -> Callable[[Function], Function]:
-    """Add the flags of these parts of the settings to a command; its function receives `settings`.
+    """Add the flags of the settings to a command; its function receives `settings`.
 
-    `only` limits the flags of `read` to those it names; `leave_out` names flags to omit.
+    `only` limits those of how a document is read to those it names; `leave_out` names flags to omit.
     """
     chosen = {
-        name: (part, item)
-        for part in parts
-        for name, item in fields_of(part).items()
+        name: fields_of(part)[name]
+        for name, part in owners().items()
         if (only is None or name in only or part == "engine") and name not in leave_out
     }
 
@@ -109,20 +100,18 @@ def with_settings(
                 raise SettingsError(_ARGUMENT.sub(lambda it: FLAGS[it[1]], str(error))) from error
             return function(*arguments, settings=settings, **values)
 
-        for name, (part, item) in reversed(chosen.items()):
-            command = _option(name, part, item)(command)
-        told = "a TOML file with settings"
-        config = click.option("--config", "config_file", type=PATH, metavar="FILE", help=told)
-        return config(command)  # type: ignore[return-value]
+        text = "a TOML file with settings"
+        config = click.option("--config", "config_file", type=PATH, metavar="FILE", help=text)
+        return together(config, *(_option(name, item) for name, item in chosen.items()))(command)  # type: ignore[no-any-return]
 
     return decorate
 
 
-def _option(name: str, part: str, item: FieldInfo) -> Callable[[Any], Any]:
-    flag, kind = "--" + name.replace("_", "-"), _kind(item.annotation)
-    text = (item.description or "") + (
-        "" if item.default in (None, False) else f" ({_show_default(item.default)})"
-    )
+def _option(name: str, item: FieldInfo) -> Callable[[Any], Any]:
+    flag, kind, text = FLAGS[name], _kind(item.annotation), item.description or ""
+    if item.default not in (None, False):
+        number = f"{item.default:g}" if isinstance(item.default, float) else item.default
+        text += f" ({'on' if item.default is True else number})"
     named = {"workflow": list(workflows()), "engine": ["auto", *plugins("engines")]}
     choices = get_args(kind) if get_origin(kind) is Literal else named.get(name, ())
     options: dict[str, Any] = {}
@@ -130,12 +119,12 @@ def _option(name: str, part: str, item: FieldInfo) -> Callable[[Any], Any]:
         flag = f"{flag}/--no{flag[1:]}"
     elif choices:
         options = {"type": click.Choice(list(choices)), "metavar": "NAME"}
-        text = f"{text}: {', '.join(choices)}"
+        text += f": {', '.join(choices)}"
     else:
         options = {"type": kind, "metavar": _METAVARS.get(name, _METAVARS[kind])}
         if options["metavar"] in ("FILE", "PATH"):
             options["shell_complete"] = complete_files
-    return click.option(flag, cls=SettingOption, title=_TITLES[part], default=None, help=text, **options)
+    return click.option(flag, default=None, help=text, **options)
 
 
 def _kind(annotation: Any) -> Any:
@@ -146,20 +135,10 @@ def _kind(annotation: Any) -> Any:
     return _kind(inner[0]) if inner else annotation
 
 
-def _show_default(default: Any) -> str:
-    if default is True:
-        return "on"
-    return f"{default:g}" if isinstance(default, float) else str(default)
-
-
 def quiet_and_verbose(function: Function) -> Function:
     """Add --quiet, which the command's function receives, and --verbose, which is handled here."""
-
-    def set_verbose(_context: object, _parameter: object, verbose: bool) -> None:
-        if verbose:
-            log_to_stderr(verbose=True)
-
     verbose = click.option(
-        "--verbose", is_flag=True, expose_value=False, callback=set_verbose, help="report retries"
-    )
+        "--verbose", is_flag=True, expose_value=False, help="report retries",
+        callback=lambda _context, _option, verbose: log_to_stderr(verbose=True) if verbose else None,
+    )  # fmt: skip
     return click.option("--quiet", is_flag=True, help="no progress on stderr")(verbose(function))

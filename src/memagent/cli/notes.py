@@ -102,7 +102,7 @@ def list_notebooks(as_json: bool, notebooks: Notebooks) -> None:
 @_AS_JSON
 @_of_notebook
 @quiet_and_verbose
-@with_settings("engine", "read", leave_out=(*_NOT_FOR_NOTES, "answer_tokens", "cite"))
+@with_settings(leave_out=(*_NOT_FOR_NOTES, "answer_tokens", "cite"))
 def add(
     paths: tuple[str, ...],
     text: str | None,
@@ -168,7 +168,7 @@ async def _add(notebook: Notebook, document: Document, settings: Settings, displ
 @_AS_JSON
 @_of_notebook
 @quiet_and_verbose
-@with_settings("engine", "read", leave_out=(*_NOT_FOR_NOTES, "chunk_tokens", "max_calls"))
+@with_settings(leave_out=(*_NOT_FOR_NOTES, "chunk_tokens", "max_calls"))
 def ask(
     question: str,
     version: int | None,

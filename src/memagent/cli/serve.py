@@ -62,7 +62,7 @@ def _limit(flag: str, name: str, help: str, unit: int = 1) -> Callable[[Any], An
               help="let web pages from this origin, such as http://localhost:3000, use the server; may be "
               "repeated")  # fmt: skip
 @quiet_and_verbose
-@with_settings("engine", "read")
+@with_settings()
 def command(
     host: str,
     port: int,
@@ -108,7 +108,7 @@ def command(
 @click.option("--notebooks", type=PATH, metavar="FOLDER", help="where notebooks are kept (in the user's data "
               "folder)")  # fmt: skip
 @quiet_and_verbose
-@with_settings("engine", "read", leave_out=("cite",))
+@with_settings(leave_out=("cite",))
 def mcp(
     folders: tuple[Path, ...],
     http: bool,

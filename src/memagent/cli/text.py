@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from memagent.cli.flags import Command, complete_files, tokenizer_flag
+from memagent.cli.flags import complete_files, tokenizer_flag
 from memagent.cli.messages import print_text, say, warn_left_out
 from memagent.documents.chunking import split
 from memagent.documents.opening import open_document
@@ -12,7 +12,7 @@ from memagent.reading.budgets import MIN_CHUNK_TOKENS, Budgets
 from memagent.types import Chunk, TokenCounter
 
 
-@click.command(cls=Command, short_help="Print what a model is shown of documents.")
+@click.command(short_help="Print what a model is shown of documents.")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", shell_complete=complete_files)
 @click.option("--chunks", is_flag=True, help="also say where each chunk begins, and show repeated heads")
 @click.option("--chunk-tokens", type=click.IntRange(MIN_CHUNK_TOKENS), default=Budgets().chunk_tokens,
