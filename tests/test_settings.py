@@ -10,7 +10,7 @@ import pytest
 from pydantic import Field
 
 from memagent import EngineSettings, ReadSettings, Settings, SettingsError, load_settings
-from memagent.settings import PARTS, Names, fields_of, owners, user_cache_path, user_config_path
+from memagent.settings import Names, settings_by_name, user_cache_path, user_config_path
 from memagent.strict import StrictModel, build
 
 
@@ -22,9 +22,9 @@ def config(tmp_path: Path, text: str) -> Path:
 
 def made(**values: Any) -> Settings:
     """Settings with these values, each in the part that it belongs to."""
-    parts: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
+    parts: dict[str, dict[str, Any]] = {"engine": {}, "read": {}}
     for name, value in values.items():
-        parts[owners()[name]][name] = value
+        parts[settings_by_name()[name][0]][name] = value
     return Settings(EngineSettings(**parts["engine"]), ReadSettings(**parts["read"]))
 
 
@@ -99,7 +99,7 @@ def test_empty_variables_and_flags_of_none_are_not_set() -> None:
 )
 def test_variables_become_their_type(name: str, text: str, value: Any) -> None:
     loaded = load_settings(environment={f"MEMAGENT_{name}": text})
-    found = getattr(getattr(loaded, owners()[name.lower()]), name.lower())
+    found = getattr(getattr(loaded, settings_by_name()[name.lower()][0]), name.lower())
     assert found == value
     assert type(found) is type(value)
 
@@ -266,10 +266,9 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
 
 
 def test_every_setting_says_what_it_is() -> None:
-    for part in PARTS:
-        for field in fields_of(part).values():
-            assert field.description
-            assert not field.is_required()
+    for _, field in settings_by_name().values():
+        assert field.description
+        assert not field.is_required()
 
 
 def test_a_settings_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:

@@ -240,22 +240,15 @@ class Settings:
     read: ReadSettings = field(default_factory=ReadSettings)
 
 
-PARTS: Mapping[str, type[StrictModel]] = {"engine": EngineSettings, "read": ReadSettings}
+_PARTS: Mapping[str, type[StrictModel]] = {"engine": EngineSettings, "read": ReadSettings}
 
 
 @cache
-def fields_of(part: str) -> dict[str, FieldInfo]:
-    """The settings of a part, by name, with those that only some workflows have."""
-    fields = {name: item for name, item in PARTS[part].model_fields.items() if name != "options"}
-    if part == "read":
-        fields |= {name: kind.model_fields[name] for name, kind in option_kinds().items()}
-    return fields
-
-
-@cache
-def owners() -> dict[str, str]:
-    """The part of the settings that each name belongs to."""
-    return {name: part for part in PARTS for name in fields_of(part)}
+def settings_by_name() -> dict[str, tuple[str, FieldInfo]]:
+    """The part of `Settings` that each setting belongs to, and its field."""
+    fields = {name: (part, item) for part, kind in _PARTS.items() for name, item in kind.model_fields.items()}
+    del fields["options"]
+    return fields | {name: ("read", kind.model_fields[name]) for name, kind in option_kinds().items()}
 
 
 def load_settings(
@@ -296,11 +289,12 @@ def load_settings(
 
 def _build(values: Mapping[str, Any], place: str) -> Settings:
     """Build settings from flat values. Raises `SettingsError` listing every problem."""
-    known, made = owners(), dict[str, Any]()
+    known, made = settings_by_name(), dict[str, Any]()
     problems = [unknown_name(name, known) for name in values if name not in known]
-    for part, kind in PARTS.items():
+    for part, kind in _PARTS.items():
+        mine = {name: value for name, value in values.items() if name in known and known[name][0] == part}
         try:
-            made[part] = kind(**{name: value for name, value in values.items() if known.get(name) == part})
+            made[part] = kind(**mine)
         except SettingsError as error:
             problems.append(str(error))
     if problems:
@@ -309,7 +303,7 @@ def _build(values: Mapping[str, Any], place: str) -> Settings:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    url, known = environment.get("OPENAI_BASE_URL"), owners()
+    url, known = environment.get("OPENAI_BASE_URL"), settings_by_name()
     values: dict[str, Any] = {"base_url": url} if url else {}
     for variable, text in environment.items():
         name = variable.removeprefix(_PREFIX).lower()
@@ -318,7 +312,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
         if name not in known:
             raise SettingsError(f"environment: {unknown_name(name, known)}")
         try:
-            kind: Any = fields_of(known[name])[name].annotation
+            kind: Any = known[name][1].annotation
             values[name] = TypeAdapter[Any](kind).validate_strings(text)
         except ValidationError:
             values[name] = text  # reported later, together with all other problems

@@ -8,7 +8,7 @@ import pytest
 
 from memagent.cli import main
 from memagent.errors import SettingsError
-from memagent.settings import load_settings, owners
+from memagent.settings import load_settings, settings_by_name
 
 COMMANDS = [
     "ask", "show", "data", "data make", "data filter", "eval", "train", "report", "models", "models fetch",
@@ -27,7 +27,7 @@ def test_settings_stand_under_their_headings(capsys: pytest.CaptureFixture[str])
     assert main(["ask", "--help"]) == 0
     own, _, rest = capsys.readouterr().out.partition("How a model is reached:")
     engine, _, read = rest.partition("How a document is read:")
-    for name, part in owners().items():
+    for name, (part, _) in settings_by_name().items():
         assert f"--{name.replace('_', '-')}" in (engine if part == "engine" else read)
     assert "--questions" in own and "--model" not in own
     assert "auto, evidence, full" in " ".join(read.split()) and "MEMAGENT_MODEL" in read

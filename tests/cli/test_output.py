@@ -20,7 +20,7 @@ from terminal import on_terminal
 import memagent
 from memagent.cli import _memagent, _signals_as_interrupts, main
 from memagent.cli.messages import FLAGS, harmless, with_flags
-from memagent.settings import owners
+from memagent.settings import settings_by_name
 from server import Server, facts_document
 
 pytestmark = pytest.mark.usefixtures("gated")
@@ -201,6 +201,6 @@ def options(command: click.Command, context: click.Context) -> Iterator[str]:
 
 
 def test_the_flags_that_a_terminal_is_told_are_there() -> None:
-    own = {flag for name, flag in FLAGS.items() if name not in owners()}
+    own = {flag for name, flag in FLAGS.items() if name not in settings_by_name()}
     assert own <= {*options(_memagent, click.Context(_memagent))}
     assert with_flags("`workflows`, `allow_origin` and `2wiki`") == "--workflow, --allow-origin and --2wiki"

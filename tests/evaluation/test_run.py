@@ -23,7 +23,7 @@ from memagent.evaluation.run import Evaluation, depth, evaluate
 from memagent.reading.journal import read_journal
 from memagent.reading.lines import Answer
 from memagent.reading.workflows import workflows
-from memagent.settings import EngineSettings, ReadSettings, Settings, owners
+from memagent.settings import EngineSettings, ReadSettings, Settings, settings_by_name
 from memagent.tasks import TASKS, Corpora, Recipe, Task
 from memagent.types import Example
 from server import Fault, Server, complete, lasting_fault, refusal
@@ -39,7 +39,7 @@ ALL_READERS = tuple(workflows())
 def changed(settings: Settings, **values: Any) -> Settings:
     """The settings with other values, whichever part they are of."""
     for name, value in values.items():
-        part = owners()[name]
+        part, _ = settings_by_name()[name]
         settings = replace(settings, **{part: getattr(settings, part).changed(**{name: value})})
     return settings
 

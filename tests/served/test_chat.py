@@ -25,7 +25,7 @@ from memagent.errors import ContextOverflowError
 from memagent.reading.read import NOT_FOUND
 from memagent.server.limits import Limits
 from memagent.server.schemas import ReadOptions
-from memagent.settings import EngineSettings, ReadSettings, fields_of
+from memagent.settings import EngineSettings, ReadSettings, settings_by_name
 from memagent.types import Completion, Message, Sampling
 from server import Fault, Server, complete, facts_document, lasting_fault, read_facts, refusal
 
@@ -421,7 +421,8 @@ def test_that_no_answer_was_found_is_told_beside_it(workflow: str, serving: Any)
 
 def test_every_setting_but_the_servers_own_can_be_said() -> None:
     own = {"templates", "prompt_price", "cached_price", "completion_price"}
-    assert set(ReadOptions.model_fields) == set(fields_of("read")) - own
+    named = {name for name, (part, _) in settings_by_name().items() if part == "read"}
+    assert set(ReadOptions.model_fields) == named - own
 
 
 def test_screening_is_told_beside_the_answer(serving: Any, facts: Any, tmp_path: Path) -> None:

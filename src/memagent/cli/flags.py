@@ -18,7 +18,7 @@ from memagent.documents.tokens import estimate_tokens, load_tokenizer
 from memagent.errors import SettingsError
 from memagent.plugins import plugins
 from memagent.reading.workflows import workflows
-from memagent.settings import fields_of, load_settings, owners
+from memagent.settings import load_settings, settings_by_name
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -67,7 +67,8 @@ class Command(click.Command):
         for parameter in self.get_params(context):
             record = parameter.get_help_record(context)
             if record is not None and isinstance(parameter, click.Option):
-                title = _TITLES.get(owners().get(parameter.name or "", ""), "Options")
+                part, _ = settings_by_name().get(parameter.name or "", ("", None))
+                title = _TITLES.get(part, "Options")
                 sections.setdefault(title, []).append(record)
         for title, records in sorted(sections.items(), key=lambda it: it[0] != "Options"):
             with formatter.section(title):
@@ -85,8 +86,8 @@ def with_settings(
     `only` limits those of how a document is read to those it names; `leave_out` names flags to omit.
     """
     chosen = {
-        name: fields_of(part)[name]
-        for name, part in owners().items()
+        name: item
+        for name, (part, item) in settings_by_name().items()
         if (only is None or name in only or part == "engine") and name not in leave_out
     }
 

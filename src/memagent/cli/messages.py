@@ -16,7 +16,7 @@ from rich.text import Text
 
 from memagent.errors import DocumentError, EngineError, MemAgentError, SettingsError
 from memagent.reading.sources import NEAREST, Source, Statement
-from memagent.settings import owners
+from memagent.settings import settings_by_name
 from memagent.types import Spent
 
 EXIT_CODES: dict[type[MemAgentError], int] = {SettingsError: 2, EngineError: 3, DocumentError: 4}
@@ -30,9 +30,9 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 FLAGS = {
     name: f"--{name.replace('_', '-')}"
     for name in (
-        *owners(), "about", "absent", "allow_origin", "data", "documents", "examples", "follow_links", "host",
-        "keys", "max_cost", "max_tokens", "out", "port", "questions", "ray", "resume", "to", "trace",
-        "verbose", "essays", "squad", "hotpot", "2wiki", "musique", "longbench",
+        *settings_by_name(), "about", "absent", "allow_origin", "data", "documents", "examples",
+        "follow_links", "host", "keys", "max_cost", "max_tokens", "out", "port", "questions", "ray", "resume",
+        "to", "trace", "verbose", "essays", "squad", "hotpot", "2wiki", "musique", "longbench",
     )
 } | {
     "folders": "--folder", "length_tokens": "--length", "lengths": "--length", "tasks": "--task",
