@@ -13,6 +13,20 @@ from memagent.errors import SettingsError, did_you_mean, without_secrets
 Built = TypeVar("Built", bound="StrictModel")
 
 _MAX_SHOWN = 200
+_RULES = {
+    "greater_than": "must be above {gt:g}",
+    "greater_than_equal": "must be at least {ge:g}",
+    "less_than": "must be below {lt:g}",
+    "less_than_equal": "must be at most {le:g}",
+    "literal_error": "must be {expected}",
+    "value_error": "{error}",
+    "missing": "is missing",
+    "too_long": "must have at most {max_length} items",
+}
+_NOUNS = {
+    "bool": "true or false", "int": "a whole number", "float": "a number", "string": "text",
+    "tuple": "a list", "model": "a table", "finite": "a finite number",
+}  # fmt: skip
 
 
 class StrictModel(BaseModel):
@@ -62,7 +76,9 @@ def _problems(error: ErrorDetails, kind: type[StrictModel]) -> Iterator[str]:
     said = error.get("ctx", {})
     inner = said.get("error")
     if isinstance(inner, SettingsError):  # from a nested table
-        yield from (_nest(name, line) if name else line for line in str(inner).splitlines())
+        for line in str(inner).splitlines():
+            separator = ": " if line.startswith("unknown setting") else "."
+            yield f"{name}{separator}{line}" if name else line
         return
     if kinds == "value_error" and not name:
         yield str(inner)
@@ -75,29 +91,9 @@ def _problems(error: ErrorDetails, kind: type[StrictModel]) -> Iterator[str]:
     yield f"{name} is {value}: it {_rule(kinds, said)}"
 
 
-def _nest(name: str, line: str) -> str:
-    return f"{name}: {line}" if line.startswith("unknown setting") else f"{name}.{line}"
-
-
 def _rule(kind: str, said: Mapping[str, Any]) -> str:
     """What the value must be, from pydantic's error type."""
-    match kind:
-        case "greater_than":
-            return f"must be above {said['gt']:g}"
-        case "greater_than_equal":
-            return f"must be at least {said['ge']:g}"
-        case "less_than":
-            return f"must be below {said['lt']:g}"
-        case "less_than_equal":
-            return f"must be at most {said['le']:g}"
-        case "literal_error":
-            return f"must be {said['expected']}"
-        case "value_error":
-            return str(said["error"])
-        case "missing":
-            return "is missing"
-        case "too_long":
-            return f"must have at most {said['max_length']} items"
-    nouns = {"bool": "true or false", "int": "a whole number", "float": "a number", "string": "text",
-             "tuple": "a list", "model": "a table", "finite": "a finite number"}  # fmt: skip
-    return f"must be {nouns.get(kind.partition('_')[0], kind.replace('_', ' '))}"
+    if kind in _RULES:
+        return _RULES[kind].format(**said)
+    noun = kind.partition("_")[0]
+    return f"must be {_NOUNS.get(noun, kind.replace('_', ' '))}"

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import cycle, pairwise
+from itertools import chain, cycle, pairwise
 from string import ascii_uppercase
 from typing import Literal
 
@@ -85,8 +85,12 @@ def make(name: str, needles: Needles, recipe: Recipe, index: int) -> Example:
         values += [draw(needles.value, source) for _ in range(needles.values)]
     asked = source.sample(list(keys), needles.queries)
     problem = _problem(needles, asked)
-    sought = {text for key in asked for text in _sentences(needles, key, keys[key])}
-    hidden = [text for key, values in keys.items() for text in _sentences(needles, key, values)]
+    texts = {
+        key: [NEEDLE.format(kind=needles.value, key=key, value=value) for value in values]
+        for key, values in keys.items()
+    }
+    sought = {text for key in asked for text in texts[key]}
+    hidden = list(chain.from_iterable(texts.values()))
     draft.order.shuffle(hidden)
     if draft.absent:
         hidden = [text for text in hidden if text not in sought]
@@ -98,10 +102,6 @@ def make(name: str, needles: Needles, recipe: Recipe, index: int) -> Example:
     answers = tuple(value for key in asked for value in keys[key])
     evidence = tuple(text for text in hidden if text in sought)
     return draft.example(problem, document, answers, tokens, evidence, haystack)
-
-
-def _sentences(needles: Needles, key: str, values: Sequence[str]) -> list[str]:
-    return [NEEDLE.format(kind=needles.value, key=key, value=value) for value in values]
 
 
 def _problem(needles: Needles, asked: Sequence[str]) -> str:
@@ -142,12 +142,17 @@ def _builder(
         return among_essays, words
     like = like_needles(needles, random.Random(source.getrandbits(64)), keys)
     lines = Pieces(cycle([NOISE]) if needles.haystack == "noise" else like)
+    return _hide_among(lines, hidden, seed), lines
 
-    def among_lines(size: int) -> str:
+
+def _hide_among(lines: Pieces, hidden: Sequence[str], seed: int) -> Callable[[int], str]:
+    """A function from a number of lines to the document that hides others at random places among them."""
+
+    def build(size: int) -> str:
         places = random.Random(seed).sample(range(max(size, len(hidden))), len(hidden))
         return "\n".join(insert(lines.first(size), hidden, sorted(places)))
 
-    return among_lines, lines
+    return build
 
 
 def like_needles(needles: Needles, source: random.Random, keys: Container[str]) -> Iterator[str]:
@@ -174,22 +179,12 @@ def make_chain(recipe: Recipe, index: int) -> Example:
     source = draft.content
     names = coin_words(source, HOPS + 1, NAME_LETTERS, ascii_uppercase)
     value = source.randint(10_000, 99_998)
-    chain = [f"VAR {names[0]} = {value}"]
-    chain += [f"VAR {name} = VAR {before}" for before, name in pairwise(names)]
-    problem = vt_problem(len(names), value)
-    seed = source.getrandbits(64)
-
-    def build(size: int) -> str:
-        places = random.Random(seed).sample(range(max(size, len(chain))), len(chain))
-        return "\n".join(insert([NOISE] * size, chain, sorted(places)))
-
-    document, tokens, _ = draft.fit(problem, build)
-    return draft.example(problem, document, tuple(names), tokens, tuple(chain))
-
-
-def vt_problem(count: int, value: int) -> str:
-    """The question about a chain of `count` variables."""
-    return (
-        f"Which {count} variables in the text have the value {value}, "
+    lines = [f"VAR {names[0]} = {value}"]
+    lines += [f"VAR {name} = VAR {before}" for before, name in pairwise(names)]
+    problem = (
+        f"Which {len(names)} variables in the text have the value {value}, "
         "given directly or through other variables? List all of their names."
     )
+    build = _hide_among(Pieces(cycle([NOISE])), lines, source.getrandbits(64))
+    document, tokens, _ = draft.fit(problem, build)
+    return draft.example(problem, document, tuple(names), tokens, tuple(lines))
