@@ -50,42 +50,38 @@ _ARGUMENTS = "arguments"
 _LOCAL = ("llamacpp", "transformers")  # engines that run a model themselves
 
 
+def _field(default: Any, description: str, **bounds: Any) -> Any:
+    """A setting; its description is also the help of its flag."""
+    return Field(default=default, description=description, **bounds)
+
+
 class EngineSettings(StrictModel):
     """How to reach a model."""
 
-    engine: str = Field(default="auto", description="what runs the model")
-    model: str | None = Field(
-        default=None,
-        description="a .gguf file, hf:ORG/REPO[:QUANT], a fetched model's name, a Hugging Face folder or id, "
+    engine: str = _field("auto", "what runs the model")
+    model: str | None = _field(
+        None,
+        "a .gguf file, hf:ORG/REPO[:QUANT], a fetched model's name, a Hugging Face folder or id, "
         "or a model's name on a server",
     )
-    adapter: str | None = Field(
-        default=None,
-        description="a LoRA adapter: a GGUF file, or for transformers also a PEFT folder",
+    adapter: str | None = _field(None, "a LoRA adapter: a GGUF file, or for transformers also a PEFT folder")
+    base_url: str | None = _field(None, "an OpenAI-compatible endpoint, such as http://localhost:8000/v1")
+    api_key: str | None = _field(None, "the endpoint's key", repr=False)
+    tokenizer: str | None = _field(
+        None, "a tokenizer.json for a remote model, whose tokens are otherwise estimated"
     )
-    base_url: str | None = Field(
-        default=None, description="an OpenAI-compatible endpoint, such as http://localhost:8000/v1"
+    window_tokens: Positive | None = _field(
+        None, "the model's window; a local model's is capped at 8192 unless this is set"
     )
-    api_key: str | None = Field(default=None, repr=False, description="the endpoint's key")
-    tokenizer: str | None = Field(
-        default=None, description="a tokenizer.json for a remote model, whose tokens are otherwise estimated"
+    threads: Positive | None = _field(None, "CPU threads for a local model")
+    dtype: Dtype = _field(
+        "auto", "the numbers that transformers computes in; auto is bfloat16 on a GPU, else float32"
     )
-    window_tokens: Positive | None = Field(
-        default=None,
-        description="the model's window; a local model's is capped at 8192 unless this is set",
-    )
-    threads: Positive | None = Field(default=None, description="CPU threads for a local model")
-    dtype: Dtype = Field(
-        default="auto",
-        description="the numbers that transformers computes in; auto is bfloat16 on a GPU, else float32",
-    )
-    concurrency: Positive | None = Field(
-        default=None, description="maximum calls in flight (16; 1 for a GGUF file)"
-    )
-    timeout_seconds: float = Field(default=600.0, gt=0, description="how long a call may take")
-    connect_seconds: float = Field(default=10.0, gt=0, description="how long connecting may take")
-    retries: int = Field(default=6, ge=0, description="how many times a failed call is retried")
-    discover: bool = Field(default=True, description="whether to look for a model server on this machine")
+    concurrency: Positive | None = _field(None, "maximum calls in flight (16; 1 for a GGUF file)")
+    timeout_seconds: float = _field(600.0, "how long a call may take", gt=0)
+    connect_seconds: float = _field(10.0, "how long connecting may take", gt=0)
+    retries: int = _field(6, "how many times a failed call is retried", ge=0)
+    discover: bool = _field(True, "whether to look for a model server on this machine")
 
     @field_validator("engine")
     @classmethod
@@ -128,56 +124,42 @@ class ReadSettings(StrictModel):
     the model's window. Prices are per million tokens, in any currency.
     """
 
-    workflow: str | None = Field(
-        default=None,
-        description="how to read (auto: full if the document takes at most half the window, else notes; "
+    workflow: str | None = _field(
+        None,
+        "how to read (auto: full if the document takes at most half the window, else notes; "
         "an adapter may bring its own; gated, heads, tree, reread, parallel, "
         "map_reduce, refine and overwrite are for trained or larger models)",
     )
-    templates: str | None = Field(
-        default=None, description="a TOML file with your own prompts, or MemAgent's own memory.py"
+    templates: str | None = _field(None, "a TOML file with your own prompts, or MemAgent's own memory.py")
+    problem_tokens: Positive | None = _field(None, "the longest problem allowed (1024)")
+    chunk_tokens: Positive | None = _field(None, "the size of a chunk (5000; 300 for notes and auto)")
+    chunk_ends: Literal["natural", "exact"] = _field(
+        "natural", "where a chunk ends: at a paragraph, line, sentence or word, or exactly at its size"
     )
-    problem_tokens: Positive | None = Field(default=None, description="the longest problem allowed (1024)")
-    chunk_tokens: Positive | None = Field(
-        default=None, description="the size of a chunk (5000; 300 for notes and auto)"
+    memory_tokens: Positive | None = _field(None, "the size of the memory (1024)")
+    answer_tokens: Positive | None = _field(None, "the longest answer (1024)")
+    thinking: Literal["off", "answers", "on"] = _field(
+        "off", "when a model that can think does so: off, answers (before an answer only), or on"
     )
-    chunk_ends: Literal["natural", "exact"] = Field(
-        default="natural",
-        description="where a chunk ends: at a paragraph, line, sentence or word, or exactly at its size",
+    thinking_tokens: Positive | None = _field(
+        None, "the room for a thought, beside the memory or the answer (4096)"
     )
-    memory_tokens: Positive | None = Field(default=None, description="the size of the memory (1024)")
-    answer_tokens: Positive | None = Field(default=None, description="the longest answer (1024)")
-    thinking: Literal["off", "answers", "on"] = Field(
-        default="off",
-        description="when a model that can think does so: off, answers (before an answer only), or on",
-    )
-    thinking_tokens: Positive | None = Field(
-        default=None, description="the room for a thought, beside the memory or the answer (4096)"
-    )
-    temperature: float = Field(default=0.0, ge=0, le=2, description="0 is greedy")
-    top_p: float = Field(default=1.0, gt=0, le=1, description="nucleus sampling")
-    seed: int | None = Field(default=None, description="the sampler's seed")
-    early_exit: bool = Field(
-        default=False, description="stop once the model says that it knows enough (gated)"
-    )
-    exit_patience: Count = Field(
-        default=0, description="how many further chunks must change nothing before early_exit stops"
-    )
-    screen: bool = Field(
-        default=False,
-        description="pass over chunks in which no word relates to the problem or the memory "
+    temperature: float = _field(0.0, "0 is greedy", ge=0, le=2)
+    top_p: float = _field(1.0, "nucleus sampling", gt=0, le=1)
+    seed: int | None = _field(None, "the sampler's seed")
+    early_exit: bool = _field(False, "stop once the model says that it knows enough (gated)")
+    exit_patience: Count = _field(0, "how many further chunks must change nothing before early_exit stops")
+    screen: bool = _field(
+        False,
+        "pass over chunks in which no word relates to the problem or the memory "
         "(workflows that read chunk by chunk)",
     )
-    lookahead: Positive = Field(
-        default=1, description="how many chunks to ask about at once while the memory stays as it is"
-    )
-    max_calls: Positive | None = Field(default=None, description="stop with an error after this many calls")
-    cite: bool = Field(default=False, description="say where the document supports each statement")
-    prompt_price: Price | None = Field(default=None, description="price per million prompt tokens")
-    cached_price: Price | None = Field(
-        default=None, description="price per million cached prompt tokens (the full price)"
-    )
-    completion_price: Price | None = Field(default=None, description="price per million completion tokens")
+    lookahead: Positive = _field(1, "how many chunks to ask about at once while the memory stays as it is")
+    max_calls: Positive | None = _field(None, "stop with an error after this many calls")
+    cite: bool = _field(False, "say where the document supports each statement")
+    prompt_price: Price | None = _field(None, "price per million prompt tokens")
+    cached_price: Price | None = _field(None, "price per million cached prompt tokens (the full price)")
+    completion_price: Price | None = _field(None, "price per million completion tokens")
 
     options: Mapping[str, Any] = Field(default_factory=dict, description="what only some workflows have")
 
