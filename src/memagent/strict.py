@@ -69,18 +69,18 @@ def name_place(error: SettingsError, place: str) -> SettingsError:
 
 def _problems(error: ErrorDetails, kind: type[StrictModel]) -> Iterator[str]:
     """Describe what is wrong with one value: a line, or several for a nested table."""
-    name, kinds = ".".join(map(str, error["loc"])), error["type"]
-    if kinds == "extra_forbidden":
+    name, kind_of_error = ".".join(map(str, error["loc"])), error["type"]
+    if kind_of_error == "extra_forbidden":
         yield unknown_name(name, kind.model_fields)
         return
-    said = error.get("ctx", {})
-    inner = said.get("error")
+    details = error.get("ctx", {})
+    inner = details.get("error")
     if isinstance(inner, SettingsError):  # from a nested table
         for line in str(inner).splitlines():
             separator = ": " if line.startswith("unknown setting") else "."
             yield f"{name}{separator}{line}" if name else line
         return
-    if kinds == "value_error" and not name:
+    if kind_of_error == "value_error" and not name:
         yield str(inner)
         return
     item = kind.model_fields.get(str(error["loc"][0])) if error["loc"] else None
@@ -88,12 +88,12 @@ def _problems(error: ErrorDetails, kind: type[StrictModel]) -> Iterator[str]:
         without_secrets(repr(error["input"])) if item is None or item.repr else "a value that is not shown"
     )
     value = value if len(value) <= _MAX_SHOWN else value[: _MAX_SHOWN - 3] + "..."
-    yield f"{name} is {value}: it {_rule(kinds, said)}"
+    yield f"{name} is {value}: it {_rule(kind_of_error, details)}"
 
 
-def _rule(kind: str, said: Mapping[str, Any]) -> str:
+def _rule(kind: str, details: Mapping[str, Any]) -> str:
     """What the value must be, from pydantic's error type."""
     if kind in _RULES:
-        return _RULES[kind].format(**said)
+        return _RULES[kind].format(**details)
     noun = kind.partition("_")[0]
     return f"must be {_NOUNS.get(noun, kind.replace('_', ' '))}"

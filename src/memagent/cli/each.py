@@ -19,7 +19,7 @@ from memagent.runs.each.rows import FileRow
 from memagent.runs.each.run import Survey, read_each
 from memagent.types import ESTIMATE, Engine, Model
 
-_MAX_TOLD = 20
+_MAX_REPORTED = 20
 
 each_flags = together(
     click.option("--each", is_flag=True, help="ask each file on its own, and make a table of the answers"),
@@ -50,11 +50,13 @@ def ask_each(survey: Survey, quiet: bool, as_json: bool) -> int:
         by_status = {status.replace(" ", "_"): count for status, count in counts.items()}
         say_json({"table": survey.out, "rows": done, **by_status, "kept": kept})
     else:
-        said = [f"{counts['answered']:,} of {done:,} answered, {counts['answered'] - kept:,} of them now"]
-        said += [f"{counts[it]:,} {it}" for it in ("no text", "left out", "failed", "not read") if counts[it]]
+        parts = [f"{counts['answered']:,} of {done:,} answered, {counts['answered'] - kept:,} of them now"]
+        parts += [
+            f"{counts[it]:,} {it}" for it in ("no text", "left out", "failed", "not read") if counts[it]
+        ]
         if (cost := display.all.spent.cost) is not None:
-            said.append(f"cost {cost:.4g}")
-        say(f"{survey.out}: {', '.join(said)}")
+            parts.append(f"cost {cost:.4g}")
+        say(f"{survey.out}: {', '.join(parts)}")
     if rows.stopped:
         warn(f"{rows.stopped}; run the same command again to continue")
     return EXIT_CODES[EngineError] if counts["failed"] + counts["not read"] else 0
@@ -74,7 +76,7 @@ async def _forecast(survey: Survey, rows: _Rows) -> Model:
 
 
 class _Rows:
-    """What the rows of a run come to; the first failures are told as they come."""
+    """What the rows of a run come to; the first failures are reported as they come."""
 
     def __init__(self, display: RunDisplay) -> None:
         self.display = display
@@ -94,9 +96,9 @@ class _Rows:
         if failed:
             error = row.error or ""
             self.unreadable.append(error)
-            if self.counts["failed"] <= _MAX_TOLD:
+            if self.counts["failed"] <= _MAX_REPORTED:
                 warn(error if error.startswith(row.file) else f"{row.file} failed: {error}")
-            elif self.counts["failed"] == _MAX_TOLD + 1:
+            elif self.counts["failed"] == _MAX_REPORTED + 1:
                 warn("more files failed: the table, or --json in a dry run, names them all")
         self.display.add(
             "", "" if failed else f"{row.file}, {row.status}", row.spent, kept=row.kept, failed=failed
@@ -124,10 +126,10 @@ def _say_forecast(survey: Survey, rows: _Rows, model: Model, as_json: bool) -> N
         say_json(found)
         return
     others = {"kept from an earlier run": "kept", "without text": "no_text", "left out": "left_out"}
-    said = [f"{found[name]:,} {what}" for what, name in others.items() if found[name]]
-    said += [f"{len(rows.unreadable):,} that cannot be read"] if rows.unreadable else []
+    parts = [f"{found[name]:,} {what}" for what, name in others.items() if found[name]]
+    parts += [f"{len(rows.unreadable):,} that cannot be read"] if rows.unreadable else []
     lines = [
-        ", ".join([f"{found['files']:,} files: {found['to_read']:,} answers to find", *said]),
+        ", ".join([f"{found['files']:,} files: {found['to_read']:,} answers to find", *parts]),
         f"model: {model.name}",
         f"to read: {rows.document_tokens:,} tokens of text",
         *describe_bound(now.spent, "", model.tokenizer == ESTIMATE),

@@ -121,8 +121,8 @@ class ReadDisplay:
     def _bar(self, label: str, progress: Progress, width: int) -> list[RenderableType]:
         cells = 20 if width >= _WIDE else 10
         bar = ProgressBar(total=1.0, completed=progress.fraction_of_pass or 0.0, width=cells)
-        told = Text(describe_progress(progress), no_wrap=True, overflow="ellipsis")
-        return [Text(label), bar, told] if label else [bar, told]
+        text = Text(describe_progress(progress), no_wrap=True, overflow="ellipsis")
+        return [Text(label), bar, text] if label else [bar, text]
 
     def _label(self, number: int, cells: int) -> str:
         if len(self._questions) == 1:
@@ -209,9 +209,9 @@ def describe_left(progress: RunProgress) -> str:
 def _line(progress: Progress, conversation: Conversation, before: str) -> str:
     seconds = f"{conversation.seconds:.1f} s"
     if conversation.kind == "answer":
-        told = f"answered in {seconds}, {clock(progress.seconds)} in all; {_cost(progress)}"
+        answered = f"answered in {seconds}, {clock(progress.seconds)} in all; {_cost(progress)}"
         kept = f"; {progress.recalled} of {progress.spent.calls} calls from the journal"
-        return told + kept if progress.recalled else told
+        return answered + kept if progress.recalled else answered
     if conversation.unused:
         return f"{_place(progress)}: {seconds}, asked ahead, not used"
     if conversation.memory == before:
@@ -229,8 +229,8 @@ def _place(progress: Progress) -> str:
 
 
 def _cost(progress: Progress) -> str:
-    told = describe(progress.spent)
-    return f"{told} (estimated)" if progress.spent.estimated else told
+    spent = describe(progress.spent)
+    return f"{spent} (estimated)" if progress.spent.estimated else spent
 
 
 def _preview(memory: str, before: str) -> str:

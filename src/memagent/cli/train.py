@@ -110,7 +110,7 @@ def _train(
     with _extra():
         from memagent.training.loop import train
 
-    # Budgets that shrink to fit the window would be told of for each attempt.
+    # Else each attempt would log that its budgets shrink to fit the window.
     logging.getLogger("memagent.reading").setLevel(logging.ERROR)
     folder = out or Path("runs") / config.stem
     first = os.environ.get("RANK", "0") == "0"  # only one of several processes reports

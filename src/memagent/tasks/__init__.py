@@ -44,5 +44,6 @@ def task_named(name: str) -> Task:
 
 
 __all__ = [
-    "RULER", "TASKS", "Corpora", "Recipe", "Task", "examples", "load_examples", "task_named", "write_examples",
+    "RULER", "TASKS", "Corpora", "Recipe", "Task", "examples", "load_examples", "task_named",
+    "write_examples",
 ]  # fmt: skip
