@@ -36,11 +36,6 @@ def tasks() -> list[Task]:
     ]
 
 
-def repeats(length_tokens: int) -> tuple[int, int]:
-    """How often a common and an uncommon word occur at a length."""
-    return (6, 1) if length_tokens < _SHORT_TOKENS else (30, 3)
-
-
 def make_common(recipe: Recipe, index: int) -> Example:
     """One example of `cwe`. Raises `SettingsError` if the length leaves no room for the common words."""
     draft = Draft("cwe", _COMMON_ANSWER_TOKENS, recipe, index)
@@ -48,7 +43,7 @@ def make_common(recipe: Recipe, index: int) -> Example:
         "The text is a numbered list of words, and some words stand in it more often than the others. "
         f"Which {COMMON_WORDS} words are the most common?"
     )
-    often, seldom = repeats(recipe.length_tokens or 0)
+    often, seldom = (6, 1) if (recipe.length_tokens or 0) < _SHORT_TOKENS else (30, 3)
     words = distinct_words(draft.content)
     common = [next(words) for _ in range(COMMON_WORDS)]
     others = Pieces(words)
