@@ -1,4 +1,4 @@
-"""`memagent ask --dry-run` and `eval --dry-run`: what it would cost, without asking a model."""
+"""`memagent ask --dry-run`: what it would cost, without asking a model."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from itertools import repeat
 from memagent.cli.messages import describe, say, say_json
 from memagent.documents.opening import Document
 from memagent.engines import open_engine
-from memagent.evaluation.run import Evaluation, forecast_evaluation
 from memagent.reading.forecast import forecast
 from memagent.reading.workflows import choose_workflow
-from memagent.reports.folder import table
 from memagent.settings import Settings
 from memagent.types import ESTIMATE, Spent
 
@@ -73,32 +71,6 @@ async def dry_run_questions(
     if max_calls and most.calls > max_calls * len(questions):
         say(f"--max-calls {max_calls} may stop it")
     return blocks.skipped
-
-
-async def dry_run_evaluation(run: Evaluation) -> None:
-    """Print the maximum cost of an evaluation, by task, size and workflow, and in total.
-
-    An endpoint is asked for its window; a local model is loaded to count with. Raises `MemAgentError`.
-    """
-    async with open_engine(run.settings.engine) as engine:
-        found = await forecast_evaluation(run, engine)
-        model = engine.model
-    rows = [
-        [
-            cell.task, cell.size, workflow, f"{it.done:,}", f"{it.spent.calls:,}",
-            f"{it.spent.prompt_tokens:,}", f"{it.spent.completion_tokens:,}",
-            "–" if it.spent.cost is None else f"{it.spent.cost:.4g}",
-        ]
-        for (cell, workflow), it in found.items()
-    ]  # fmt: skip
-    heads = ["task", "size", "workflow", "attempts", "calls", "tokens in", "out", "cost"]
-    most = sum((it.spent for it in found.values()), Spent())
-    lines = [f"model: {model.name}", "at most:", "", table(heads, rows, texts=3)]
-    if failing := sum(it.failed for it in found.values()):
-        attempts = sum(it.done for it in found.values())
-        lines.append(f"{failing:,} of {attempts:,} attempts would fail before their first call")
-    lines += describe_bound(most, " for all attempts", model.tokenizer == ESTIMATE)
-    say("\n".join(lines))
 
 
 def describe_bound(most: Spent, for_all: str, estimated: bool) -> Iterator[str]:

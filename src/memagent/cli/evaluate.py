@@ -6,7 +6,6 @@ import asyncio
 import shlex
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -16,25 +15,27 @@ import click
 from rich import get_console
 
 from memagent.cli.data import corpus_flags, positions_flag, warn_of_samples
-from memagent.cli.dry_run import dry_run_evaluation
+from memagent.cli.dry_run import describe_bound
 from memagent.cli.flags import PATH, Command, complete_files, quiet_and_verbose, with_settings
 from memagent.cli.messages import say, warn
 from memagent.cli.models import use_default
 from memagent.cli.progress import RunDisplay
-from memagent.engines import choose
+from memagent.engines import choose, open_engine
 from memagent.errors import EngineError, SettingsError, extra_hint, without_secrets
 from memagent.evaluation.plan import Plan
 from memagent.evaluation.rows import RUN_FILE, Cell, EvaluationRow
-from memagent.evaluation.run import CellCounts, Evaluation, evaluate
+from memagent.evaluation.run import CellCounts, Evaluation, evaluate, forecast_evaluation
 from memagent.reading.workflows import workflows
 from memagent.reports.evaluation import cost_table, load, score_tables
 from memagent.reports.evaluation import write_report as report_evaluations
+from memagent.reports.folder import table
 from memagent.reports.training import write_report as report_training
 from memagent.settings import Settings
 from memagent.tasks import TASKS
 from memagent.tasks.corpora import is_sample, sample_warning
 from memagent.tasks.scoring import SCORERS
 from memagent.training.metrics import METRICS_FILE
+from memagent.types import ESTIMATE, Spent
 
 
 @click.command(cls=Command, short_help="Measure workflows.", epilog=f"Tasks: {', '.join(TASKS)}.")
@@ -96,7 +97,7 @@ def command(
     )
     if dry_run:
         with nullcontext() if quiet else get_console().status("making the examples"):
-            asyncio.run(dry_run_evaluation(run))
+            asyncio.run(_dry_run(run))
         return
     with RunDisplay(quiet, "attempts") as display:
         asyncio.run(_evaluate(run, display))
@@ -145,11 +146,34 @@ async def _evaluate(run: Evaluation, display: RunDisplay) -> None:
     await evaluate(replace(run, on_begin=begin, on_row=add))
 
 
+async def _dry_run(run: Evaluation) -> None:
+    """Print the maximum cost of an evaluation, by task, size and workflow, and in total.
+
+    An endpoint is asked for its window; a local model is loaded to count with. Raises `MemAgentError`.
+    """
+    async with open_engine(run.settings.engine) as engine:
+        found = await forecast_evaluation(run, engine)
+        model = engine.model
+    rows = [
+        [
+            cell.task, cell.size, workflow, f"{it.done:,}", f"{it.spent.calls:,}",
+            f"{it.spent.prompt_tokens:,}", f"{it.spent.completion_tokens:,}",
+            "–" if it.spent.cost is None else f"{it.spent.cost:.4g}",
+        ]
+        for (cell, workflow), it in found.items()
+    ]  # fmt: skip
+    heads = ["task", "size", "workflow", "attempts", "calls", "tokens in", "out", "cost"]
+    most = sum((it.spent for it in found.values()), Spent())
+    lines = [f"model: {model.name}", "at most:", "", table(heads, rows, texts=3)]
+    if failing := sum(it.failed for it in found.values()):
+        attempts = sum(it.done for it in found.values())
+        lines.append(f"{failing:,} of {attempts:,} attempts would fail before their first call")
+    lines += describe_bound(most, " for all attempts", model.tokenizer == ESTIMATE)
+    say("\n".join(lines))
+
+
 def _name(cell: Cell, workflow: str) -> str:
     return f"{cell.task}, {cell.size}, {workflow}"
-
-
-_WRITERS = {METRICS_FILE: report_training, RUN_FILE: report_evaluations}
 
 
 @click.command(short_help="Make tables and pictures of runs.")
@@ -161,19 +185,15 @@ def report(folders: tuple[Path, ...], out: Path | None) -> None:
     Writes report.md, report.json and pictures from the folders of one or more evaluations (`memagent eval`),
     or of one or more training runs (`memagent train`).
     """
-    written = _writer(folders)(folders, out or folders[0])
+    writers = {METRICS_FILE: report_training, RUN_FILE: report_evaluations}
+    kinds = (file for file in writers if all((folder / file).exists() for folder in folders))
+    if (kind := next(kinds, None)) is None:
+        raise SettingsError(
+            f"{', '.join(map(str, folders))}: name folders of memagent eval (which hold {RUN_FILE}), "
+            f"or of memagent train (which hold {METRICS_FILE}), not some of each"
+        )
+    written = writers[kind](folders, out or folders[0])
     for path in written:
         say(str(path))
     if not any(path.suffix == ".png" for path in written):
         warn(f"no pictures: {extra_hint('report')}")
-
-
-def _writer(folders: Sequence[Path]) -> Callable[[Sequence[Path], Path], list[Path]]:
-    """The writer of the one report that all of these folders can be in."""
-    for file, writer in _WRITERS.items():
-        if all((folder / file).exists() for folder in folders):
-            return writer
-    raise SettingsError(
-        f"{', '.join(map(str, folders))}: name folders of memagent eval (which hold {RUN_FILE}), "
-        f"or of memagent train (which hold {METRICS_FILE}), not some of each"
-    )
