@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -21,29 +21,19 @@ from memagent.settings import EngineSettings, Settings, load_settings
 
 _GIB = 2**30
 _AS_OF = "November 2026"
-
-
-@dataclass(frozen=True, slots=True)
-class _Worth:
-    """A model by its maker's name, its licence, and the size of its Q4_K_M file in bytes."""
-
-    name: str
-    licence: str
-    size_bytes: int
-
-
 _WORTH = {
-    "hf:unsloth/Qwen3.5-0.8B-GGUF": _Worth("Qwen3.5 0.8B", "Apache-2.0", 530_000_000),
-    "hf:unsloth/Qwen3.5-2B-GGUF": _Worth("Qwen3.5 2B", "Apache-2.0", 1_280_000_000),
-    "hf:ibm-granite/granite-4.1-3b-GGUF": _Worth("Granite 4.1 3B", "Apache-2.0", 2_099_501_664),
-    "hf:unsloth/Qwen3.5-4B-GGUF": _Worth("Qwen3.5 4B", "Apache-2.0", 2_740_000_000),
-    "hf:unsloth/gemma-4-E2B-it-GGUF": _Worth("Gemma 4 E2B", "Apache-2.0", 3_110_000_000),
-    "hf:unsloth/gemma-4-E4B-it-GGUF": _Worth("Gemma 4 E4B", "Apache-2.0", 4_977_169_568),
-    "hf:LiquidAI/LFM2.5-8B-A1B-GGUF": _Worth("LFM2.5-8B-A1B", "LFM Open License", 5_155_564_768),
-    "hf:ibm-granite/granite-4.1-8b-GGUF": _Worth("Granite 4.1 8B", "Apache-2.0", 5_347_915_136),
-    "hf:unsloth/Qwen3.5-9B-GGUF": _Worth("Qwen3.5 9B", "Apache-2.0", 5_680_000_000),
+    "hf:unsloth/Qwen3.5-0.8B-GGUF": ("Qwen3.5 0.8B", "Apache-2.0", 530_000_000),
+    "hf:unsloth/Qwen3.5-2B-GGUF": ("Qwen3.5 2B", "Apache-2.0", 1_280_000_000),
+    "hf:ibm-granite/granite-4.1-3b-GGUF": ("Granite 4.1 3B", "Apache-2.0", 2_099_501_664),
+    "hf:unsloth/Qwen3.5-4B-GGUF": ("Qwen3.5 4B", "Apache-2.0", 2_740_000_000),
+    "hf:unsloth/gemma-4-E2B-it-GGUF": ("Gemma 4 E2B", "Apache-2.0", 3_110_000_000),
+    "hf:unsloth/gemma-4-E4B-it-GGUF": ("Gemma 4 E4B", "Apache-2.0", 4_977_169_568),
+    "hf:LiquidAI/LFM2.5-8B-A1B-GGUF": ("LFM2.5-8B-A1B", "LFM Open License", 5_155_564_768),
+    "hf:ibm-granite/granite-4.1-8b-GGUF": ("Granite 4.1 8B", "Apache-2.0", 5_347_915_136),
+    "hf:unsloth/Qwen3.5-9B-GGUF": ("Qwen3.5 9B", "Apache-2.0", 5_680_000_000),
 }
-"""Small models that follow instructions, by where a GGUF of them is, the smallest first."""
+"""Small models that follow instructions, the smallest first, by where a GGUF of them is: the name that their
+maker gave them, their licence, and the size of their Q4_K_M file in bytes."""
 
 _BESIDE_BYTES = 2 * _GIB  # for a window of 8K and everything else
 _SHARE = 0.75  # of the memory; the rest is for other programs
@@ -157,7 +147,7 @@ def command(context: click.Context, as_json: bool) -> None:
 def suggest_models(memory: int | None, there: set[str]) -> list[str]:
     """The models that fit into `memory` bytes and are not `there`, largest first."""
     room = (memory or 0) * _SHARE - _BESIDE_BYTES
-    return [name for name, it in reversed(_WORTH.items()) if it.size_bytes <= room and name not in there]
+    return [name for name, (_, _, size) in reversed(_WORTH.items()) if size <= room and name not in there]
 
 
 def _lines(search: Search, fetched: list[CachedModel], cache: list[CachedModel]) -> Iterator[str]:
@@ -177,8 +167,8 @@ def _suggestions(memory: int | None, worth: Sequence[str]) -> Iterator[str]:
         known = "unknown memory" if memory is None else f"{memory / _GIB:.0f} GiB of memory"
         yield f"worth fetching with {known} (a suggestion as of {_AS_OF}):"
     for name in worth:
-        model = _WORTH[name]
-        yield f"  --model {name}  {model.size_bytes / _GIB:.1f} GiB, {model.name}, {model.licence}"
+        called, licence, size_bytes = _WORTH[name]
+        yield f"  --model {name}  {size_bytes / _GIB:.1f} GiB, {called}, {licence}"
 
 
 @command.command(short_help="Get a small model that follows instructions.", epilog=_NAMES)
