@@ -27,7 +27,7 @@ _COMMANDS = {
     "ask": "ask:command",
     "show": "journals:show",
     "view": "journals:view",
-    "text": "text:command",
+    "text": "previews:text",
     "notes": "notes:command",
     "serve": "serve:command",
     "mcp": "serve:mcp",

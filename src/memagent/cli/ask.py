@@ -14,11 +14,11 @@ from typing import Any
 
 import click
 
-from memagent.cli.dry_run import dry_run_questions
 from memagent.cli.each import ask_each, each_flags
 from memagent.cli.flags import PATH, Command, complete_files, quiet_and_verbose, with_settings
 from memagent.cli.messages import citations, exit_code, print_error, say, say_json, warn, warn_left_out
 from memagent.cli.models import with_found_model
+from memagent.cli.previews import dry_run_questions
 from memagent.cli.progress import ReadDisplay, describe_opening
 from memagent.concurrency import side_by_side
 from memagent.documents.opening import Document, Pass, open_document

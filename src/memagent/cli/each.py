@@ -9,9 +9,9 @@ from dataclasses import asdict, replace
 
 import click
 
-from memagent.cli.dry_run import describe_bound
 from memagent.cli.flags import PATH, together
 from memagent.cli.messages import EXIT_CODES, say, say_json, warn, with_flags
+from memagent.cli.previews import describe_bound
 from memagent.cli.progress import RunDisplay
 from memagent.engines import open_engine
 from memagent.errors import EngineError, SettingsError

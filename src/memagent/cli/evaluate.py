@@ -15,10 +15,10 @@ import click
 from rich import get_console
 
 from memagent.cli.data import corpus_flags, positions_flag, warn_of_samples
-from memagent.cli.dry_run import describe_bound
 from memagent.cli.flags import PATH, Command, complete_files, quiet_and_verbose, with_settings
 from memagent.cli.messages import say, warn
 from memagent.cli.models import use_default
+from memagent.cli.previews import describe_bound
 from memagent.cli.progress import RunDisplay
 from memagent.engines import choose, open_engine
 from memagent.errors import EngineError, SettingsError, extra_hint, without_secrets
