@@ -146,12 +146,7 @@ def list_tasks() -> None:
               help=f"what counts as answered (substring_match): {', '.join(SCORERS)}")  # fmt: skip
 @with_settings(only=("answer_tokens", "temperature", "top_p", "seed", "max_calls"), leave_out=("discover",))
 def filter_known(
-    file: Path,
-    out: Path,
-    attempts: int,
-    count: int | None,
-    scorer: str,
-    settings: Settings,
+    file: Path, out: Path, attempts: int, count: int | None, scorer: str, settings: Settings
 ) -> None:
     """Drop the examples of FILE whose questions a model answers without the document."""
     read = settings.read

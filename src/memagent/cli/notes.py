@@ -170,12 +170,7 @@ async def _add(notebook: Notebook, document: Document, settings: Settings, displ
 @quiet_and_verbose
 @with_settings(leave_out=(*_NOT_FOR_NOTES, "chunk_tokens", "max_calls"))
 def ask(
-    question: str,
-    version: int | None,
-    as_json: bool,
-    notebook: Notebook,
-    quiet: bool,
-    settings: Settings,
+    question: str, version: int | None, as_json: bool, notebook: Notebook, quiet: bool, settings: Settings
 ) -> None:
     """Answer a question from a notebook's memory alone."""
     settings = with_found_model(settings, quiet)

@@ -30,11 +30,7 @@ from memagent.types import ESTIMATE, Chunk, Spent, TokenCounter
 @tokenizer_flag
 @click.option("--follow-links", is_flag=True, help="also read files outside a folder that are linked from it")
 def text(
-    paths: tuple[str, ...],
-    chunks: bool,
-    chunk_tokens: int,
-    count_tokens: TokenCounter,
-    follow_links: bool,
+    paths: tuple[str, ...], chunks: bool, chunk_tokens: int, count_tokens: TokenCounter, follow_links: bool
 ) -> None:
     """Print the text of files or folders as a model is shown it, without asking one.
 

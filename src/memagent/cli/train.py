@@ -99,12 +99,7 @@ def sft(**flags: Any) -> None:
 
 
 def _train(
-    only_warm_start: bool,
-    config: Path,
-    changes: tuple[str, ...],
-    out: Path | None,
-    resume: bool,
-    quiet: bool,
+    only_warm_start: bool, config: Path, changes: tuple[str, ...], out: Path | None, resume: bool, quiet: bool
 ) -> None:
     settings = load_training(config, overrides(changes))
     with _extra():
