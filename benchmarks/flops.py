@@ -30,7 +30,7 @@ import measure
 from memagent import MemAgentError, ReadSettings, SettingsError, Usage, text_document
 from memagent.engines.scripted import count_words
 from memagent.evaluation.statistics import Size, growth
-from memagent.reading.forecast import forecast
+from memagent.reading.api import forecast
 from memagent.reading.workflows import workflows
 from memagent.reports import drawing
 from memagent.settings import load_settings

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from memagent import EngineSettings, Message, Sampling, open_engine, text_document
-from memagent.reading.nearest import find_sources
+from memagent.reading.locating import find_sources
 from memagent.reading.sources import Source, Statement, statements_of
 from memagent.tasks.corpora import Corpus
 from memagent.tasks.passages import Passages, Question, load_passages

@@ -19,8 +19,8 @@ import pytest
 import memagent
 from memagent.cli import main
 from memagent.evaluation.rows import EvaluationRow
-from memagent.reading.read import Result
-from memagent.runs.each.rows import FileRow
+from memagent.reading.progress import Result
+from memagent.runs.files import FileRow
 from memagent.settings import settings_by_name
 from memagent.strict import StrictModel
 from memagent.training.settings import TrainingSettings, load_training

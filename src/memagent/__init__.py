@@ -20,10 +20,10 @@ from memagent.errors import (
 )
 from memagent.prompts import Prompts, load_prompts
 from memagent.reading.api import aread, read
-from memagent.reading.progress import Progress
-from memagent.reading.read import Read, Result
-from memagent.runs.each.rows import FileRow
-from memagent.runs.each.run import Survey, read_each
+from memagent.reading.progress import Progress, Result
+from memagent.reading.read import Read
+from memagent.runs.each import Survey, read_each
+from memagent.runs.files import FileRow
 from memagent.settings import EngineSettings, ReadSettings, Settings, load_settings
 from memagent.types import (
     Chunk,

@@ -191,7 +191,7 @@ async def reading(settings: EngineSettings) -> tuple[Completion, str, str]:
     async with open_engine(settings) as engine:
         completion = await engine.complete((Message("user", "Why is the sky blue?"),), Sampling(12))
         read = Read("Why?", text_document("Because."), engine)
-        return completion, engine.model.name, read._header()["model"]
+        return completion, engine.model.name, (await read.identity())["model"]
 
 
 @needs_smollm2

@@ -17,9 +17,8 @@ from measured import find_code, story, without_times, write_examples
 
 from memagent import EngineError, MemAgentError, Message, ScriptedEngine, SettingsError
 from memagent.evaluation.plan import Plan
-from memagent.evaluation.retention import Needed
 from memagent.evaluation.rows import Cell, EvaluationRow, read_header, read_rows
-from memagent.evaluation.run import Evaluation, depth, evaluate
+from memagent.evaluation.run import Evaluation, Needed, depth, evaluate
 from memagent.reading.journal import read_journal
 from memagent.reading.lines import Answer
 from memagent.reading.workflows import workflows

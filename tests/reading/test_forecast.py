@@ -14,7 +14,7 @@ from memagent import Message, ReadSettings, ScriptedEngine
 from memagent.documents.opening import text_document
 from memagent.documents.tokens import estimate_tokens
 from memagent.engines.scripted import count_words
-from memagent.reading.forecast import forecast
+from memagent.reading.api import forecast
 from memagent.reading.progress import Progress
 from memagent.reading.read import Read
 from memagent.types import ESTIMATE, Completion, Sampling, TokenCounter, Usage

@@ -31,14 +31,14 @@ from memagent import (
 )
 from memagent.documents.chunking import split
 from memagent.engines.scripted import count_words
+from memagent.reading.api import forecast
 from memagent.reading.budgets import Budgets
 from memagent.reading.conversations import Reading
-from memagent.reading.forecast import forecast
 from memagent.reading.journal import read_journal
 from memagent.reading.lines import Reply
-from memagent.reading.lookahead import in_turn
 from memagent.reading.passes import Passes
 from memagent.reading.replies import read_gated
+from memagent.reading.workflow import in_turn
 from memagent.reading.workflows import workflows
 from memagent.types import Model, Usage
 

@@ -14,7 +14,7 @@ from memagent import Read, ReadSettings, ScriptedEngine, open_document, text_doc
 from memagent.concurrency import drain
 from memagent.reading.journal import read_journal
 from memagent.reading.lines import Answer
-from memagent.reading.nearest import find_sources
+from memagent.reading.locating import find_sources
 from memagent.reading.sources import Statement, statements_of
 
 QUESTION = "When did the new pumps arrive, and what does the delay change?"

@@ -25,7 +25,7 @@ from memagent.documents.chunking import split
 from memagent.engines.scripted import count_words
 from memagent.reading.journal import read_journal
 from memagent.reading.lines import Header
-from memagent.reading.screening import Screen
+from memagent.reading.ranking import Screen
 from memagent.reading.workflows import workflows
 from memagent.types import Model
 

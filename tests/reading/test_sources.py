@@ -17,7 +17,7 @@ from memagent.documents.chunking import split
 from memagent.documents.tokens import estimate_tokens
 from memagent.reading.journal import read_journal
 from memagent.reading.lines import Answer
-from memagent.reading.nearest import find_sources
+from memagent.reading.locating import find_sources
 from memagent.reading.quotes import says
 from memagent.reading.sources import Statement, find, statements_of
 from memagent.types import Chunk, Message, Part

@@ -31,7 +31,7 @@ from memagent import (
 from memagent.documents.opening import Document
 from memagent.documents.tokens import estimate_tokens
 from memagent.engines.scripted import count_words
-from memagent.reading.forecast import forecast
+from memagent.reading.api import forecast
 from memagent.reading.ranking import best_passages
 from memagent.reading.read import NOT_FOUND
 from memagent.reading.workflows import choose_workflow, workflows

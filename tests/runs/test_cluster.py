@@ -15,8 +15,8 @@ from memagent import SettingsError
 from memagent.evaluation.plan import Plan
 from memagent.evaluation.rows import EvaluationRow, read_rows
 from memagent.evaluation.run import Evaluation, evaluate
-from memagent.runs.each.rows import FileRow
-from memagent.runs.each.run import Survey, read_each
+from memagent.runs.each import Survey, read_each
+from memagent.runs.files import FileRow
 from memagent.settings import EngineSettings, ReadSettings, Settings
 from server import Server
 

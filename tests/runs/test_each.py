@@ -26,9 +26,8 @@ from memagent import (
 from memagent.engines.endpoint import UnreachableError
 from memagent.engines.wrappers import Spending, SpendingLimit
 from memagent.errors import DocumentError, SpendingLimitError
-from memagent.runs.each.files import Seen, find_seen, open_record, see
-from memagent.runs.each.rows import FileRow, recalled
-from memagent.runs.each.run import Survey, read_each
+from memagent.runs.each import Survey, read_each
+from memagent.runs.files import FileRow, Seen, find_seen, open_record, recalled, see
 from memagent.storage import Log
 from memagent.types import Completion, Sampling, Spent, Usage
 from server import Fault, Server, lasting_fault, read_facts

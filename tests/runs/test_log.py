@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from memagent import SettingsError
-from memagent.runs.log import RunLog
+from memagent.runs.batch import RunLog
 
 
 def find_keys(line: Mapping[str, Any]) -> dict[Hashable, Any]:

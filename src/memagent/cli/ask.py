@@ -26,11 +26,12 @@ from memagent.engines import choose, open_engine
 from memagent.engines.wrappers import Spending
 from memagent.errors import EngineError, JournalError, MemAgentError, SettingsError, reason
 from memagent.reading.journal import earlier_paths, new_path
+from memagent.reading.locating import find_sources
 from memagent.reading.lockstep import Seat, Together
-from memagent.reading.nearest import find_sources
-from memagent.reading.read import Read, Result
+from memagent.reading.progress import Result
+from memagent.reading.read import Read
 from memagent.reading.sources import Statement, statements_of
-from memagent.runs.each.run import Survey
+from memagent.runs.each import Survey
 from memagent.settings import Settings, user_cache_path
 from memagent.types import Engine, flatten
 

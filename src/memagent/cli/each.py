@@ -15,8 +15,8 @@ from memagent.cli.previews import describe_bound
 from memagent.cli.progress import RunDisplay
 from memagent.engines import open_engine
 from memagent.errors import EngineError, SettingsError
-from memagent.runs.each.rows import FileRow
-from memagent.runs.each.run import Survey, read_each
+from memagent.runs.each import Survey, read_each
+from memagent.runs.files import FileRow
 from memagent.types import ESTIMATE, Engine, Model
 
 _MAX_REPORTED = 20

@@ -20,7 +20,7 @@ from memagent.documents.opening import Document, open_document
 from memagent.errors import DocumentError, JournalError, SettingsError
 from memagent.reading.journal import read_journal
 from memagent.reading.lines import Answer, Header, Line, Overflow, Reply, to_json
-from memagent.reading.nearest import find_sources
+from memagent.reading.locating import find_sources
 from memagent.reading.sources import Statement, statements_of
 from memagent.server.page import bound_page
 from memagent.settings import user_cache_path

@@ -15,8 +15,8 @@ from memagent.cli.messages import describe, print_text, say, say_json, warn_left
 from memagent.documents.chunking import split
 from memagent.documents.opening import Document, open_document
 from memagent.engines import open_engine
+from memagent.reading.api import forecast
 from memagent.reading.budgets import MIN_CHUNK_TOKENS, Budgets
-from memagent.reading.forecast import forecast
 from memagent.reading.workflows import choose_workflow
 from memagent.settings import Settings
 from memagent.types import ESTIMATE, Chunk, Spent, TokenCounter

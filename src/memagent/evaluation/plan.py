@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +27,23 @@ DEFAULT_COUNT = 128  # as in the paper's tables
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """One example and the attempts left to make: pairs of a workflow and a sample's number.
-
-    `example` is set if it came from a file; others are made from the cell and the index.
-    """
+class Attempt:
+    """What is attempted: one example of a cell, by its number, with a workflow; and the sample's number."""
 
     cell: Cell
     index: int
-    attempts: tuple[tuple[str, int], ...]
-    example: Example | None = None
+    workflow: str
+    sample: int
+    example: Example
+
+    @property
+    def file_name(self) -> str:
+        """The name of its journal, unique within the run."""
+        cell, rest = self.cell, (self.index, self.workflow, self.sample)
+        digest = hashlib.sha256(repr((cell, *rest)).encode("utf-8", "replace")).hexdigest()
+        parts = (cell.task, cell.length or cell.documents or "", *rest)
+        name = re.sub(r"[^\w.-]+", "-", "-".join(map(str, parts)))[:100]
+        return f"{name}-{digest[:8]}.jsonl"
 
 
 @dataclass(frozen=True)
@@ -118,29 +127,22 @@ class Plan:
             }
         )
 
-    def work(self, done: Collection[Key], count_tokens: TokenCounter) -> Iterator[Work]:
-        """The work that is left, one example at a time; a file's examples are read lazily."""
+    def attempts(self, done: Collection[Key], count_tokens: TokenCounter) -> Iterator[Attempt]:
+        """The attempts that are left. Blocks: each example is made, or read from its file, when it is needed.
+
+        Raises `MemAgentError` for one that cannot be made.
+        """
+        recipe = partial(
+            Recipe, seed=self.seed, count_tokens=count_tokens, corpora=self.corpora, positions=self.positions
+        )
         for cell in self.cells:
             for index in range(self._count(cell)):
-                if attempts := self._missing(cell, index, done):
-                    yield Work(cell, index, attempts)
+                if missing := self._missing(cell, index, done):
+                    sized = recipe(length_tokens=cell.length, documents=cell.documents)
+                    example = TASKS[cell.task].make(sized, index)
+                    yield from (Attempt(cell, index, *it, example) for it in missing)
         for cell, index, example in self._from_file(count_tokens):
-            if attempts := self._missing(cell, index, done):
-                yield Work(cell, index, attempts, example)
-
-    def make(self, work: Work, count_tokens: TokenCounter) -> Example:
-        """The example of a piece of work. Raises `MemAgentError` if it cannot be made."""
-        if work.example is not None:
-            return work.example
-        recipe = Recipe(
-            length_tokens=work.cell.length,
-            documents=work.cell.documents,
-            seed=self.seed,
-            count_tokens=count_tokens,
-            corpora=self.corpora,
-            positions=self.positions,
-        )
-        return TASKS[work.cell.task].make(recipe, work.index)
+            yield from (Attempt(cell, index, *it, example) for it in self._missing(cell, index, done))
 
     def scorer_of(self, task: str) -> str:
         """The name of the scorer for a task's examples."""
@@ -159,13 +161,10 @@ class Plan:
     def _count(self, cell: Cell) -> int:
         return TASKS[cell.task].count(self.count, DEFAULT_COUNT, self.corpora)
 
-    def _missing(self, cell: Cell, index: int, done: Collection[Key]) -> tuple[tuple[str, int], ...]:
-        return tuple(
-            (workflow, sample)
-            for workflow in self.workflows
-            for sample in range(self.samples)
-            if (cell, index, workflow, sample) not in done
-        )
+    def _missing(self, cell: Cell, index: int, done: Collection[Key]) -> list[tuple[str, int]]:
+        """The workflows and the numbers of the samples that have not read an example."""
+        pairs = product(self.workflows, range(self.samples))
+        return [it for it in pairs if (cell, index, *it) not in done]
 
     def _from_file(self, count_tokens: TokenCounter) -> Iterator[tuple[Cell, int, Example]]:
         if self.examples is None:

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from memagent.errors import SettingsError, reason, without_secrets
 from memagent.reading.journal import difference
-from memagent.runs.log import RunLog
+from memagent.runs.batch import RunLog
 from memagent.settings import ReadSettings
 from memagent.storage import read_json, read_log, write_whole
 from memagent.types import Spent, unflatten

@@ -7,34 +7,32 @@ makes a row with the score 0. Any other error ends the run, and the same run wit
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import platform
-import re
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from memagent.concurrency import drain, side_by_side
+from memagent.concurrency import drain, in_thread
 from memagent.documents.opening import text_document
 from memagent.engines import open_engine
 from memagent.errors import MemAgentError, SettingsError
-from memagent.evaluation.plan import Plan, Work
-from memagent.evaluation.retention import Needed
+from memagent.evaluation.plan import Attempt, Plan
 from memagent.evaluation.rows import RUN_FILE, Cell, EvaluationRow, open_rows, storable
-from memagent.reading.forecast import begin_forecast
+from memagent.reading.api import begin_forecast
+from memagent.reading.excerpts import escaped
 from memagent.reading.progress import Progress
 from memagent.reading.read import Read
 from memagent.reading.workflow import Workflow
 from memagent.reading.workflows import choose_workflow
 from memagent.runs.batch import RunProgress, Where, record_failure, run_batch
 from memagent.settings import Settings
-from memagent.tasks.scoring import score_reply
+from memagent.tasks.scoring import score_reply, substring_match
 from memagent.types import Engine, Example, flatten
 from memagent.version import __version__
 
@@ -43,6 +41,8 @@ CellCounts = Counter[tuple[Cell, str]]
 
 _FROM_PROGRESS = ("spent", "cut", "critical_path", "chunks", "passed_over", "unused")
 """What a row has from the progress of its read."""
+
+_TOO_COMMON = ("yes", "no")  # words that every document has
 
 
 def _ignore(*_told: object) -> None:
@@ -76,25 +76,6 @@ class Evaluation:
         return self.folder / "traces" if self.traces else None
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """What is attempted: the example of a piece of work, one of its workflows, and the sample's number."""
-
-    work: Work
-    example: Example
-    workflow: str
-    sample: int
-
-    @property
-    def file_name(self) -> str:
-        """The name of its journal, unique within the run."""
-        cell = self.work.cell
-        whole = repr((cell, self.work.index, self.workflow, self.sample))
-        parts = (cell.task, cell.length or cell.documents or "", self.work.index, self.workflow, self.sample)
-        name = re.sub(r"[^\w.-]+", "-", "-".join(map(str, parts)))[:100]
-        return f"{name}-{hashlib.sha256(whole.encode('utf-8', 'replace')).hexdigest()[:8]}.jsonl"
-
-
 async def evaluate(run: Evaluation, engine: Engine | None = None) -> None:
     """Run the missing attempts and append their rows.
 
@@ -110,19 +91,19 @@ async def evaluate(run: Evaluation, engine: Engine | None = None) -> None:
         with await asyncio.to_thread(open_rows, run.folder, header, run.resume, run.dry_run) as rows:
             run.on_begin(totals, Counter((cell, workflow) for cell, _, workflow, _ in rows))
 
-            async def take(make: Callable[[Work], Awaitable[list[EvaluationRow]]], item: Work) -> None:
-                for row in await make(item):
-                    if not run.dry_run:
-                        await asyncio.to_thread(rows.append, flatten(row))
-                    run.on_row(row)
+            async def take(
+                attempt: Callable[[Attempt], Awaitable[EvaluationRow]], item: Attempt
+            ) -> EvaluationRow:
+                row = await attempt(item)
+                if not run.dry_run:
+                    await asyncio.to_thread(rows.append, flatten(row))
+                run.on_row(row)
+                return row
 
-            make = partial(make_attempts, run=replace(run, on_begin=_ignore, on_row=_ignore))
-            work = plan.work(frozenset(rows), opened.model.count_tokens)
-            together = bool(run.ray or run.dry_run)  # the attempts at an example, where that is made
-            items = work if together else one_by_one(plan, work, opened)
-            at_once = len(plan.workflows) * plan.samples if together else 1
-            where = Where(opened, run.settings.engine, None if run.dry_run else run.ray, at_once)
-            await drain(run_batch(items, make, take, where))
+            attempt = partial(make_attempt, run=replace(run, on_begin=_ignore, on_row=_ignore))
+            left = in_thread(plan.attempts(frozenset(rows), opened.model.count_tokens), is_slow=lambda: True)
+            where = Where(opened, run.settings.engine, None if run.dry_run else run.ray)
+            await drain(run_batch(left, attempt, take, where))
 
 
 async def forecast_evaluation(
@@ -146,34 +127,9 @@ async def forecast_evaluation(
     return {part: progress for part, progress in found.items() if progress.done}
 
 
-async def one_by_one(plan: Plan, work: Iterator[Work], engine: Engine) -> AsyncGenerator[Work, None]:
-    """Each attempt on its own; an example is made in a thread while others are being read."""
-    for item in work:
-        example = await asyncio.to_thread(plan.make, item, engine.model.count_tokens)
-        for attempt in item.attempts:
-            yield replace(item, attempts=(attempt,), example=example)
-
-
-async def make_attempts(engine: Engine, work: Work, run: Evaluation) -> list[EvaluationRow]:
-    """The rows of all attempts at one example, which are made side by side, on a node of a cluster too."""
-    if (example := work.example) is None:
-        example = await asyncio.to_thread(run.plan.make, work, engine.model.count_tokens)
-    # in a dry run, one sample stands for all of them
-    attempts = tuple(dict(work.attempts).items()) if run.dry_run else work.attempts
-
-    async def attempt(named: tuple[str, int]) -> EvaluationRow:
-        return await _attempt(engine, Attempt(work, example, *named), run)
-
-    rows = [row async for row in side_by_side(attempt, attempts, engine.model.calls)]
-    if run.dry_run:
-        by_workflow = {row.workflow: row for row in rows}
-        rows = [replace(by_workflow[workflow], sample=sample) for workflow, sample in work.attempts]
-    return rows
-
-
-async def _attempt(engine: Engine, attempt: Attempt, run: Evaluation) -> EvaluationRow:
-    """Make one attempt; a failed read becomes a row with the score 0."""
-    cell, example, scorer = attempt.work.cell, attempt.example, run.plan.scorer_of(attempt.work.cell.task)
+async def make_attempt(engine: Engine, attempt: Attempt, run: Evaluation) -> EvaluationRow:
+    """Make one attempt, on a node of a cluster too; a failed read becomes a row with the score 0."""
+    cell, example, scorer = attempt.cell, attempt.example, run.plan.scorer_of(attempt.cell.task)
     needed, started = Needed.of(example, scorer), time.perf_counter()
     read: Read | None = None
     with record_failure(MemAgentError) as failure:
@@ -187,7 +143,7 @@ async def _attempt(engine: Engine, attempt: Attempt, run: Evaluation) -> Evaluat
     return EvaluationRow(
         **asdict(cell),
         **{name: getattr(done, name) for name in _FROM_PROGRESS},
-        index=attempt.work.index,
+        index=attempt.index,
         workflow=attempt.workflow,
         sample=attempt.sample,
         example_id=example.id,
@@ -209,8 +165,7 @@ async def _attempt(engine: Engine, attempt: Attempt, run: Evaluation) -> Evaluat
 def _begin(engine: Engine, attempt: Attempt, run: Evaluation) -> Read:
     """The read of an attempt, which continues the journal that a crash has left. Blocks."""
     problem, document = attempt.example.problem, text_document(attempt.example.document, is_example=True)
-    task, read = attempt.work.cell.task, run.settings.read
-    settings = run.plan.settings_for(task, attempt.workflow, attempt.sample, read)
+    settings = run.plan.settings_for(attempt.cell.task, attempt.workflow, attempt.sample, run.settings.read)
     if run.dry_run:
         return begin_forecast(problem, document, engine.model, settings)
     trace = run.traces_folder and run.traces_folder / attempt.file_name
@@ -263,6 +218,47 @@ def header_of(run: Evaluation, engine: Engine, attempts: int) -> dict[str, Any]:
             if (own := workflow.options_in_force(run.settings.read, model))
         },
     }
+
+
+@dataclass(slots=True)
+class Needed:
+    """What must be kept, each item in any of its wordings, and which items the memories so far have held.
+
+    An answer needs its own words if the document has them verbatim, or else the example's evidence.
+    Paraphrases are not recognised, so that figures are too low rather than too high.
+    """
+
+    items: Sequence[tuple[str, ...]]
+    _ever: set[int] = field(default_factory=set)
+    _last: set[int] | None = None
+
+    @classmethod
+    def of(cls, example: Example, scorer: str) -> Self:
+        """What an example needs: all of its answers or any of them, depending on its scorer."""
+        absent = example.id.endswith("-absent")
+        found = tuple(
+            answer
+            for answer in example.answers
+            if answer.lower() not in _TOO_COMMON and answer in example.document and not absent
+        )
+        if found:
+            return cls([(answer,) for answer in found] if scorer == "string_match_all" else [found])
+        return cls([tuple({passage: 0, escaped(passage): 0}) for passage in example.evidence])
+
+    def see(self, memory: str) -> None:
+        """Look at the next memory of the attempt."""
+        self._last = {place for place, it in enumerate(self.items) if substring_match(memory, it)}
+        self._ever |= self._last
+
+    @property
+    def captured(self) -> bool | None:
+        """Whether every item was in a memory at some time; None without a memory or without items."""
+        return len(self._ever) == len(self.items) if self.items and self._last is not None else None
+
+    @property
+    def retained(self) -> bool | None:
+        """Whether the last memory held every item; None as for `captured`."""
+        return len(self._last) == len(self.items) if self.items and self._last is not None else None
 
 
 def depth(example: Example) -> float | None:

@@ -9,10 +9,10 @@ begin alike, one goes first, and the others follow side by side once it has retu
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from memagent.concurrency import drain, side_by_side
 from memagent.engines.wrappers import Wrapper
 from memagent.reading.progress import Progress
 from memagent.types import Completion, Engine, Message, Sampling
@@ -20,17 +20,14 @@ from memagent.types import Completion, Engine, Message, Sampling
 _ALIKE = 0.25  # of the shorter prompt
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class _Call:
-    """A call waiting for its turn."""
+    """A call that waits for its turn. Once it has ended, up to `room` of its `followers` take theirs."""
 
-    messages: tuple[Message, ...]
-    sampling: Sampling
-    done: asyncio.Future[Completion]
-
-    @property
-    def text(self) -> str:
-        return "\x1e".join(message.content for message in self.messages)
+    text: str
+    turn: asyncio.Future[None]
+    followers: deque[_Call] = field(default_factory=deque)
+    room: int = 1
 
 
 class Seat(Wrapper):
@@ -47,14 +44,16 @@ class Seat(Wrapper):
         if len(self.together.seats) == 1:
             return await super().complete(messages, sampling)
         loop = asyncio.get_running_loop()
-        call = _Call(messages, sampling, loop.create_future())
+        call = _Call("\x1e".join(message.content for message in messages), loop.create_future())
         self.waiting.append(call)
         loop.call_soon(self.together.begin)  # once the calls beside it wait as well
         try:
-            return await call.done
+            await call.turn
+            return await super().complete(messages, sampling)
         finally:
             if call in self.waiting:
                 self.waiting.remove(call)
+            self.together.end(call)
 
     def leave(self) -> None:
         """The read has ended: the others no longer wait for it."""
@@ -76,50 +75,37 @@ class Together:
         self.engine = engine
         self.seats = [Seat(self) for _ in range(seats)]
         self.present = list(self.seats)
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: set[_Call] = set()
 
     def begin(self) -> None:
         """Give the turn to the reads furthest behind, if all are waiting and no call is running."""
         if self._running or not self.present or not all(seat.waiting for seat in self.present):
             return
         behind = min(seat.place for seat in self.present)
-        calls = [call for seat in self.present if seat.place == behind for call in seat.waiting]
+        calls: list[_Call] = []
         for seat in self.present:
             if seat.place == behind:
+                calls += seat.waiting
                 seat.waiting = []
-        for alike in _groups(calls):
-            task = asyncio.ensure_future(self._turn(alike))
-            self._running.add(task)
-            task.add_done_callback(self._ended)
+        for group in _groups(calls):
+            self._start(deque(group), 1, self.engine.model.calls)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
-        self.begin()
+    def end(self, call: _Call) -> None:
+        """A call has ended, or was given up: those that follow it take their turn."""
+        if call in self._running:
+            self._running.remove(call)
+            self._start(call.followers, call.room, 1)
+            self.begin()
 
-    async def _turn(self, calls: Sequence[_Call]) -> None:
-        """Make the first call, then the others, as many at a time as the engine takes."""
-        first, *others = calls
-        await self._made(first)
-        await drain(side_by_side(self._made, others, self.engine.model.calls))
-
-    async def _made(self, call: _Call) -> None:
-        if call.done.done():  # its read was cancelled
-            return
-        work = asyncio.ensure_future(self.engine.complete(call.messages, call.sampling))
-        call.done.add_done_callback(lambda done: work.cancel() if done.cancelled() else None)
-        try:
-            completion = await work
-        except asyncio.CancelledError:
-            call.done.cancel()
-            if not work.cancelled():
-                work.cancel()
-                raise
-        except Exception as error:  # noqa: BLE001 - raised in the read whose call it is
-            if not call.done.done():
-                call.done.set_exception(error)
-        else:
-            if not call.done.done():
-                call.done.set_result(completion)
+    def _start(self, calls: deque[_Call], most: int, room: int) -> None:
+        """Give the turn to `most` of the calls; the others follow each of them."""
+        while calls and most:
+            call = calls.popleft()
+            if not call.turn.done():  # otherwise its read was cancelled
+                call.followers, call.room = calls, room
+                call.turn.set_result(None)
+                self._running.add(call)
+                most -= 1
 
 
 def _groups(calls: Sequence[_Call]) -> list[list[_Call]]:

@@ -14,7 +14,7 @@ from memagent.concurrency import drain, in_thread
 from memagent.documents.chunking import cut_again, split
 from memagent.documents.opening import Pass
 from memagent.errors import DocumentError
-from memagent.reading.screening import Screen
+from memagent.reading.ranking import Screen
 from memagent.types import Chunk, TokenCounter
 
 

@@ -1,7 +1,8 @@
-"""How far a read has come and what it has cost, as one value for every caller to show."""
+"""How far a read has come, what it has cost and what it led to, as values for every caller to show."""
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from dataclasses import dataclass, replace
 
@@ -63,59 +64,101 @@ class Progress:
         return max(self.chunks + (self.fraction < 1), round(self.chunks / self.fraction))
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The result of a read. The counts are those of `Progress`.
+
+    `found` is false if nothing was noted, or what was noted does not answer the problem; `answer` then says
+    so. It is `doubtful` if what it was made from has little of what the problem says. `chunks` and
+    `document_tokens` are less than the document's if the read `stopped_early`. `sources` names the files that
+    were read. `statements` are those of the answer with their sources, if the settings ask for them (`cite`)
+    or the workflow keeps sources itself.
+    """
+
+    answer: str
+    memory: str
+    problem: str
+    workflow: str
+    model: str
+    chunks: int
+    document_tokens: int
+    spent: Spent
+    cut: int
+    seconds: float
+    trace: str | None
+    stopped_early: bool
+    sources: tuple[str, ...]
+    statements: tuple[Statement, ...] = ()
+    refused: int = 0
+    critical_path: int = 0
+    passed_over: int = 0
+    unused: int = 0
+    found: bool = True
+    doubtful: bool = False
+
+
 class Meter:
-    """Keeps the `Progress` of a read."""
+    """Keeps the `Progress` of a read, from its chunks and its conversations.
 
-    settings: ReadSettings
-    progress: Progress = Progress()
-    _fresh_tokens: int = 0
-    _fraction_recalled: float = 0.0
-    _pass_since: float = 0.0
-    _reread_recalled: int = 0
+    With `ahead`, chunks may be handed out before their turn, and each counts only in its turn.
+    """
 
-    def chunk(self, tokens: int, fraction: float | None) -> None:
-        """The turn of a chunk has come; with it, `fraction` of the document is done."""
-        now = self.progress
-        self.progress = replace(
-            now, chunks=now.chunks + 1, document_tokens=now.document_tokens + tokens, fraction=fraction
-        )
+    def __init__(self, settings: ReadSettings, document: Document, ahead: bool, progress: Progress) -> None:
+        self.progress = progress
+        self._settings, self._document, self._ahead = settings, document, ahead
+        self._encodings = {it.name: it.encoding for it in document.sources if it.encoding}
+        self._handed: deque[tuple[Chunk, bool]] = deque()  # whose turn has not come
+        self._bytes_read = self._fresh_tokens = self._reread_recalled = 0
+        self._fraction_recalled = self._pass_since = 0.0
+        self.start()
 
-    def passed_over(self) -> None:
-        """The last chunk was passed over."""
-        self.progress = replace(self.progress, passed_over=self.progress.passed_over + 1)
+    def start(self) -> None:
+        """The read begins now."""
+        self._started = time.perf_counter()
 
-    def pass_begins(self, chunks: int, seconds: float) -> None:
+    def begin_pass(self, chunks: int) -> None:
         """A further pass begins, over this many chunks."""
         now = self.progress
         self.progress = replace(now, passes=now.passes + 1, reread=0, to_reread=chunks)
-        self._pass_since, self._reread_recalled = seconds, 0
+        self._pass_since, self._reread_recalled = self._seconds, 0
 
-    def chunk_again(self) -> None:
-        """The turn of a chunk has come again."""
-        self.progress = replace(self.progress, reread=self.progress.reread + 1)
+    def hand_out(self, chunk: Chunk, again: bool) -> None:
+        """A chunk is handed out, perhaps `again`."""
+        self._handed.append((chunk, again))
+        if not self._ahead:
+            self.turn()
 
-    def conversation(
-        self,
-        conversation: Conversation,
-        recalled: int = 0,
-        seconds: float = 0.0,
-        statements: tuple[Statement, ...] = (),
-        critical_path: int = 0,
+    def turn(self, index: int | None = None) -> None:
+        """The turn of this chunk has come; without an index, that of all that were handed out."""
+        while self._handed and (index is None or self._handed[0][0].index <= index):
+            chunk, again = self._handed.popleft()
+            if again:
+                self.progress = replace(self.progress, reread=self.progress.reread + 1)
+            else:
+                self._count(chunk)
+
+    def pass_over(self, chunk: Chunk) -> None:
+        """A chunk was passed over in its turn."""
+        self._count(chunk)
+        self.progress = replace(self.progress, passed_over=self.progress.passed_over + 1)
+
+    def take(
+        self, conversation: Conversation, recalled: int, critical_path: int, statements: tuple[Statement, ...]
     ) -> None:
         """A conversation was finished; `recalled` replies came from the journal so far."""
-        usage, now = conversation.completion.usage, self._paid(conversation.completion.usage)
+        completion, unused = conversation.completion, conversation.unused
+        now, seconds = self._pay(completion.usage), self._seconds
         if recalled > now.recalled:
             self._fraction_recalled, self._reread_recalled = now.fraction or 0.0, now.reread
         else:
-            self._fresh_tokens += usage.tokens
+            self._fresh_tokens += completion.usage.tokens
         done = conversation.kind == "answer"
         self.progress = replace(
             now,
             recalled=recalled,
-            unused=now.unused + conversation.unused,
-            cut=now.cut + (conversation.completion.finish_reason == "length" and not conversation.unused),
-            refused=now.refused + (0 if conversation.unused else conversation.refused),
+            unused=now.unused + unused,
+            cut=now.cut + (completion.finish_reason == "length" and not unused),
+            refused=now.refused + (0 if unused else conversation.refused),
             critical_path=critical_path,
             seconds=seconds,
             seconds_left=0.0 if done else self._seconds_left(seconds),
@@ -125,14 +168,31 @@ class Meter:
             done=done,
         )
 
-    def left_over(self, usage: Usage) -> None:
+    def take_unused(self, usage: Usage) -> None:
         """A reply on record was not needed again; it was paid for."""
-        now = self._paid(usage)
+        now = self._pay(usage)
         self.progress = replace(now, recalled=now.recalled + 1, unused=now.unused + 1)
 
-    def _paid(self, usage: Usage) -> Progress:
+    @property
+    def _seconds(self) -> float:
+        return time.perf_counter() - self._started
+
+    def _pay(self, usage: Usage) -> Progress:
         """The progress with one more call."""
-        return replace(self.progress, spent=self.progress.spent + self.settings.price(usage))
+        return replace(self.progress, spent=self.progress.spent + self._settings.price(usage))
+
+    def _count(self, chunk: Chunk) -> None:
+        now, size = self.progress, self._document.text_bytes
+        self._bytes_read += sum(
+            len(chunk.text_of(part).encode(self._encodings.get(part.source, "utf-8"), "replace"))
+            for part in chunk.parts
+        )
+        self.progress = replace(
+            now,
+            chunks=now.chunks + 1,
+            document_tokens=now.document_tokens + chunk.tokens,
+            fraction=min(1.0, self._bytes_read / size) if size else None,
+        )
 
     def _seconds_left(self, seconds: float) -> float | None:
         """The time that this pass still needs, at its rate in this process so far."""
@@ -144,44 +204,3 @@ class Meter:
         fraction = now.fraction or 0.0
         share = fraction - self._fraction_recalled
         return seconds / share * (1 - fraction) if share > 0 else None
-
-
-class ChunkCounter:
-    """Counts the chunks of a read as their turn comes.
-
-    With `ahead`, chunks may be handed out before their turn, and each is counted by `turn` alone.
-    """
-
-    def __init__(self, meter: Meter, document: Document, ahead: bool) -> None:
-        self._meter, self._document, self._ahead = meter, document, ahead
-        self._encodings = {it.name: it.encoding for it in document.sources if it.encoding}
-        self._bytes_read = 0
-        self._handed: deque[tuple[Chunk, bool]] = deque()  # whose turn has not come
-
-    def handed(self, chunk: Chunk, again: bool) -> None:
-        """A chunk was handed out."""
-        self._handed.append((chunk, again))
-        if not self._ahead:
-            self.turn()
-
-    def turn(self, index: int | None = None) -> None:
-        """The turn of this chunk has come; without an index, that of all that were handed out."""
-        while self._handed and (index is None or self._handed[0][0].index <= index):
-            chunk, again = self._handed.popleft()
-            if again:
-                self._meter.chunk_again()
-            else:
-                self._behind(chunk)
-
-    def passed_over(self, chunk: Chunk) -> None:
-        """A chunk was passed over in its turn."""
-        self._behind(chunk)
-        self._meter.passed_over()
-
-    def _behind(self, chunk: Chunk) -> None:
-        size = self._document.text_bytes
-        self._bytes_read += sum(
-            len(chunk.text_of(part).encode(self._encodings.get(part.source, "utf-8"), "replace"))
-            for part in chunk.parts
-        )
-        self._meter.chunk(chunk.tokens, min(1.0, self._bytes_read / size) if size else None)

@@ -37,6 +37,13 @@ COMMON = frozenset(
 )
 """Words that say nothing about what is asked."""
 
+RULE = 2
+"""The number of the rule, recorded in a journal: another rule would pass over other chunks."""
+
+_SHARE = 0.3
+"""What a chunk must weigh, as a share of the problem's heaviest word. See benchmarks/screening.py."""
+
+
 _SLOTS = 1 << 18  # a megabyte, however many words a document has
 
 
@@ -115,3 +122,26 @@ def _rank(tallies: list[tuple[int, Counter[str]]]) -> list[int]:
         for length, found in tallies
     ]  # fmt: skip
     return sorted(range(len(scores)), key=lambda place: (-scores[place], place))
+
+
+class Screen:
+    """Tells whether chunks relate to a problem. Call `look` for each chunk first, then `relates`."""
+
+    def __init__(self, problem: str) -> None:
+        self._problem = telling(problem)
+        self._rarity = Rarity()
+
+    def look(self, text: str) -> None:
+        """Count a chunk and its words."""
+        self._rarity.see(stems(text))
+
+    def relates(self, text: str, memory: str) -> bool:
+        """Whether a chunk relates to the problem, or to what the memory names."""
+        most = max(map(self._weight, self._problem), default=0.0)
+        words = set(stems(text))
+        wanted = self._problem | named(memory)
+        return sum(self._weight(word) for word in sorted(wanted & words)) >= _SHARE * most
+
+    def _weight(self, word: str) -> float:
+        """The weight of a word for a chunk that has it; 0 if no chunk does."""
+        return self._rarity.weigh([word]) if self._rarity.holding(word) else 0.0

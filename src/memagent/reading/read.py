@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,58 +19,24 @@ from memagent.documents.marks import EARLIER_MARK, earlier_mark_of
 from memagent.documents.opening import Document
 from memagent.engines.wrappers import CallLimit, Chain
 from memagent.errors import DocumentError, JournalError, SettingsError
-from memagent.prompts import NOT_THERE, Prompts
-from memagent.prompts.thoughts import without_thought
 from memagent.reading.budgets import Budgets
 from memagent.reading.conversations import Reading
 from memagent.reading.journal import Journal
 from memagent.reading.lines import Answer
-from memagent.reading.lookahead import most_at_once
-from memagent.reading.nearest import find_sources
+from memagent.reading.locating import find_sources
 from memagent.reading.passes import Passes
-from memagent.reading.progress import ChunkCounter, Meter, Progress
-from memagent.reading.screening import RULE, Screen
-from memagent.reading.sources import Sources, Statement
+from memagent.reading.progress import Meter, Progress, Result
+from memagent.reading.ranking import RULE, Screen
+from memagent.reading.replies import read_answer
+from memagent.reading.sources import Sources, Statement, place
+from memagent.reading.workflow import most_at_once
 from memagent.reading.workflows import choose_workflow, workflows
 from memagent.settings import ReadSettings
-from memagent.types import Chunk, Conversation, Engine, Spent
+from memagent.types import Chunk, Conversation, Engine
 from memagent.version import __version__
 
 NOT_FOUND = "The document does not hold the answer, or the model did not recognise it."
 """The answer if nothing was noted (no model is asked to answer from nothing), or if the model says so."""
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The result of a read.
-
-    `found` is false if nothing was noted, or what was noted does not answer the problem; the answer is then
-    `NOT_FOUND`. It is `doubtful` if what it was made from has little of what the problem says.
-    The counts are those of `Progress`. `chunks` and `document_tokens` are less than the document's if the
-    read `stopped_early`. `sources` names the files that were read. `statements` are those of the answer with
-    their sources, if the settings ask for them (`cite`) or the workflow keeps sources itself.
-    """
-
-    answer: str
-    memory: str
-    problem: str
-    workflow: str
-    model: str
-    chunks: int
-    document_tokens: int
-    spent: Spent
-    cut: int
-    seconds: float
-    trace: str | None
-    stopped_early: bool
-    sources: tuple[str, ...]
-    statements: tuple[Statement, ...] = ()
-    refused: int = 0
-    critical_path: int = 0
-    passed_over: int = 0
-    unused: int = 0
-    found: bool = True
-    doubtful: bool = False
 
 
 class Read:
@@ -130,10 +96,9 @@ class Read:
         self._resume, self._memory, self._asks, self._answers = resume, memory, asks, answers
         self._journal: Journal | None = None
         self._chain = Chain(engine)
-        self._meter = Meter(self.settings, Progress(memory=memory, statements=tuple(statements)))
         ahead = self._workflow.looks_ahead and most_at_once(self.settings, engine.model) > 1
-        self._counter = ChunkCounter(self._meter, document, ahead)
-        self._started = time.perf_counter()
+        progress = Progress(memory=memory, statements=tuple(statements))
+        self._meter = Meter(self.settings, document, ahead, progress)
 
     @property
     def progress(self) -> Progress:
@@ -178,32 +143,26 @@ class Read:
 
         Raises `DocumentError`, `SettingsError` or `EngineError`.
         """
-        self._started = time.perf_counter()
+        self._meter.start()
         engine = CallLimit(self.engine, self.settings.max_calls) if self.settings.max_calls else self.engine
         reading = await self._reading(engine)
         journal = self._journal = await asyncio.to_thread(self._open, engine)
-        if journal and journal.header:  # or no prompt would be found on record
-            if titles := journal.header["document"].get("titles"):
-                self.found.retitle(titles)
+        if journal and journal.header:  # what it has on record decides: or no prompt would be found there
             reading = await self._reading(engine)
+        self._chain = Chain(journal or engine)
+        reading, last = replace(reading, engine=self._chain), None
         try:
-            self._chain = Chain(journal or engine)
-            reading = replace(reading, engine=self._chain)
-            async with aclosing(self._conversations(reading)) as conversations:
-                async for conversation in conversations:
+            chunks = reading.passes.first()
+            if self.settings.screen:
+                chunks = reading.passes.screened(Screen(self.problem), lambda: self.memory)
+            conversations = self._workflow.run(reading, chunks, self._memory)
+            async with aclosing(chunks), aclosing(conversations):
+                async for last in conversations:
                     if journal:
-                        await journal.append(conversation)
-                    await self._take(conversation)
-                    yield conversation
-            if journal:
-                for usage in await asyncio.to_thread(journal.left_over):
-                    self._meter.left_over(usage)
-            if self._provenance and self.has_answer:
-                self.statements = await asyncio.to_thread(self._cite, self._provenance, reading)
-                self.answer = self._provenance.bare(self.answer)
-            if journal and self._answers:
-                cited = self.statements if self._provenance else None
-                await journal.finish(Answer(self.answer, self.has_answer, cited))
+                        await journal.append(last)
+                    await self._take(last)
+                    yield last
+            await self._conclude(last, reading)
         finally:
             self.found.close()
             if journal:
@@ -211,67 +170,75 @@ class Read:
 
     async def _reading(self, engine: Engine) -> Reading:
         """What the conversations have in common. Raises `SettingsError` as `identity` does."""
-        budgets, prompts = await asyncio.to_thread(lambda: (self.budgets, self._prompts()))
-        count_tokens = engine.model.count_tokens
-        told = self._taken, self._pass_begins, self._counter.passed_over
-        exact = self.settings.chunk_ends == "exact"
-        passes = Passes(self.found, budgets.chunk_tokens, count_tokens, *told, exact=exact)
+        budgets, mark = await asyncio.to_thread(lambda: (self.budgets, self.found.mark))
+        model, meter, exact = engine.model, self._meter, self.settings.chunk_ends == "exact"
+        prompts = self._workflow.prompts.for_document(
+            mark, guards_turns=model.reads_turn_tokens, asks=self._asks
+        )
+        watch = self._hand_out, meter.begin_pass, meter.pass_over
+        passes = Passes(self.found, budgets.chunk_tokens, model.count_tokens, *watch, exact=exact)
         reading = Reading(self.problem, engine, prompts, budgets, passes, self.settings, self._answers)
         await reading.check_problem()
         return reading
 
-    async def _conversations(self, reading: Reading) -> AsyncGenerator[Conversation, None]:
-        last: Conversation | None = None
-        if self.settings.screen:
-            chunks = reading.passes.screened(Screen(self.problem), lambda: self.memory)
-        else:
-            chunks = reading.passes.first()
-        run = self._workflow.run(reading, chunks, self._memory)
-        async with aclosing(chunks), aclosing(run) as conversations:
-            async for last in conversations:
-                yield last
-        self._counter.turn()
+    def _hand_out(self, chunk: Chunk, again: bool) -> None:
+        """A chunk is about to be read."""
+        self._meter.hand_out(chunk, again)
+        for part in chunk.parts:
+            self._beginnings.setdefault(part.source, part.offset)
+        if self._provenance and chunk.text.strip():
+            self._provenance.chunk(chunk)
+
+    async def _take(self, conversation: Conversation) -> None:
+        """Count a conversation, and look for the sources of the memory that it has written."""
+        if not conversation.unused:
+            self._meter.turn(conversation.chunk_index)
+            if self._provenance:
+                await asyncio.to_thread(self._provenance.update, conversation)
+        statements = place(self._provenance.memory, self._beginnings) if self._provenance else ()
+        recalled = self._journal.recalled if self._journal else 0
+        self._meter.take(conversation, recalled, self._chain.longest, statements)
+
+    async def _conclude(self, last: Conversation | None, reading: Reading) -> None:
+        """Take the answer from the last conversation, find its sources, and record it."""
+        self._meter.turn()
         if self._answers:
-            answer = _answer_of(last, reading.prompts)
+            answer = ""
+            if last:  # if it is an update, its memory is the answer
+                answer = last.memory if last.kind == "update" else read_answer(last, reading.prompts)
+                self.doubtful = last.doubtful
             self.answer, self.has_answer = answer or NOT_FOUND, bool(answer)
-            self.doubtful = last is not None and last.doubtful
         try:
             self.stopped_early = await reading.passes.left_out()
         except DocumentError:  # what was not read need not be readable
             self.stopped_early = True
+        if self._provenance and self.has_answer:
+            self.statements = await asyncio.to_thread(self._cite, self._provenance)
+            self.answer = self._provenance.bare(self.answer)
+        if journal := self._journal:
+            for usage in await asyncio.to_thread(journal.left_over):
+                self._meter.take_unused(usage)
+            if self._answers:
+                cited = self.statements if self._provenance else None
+                await journal.finish(Answer(self.answer, self.has_answer, cited))
 
     @property
     def result(self) -> Result:
         """The result so far; complete once the conversations have ended."""
         now = self.progress
+        counts = {it.name: getattr(now, it.name) for it in fields(Result) if hasattr(now, it.name)}
+        counts |= {"seconds": round(now.seconds, 3), "statements": self.statements}
         return Result(
+            **counts,
             answer=self.answer,
             found=self.has_answer,
             doubtful=self.doubtful,
-            memory=now.memory,
             problem=self.problem,
             workflow=self.workflow,
             model=self.engine.model.name,
-            chunks=now.chunks,
-            document_tokens=now.document_tokens,
-            spent=now.spent,
-            cut=now.cut,
-            refused=now.refused,
-            critical_path=now.critical_path,
-            passed_over=now.passed_over,
-            unused=now.unused,
-            seconds=round(now.seconds, 3),
             trace=str(self.trace) if self.trace else None,
             stopped_early=self.stopped_early,
             sources=tuple(self.found.replaced),
-            statements=self.statements,
-        )
-
-    def _prompts(self) -> Prompts:
-        """The prompts with delimiters that the document cannot know."""
-        guards_turns = self.engine.model.reads_turn_tokens
-        return self._workflow.prompts.for_document(
-            self.found.mark, guards_turns=guards_turns, asks=self._asks
         )
 
     def _open(self, engine: Engine) -> Journal | None:
@@ -286,6 +253,8 @@ class Read:
                     self.budgets = usual
                     self._take_mark(journal.header)
                     journal.begin(self._header())
+                    if journal.header and (titles := journal.header["document"].get("titles")):
+                        self.found.retitle(titles)
                 except BaseException:
                     journal.close()
                     raise
@@ -302,43 +271,13 @@ class Read:
             prompts = replace(self._workflow.prompts, mark=EARLIER_MARK)
             self.budgets = replace(self._workflow, prompts=prompts).budgets(self.settings, self.engine.model)
 
-    def _taken(self, chunk: Chunk, again: bool) -> None:
-        """A chunk is about to be read."""
-        self._counter.handed(chunk, again)
-        for part in chunk.parts:
-            self._beginnings.setdefault(part.source, part.offset)
-        if self._provenance and chunk.text.strip():
-            self._provenance.chunk(chunk)
-
-    def _pass_begins(self, chunks: int) -> None:
-        self._meter.pass_begins(chunks, time.perf_counter() - self._started)
-
-    async def _take(self, conversation: Conversation) -> None:
-        recalled = self._journal.recalled if self._journal else 0
-        if not conversation.unused:
-            self._counter.turn(conversation.chunk_index)
-        if self._provenance and not conversation.unused:
-            await asyncio.to_thread(self._provenance.update, conversation)
-        statements = self._place(self._provenance.memory) if self._provenance else ()
-        seconds = time.perf_counter() - self._started
-        self._meter.conversation(conversation, recalled, seconds, statements, self._chain.longest)
-
-    def _cite(self, provenance: Sources, reading: Reading) -> tuple[Statement, ...]:
+    def _cite(self, provenance: Sources) -> tuple[Statement, ...]:
         """The statements of the answer with their sources, from the memory or else the whole document."""
-        if not self.settings.cite:  # the memory itself holds the places, if there is one
-            return self._place(provenance.answer(self.answer)) if self.memory else ()
-        said, chunk_tokens = provenance.answer(self.answer), reading.budgets.chunk_tokens
-        return self._place(find_sources(said, self.problem, self.document, chunk_tokens))
-
-    def _place(self, statements: Iterable[Statement]) -> tuple[Statement, ...]:
-        """The statements, each source with its place in the document: a memory names places in files."""
-        placed = []
-        for it in statements:
-            source = it.source
-            if source and source.at is None and (begins := self._beginnings.get(source.file)) is not None:
-                it = replace(it, source=replace(source, at=begins + source.start))
-            placed.append(it)
-        return tuple(placed)
+        cite = self.settings.cite
+        said = provenance.answer(self.answer) if cite or self.memory else ()
+        if cite:  # otherwise the memory itself holds the places
+            said = find_sources(said, self.problem, self.document, self.budgets.chunk_tokens)
+        return place(said, self._beginnings)
 
     def _header(self) -> dict[str, Any]:
         """Everything that the conversations depend on: a journal is resumed only if it is the same."""
@@ -366,21 +305,5 @@ class Read:
             **({"screen": RULE} if settings.screen else {}),
             **self._workflow.options_in_force(settings, model),
             "passages": {"count": values["passages"], "tokens": values["passage_tokens"]},  # as ever, by all
-            "sampling": {
-                "temperature": settings.temperature,
-                "top_p": settings.top_p,
-                "seed": settings.seed,
-            },
+            "sampling": {name: values[name] for name in ("temperature", "top_p", "seed")},
         }
-
-
-def _answer_of(last: Conversation | None, prompts: Prompts) -> str:
-    """The answer that the conversations led to: the last one's reply, or its memory if it was an update.
-
-    Empty if there is none, or the model said that the document has none.
-    """
-    if last is None or last.kind == "update":
-        return last.memory if last else ""
-    answer = prompts.restore(without_thought(last.completion.text))
-    declined = prompts.doubt and answer.lower().startswith(NOT_THERE)
-    return "" if declined else answer

@@ -14,11 +14,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from memagent.prompts import ENOUGH, MEMORY, UNCHANGED, Prompts
+from memagent.prompts import ENOUGH, MEMORY, NOT_THERE, UNCHANGED, Prompts
 from memagent.prompts.guard import fold
 from memagent.prompts.thoughts import without_thought
 from memagent.reading.quotes import words
 from memagent.reading.ranking import stems, telling
+from memagent.types import Conversation
 
 _FENCED = re.compile(r"```[\w-]*\n((?:(?!```).)*?)\n?```", re.DOTALL)
 _OPENING_TAG = re.compile(r"<([^\s<>/]+)>")
@@ -99,6 +100,12 @@ def read_note(reply: str, memory: str, prompts: Prompts) -> Verdict:
         return verdict
     note = verdict.text
     return Verdict("replace", f"{memory}\n{note}".strip()) if note else Verdict("keep")
+
+
+def read_answer(answer: Conversation, prompts: Prompts) -> str:
+    """What an answer says; empty if the model said that the document does not hold one."""
+    said = prompts.restore(without_thought(answer.completion.text))
+    return "" if prompts.doubt and said.lower().startswith(NOT_THERE) else said
 
 
 def read_gap(reply: str, prompts: Prompts) -> str:

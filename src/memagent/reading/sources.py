@@ -1,7 +1,7 @@
 """Where statements come from: for each, the place in the document that says it, or that there is none.
 
 A statement of the memory is looked for in the chunk that brought it; one of the answer, in the sources of
-the memory's statements, then in the whole document (`memagent.reading.nearest`). A text says a statement if
+the memory's statements, then in the whole document (`memagent.reading.locating`). A text says a statement if
 it has all its words in one run (`memagent.reading.quotes`). A source quotes the document character for
 character.
 """
@@ -9,14 +9,24 @@ character.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from memagent.documents.tokens import UNSPACED
 from memagent.reading.quotes import is_telling, place_of, says
-from memagent.reading.sentences import HEADING, LINE_END, PARAGRAPH_END, SENTENCE_END
 from memagent.types import Chunk, Conversation, Part
+
+_LONG = 300  # characters: a longer "sentence" is a list or a table, of which each line counts as one
+
+_ABBREVIATION = r"(?<!\b[A-Z]\.)(?<!\b[A-Z][a-z]\.)(?<!\bMrs\.)"
+SENTENCE_END = re.compile(rf"(?<=[.!?…]){_ABBREVIATION}[\"'”’»)\]]*\s+|(?<=[。！？])")
+PARAGRAPH_END = re.compile(r"\n[ \t]*(?:\r?\n[ \t]*)+")
+LINE_END = re.compile(r"\n+")
+HEADING = re.compile(r"^#{1,6}[ \t][^\n]*", re.MULTILINE)
+
+Span = tuple[int, int]
+"""Where something begins and ends in a text."""
 
 _STATEMENT_END = re.compile(rf"{SENTENCE_END.pattern}|{LINE_END.pattern}")
 _TEXT_END = re.compile(rf"{SENTENCE_END.pattern}|{PARAGRAPH_END.pattern}")
@@ -224,6 +234,17 @@ def _with_sentence(chunk: Chunk, start: int, end: int) -> tuple[int, int]:
     return chunk.start + start - len(before), chunk.start + end + len(after)
 
 
+def place(statements: Iterable[Statement], beginnings: Mapping[str, int]) -> tuple[Statement, ...]:
+    """The statements, each source with its place in the document, whose files begin at these offsets."""
+    placed = []
+    for it in statements:
+        source = it.source
+        if source and source.at is None and (begins := beginnings.get(source.file)) is not None:
+            it = replace(it, source=replace(source, at=begins + source.start))
+        placed.append(it)
+    return tuple(placed)
+
+
 def statements_from(told: Iterable[Mapping[str, Any]]) -> tuple[Statement, ...]:
     """Statements with their sources, from the JSON of `dataclasses.asdict`."""
     return tuple(
@@ -234,3 +255,22 @@ def statements_from(told: Iterable[Mapping[str, Any]]) -> tuple[Statement, ...]:
         )
         for it in told
     )
+
+
+def sentences(text: str, start: int, end: int) -> Iterator[Span]:
+    """The sentences of a paragraph, or its lines where they have no end."""
+    for first, last in between(text, start, end, SENTENCE_END):
+        if last - first > _LONG:
+            yield from between(text, first, last, LINE_END)
+        else:
+            yield first, last
+
+
+def between(text: str, start: int, end: int, border: re.Pattern[str]) -> Iterator[Span]:
+    """What stands between borders, without the white space around it."""
+    ends = [(it.start(), it.end()) for it in border.finditer(text, start, end)]
+    for first, last in zip([start, *(it[1] for it in ends)], [*(it[0] for it in ends), end], strict=True):
+        piece = text[first:last]
+        if bare := piece.strip():
+            first += len(piece) - len(piece.lstrip())
+            yield first, first + len(bare)

@@ -1,17 +1,24 @@
-"""What a workflow is: a way to read, its prompts, its own settings, and what callers have to know."""
+"""What a workflow is, and how it reads chunks in turn, asking ahead while the memory stays as it is."""
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from memagent.errors import EngineError, MemAgentError
 from memagent.prompts import Prompts
 from memagent.reading.budgets import Budgets, fit_budgets, heading_tokens
 from memagent.reading.conversations import Reading
 from memagent.reading.sources import Provenance, Sources, Statement
 from memagent.settings import Options, ReadSettings
 from memagent.types import Chunk, Conversation, Model
+
+_Task = asyncio.Task[list[Conversation]]
+ReadChunk = Callable[[Chunk, str], AsyncIterator[Conversation]]
+"""Holds the conversations over a chunk, starting from a memory; the last one has the memory that follows."""
 
 
 class Run(Protocol):
@@ -84,3 +91,82 @@ class Workflow:
         """
         values = settings.of(self.options).model_dump() if self.options else {}
         return {name: model.calls if value is None else value for name, value in values.items()}
+
+
+async def in_turn(
+    reading: Reading, chunks: AsyncIterator[Chunk], memory: str, read_chunk: ReadChunk
+) -> AsyncGenerator[list[Conversation], None]:
+    """Yield the conversations over each chunk in its turn; none of a blank one.
+
+    A reply depends on the chunks before it only through the memory. As long as that does not change, the next
+    chunks are asked about before their turn: the replies are those that one chunk after another would get.
+    One that changes it leaves those asked ahead unused, and their chunks are asked about again. It is
+    speculative execution, as in a processor or in speculative decoding (arXiv 2211.17192). How far ahead
+    begins at nothing after each change and grows by one with each chunk that changes nothing, so wasted calls
+    never exceed the chunks that leave the memory unchanged.
+
+    Wasted conversations are marked as `unused`, and come before those of the turn in which they have ended.
+    Raises what `chunks` and `read_chunk` raise, in the chunk's turn.
+    """
+    most = most_at_once(reading.settings, reading.model)
+    asked: deque[tuple[Chunk, _Task]] = deque()
+    again: deque[Chunk] = deque()
+    in_vain: list[_Task] = []
+    width, failure = 1, None
+    try:
+        while True:
+            try:
+                while len(asked) < width and (chunk := await _next(again, chunks)):
+                    asked.append((chunk, asyncio.create_task(_all(read_chunk(chunk, memory)))))
+            except MemAgentError as error:  # its turn comes after those that were asked about before
+                failure = error
+            if not asked:
+                break
+            updates = await asked.popleft()[1]
+            late = [task for task in in_vain if not task.done()][-most:]
+            unused = await _unused([task for task in in_vain if task not in late], memory)
+            in_vain = late
+            if unused or updates:
+                yield unused + updates
+            if not updates or updates[-1].memory == memory:
+                width = min(width + 1, most)
+                continue
+            memory, width = updates[-1].memory, 1
+            in_vain += [task for _, task in asked]
+            again.extendleft(chunk for chunk, _ in reversed(asked))
+            asked.clear()
+        if unused := await _unused(in_vain, memory):
+            yield unused
+        if failure:
+            raise failure
+    finally:
+        running = [*in_vain, *(task for _, task in asked)]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+def most_at_once(settings: ReadSettings, model: Model) -> int:
+    """How many chunks may be asked about at once: one, if each decides which chunk is read next."""
+    if settings.screen or settings.early_exit:
+        return 1
+    return min(settings.lookahead, model.calls)
+
+
+async def _next(again: deque[Chunk], chunks: AsyncIterator[Chunk]) -> Chunk | None:
+    return again.popleft() if again else await anext(chunks, None)
+
+
+async def _all(conversations: AsyncIterator[Conversation]) -> list[Conversation]:
+    return [conversation async for conversation in conversations]
+
+
+async def _unused(tasks: list[_Task], memory: str) -> list[Conversation]:
+    """The conversations of calls in vain; one that failed is made again in its turn."""
+    made: list[Conversation] = []
+    for task in tasks:
+        try:
+            made += [replace(it, memory=memory, unused=True) for it in await task]
+        except EngineError:
+            continue
+    return made

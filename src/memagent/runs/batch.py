@@ -1,29 +1,46 @@
-"""A batch of reads, made side by side here or on a Ray cluster; a read that fails becomes a row.
+"""A batch of reads, made side by side here or on a Ray cluster, and the log of its rows.
 
-What an item is, what its row says, and where rows are kept is up to the callers.
+A read that fails becomes a row; what is on record need not be read again. What an item is and what its row
+says is up to the callers.
 """
 
 from __future__ import annotations
 
 import resource
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Iterator
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Awaitable,
+    Callable,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from contextlib import aclosing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from math import ceil
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, Self, TypeVar
 
 from memagent.concurrency import side_by_side
 from memagent.errors import MemAgentError, without_secrets
 from memagent.runs.cluster import open_cluster
 from memagent.settings import EngineSettings
+from memagent.storage import Log, read_log
 from memagent.types import NOTHING_SPENT, Engine, Spent
 
 Item = TypeVar("Item")
 Task = TypeVar("Task")
 Found = TypeVar("Found")
 Row = TypeVar("Row")
+
+FindKeys = Callable[[Mapping[str, Any]], Mapping[Hashable, Any]]
+"""The keys of a line, each with what is held in memory for it; None if the line is to be read again.
+
+Raises `SettingsError` for a line that no such run has written.
+"""
 
 _OTHER_FILES, _FILES_A_READ = 64, 4
 """How many open files to leave for everything else, and how many one read may need at once."""
@@ -94,13 +111,12 @@ class RunProgress:
 class Where:
     """Where reads are made: with `engine`, or on a cluster, whose nodes open their own with the `settings`.
 
-    `ray` is the address of the cluster. An item makes `calls_an_item` calls at a time.
+    `ray` is the address of the cluster.
     """
 
     engine: Engine
     settings: EngineSettings
     ray: str | None = None
-    calls_an_item: int = 1
 
 
 async def run_batch(
@@ -119,7 +135,7 @@ async def run_batch(
 
     An error ends the run. Raises `SettingsError` without the extra `ray` or the cluster.
     """
-    at_once = ceil(where.engine.model.calls / where.calls_an_item)
+    at_once = where.engine.model.calls
     here = nullcontext((partial(read, where.engine), min(at_once, room_for_reads())))
     async with (
         open_cluster(where.ray, where.settings, read, at_once) if where.ray else here as (reader, most),
@@ -135,3 +151,60 @@ def room_for_reads() -> int:
     if allowed == resource.RLIM_INFINITY:
         return 10_000
     return max(1, (allowed - _OTHER_FILES) // _FILES_A_READ)
+
+
+class RunLog:
+    """A log whose lines are found by their keys; the last line with a key is the one that counts.
+
+    One process at a time holds it, with the offsets of the lines in memory. Without `claim`, another
+    process may hold it, and nothing is created or written; without a `path`, there is nothing on disk at all.
+    What is appended is then held in memory.
+    """
+
+    def __init__(self, path: Path | None, find_keys: FindKeys, claim: bool = True) -> None:
+        self._find_keys = find_keys
+        self._found: dict[Hashable, Any] = {}  # what is held, or else the line or its offset
+        self._log = Log(path) if path and claim else None
+        try:
+            if self._log:
+                for line, place in self._log.lines():
+                    self._take(find_keys(line), place)
+            elif path and path.exists():
+                for line in read_log(path):
+                    self._take(find_keys(line), line)
+        except BaseException:
+            self.close()
+            raise
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._found
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def get(self, key: Hashable) -> Any:
+        """What is held in memory for a key, or else its line; None if there is none. Blocks."""
+        found = self._found.get(key)
+        return self._log.at(found) if self._log and isinstance(found, int) else found
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Write a line to disk. Blocks. Raises `SettingsError` for one that could not be found again, too."""
+        keys = self._find_keys(line)
+        self._take(keys, self._log.append(line) if self._log else line)
+
+    def _take(self, keys: Mapping[Hashable, Any], place: int | Mapping[str, Any]) -> None:
+        self._found.update((key, place if held is None else held) for key, held in keys.items())
+
+    def close(self) -> None:
+        """Release the log."""
+        if self._log:
+            self._log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()

@@ -18,11 +18,10 @@ from memagent.prompts import SECTIONS, UNCHANGED, Prompts, sections
 from memagent.prompts.thoughts import without_thought
 from memagent.reading.conversations import Reading
 from memagent.reading.excerpts import ADD, DROP, PROMOTE, Excerpt, edited, excerpts_of, fitted, memory_of
-from memagent.reading.lookahead import in_turn
 from memagent.reading.quotes import says
 from memagent.reading.replies import Verdict
 from memagent.reading.sources import Source, Statement, statements_of
-from memagent.reading.workflow import Workflow
+from memagent.reading.workflow import Workflow, in_turn
 from memagent.types import Chunk, Conversation
 
 PROMPTS = Prompts(

@@ -14,9 +14,8 @@ from functools import partial
 
 from memagent.prompts import GATED
 from memagent.reading.conversations import Reading
-from memagent.reading.lookahead import in_turn
 from memagent.reading.replies import read_gated
-from memagent.reading.workflow import Workflow
+from memagent.reading.workflow import Workflow, in_turn
 from memagent.types import Chunk, Conversation
 
 

@@ -19,9 +19,8 @@ from memagent.errors import SettingsError
 from memagent.prompts import ANSWER, MEMORY, NOTE, OPENING, SECTIONS, UNCHANGED, Prompts
 from memagent.prompts.thoughts import without_thought
 from memagent.reading.conversations import Reading
-from memagent.reading.lookahead import in_turn
 from memagent.reading.replies import Verdict, read_gated
-from memagent.reading.workflow import Workflow
+from memagent.reading.workflow import Workflow, in_turn
 from memagent.settings import Options, Positive
 from memagent.types import Chunk, Conversation, Message
 

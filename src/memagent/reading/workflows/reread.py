@@ -29,10 +29,9 @@ from memagent.prompts import (
     sections,
 )
 from memagent.reading.conversations import Reading
-from memagent.reading.lookahead import in_turn
 from memagent.reading.ranking import best_places
 from memagent.reading.replies import read_gap, read_gated
-from memagent.reading.workflow import Workflow
+from memagent.reading.workflow import Workflow, in_turn
 from memagent.settings import Options, Positive
 from memagent.types import Chunk, Conversation, Message
 

@@ -24,20 +24,25 @@ from memagent.engines.endpoint import UnreachableError
 from memagent.engines.wrappers import Spending
 from memagent.errors import DocumentError, SettingsError, SpendingLimitError
 from memagent.reading.read import Read
-from memagent.runs.batch import Where, record_failure, run_batch
-from memagent.runs.each.files import (
+from memagent.runs.batch import RunLog, Where, record_failure, run_batch
+from memagent.runs.files import (
+    FileRow,
     FoundFile,
+    OneFile,
     Seen,
+    Status,
     add_row,
     find,
     find_seen,
     identify,
     key_of,
     open_record,
+    read_file,
+    recalled,
     see,
+    table_kind,
+    write_table,
 )
-from memagent.runs.each.rows import FileRow, OneFile, Status, read_file, recalled, table_kind, write_table
-from memagent.runs.log import RunLog
 from memagent.settings import Settings, load_settings
 from memagent.types import Engine
 

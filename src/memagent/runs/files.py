@@ -1,0 +1,315 @@
+"""Files to ask one by one: what is read of each, the row that it becomes, the record and the table of rows.
+
+The record is a log next to the table. An answer belongs to the bytes of a file, not to its name: a file that
+is moved or restored is not read again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import hashlib
+import json
+import os
+import re
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from memagent.concurrency import drain
+from memagent.documents.files import FileState, NoTextError, look_at
+from memagent.documents.opening import Document
+from memagent.documents.paths import find_files, shown
+from memagent.errors import DocumentError, EngineError, JournalError, SettingsError, reason
+from memagent.reading.api import begin_forecast
+from memagent.reading.progress import Result
+from memagent.reading.read import Read
+from memagent.reading.sources import NEAREST, Statement, statements_from
+from memagent.runs.batch import RunLog, record_failure
+from memagent.settings import ReadSettings
+from memagent.storage import write_in_place
+from memagent.types import NOTHING_SPENT, Engine, Spent, flatten, unflatten
+
+FORMAT = 1
+
+Status = Literal["answered", "no text", "left out", "failed", "not read", "to read"]
+
+_FROM_RESULT = (
+    "problem", "workflow", "model", "chunks", "document_tokens", "spent", "cut", "seconds", "stopped_early",
+    "trace",
+)  # fmt: skip
+"""What a row has from the result of its read."""
+
+_FORMULA = re.compile(r"[=+@\t\r]|-(?!\d+(?:[.,]\d+)*\s*\Z)")
+"""The beginning of a cell that a spreadsheet would take for a formula."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file's path and its name in the table; `refusal` says why it must not be read, if so."""
+
+    path: Path
+    name: str
+    refusal: str = ""
+
+
+class Seen(NamedTuple):
+    """A file as it was when it was last read: its state, and its content.
+
+    `content` identifies its bytes and how they are read; `error` says why it has no text.
+    """
+
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    content: str = ""
+    error: str = ""
+
+
+def find(paths: Sequence[str], follow_links: bool, but: Collection[Path]) -> list[FoundFile]:
+    """The files that the paths stand for, each once and in order, without those in or below `but`.
+
+    Raises `DocumentError` if there are none, or for a path that does not exist.
+    """
+    left_out = [os.path.realpath(path) for path in but]
+    found: dict[str, FoundFile] = {}
+    for path in paths:
+        if path == "-":
+            raise DocumentError("standard input is one document: name files or folders to ask each")
+        for file in find_files(path, follow_links):
+            if file.named and not os.path.lexists(file.path):
+                raise DocumentError(f"{shown(file.path)} cannot be read: No such file or directory")
+            real = os.path.realpath(file.path)
+            if not any(Path(real).is_relative_to(it) for it in left_out):
+                found.setdefault(real, FoundFile(file.path.absolute(), shown(file.path), file.refusal))
+    if not found:
+        raise DocumentError(
+            f"no file in {', '.join(map(shown, paths)) or 'the arguments'}: name another folder"
+        )
+    return list(found.values())
+
+
+def identify(file: FoundFile, now: FileState) -> tuple[Seen, Document]:
+    """What a file in this state holds, and the document that it is, which is empty if it has no text.
+
+    Reads the whole file. Blocks. Raises `DocumentError`.
+    """
+    state = asdict(now.to_keep())
+    try:
+        source = look_at(file.path, file.name, named=True)
+    except NoTextError as error:
+        return Seen(**state, error=str(error)), Document(())
+    document = Document((source,))
+    content = f"{document.fingerprint} {source.format} {source.encoding} {source.gzipped}"
+    return Seen(**state, content=content), document
+
+
+def key_of(content: str, identity: Mapping[str, Any]) -> str:
+    """The key of an answer, made from the content that was read and everything that was asked of it."""
+    whole = json.dumps([content, identity], sort_keys=True)
+    return hashlib.sha256(whole.encode("utf-8", "backslashreplace")).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRow:
+    """The result of one question to one file.
+
+    `status`: "answered"; "no text" for a file that has none (`error` says why); "left out" for a link that
+    leads out of its folder; "failed", with the `error` and its class as `cause`; "not read" if the run was
+    stopped before; "to read" in a dry run, with what that takes at most. `warnings` tell what could not be
+    read of the file, and of replies that were cut. `kept` says that the answer is from an earlier run. The
+    rest is as in `Result`, the cost at today's prices.
+    """
+
+    file: str
+    problem: str
+    status: Status
+    answer: str = ""
+    statements: tuple[Statement, ...] = ()
+    error: str | None = None
+    cause: str | None = None
+    warnings: tuple[str, ...] = ()
+    workflow: str | None = None
+    model: str | None = None
+    chunks: int = 0
+    document_tokens: int = 0
+    spent: Spent = NOTHING_SPENT
+    cut: int = 0
+    seconds: float = 0.0
+    stopped_early: bool = False
+    trace: str | None = None
+    kept: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OneFile:
+    """A file to read for a question; its journal goes to `trace`, or is continued there.
+
+    In a `dry_run`, no model is asked: the row says what the read takes at most.
+    """
+
+    document: Document
+    problem: str
+    settings: ReadSettings
+    trace: Path | None
+    dry_run: bool = False
+
+
+async def read_file(engine: Engine, file: OneFile) -> FileRow:
+    """Read one file for one question, on a machine of a cluster too; a failure becomes a row.
+
+    Raises `SettingsError` for what concerns all files.
+    """
+    document, problem, settings = file.document, file.problem, file.settings
+    if file.dry_run:
+        read = await asyncio.to_thread(begin_forecast, problem, document, engine.model, settings)
+    else:
+        read = Read(problem, document, engine, settings, trace=file.trace, resume=True)
+    with record_failure(DocumentError, EngineError, JournalError) as failure:
+        await drain(aiter(read))
+    done = read.result
+    status: Status = "to read" if file.dry_run else "answered"
+    if failure:
+        status = "no text" if failure.cause == NoTextError.__name__ else "failed"
+    return FileRow(
+        **{name: getattr(done, name) for name in _FROM_RESULT},
+        file=document.sources[0].name,
+        status=status,
+        answer="" if failure else done.answer,
+        statements=() if failure else done.statements,
+        error=failure.error,
+        cause=failure.cause,
+        warnings=tuple(_warnings(read, done, bool(failure))),
+    )
+
+
+def _warnings(read: Read, done: Result, failed: bool) -> Iterator[str]:
+    yield from read.found.skipped
+    if count := sum(read.found.replaced.values()):
+        yield f"{count} characters could not be decoded and were read as U+FFFD"
+    if not (failed or done.found):
+        yield "no answer was found"
+    elif done.doubtful:
+        yield "the file has little of what the question names"
+    if done.cut:
+        yield f"{done.cut} of {done.spent.calls} replies were cut at their token budget"
+    if done.passed_over:
+        yield f"{done.passed_over} of {done.chunks} chunks were passed over (screen)"
+    if done.spent.estimated:
+        yield "the endpoint reported no token usage: tokens and cost are estimates"
+
+
+def recalled(found: Mapping[str, Any], file: str) -> FileRow:
+    """A row from the record, for the file that has this content now. Raises `TypeError` or `KeyError`."""
+    statements = tuple(
+        replace(
+            it,
+            source=it.source and replace(it.source, file=file),
+            nearest=tuple(replace(passage, file=file) for passage in it.nearest),
+        )
+        for it in statements_from(found["statements"])
+    )
+    values = unflatten(found)
+    values |= {"file": file, "statements": statements, "warnings": tuple(found["warnings"]), "kept": True}
+    return FileRow(**values | {"spent": Spent(**values["spent"])})
+
+
+def open_record(folder: Path | None, claim: bool = True) -> RunLog:
+    """The record in a folder, whose lines are found by the keys of answers and by files. Blocks.
+
+    Without a folder, it is gone with the process. Raises `SettingsError`.
+    """
+    record = RunLog(folder and folder / "record.jsonl", _find_keys, claim)
+    if "header" not in record:
+        record.append({"type": "header", "format": FORMAT})
+    return record
+
+
+def find_seen(record: RunLog, file: str) -> Seen | None:
+    """The state of a file that is on record."""
+    found: Seen | None = record.get(("file", file))
+    return found
+
+
+def see(record: RunLog, file: str, seen: Seen) -> None:
+    """Record the state of a file. Blocks."""
+    if find_seen(record, file) != seen:
+        record.append({"type": "seen", "file": file, "seen": seen._asdict()})
+
+
+def add_row(record: RunLog, key: str, row: FileRow, seen: Seen) -> None:
+    """Record an answer, and the state of its file. Blocks."""
+    values = {name: value for name, value in flatten(row).items() if name not in ("cost", "kept")}
+    record.append({"type": "row", "key": key, "row": values, "file": row.file, "seen": seen._asdict()})
+
+
+def _find_keys(line: Mapping[str, Any]) -> Mapping[Hashable, Any]:
+    try:
+        if line["type"] == "header":
+            if line["format"] == FORMAT:
+                return {"header": None}
+            raise SettingsError(
+                f"the record next to the table has format {line['format']}, this version reads {FORMAT}: "
+                "name another table"
+            )
+        seen: dict[Hashable, Any] = {("file", line["file"]): Seen(**line["seen"])}
+        if line["type"] == "seen":
+            return seen
+        recalled(line["row"], line["file"])
+        return {**seen, line["key"]: None}
+    except (TypeError, KeyError) as error:
+        raise SettingsError(
+            f"the record next to the table is from another memagent version ({error}): name another table"
+        ) from error
+
+
+def table_kind(path: Path) -> str:
+    """The format of a table, "csv" or "jsonl", by its name. Raises `SettingsError` for any other name."""
+    if (kind := path.suffix.lower()[1:]) in ("csv", "jsonl"):
+        return kind
+    raise SettingsError(f"the table {path} must end in .csv or .jsonl: rename it")
+
+
+def write_table(path: Path, rows: Iterable[FileRow]) -> None:
+    """Write the table, whole or not at all. Raises `SettingsError` if it cannot be written."""
+    kind = table_kind(path)
+    try:
+        # Without its mark at the beginning, spreadsheets do not recognise UTF-8.
+        encoding = "utf-8-sig" if kind == "csv" else "utf-8"
+        with (
+            write_in_place(path) as made,
+            made.open("w", encoding=encoding, errors="replace", newline="") as file,
+        ):
+            if kind == "csv":
+                csv.writer(file).writerows(_cells(rows))
+            else:
+                file.writelines(json.dumps(flatten(row), ensure_ascii=False) + "\n" for row in rows)
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be written: {reason(error)}") from error
+
+
+_COLUMNS = (
+    "file", "problem", "status", "answer", "sources", "error", "warnings", "calls", "prompt_tokens",
+    "cached_tokens", "completion_tokens", "cost", "seconds",
+)  # fmt: skip
+
+
+def _cells(rows: Iterable[FileRow]) -> Iterator[list[object]]:
+    """The lines of a CSV table. No spreadsheet takes a cell for a formula: an apostrophe marks it as text."""
+    yield list(_COLUMNS)
+    for row in rows:
+        sources = [line for it in row.statements for line in _places(it)]
+        cells = flatten(row) | {"sources": "\n".join(sources), "warnings": "\n".join(row.warnings)}
+        values = (cells[name] for name in _COLUMNS)
+        yield [f"'{it}" if isinstance(it, str) and _FORMULA.match(it) else it for it in values]
+
+
+def _places(statement: Statement) -> Iterator[str]:
+    """A statement's source, or its nearest passages, each on a line."""
+    known = [(statement.source, "")] if statement.source else []
+    for source, prefix in known or [(it, f"{NEAREST}: ") for it in statement.nearest]:
+        page = "" if source.page is None else f"page {source.page}, "
+        yield f"{prefix}{page}characters {source.start} to {source.end}: {source.excerpt!r}"
+    if not (known or statement.nearest):
+        yield f"nothing in the file says: {statement.text}"
