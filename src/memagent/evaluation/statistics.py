@@ -235,16 +235,13 @@ def grouped(items: Iterable[Item], group: Callable[[Item], Group]) -> dict[Group
 
 def by_task(results: Iterable[Scored]) -> dict[tuple[str, str, Size], Summary]:
     """A summary for each series, task and size."""
-    groups = grouped(results, lambda result: (result.series, result.row.task, result.size))
-    return {group: summarise(members) for group, members in groups.items()}
+    return _summarise_by(results, lambda it: (it.series, it.row.task, it.size))
 
 
 def by_size(results: Iterable[Scored]) -> dict[tuple[str, Size], Summary]:
     """A summary for each series and size, over all its tasks; shorter ones first."""
-    groups = grouped(results, lambda result: (result.series, result.size))
-    return {
-        (series, size): summarise(groups[series, size]) for series, size in sorted(groups, key=itemgetter(1))
-    }
+    found = _summarise_by(results, lambda it: (it.series, it.size))
+    return {group: found[group] for group in sorted(found, key=itemgetter(1))}
 
 
 def growth(points: Iterable[tuple[float, float]]) -> float | None:
@@ -263,9 +260,7 @@ def growth_of(
 ) -> float | None:
     """How a cost of a series grows with the document's length."""
     summaries = [summary for (name, _), summary in sizes.items() if name == series]
-    return growth(
-        (summary.length_tokens, spent) for summary in summaries if (spent := cost(summary)) is not None
-    )
+    return growth((it.length_tokens, spent) for it in summaries if (spent := cost(it)) is not None)
 
 
 def by_depth(results: Iterable[Scored]) -> dict[tuple[str, Size, int], Summary]:
@@ -273,14 +268,17 @@ def by_depth(results: Iterable[Scored]) -> dict[tuple[str, Size, int], Summary]:
 
     If there are needle tasks, only they count: in others the answer's place need not be its evidence's.
     """
-    placed = [result for result in results if result.row.depth is not None]
-    needles = [result for result in placed if result.row.task.startswith("niah")]
-    groups = grouped(needles or placed, lambda result: (result.series, result.size, _bin(result.row.depth)))
-    return {group: summarise(members) for group, members in groups.items()}
+    placed = [it for it in results if it.row.depth is not None]
+    needles = [it for it in placed if it.row.task.startswith("niah")]
+
+    def tenth(result: Scored) -> int:
+        return min(int((result.row.depth or 0.0) * DEPTH_BINS), DEPTH_BINS - 1)
+
+    return _summarise_by(needles or placed, lambda it: (it.series, it.size, tenth(it)))
 
 
-def _bin(depth: float | None) -> int:
-    return min(int((depth or 0.0) * DEPTH_BINS), DEPTH_BINS - 1)
+def _summarise_by(results: Iterable[Scored], group: Callable[[Scored], Group]) -> dict[Group, Summary]:
+    return {name: summarise(members) for name, members in grouped(results, group).items()}
 
 
 def failures(results: Iterable[Scored]) -> Counter[tuple[str, str, str]]:

@@ -80,17 +80,18 @@ class Budgets:
 
     def _shrink(self, names: list[str], room: int, memories: int) -> Budgets:
         """These budgets, the named ones scaled by the largest factor that fits, found by bisection."""
+
+        def scale(share: float) -> Budgets:
+            return replace(self, **{name: int(getattr(self, name) * share) for name in names})
+
         least, most = 0.0, 1.0
         for _ in range(20):
             share = (least + most) / 2
-            if self._scale(names, share).needed_tokens(memories) <= room:
+            if scale(share).needed_tokens(memories) <= room:
                 least = share
             else:
                 most = share
-        return self._scale(names, least)
-
-    def _scale(self, names: list[str], share: float) -> Budgets:
-        return replace(self, **{name: int(getattr(self, name) * share) for name in names})
+        return scale(least)
 
 
 SET_BUDGETS = ("problem_tokens", "chunk_tokens", "memory_tokens", "answer_tokens")

@@ -94,7 +94,7 @@ class Reading:
         prompt = ask or partial(self.prompts.for_update, self.problem)
         messages = prompt(chunk.shown, memory)
         try:
-            completion, seconds = await self._reply(messages, self.budgets.memory_tokens)
+            completion, seconds = await self._complete(messages, self.budgets.memory_tokens)
         except ContextOverflowError as error:
             if chunk.tokens <= MIN_CHUNK_TOKENS or len(chunk.text) == 1:
                 raise EngineError(
@@ -126,19 +126,11 @@ class Reading:
 
         If that question does not fit the window, it is not asked, and memory and reply are both kept.
         """
-        messages = self.prompts.for_check(self.problem, update.memory, verdict.text)
-        said = ""
-        made = [update]
-        try:
-            completion, seconds = await self._reply(messages, self.budgets.memory_tokens)
-        except ContextOverflowError:
-            pass
-        else:
-            said = completion.text
-            made.append(replace(update, messages=messages, completion=completion, seconds=seconds))
+        asked = await self._follow(update, self.prompts.for_check(self.problem, update.memory, verdict.text))
+        said = asked.completion.text if asked else ""
         settled = await asyncio.to_thread(settle, verdict, said, update.memory, self.fits_memory)
-        made[-1] = await self._after(made[-1], settled, update.completion)
-        return made
+        last = await self._after(asked or update, settled, update.completion)
+        return [update, last] if asked else [last]
 
     async def _note(self, update: Conversation, chunk: Chunk) -> list[Conversation]:
         """The update, whose reply was no verdict, and the conversation that asks for a note instead.
@@ -147,17 +139,22 @@ class Reading:
         fit the window, it is not asked.
         """
         first = await self._after(update, Verdict("keep"), update.completion)
-        messages = self.prompts.for_note(self.problem, chunk.shown)
-        try:
-            completion, seconds = await self._reply(messages, self.budgets.memory_tokens)
-        except ContextOverflowError:
+        asked = await self._follow(update, self.prompts.for_note(self.problem, chunk.shown))
+        if asked is None:
             return [first]
-        note = self.prompts.restore(without_thought(completion.text))
+        note = self.prompts.restore(without_thought(asked.completion.text))
         verdict = read_plain_note(note, update.memory, self.problem, chunk.text)
         if verdict.action == "replace" and not await asyncio.to_thread(self.fits_memory, verdict.text):
             verdict = Verdict("keep")
-        asked = replace(update, messages=messages, completion=completion, seconds=seconds)
-        return [first, await self._after(asked, verdict, completion)]
+        return [first, await self._after(asked, verdict, asked.completion)]
+
+    async def _follow(self, update: Conversation, messages: tuple[Message, ...]) -> Conversation | None:
+        """A second conversation over the chunk of an update; None if its prompt does not fit the window."""
+        try:
+            completion, seconds = await self._complete(messages, self.budgets.memory_tokens)
+        except ContextOverflowError:
+            return None
+        return replace(update, messages=messages, completion=completion, seconds=seconds)
 
     async def _after(self, update: Conversation, verdict: Verdict, written: Completion) -> Conversation:
         """The update with the memory that results from the verdict on what was `written`."""
@@ -192,7 +189,7 @@ class Reading:
 
     async def aside(self, messages: tuple[Message, ...], memory: str, max_tokens: int) -> Conversation:
         """A conversation that reads no chunk and leaves the memory as it is. Raises `EngineError`."""
-        completion, seconds = await self._reply(messages, max_tokens)
+        completion, seconds = await self._complete(messages, max_tokens)
         return Conversation("update", None, messages, completion, memory, seconds=seconds)
 
     async def conclude(
@@ -213,27 +210,29 @@ class Reading:
         """
         ask = self.prompts.for_doubt if doubtful else self.prompts.for_answer
         messages, budgets = ask(self.problem, shown), self.budgets
-        completion, seconds = await self._complete(
-            messages, budgets.answer_tokens, budgets.answer_thought_tokens
-        )
+        thought_tokens = budgets.answer_thought_tokens
+        completion, seconds = await self._complete(messages, budgets.answer_tokens, thought_tokens)
         if not without_thought(completion.text):
             raise EmptyAnswerError(
                 f"the model returned an empty answer (finish reason {completion.finish_reason!r}): if it "
-                f"was still thinking, {thinking_advice(budgets.answer_thought_tokens > 0)}; otherwise try "
+                f"was still thinking, {thinking_advice(thought_tokens > 0)}; otherwise try "
                 "another `model`"
             )
         return Conversation("answer", None, messages, completion, memory, seconds=seconds, doubtful=doubtful)
 
-    async def _reply(self, messages: tuple[Message, ...], max_tokens: int) -> tuple[Completion, float]:
-        return await self._complete(messages, max_tokens, self.budgets.update_thought_tokens)
-
     async def _complete(
-        self, messages: tuple[Message, ...], max_tokens: int, thought_tokens: int
+        self, messages: tuple[Message, ...], max_tokens: int, thought_tokens: int | None = None
     ) -> tuple[Completion, float]:
         """The engine's completion, and how many seconds it took; it thinks if a thought has room."""
         settings = self.settings
-        most_tokens, thinks = max_tokens + thought_tokens, thought_tokens > 0
-        sampling = Sampling(most_tokens, settings.temperature, settings.top_p, settings.seed, thinks)
+        thought_tokens = self.budgets.update_thought_tokens if thought_tokens is None else thought_tokens
+        sampling = Sampling(
+            max_tokens + thought_tokens,
+            settings.temperature,
+            settings.top_p,
+            settings.seed,
+            thinking=thought_tokens > 0,
+        )
         started = time.perf_counter()
         completion = await self.engine.complete(messages, sampling)
         return completion, time.perf_counter() - started

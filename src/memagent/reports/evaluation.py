@@ -6,17 +6,17 @@ The same rows always give the same report; no model is called. Pictures need the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
 from memagent.errors import SettingsError
 from memagent.evaluation import statistics
 from memagent.evaluation.rows import read_header, read_rows
-from memagent.evaluation.statistics import Estimate, Scored, Summary
-from memagent.reports import evaluation_plots as plots
+from memagent.evaluation.statistics import Estimate, Scored, Size, Summary
+from memagent.reports import drawing
 from memagent.reports.folder import Pictures, as_page, as_text, cell, picture, table, write_folder
 from memagent.tasks.corpora import is_sample
 
@@ -24,6 +24,12 @@ _INTERVALS = """\
 Scores are in percent, with the 95% interval of the mean in brackets. With 128 questions it is about \
 ±7 points at a score of 80%. A failed attempt scores 0 and is counted; an example that was read several \
 times counts once, with the mean of its samples."""
+_DEPTH = """\
+## Depth
+
+The score by where in the document the answer stands, 0% at its beginning. Hatched: no example.
+
+"""
 _COSTS = """\
 Means for one attempt, failed ones left out; the document's length is in tokens. Critical path: the longest \
 chain of calls that each began after the one before had ended, at the concurrency of the run. Cached: \
@@ -32,7 +38,7 @@ while others run beside it. Cost: at the prices of the run. Cut: how many replie
 budget. Passed over: the share of chunks that the model was not shown, if the run screened them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Evidence:
     """The runs that a report is about, by folder, and their rows as results."""
 
@@ -43,6 +49,25 @@ class Evidence:
     def series(self) -> list[str]:
         """The lines of the report, in the order in which the readers were asked for."""
         return list(dict.fromkeys(result.series for result in self.results))
+
+    @cached_property
+    def by_size(self) -> dict[tuple[str, Size], Summary]:
+        """A summary for each series and size."""
+        return statistics.by_size(self.results)
+
+    @cached_property
+    def differences(self) -> dict[tuple[str, Size | None], Estimate]:
+        """How much more than the first series each other one scores."""
+        return statistics.differences(self.results, self.series[0])
+
+    @cached_property
+    def growth(self) -> list[tuple[str, float | None, float | None]]:
+        """Each series with the exponents of its tokens and its seconds."""
+        costs: tuple[Callable[[Summary], float | None], ...] = (lambda it: it.tokens, lambda it: it.seconds)
+        tokens, seconds = (
+            [statistics.growth_of(self.by_size, series, cost) for series in self.series] for cost in costs
+        )
+        return list(zip(self.series, tokens, seconds, strict=True))
 
 
 def load(folders: Sequence[Path]) -> Evidence:
@@ -82,13 +107,12 @@ def write_report(folders: Sequence[Path], out: Path) -> list[Path]:
     Raises `SettingsError` for folders that hold no rows or cannot be written.
     """
     evidence = load(folders)
-    pictures = plots.pictures(evidence.results, evidence.series)
+    pictures = drawing.pictures(evidence.results, evidence.series)
     return write_folder(out, as_json(evidence), pictures, partial(as_markdown, evidence))
 
 
 def as_json(evidence: Evidence) -> str:
     """Everything that the report says, as JSON."""
-    sizes = statistics.by_size(evidence.results)
     report = {
         "runs": evidence.runs,
         "scores": [
@@ -97,19 +121,15 @@ def as_json(evidence: Evidence) -> str:
         ],
         "differences": [
             {"workflow": series, "from": evidence.series[0], "size": size and asdict(size), **asdict(it)}
-            for (series, size), it in statistics.differences(evidence.results, evidence.series[0]).items()
+            for (series, size), it in evidence.differences.items()
         ],
         "by_size": [
             {"workflow": series, **asdict(size), **_flatten(summary)}
-            for (series, size), summary in sizes.items()
+            for (series, size), summary in evidence.by_size.items()
         ],
         "growth": [
-            {
-                "workflow": series,
-                "tokens_exponent": statistics.growth_of(sizes, series, lambda it: it.tokens),
-                "seconds_exponent": statistics.growth_of(sizes, series, lambda it: it.seconds),
-            }
-            for series in evidence.series
+            {"workflow": series, "tokens_exponent": tokens, "seconds_exponent": seconds}
+            for series, tokens, seconds in evidence.growth
         ],
         "depth": [
             {"workflow": series, **asdict(size), "depth": depth / statistics.DEPTH_BINS, **_flatten(summary)}
@@ -136,7 +156,7 @@ def as_markdown(evidence: Evidence, pictures: Pictures | None) -> str:
         score_tables(evidence),
         _differences(evidence),
         picture("score by length", pictures),
-        _depths(picture("score by depth", pictures)),
+        f"{_DEPTH}{shown}" if (shown := picture("score by depth", pictures)) else "",
         _memory(evidence),
         "## Cost\n",
         f"{_COSTS}\n",
@@ -176,15 +196,13 @@ def _run(name: str, run: dict[str, Any], results: Sequence[Scored]) -> str:
 
 def score_tables(evidence: Evidence) -> str:
     """A table of tasks and sizes for each reader."""
-    cells = statistics.by_task(evidence.results)
+    cells, tables = statistics.by_task(evidence.results), []
     sizes = sorted({size for _, _, size in cells})
-    overall = statistics.by_size(evidence.results)
-    tables = []
     for series in evidence.series:
         tasks = list(dict.fromkeys(task for name, task, _ in cells if name == series))
         rows = [[task, *(_score(cells.get((series, task, size))) for size in sizes)] for task in tasks]
         if len(tasks) > 1:
-            rows.append(["all", *(_score(overall.get((series, size))) for size in sizes)])
+            rows.append(["all", *(_score(evidence.by_size.get((series, size))) for size in sizes)])
         counts = {summary.examples for (name, _, _), summary in cells.items() if name == series}
         count = f"{min(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
         tables.append(
@@ -194,9 +212,7 @@ def score_tables(evidence: Evidence) -> str:
 
 
 def _differences(evidence: Evidence) -> str:
-    first = evidence.series[0]
-    found = statistics.differences(evidence.results, first)
-    if not found:
+    if not (found := evidence.differences):
         return ""
     sizes = sorted({size for _, size in found if size})
     rows = [
@@ -206,23 +222,17 @@ def _differences(evidence: Evidence) -> str:
         if (series, None) in found
     ]
     return (
-        f"## Differences\n\nPoints above **{cell(first)}** on the examples that both have read, with the 95% "
-        "interval of the mean difference (Agresti and Min 2005). One that contains 0 shows no difference.\n\n"
-        + table(["workflow", "examples", *map(str, sizes), "all"], rows)
+        f"## Differences\n\nPoints above **{cell(evidence.series[0])}** on the examples that both have read, "
+        "with the 95% interval of the mean difference (Agresti and Min 2005). One that contains 0 shows no "
+        "difference.\n\n" + table(["workflow", "examples", *map(str, sizes), "all"], rows)
     )
-
-
-def _depths(shown: str) -> str:
-    text = "The score by where in the document the answer stands, 0% at its beginning. Hatched: no example."
-    return f"## Depth\n\n{text}\n\n{shown}" if shown else ""
 
 
 def _memory(evidence: Evidence) -> str:
     """A table of what entered the memory and what stayed there, where that is known."""
-    sizes = statistics.by_size(evidence.results)
     rows = [
         [series, str(size), f"{it.capture.examples:,}", _estimate(it.capture), _estimate(it.retention)]
-        for (series, size), it in sizes.items()
+        for (series, size), it in evidence.by_size.items()
         if it.capture
     ]
     text = (
@@ -237,7 +247,7 @@ def _memory(evidence: Evidence) -> str:
 
 def cost_table(evidence: Evidence) -> str:
     """The mean cost of an attempt, by reader and size."""
-    sizes = statistics.by_size(evidence.results)
+    sizes = evidence.by_size
     screened = any(it.passed_over for it in sizes.values())
     rows = [
         [
@@ -259,15 +269,7 @@ def cost_table(evidence: Evidence) -> str:
 
 
 def _growth(evidence: Evidence) -> str:
-    sizes = statistics.by_size(evidence.results)
-    exponents = [
-        [
-            series,
-            _number(statistics.growth_of(sizes, series, lambda it: it.tokens), 2),
-            _number(statistics.growth_of(sizes, series, lambda it: it.seconds), 2),
-        ]
-        for series in evidence.series
-    ]
+    exponents = [[name, _number(tokens, 2), _number(seconds, 2)] for name, tokens, seconds in evidence.growth]
     return (
         "Growth: the exponent b of cost = a × length^b, fitted by least squares over logarithms. "
         "Linear reading has 1.\n\n" + table(["workflow", "tokens", "seconds"], exponents)
