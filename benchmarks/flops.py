@@ -30,7 +30,7 @@ import measure
 from memagent import MemAgentError, ReadSettings, SettingsError, Usage, text_document
 from memagent.engines.scripted import count_words
 from memagent.evaluation.statistics import Size, growth
-from memagent.reading.api import forecast
+from memagent.reading.api import begin_forecast
 from memagent.reading.workflows import workflows
 from memagent.reports import drawing
 from memagent.settings import load_settings
@@ -154,9 +154,8 @@ async def flops_by_length(
     model = Model("words", count_words, "words", calls=_CALLS, chat_tokens=0)
     found: dict[int, int] = {}
     for length in lengths:
-        usages: list[Usage] = []
-        await forecast(problem, text_document("w " * length), model, settings, usages.append)
-        found[length] = sum(map(shape.flops, usages))
+        read = begin_forecast(problem, text_document("w " * length), model, settings)
+        found[length] = sum([shape.flops(it.completion.usage) async for it in read])
     return found
 
 

@@ -87,7 +87,9 @@ async def evaluate(run: Evaluation, engine: Engine | None = None) -> None:
     async with nullcontext(engine) if engine else open_engine(run.settings.engine) as opened:
         totals = plan.totals()
         header = await asyncio.to_thread(header_of, run, opened, totals.total())
-        _check_traces(run)
+        traces = run.traces_folder
+        if traces and not (run.folder / RUN_FILE).exists() and any(traces.glob("*.jsonl")):
+            raise SettingsError(f"{traces} holds journals of another run: delete it, or choose another `out`")
         with await asyncio.to_thread(open_rows, run.folder, header, run.resume, run.dry_run) as rows:
             run.on_begin(totals, Counter((cell, workflow) for cell, _, workflow, _ in rows))
 
@@ -172,13 +174,6 @@ def _begin(engine: Engine, attempt: Attempt, run: Evaluation) -> Read:
     return Read(problem, document, engine, settings, trace=trace, resume=bool(trace and trace.exists()))
 
 
-def _check_traces(run: Evaluation) -> None:
-    """Raise `SettingsError` if a new run would take its replies from the journals of another one."""
-    folder = run.traces_folder
-    if folder and not (run.folder / RUN_FILE).exists() and any(folder.glob("*.jsonl")):
-        raise SettingsError(f"{folder} holds journals of another run: delete it, or choose another `out`")
-
-
 def _workflows(run: Evaluation, engine: Engine) -> dict[str, Workflow]:
     """The workflows by name. Raises `SettingsError` for budgets or templates that fail every attempt."""
     found: dict[str, Workflow] = {}
@@ -206,11 +201,7 @@ def header_of(run: Evaluation, engine: Engine, attempts: int) -> dict[str, Any]:
         "plan": run.plan.recorded(),
         "attempts": attempts,
         "settings": storable(settings),
-        "model": {
-            "name": model.name,
-            "window_tokens": model.window_tokens,
-            "tokenizer": model.tokenizer,
-        },
+        "model": {"name": model.name, "window_tokens": model.window_tokens, "tokenizer": model.tokenizer},
         "prompts": {name: workflow.prompts.fingerprint for name, workflow in workflows.items()},
         "workflows": {
             name: own

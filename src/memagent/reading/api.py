@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from memagent.concurrency import drain
 from memagent.documents.opening import Document, open_document
 from memagent.documents.tokens import shorten
 from memagent.engines import open_engine
@@ -54,10 +55,12 @@ async def aread(
     if settings and values:
         raise SettingsError(f"settings and {', '.join(values)}: give one or the other")
     settings = settings or load_settings(values)
-    document = source if isinstance(source, Document) else await asyncio.to_thread(_open, source)
+    if not isinstance(source, Document):
+        paths = [source] if isinstance(source, str | os.PathLike) else source
+        source = await asyncio.to_thread(open_document, *paths)
     place = Path(trace) if trace else None
     async with nullcontext(engine) if engine else open_engine(settings.engine) as opened:
-        read = Read(problem, document, opened, settings.read, trace=place, resume=resume)
+        read = Read(problem, source, opened, settings.read, trace=place, resume=resume)
         conversations = tuple([conversation async for conversation in read])
     return Trajectory(example_id="", conversations=conversations, answer=read.answer, found=read.has_answer)
 
@@ -73,16 +76,7 @@ def read(
     **values: Any,
 ) -> Trajectory:
     """`aread` for code that is not async; it may also be called where a loop is running (notebooks)."""
-    return _wait(
-        aread(problem, source, engine=engine, settings=settings, trace=trace, resume=resume, **values)
-    )
-
-
-def _open(paths: Paths) -> Document:
-    return open_document(*([paths] if isinstance(paths, str | os.PathLike) else paths))
-
-
-def _wait(task: Coroutine[Any, Any, Trajectory]) -> Trajectory:
+    task = aread(problem, source, engine=engine, settings=settings, trace=trace, resume=resume, **values)
     future = asyncio.run_coroutine_threadsafe(task, _loop())
     try:
         return future.result()
@@ -138,23 +132,16 @@ def begin_forecast(problem: str, document: Document, model: Model, settings: Rea
     return Read(problem, document, _CountingEngine(model), settings, memory=memory, asks=False)
 
 
-async def forecast(
-    problem: str,
-    document: Document,
-    model: Model,
-    settings: ReadSettings,
-    on_call: Callable[[Usage], None] = lambda _usage: None,
-) -> Progress:
+async def forecast(problem: str, document: Document, model: Model, settings: ReadSettings) -> Progress:
     """What the read takes at most, as a rule: with full memory and replies.
 
     Not counted are calls that fail, those that an endpoint refuses as too long, questions about a reply that
-    is no memory, and with `lookahead` what is asked in vain. `on_call` is called with the usage of each call.
+    is no memory, and with `lookahead` what is asked in vain.
 
     Raises what the read raises before its first call: `SettingsError` and `DocumentError`.
     """
     read = await asyncio.to_thread(begin_forecast, problem, document, model, settings)
-    async for conversation in read:
-        on_call(conversation.completion.usage)
+    await drain(aiter(read))
     return read.progress
 
 

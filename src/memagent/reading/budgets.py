@@ -105,13 +105,6 @@ def given_budgets(settings: ReadSettings) -> dict[str, int]:
     return {name: value for name in SET_BUDGETS if (value := getattr(settings, name)) is not None}
 
 
-def thought_budgets(settings: ReadSettings) -> dict[str, int]:
-    """The room for the thoughts that the settings ask for, in tokens, by the names of the budgets."""
-    tokens = settings.thinking_tokens or THINKING_TOKENS
-    update, answer = settings.thinking == "on", settings.thinking != "off"
-    return {"update_thought_tokens": update * tokens, "answer_thought_tokens": answer * tokens}
-
-
 def heading_tokens(memories: int) -> int:
     """What the headings of this many memories need at most; a single one has none."""
     return memories * _PART_TOKENS if memories > 1 else 0
@@ -125,7 +118,11 @@ def fit_budgets(
     `memories` is how many memories a prompt shows, `chunk_tokens` the workflow's usual size of a chunk.
     Raises `SettingsError` for budgets that do not fit, or templates that leave no room for any.
     """
-    given, thoughts = given_budgets(settings), thought_budgets(settings)
+    given, thought_tokens = given_budgets(settings), settings.thinking_tokens or THINKING_TOKENS
+    thoughts = {
+        "update_thought_tokens": thought_tokens * (settings.thinking == "on"),
+        "answer_thought_tokens": thought_tokens * (settings.thinking != "off"),
+    }
     usual = {"chunk_tokens": chunk_tokens} if chunk_tokens else {}
     budgets = Budgets(**{**usual, **model.trained.budgets, **given, **thoughts})
     if model.window_tokens is None:

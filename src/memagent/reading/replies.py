@@ -73,7 +73,8 @@ def read_gated(reply: str, memory: str, prompts: Prompts) -> Verdict:
     verdict = replace(verdict, text=prompts.restore(verdict.text))
     if not memory and verdict.action == "ask":
         verdict = replace(verdict, action="replace" if verdict.text else "keep")
-    doubtful = _is_contradicted(verdict.text) or _drops_most(verdict.text, memory)
+    contradicted = _bare(verdict.text.partition("\n")[0]) == UNCHANGED
+    doubtful = contradicted or _drops_most(verdict.text, memory)
     if verdict.action == "ask" and not (prompts.asks and doubtful):
         verdict = replace(verdict, action="replace")
     return replace(verdict, enough=verdict.enough and bool(verdict.memory_after(memory)))
@@ -206,11 +207,6 @@ def _bare(line: str, most: int | None = _SHORT_CHARACTERS) -> str:
     if most is not None and len(line) > most:
         return line
     return " ".join(re.sub(r"[^\w\s]|_", " ", line.replace("\\boxed", "")).split()).upper()
-
-
-def _is_contradicted(text: str) -> bool:
-    """Whether the first line of a text says that nothing changes."""
-    return _bare(text.partition("\n")[0]) == UNCHANGED
 
 
 def _drops_most(text: str, memory: str) -> bool:

@@ -137,20 +137,18 @@ class Provenance:
 
     def answer(self, answer: str) -> tuple[Statement, ...]:
         """The statements of an answer, with sources from the memory."""
-        found = []
-        for text in statements_of(answer):
-            source = self._statements.get(text) or self._supporting(text)
-            found.append(Statement(text, source))
-        return tuple(found)
+        known = [source for source in self._statements.values() if source]
+        return tuple(
+            Statement(
+                text,
+                self._statements.get(text) or next((it for it in known if says(it.excerpt, text)), None),
+            )
+            for text in statements_of(answer)
+        )
 
     def bare(self, answer: str) -> str:
         """The answer, which has no marks."""
         return answer
-
-    def _supporting(self, statement: str) -> Source | None:
-        """The first source of the memory that says a statement of the answer."""
-        sources = (source for source in self._statements.values() if source)
-        return next((source for source in sources if says(source.excerpt, statement)), None)
 
 
 def statements_of(text: str) -> list[str]:

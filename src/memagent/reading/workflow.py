@@ -116,7 +116,10 @@ async def in_turn(
     try:
         while True:
             try:
-                while len(asked) < width and (chunk := await _next(again, chunks)):
+                while len(asked) < width:
+                    chunk = again.popleft() if again else await anext(chunks, None)
+                    if chunk is None:
+                        break
                     asked.append((chunk, asyncio.create_task(_all(read_chunk(chunk, memory)))))
             except MemAgentError as error:  # its turn comes after those that were asked about before
                 failure = error
@@ -151,10 +154,6 @@ def most_at_once(settings: ReadSettings, model: Model) -> int:
     if settings.screen or settings.early_exit:
         return 1
     return min(settings.lookahead, model.calls)
-
-
-async def _next(again: deque[Chunk], chunks: AsyncIterator[Chunk]) -> Chunk | None:
-    return again.popleft() if again else await anext(chunks, None)
 
 
 async def _all(conversations: AsyncIterator[Conversation]) -> list[Conversation]:

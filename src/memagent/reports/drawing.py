@@ -136,9 +136,7 @@ def _costs(results: Sequence[Scored], series: Sequence[str]) -> Figure:
             exponent = statistics.growth(points)
             grows = "" if exponent is None else f": length$^{{{exponent:.2f}}}$"
             panel.plot(
-                *zip(*points, strict=True) if points else ((), ()),
-                label=plain(name) + grows,
-                **style(number),
+                *zip(*points, strict=True) if points else ((), ()), label=plain(name) + grows, **style(number)
             )
         _costs_axis(panel)
         _lengths_axis(panel, summaries)
@@ -211,7 +209,7 @@ def _lengths_axis(panel: Axes, points: dict[tuple[str, Size], Summary]) -> None:
 
     ticks = {size: _length(size, summary) for (_, size), summary in points.items()}
     panel.set_xscale("log", base=2)
-    panel.set_xticks(list(ticks.values()), [_tick(size) for size in ticks])
+    panel.set_xticks(list(ticks.values()), [str(size).removesuffix(" documents") for size in ticks])
     panel.xaxis.set_minor_locator(NullLocator())
     panel.xaxis.set_minor_formatter(NullFormatter())
     documents = any(size.kind == "documents" for size in ticks)
@@ -228,7 +226,3 @@ def _costs_axis(panel: Axes) -> None:
     panel.yaxis.set_major_formatter(
         FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
     )
-
-
-def _tick(size: Size) -> str:
-    return f"{size.number:,}" if size.kind == "documents" else str(size)

@@ -87,18 +87,12 @@ def load(folders: Sequence[Path]) -> Evidence:
     several = len({models[name] for name in runs if rows[name]}) > 1
     orders = [name for run in runs.values() for name in run["plan"]["workflows"]]
     orders += [row.workflow for own in rows.values() for row in own]  # in case a run.json was edited
-    results = [
-        Scored(_series(row.workflow, models[name] if several else "", name if again else ""), name, row)
-        for name in runs
-        for row in rows[name]
-    ]
+    results = []
+    for name, own in rows.items():
+        apart = ", ".join([models[name]] * several + [name] * again)
+        results += [Scored(f"{row.workflow} ({apart})" if apart else row.workflow, name, row) for row in own]
     results.sort(key=lambda result: (orders.index(result.row.workflow), result.row.task, result.size))
     return Evidence({name: run for name, run in runs.items() if rows[name]}, tuple(results))
-
-
-def _series(reader: str, model: str, folder: str) -> str:
-    apart = ", ".join(part for part in (model, folder) if part)
-    return f"{reader} ({apart})" if apart else reader
 
 
 def write_report(folders: Sequence[Path], out: Path) -> list[Path]:

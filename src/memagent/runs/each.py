@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
+import os
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, nullcontext, suppress
-from dataclasses import astuple, dataclass, field, replace
-from functools import cached_property
+from dataclasses import asdict, astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from memagent.documents.files import FileState
-from memagent.documents.opening import text_document
-from memagent.documents.paths import unreadable
+from memagent.documents.files import FileState, NoTextError, look_at
+from memagent.documents.opening import Document, text_document
+from memagent.documents.paths import find_files, shown, unreadable
 from memagent.engines import open_engine
 from memagent.engines.endpoint import UnreachableError
 from memagent.engines.wrappers import Spending
@@ -27,15 +28,11 @@ from memagent.reading.read import Read
 from memagent.runs.batch import RunLog, Where, record_failure, run_batch
 from memagent.runs.files import (
     FileRow,
-    FoundFile,
     OneFile,
     Seen,
     Status,
     add_row,
-    find,
     find_seen,
-    identify,
-    key_of,
     open_record,
     read_file,
     recalled,
@@ -48,6 +45,16 @@ from memagent.types import Engine
 
 _STOPS = (SpendingLimitError.__name__, UnreachableError.__name__)
 """Errors that end a run: no other file would fare better."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file's path and its name in the table; `refusal` says why it must not be read, if so."""
+
+    path: Path
+    name: str
+    refusal: str = ""
+
 
 Item = tuple[FoundFile, str]
 """A file, and a question to it."""
@@ -104,11 +111,12 @@ async def read_each(survey: Survey, engine: Engine | None = None) -> AsyncGenera
     async with nullcontext(engine) if engine else open_engine(survey.settings.engine) as opened:
         identities = await _identities(survey, opened)
         with await asyncio.to_thread(open_record, survey.folder, claim=writes) as record:
-            run = _Run(survey, files, record, identities)
-            survey.on_begin(len(run.items))
+            items = [(file, problem) for file in files for problem in survey.problems]
+            run = _Run(survey, items, record, identities)
+            survey.on_begin(len(items))
             where = Where(spending.limit(opened), survey.settings.engine, survey.ray if writes else None)
             try:
-                async with aclosing(run_batch(run.items, read_file, run.take, where)) as rows:
+                async with aclosing(run_batch(items, read_file, run.take, where)) as rows:
                     async for row in rows:
                         yield row
             finally:
@@ -117,7 +125,11 @@ async def read_each(survey: Survey, engine: Engine | None = None) -> AsyncGenera
 
 
 def _find_files(survey: Survey) -> list[FoundFile]:
-    """The files to ask. Blocks. Raises `DocumentError`, and `SettingsError` for a table that is not ours."""
+    """The files to ask, each once and in order. Blocks.
+
+    Raises `DocumentError` if there are none, or for a path that does not exist, and `SettingsError` for a
+    table that is not ours.
+    """
     out, folder = survey.out, survey.folder
     if out and folder:
         table_kind(out)
@@ -125,7 +137,21 @@ def _find_files(survey: Survey) -> list[FoundFile]:
             raise SettingsError(f"{out} is not a memagent table and would be overwritten: name another")
     if not survey.problems or len(set(survey.problems)) < len(survey.problems):
         raise SettingsError("which question? give at least one, and each only once")
-    return find(survey.paths, survey.follow_links, [it for it in (out, survey.journals) if it])
+    left_out = [os.path.realpath(path) for path in (out, survey.journals) if path]
+    found: dict[str, FoundFile] = {}
+    for path in survey.paths:
+        if path == "-":
+            raise DocumentError("standard input is one document: name files or folders to ask each")
+        for file in find_files(path, survey.follow_links):
+            if file.named and not os.path.lexists(file.path):
+                raise DocumentError(f"{shown(file.path)} cannot be read: No such file or directory")
+            real = os.path.realpath(file.path)
+            if not any(Path(real).is_relative_to(it) for it in left_out):
+                found.setdefault(real, FoundFile(file.path.absolute(), shown(file.path), file.refusal))
+    if not found:
+        names = ", ".join(map(shown, survey.paths)) or "the arguments"
+        raise DocumentError(f"no file in {names}: name another folder")
+    return list(found.values())
 
 
 async def _identities(survey: Survey, engine: Engine) -> dict[str, Mapping[str, Any]]:
@@ -142,22 +168,11 @@ class _Run:
     """One run over the files; `stopped` says why nothing more is read, and is empty while it goes on."""
 
     survey: Survey
-    files: Sequence[FoundFile]
+    items: Sequence[Item]
     record: RunLog
     identities: Mapping[str, Mapping[str, Any]]
     stopped: str = ""
     _known: dict[Item, str | FileRow] = field(default_factory=dict)  # keys of answers, or else the rows
-
-    @cached_property
-    def items(self) -> list[Item]:
-        """The rows to come."""
-        return [(file, problem) for file in self.files for problem in self.survey.problems]
-
-    @cached_property
-    def _leftovers(self) -> bool:
-        """Whether earlier runs have left journals."""
-        folder = self.survey.folder
-        return folder is not None and any((folder / "journals").glob("*.jsonl"))
 
     async def take(self, read: Callable[[OneFile], Awaitable[FileRow]], item: Item) -> FileRow:
         """The row of an item; `read` reads the file if it has to be read."""
@@ -216,8 +231,7 @@ class _Run:
         key = key_of(seen.content, self.identities[problem])
         if key not in self.record:
             return None
-        if self._leftovers:  # a crash came between an answer and this
-            self._drop(self._trace(file, key))
+        self._drop(self._trace(file, key))  # in case a crash came between the answer and this
         return self._answer(item, key)
 
     def _answer(self, item: Item, key: str) -> FileRow:
@@ -260,3 +274,24 @@ class _Run:
 def _without_answer(item: Item, status: Status, error: str | None, cause: str | None = None) -> FileRow:
     file, problem = item
     return FileRow(file=file.name, problem=problem, status=status, error=error, cause=cause)
+
+
+def identify(file: FoundFile, now: FileState) -> tuple[Seen, Document]:
+    """What a file in this state holds, and the document that it is, which is empty if it has no text.
+
+    Reads the whole file. Blocks. Raises `DocumentError`.
+    """
+    state = asdict(now.to_keep())
+    try:
+        source = look_at(file.path, file.name, named=True)
+    except NoTextError as error:
+        return Seen(**state, error=str(error)), Document(())
+    document = Document((source,))
+    content = f"{document.fingerprint} {source.format} {source.encoding} {source.gzipped}"
+    return Seen(**state, content=content), document
+
+
+def key_of(content: str, identity: Mapping[str, Any]) -> str:
+    """The key of an answer, made from the content that was read and everything that was asked of it."""
+    whole = json.dumps([content, identity], sort_keys=True)
+    return hashlib.sha256(whole.encode("utf-8", "backslashreplace")).hexdigest()[:32]

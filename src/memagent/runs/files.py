@@ -1,4 +1,4 @@
-"""Files to ask one by one: what is read of each, the row that it becomes, the record and the table of rows.
+"""The row that a question to one file becomes, the record from which a later run continues, and the table.
 
 The record is a log next to the table. An answer belongs to the bytes of a file, not to its name: a file that
 is moved or restored is not read again.
@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import csv
-import hashlib
 import json
-import os
 import re
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from memagent.concurrency import drain
-from memagent.documents.files import FileState, NoTextError, look_at
+from memagent.documents.files import NoTextError
 from memagent.documents.opening import Document
-from memagent.documents.paths import find_files, shown
 from memagent.errors import DocumentError, EngineError, JournalError, SettingsError, reason
 from memagent.reading.api import begin_forecast
 from memagent.reading.progress import Result
@@ -45,15 +42,6 @@ _FORMULA = re.compile(r"[=+@\t\r]|-(?!\d+(?:[.,]\d+)*\s*\Z)")
 """The beginning of a cell that a spreadsheet would take for a formula."""
 
 
-@dataclass(frozen=True, slots=True)
-class FoundFile:
-    """A file's path and its name in the table; `refusal` says why it must not be read, if so."""
-
-    path: Path
-    name: str
-    refusal: str = ""
-
-
 class Seen(NamedTuple):
     """A file as it was when it was last read: its state, and its content.
 
@@ -65,50 +53,6 @@ class Seen(NamedTuple):
     ctime_ns: int
     content: str = ""
     error: str = ""
-
-
-def find(paths: Sequence[str], follow_links: bool, but: Collection[Path]) -> list[FoundFile]:
-    """The files that the paths stand for, each once and in order, without those in or below `but`.
-
-    Raises `DocumentError` if there are none, or for a path that does not exist.
-    """
-    left_out = [os.path.realpath(path) for path in but]
-    found: dict[str, FoundFile] = {}
-    for path in paths:
-        if path == "-":
-            raise DocumentError("standard input is one document: name files or folders to ask each")
-        for file in find_files(path, follow_links):
-            if file.named and not os.path.lexists(file.path):
-                raise DocumentError(f"{shown(file.path)} cannot be read: No such file or directory")
-            real = os.path.realpath(file.path)
-            if not any(Path(real).is_relative_to(it) for it in left_out):
-                found.setdefault(real, FoundFile(file.path.absolute(), shown(file.path), file.refusal))
-    if not found:
-        raise DocumentError(
-            f"no file in {', '.join(map(shown, paths)) or 'the arguments'}: name another folder"
-        )
-    return list(found.values())
-
-
-def identify(file: FoundFile, now: FileState) -> tuple[Seen, Document]:
-    """What a file in this state holds, and the document that it is, which is empty if it has no text.
-
-    Reads the whole file. Blocks. Raises `DocumentError`.
-    """
-    state = asdict(now.to_keep())
-    try:
-        source = look_at(file.path, file.name, named=True)
-    except NoTextError as error:
-        return Seen(**state, error=str(error)), Document(())
-    document = Document((source,))
-    content = f"{document.fingerprint} {source.format} {source.encoding} {source.gzipped}"
-    return Seen(**state, content=content), document
-
-
-def key_of(content: str, identity: Mapping[str, Any]) -> str:
-    """The key of an answer, made from the content that was read and everything that was asked of it."""
-    whole = json.dumps([content, identity], sort_keys=True)
-    return hashlib.sha256(whole.encode("utf-8", "backslashreplace")).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,22 +33,17 @@ async def auto(
         if short:
             document, _ = joined(begun)
             doubtful = await asyncio.to_thread(_is_doubtful, reading.problem, begun)
+            whole = reading
+            if reading.prompts.answer == AUTO.answer:  # not the user's own: `full` asks in words for all
+                whole = replace(reading, prompts=replace(reading.prompts, answer=PROMPTS.answer))
             try:
-                yield await _with_words_for_all(reading).answer(document, doubtful=doubtful)
+                yield await whole.answer(document, doubtful=doubtful)
                 return
             except ContextOverflowError:
                 pass  # the window is smaller than the engine says
     async with aclosing(notes.notes(reading, _chain(begun, chunks), memory)) as conversations:
         async for conversation in conversations:
             yield conversation
-
-
-def _with_words_for_all(reading: Reading) -> Reading:
-    """The reading with `full`'s words for the answer in place of those for passages; not of a user's own."""
-    prompts = reading.prompts
-    if prompts.answer != AUTO.answer:
-        return reading
-    return replace(reading, prompts=replace(prompts, answer=PROMPTS.answer))
 
 
 async def _take_up_to_half_the_window(

@@ -139,11 +139,5 @@ class Citations:
 
 
 WORKFLOW = Workflow(
-    evidence,
-    PROMPTS,
-    templates=True,
-    screens=True,
-    looks_ahead=True,
-    keeps_memory=True,
-    provenance=Citations,
+    evidence, PROMPTS, templates=True, screens=True, looks_ahead=True, keeps_memory=True, provenance=Citations
 )

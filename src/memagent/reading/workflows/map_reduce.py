@@ -6,7 +6,7 @@ If the notes are too long for the last prompt, notes are taken on them, in group
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -16,8 +16,9 @@ from memagent.prompts import CLOSING, MEMORY, NOTE, UNCHANGED, Prompts, sections
 from memagent.reading.conversations import Reading
 from memagent.reading.replies import read_gated
 from memagent.reading.workflow import Workflow
-from memagent.reading.workflows.merging import BETWEEN, as_chunk, grouped
-from memagent.types import Chunk, Conversation, TokenCounter
+from memagent.reading.workflows.parallel import BETWEEN, as_chunk
+from memagent.reading.workflows.tree import grouped
+from memagent.types import Chunk, Conversation
 
 PROMPTS = Prompts(
     update=f"""\
@@ -55,9 +56,10 @@ async def map_reduce(
     while True:
         while len(notes) > 1 and await reading.count_tokens(BETWEEN.join(notes)) > limit:
             count = reading.model.count_tokens
-            groups = await asyncio.to_thread(_note_chunks, notes, budgets.chunk_tokens, count)
+            groups = await asyncio.to_thread(grouped, notes, budgets.chunk_tokens, count)
+            merged = [await asyncio.to_thread(as_chunk, it, count, place) for place, it in enumerate(groups)]
             notes = []
-            async for conversation in _take_notes(reading, groups, notes, again=True):
+            async for conversation in _take_notes(reading, merged, notes, again=True):
                 yield conversation
         if not notes:
             return
@@ -93,11 +95,6 @@ async def _take_notes(
                 notes.append(updates[-1].memory)
             for update in updates:
                 yield update
-
-
-def _note_chunks(notes: Sequence[str], group_tokens: int, count_tokens: TokenCounter) -> list[Chunk]:
-    groups = grouped(notes, group_tokens, count_tokens)
-    return [as_chunk(group, count_tokens, index) for index, group in enumerate(groups)]
 
 
 WORKFLOW = Workflow(map_reduce, PROMPTS, takes_notes=True)

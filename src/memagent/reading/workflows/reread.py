@@ -119,11 +119,5 @@ async def _read_for(reading: Reading, question: str, memory: str) -> AsyncGenera
 
 
 WORKFLOW = Workflow(
-    reread,
-    PROMPTS,
-    templates=True,
-    screens=True,
-    looks_ahead=True,
-    keeps_memory=True,
-    options=Rounds,
+    reread, PROMPTS, templates=True, screens=True, looks_ahead=True, keeps_memory=True, options=Rounds
 )

@@ -6,29 +6,24 @@ fixed order, one from each part in turn, whichever is ready first.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 
 from pydantic import Field
 
-from memagent.concurrency import interleave
+from memagent.concurrency import interleave, side_by_side
 from memagent.prompts import ANSWER, MERGE, NOTE, UPDATE, Prompts
 from memagent.reading.conversations import Reading
 from memagent.reading.replies import read_gated
 from memagent.reading.workflow import Workflow
-from memagent.reading.workflows.merging import BETWEEN, merge_all
+from memagent.reading.workflows.parallel import BETWEEN, Gathering
 from memagent.settings import Options, Positive
-from memagent.types import Chunk, Conversation
+from memagent.types import Chunk, Conversation, TokenCounter
 
-PROMPTS = Prompts(
-    update=UPDATE,
-    merge=MERGE,
-    answer=ANSWER,
-    workflow="tree",
-    replies="marked",
-    note=NOTE,
-)
+PROMPTS = Prompts(update=UPDATE, merge=MERGE, answer=ANSWER, workflow="tree", replies="marked", note=NOTE)
 """The memory of one part of the document stands in the memory's place."""
 
 
@@ -75,6 +70,43 @@ async def _part(
             async for update in reading.update(chunk, memory, read_gated):
                 memory = update.memory
                 yield number, update
+
+
+async def merge_all(reading: Reading, memories: list[str]) -> AsyncGenerator[Conversation, None]:
+    """Merge memories in groups, side by side, until one is left; changes `memories` in place."""
+    count_tokens, group_tokens = reading.model.count_tokens, reading.budgets.chunk_tokens
+    while len(memories) > 1:
+        groups = await asyncio.to_thread(grouped, memories, group_tokens, count_tokens)
+        done: list[str] = []
+        work = partial(_gather, reading)
+        async with aclosing(side_by_side(work, groups, reading.model.calls)) as gathered:
+            async for memory, conversations in gathered:
+                done.append(memory)
+                rest = [text for group in groups[len(done) :] for text in group]
+                for conversation in conversations:
+                    yield replace(conversation, memory=BETWEEN.join([*done, *rest]))
+        memories[:] = done
+
+
+async def _gather(reading: Reading, memories: Sequence[str]) -> tuple[str, list[Conversation]]:
+    """Several memories merged into one, and the conversations that it took."""
+    gathering = Gathering(reading)
+    made = [it for memory in memories async for it in gathering.add(memory)]
+    made += [it async for it in gathering.merge()]
+    return gathering.memory, made
+
+
+def grouped(notes: Sequence[str], group_tokens: int, count_tokens: TokenCounter) -> list[list[str]]:
+    """Notes in groups of at most `group_tokens` tokens, but of at least two notes if there are two."""
+    groups: list[list[str]] = []
+    start = 0
+    while start < len(notes):
+        end = min(start + 2, len(notes))
+        while end < len(notes) and count_tokens(BETWEEN.join(notes[start : end + 1])) <= group_tokens:
+            end += 1
+        groups.append(list(notes[start:end]))
+        start = end
+    return groups
 
 
 WORKFLOW = Workflow(tree, PROMPTS, templates=True, keeps_memory=True, options=Shards)
