@@ -24,6 +24,12 @@ FORMAT = 2
 RUN_FILE = "run.json"
 ROWS_FILE = "rows.jsonl"
 
+_NEEDED = {
+    "version": str, "created": str, "command": str, "attempts": int, "model.name": str,
+    "model.tokenizer": str, "plan.workflows": list, "plan.corpora": dict,
+}  # fmt: skip
+"""What every run.json has, among other things."""
+
 # Where and when a run took place, what follows from its plan, what only bounds it: no row depends on these.
 _INCIDENTAL = ("command", "python", "attempts")
 _INCIDENTAL_SETTINGS = (
@@ -50,35 +56,6 @@ class Cell:
 
 Key = tuple[Cell, int, str, int]
 """A cell, an example's number in it, a workflow, and a sample's number."""
-
-
-@dataclass
-class _RunModel:
-    name: str
-    tokenizer: str
-
-
-@dataclass
-class _RunCorpus:
-    origin: str
-
-
-@dataclass
-class _RunPlan:
-    workflows: list[str]
-    corpora: dict[str, _RunCorpus]
-
-
-@dataclass
-class _RunHeader:
-    """What every run.json has, among other things."""
-
-    version: str
-    created: str
-    command: str
-    attempts: int
-    model: _RunModel
-    plan: _RunPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +108,6 @@ class EvaluationRow:
 
 
 _ROW = TypeAdapter(EvaluationRow)
-_HEADER = TypeAdapter(_RunHeader)
 
 
 def open_rows(folder: Path, header: Mapping[str, Any], resume: bool, dry_run: bool = False) -> RunLog:
@@ -147,8 +123,10 @@ def open_rows(folder: Path, header: Mapping[str, Any], resume: bool, dry_run: bo
         raise SettingsError(
             f"{folder} holds an evaluation: add `resume` to continue it, or choose another `out`"
         )
-    if begun and resume:
-        _check_same(folder, header)
+    if begun and resume and (changed := difference(_identity(read_header(folder)), _identity(header))):
+        raise SettingsError(
+            f"{folder} cannot be resumed: {changed.removeprefix('plan.')}; choose another `out` for it"
+        )
     path = None if dry_run and not (begun and resume) else folder / ROWS_FILE
     rows = RunLog(path, lambda line: {_row(line, folder / ROWS_FILE).key: None}, claim=not dry_run)
     if begun or dry_run:
@@ -165,14 +143,6 @@ def open_rows(folder: Path, header: Mapping[str, Any], resume: bool, dry_run: bo
             raise
         raise SettingsError(f"{folder} cannot be written: {reason(error)}") from error
     return rows
-
-
-def _check_same(folder: Path, header: Mapping[str, Any]) -> None:
-    """Raise `SettingsError` if the settings of the run in `folder` differ from those in `header`."""
-    if changed := difference(_identity(read_header(folder)), _identity(header)):
-        raise SettingsError(
-            f"{folder} cannot be resumed: {changed.removeprefix('plan.')}; choose another `out` for it"
-        )
 
 
 def storable(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -204,12 +174,14 @@ def read_header(folder: Path) -> dict[str, Any]:
     found = header.get("format") if isinstance(header, dict) else None
     if found != FORMAT:
         raise SettingsError(f"{path} has format {found}, this version reads {FORMAT}")
-    try:
-        _HEADER.validate_python(header)
-    except ValidationError as error:
-        raise SettingsError(
-            f"{path} is damaged ({_first(error)}): restore it, or evaluate again into another folder"
-        ) from error
+    for name, kind in _NEEDED.items():
+        value: Any = header
+        for key in name.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
+        if not isinstance(value, kind):
+            raise SettingsError(
+                f"{path} is damaged ({name} is {value!r}): restore it, or evaluate again into another folder"
+            )
     return dict(header)
 
 
@@ -231,12 +203,9 @@ def _row(line: Mapping[str, Any], path: Path) -> EvaluationRow:
         if not 0 <= row.score <= 1:
             raise ValueError(f"its score is {row.score}, not from 0 to 1")
     except (ValueError, TypeError) as error:  # a ValidationError is a ValueError
-        what = _first(error) if isinstance(error, ValidationError) else error
+        what: object = error
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            what = f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}"
         raise SettingsError(f"{path}: {str(line)[:60]}... is not a row of memagent eval: {what}") from error
     return row
-
-
-def _first(error: ValidationError) -> str:
-    """The first error, and where it is."""
-    found = error.errors()[0]
-    return f"{'.'.join(map(str, found['loc']))}: {found['msg'].lower()}"

@@ -30,7 +30,7 @@ from memagent.reading.progress import Progress
 from memagent.reading.read import Read
 from memagent.reading.workflow import Workflow
 from memagent.reading.workflows import choose_workflow
-from memagent.runs.batch import RunProgress, Where, record_failure, run_batch
+from memagent.runs.batch import RunProgress, record_failure, run_batch
 from memagent.settings import Settings
 from memagent.tasks.scoring import score_reply, substring_match
 from memagent.types import Engine, Example, flatten
@@ -104,8 +104,8 @@ async def evaluate(run: Evaluation, engine: Engine | None = None) -> None:
 
             attempt = partial(make_attempt, run=replace(run, on_begin=_ignore, on_row=_ignore))
             left = in_thread(plan.attempts(frozenset(rows), opened.model.count_tokens), is_slow=lambda: True)
-            where = Where(opened, run.settings.engine, None if run.dry_run else run.ray)
-            await drain(run_batch(left, attempt, take, where))
+            ray = None if run.dry_run else run.ray
+            await drain(run_batch(left, attempt, take, opened, run.settings.engine, ray))
 
 
 async def forecast_evaluation(

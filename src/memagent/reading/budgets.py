@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from dataclasses import asdict, dataclass, replace
 
 from memagent.errors import SettingsError
@@ -79,19 +80,16 @@ class Budgets:
         return fitted
 
     def _shrink(self, names: list[str], room: int, memories: int) -> Budgets:
-        """These budgets, the named ones scaled by the largest factor that fits, found by bisection."""
+        """These budgets, the named ones scaled by the largest factor that fits."""
 
         def scale(share: float) -> Budgets:
             return replace(self, **{name: int(getattr(self, name) * share) for name in names})
 
-        least, most = 0.0, 1.0
-        for _ in range(20):
-            share = (least + most) / 2
-            if scale(share).needed_tokens(memories) <= room:
-                least = share
-            else:
-                most = share
-        return scale(least)
+        steps = 1 << 20
+        fit = bisect_left(
+            range(1, steps), True, key=lambda step: scale(step / steps).needed_tokens(memories) > room
+        )
+        return scale(fit / steps)
 
 
 SET_BUDGETS = ("problem_tokens", "chunk_tokens", "memory_tokens", "answer_tokens")

@@ -60,7 +60,7 @@ class Find:
     @property
     def text(self) -> str:
         """The passages as one line."""
-        return " ".join(in_one_line(it.excerpt) for it in self.sources)
+        return " ".join(word for it in self.sources for word in it.excerpt.split())
 
 
 def locate(note: str, problem: str, chunk: Chunk, span: Span, rarity: Rarity) -> Find | None:
@@ -79,11 +79,6 @@ def locate(note: str, problem: str, chunk: Chunk, span: Span, rarity: Rarity) ->
     support = rarity.weigh(own & there) / (rarity.weigh(own) or 1.0)
     places = _places(text, groups, (noted | asked) & there, rarity)
     return Find(tuple(source_at(chunk, span[0] + start, span[0] + end) for start, end in places), support)
-
-
-def in_one_line(text: str) -> str:
-    """A text with single spaces in place of all white space."""
-    return " ".join(text.split())
 
 
 def count_words(chunk: Chunk, rarity: Rarity) -> None:
@@ -142,10 +137,6 @@ class _Passage:
     paragraph: tuple[int, int]
     source: Source
 
-    def belongs_with(self, other: _Passage) -> bool:
-        """Whether the two may speak of the same: they share a word of the statement, or a paragraph."""
-        return self.paragraph == other.paragraph or bool(self.shared & other.shared)
-
 
 @dataclass(slots=True)
 class _Search:
@@ -165,7 +156,11 @@ class _Search:
         """The nearest passages, in the document's order; none if they have too little of the statement."""
         whole, chosen, covered = self._weigh(self.weights), list[_Passage](), frozenset[str]()
         for _ in range(_MAX_PASSAGES):
-            fit = [it for it in self._ranked() if not chosen or it.belongs_with(chosen[0])]
+            fit = [  # those that may speak of the same as the first
+                it
+                for it in self._ranked()
+                if not chosen or it.paragraph == chosen[0].paragraph or it.shared & chosen[0].shared
+            ]
             best = max(fit, key=lambda it: self._weigh(it.shared - covered), default=None)
             if best is None or self._weigh(best.shared - covered) < _MIN_ADDED * whole:
                 break
@@ -207,11 +202,11 @@ def find_sources(
         for place, it in enumerate(found):
             if it.source is None:
                 found[place] = replace(it, source=find(it.text, chunk))
-    searches = {
-        place: _Search(_weights(it.text, rarity), _names(it.text) - telling(problem))
-        for place, it in enumerate(found)
-        if it.source is None
-    }
+    searches = dict[int, _Search]()
+    for place, it in enumerate(found):
+        if it.source is None:  # a word that the document lacks is as rare as the rarest
+            weights = {word: weight(rarity.texts, max(rarity.holding(word), 1)) for word in telling(it.text)}
+            searches[place] = _Search(weights, _names(it.text) - telling(problem))
     if searches:
         for chunk in split(document.blocks(), chunk_tokens, estimate_tokens):
             _look_through(chunk, list(searches.values()))
@@ -233,11 +228,6 @@ def _look_through(chunk: Chunk, searches: Sequence[_Search]) -> None:
                 if shared := words & search.weights.keys():
                     source = source_at(chunk, chunk.start + start, chunk.start + end)
                     search.consider(_Passage(shared, (chunk.index, number), source))
-
-
-def _weights(statement: str, rarity: Rarity) -> dict[str, float]:
-    """The weights of a statement's telling words; one that the document lacks is as rare as the rarest."""
-    return {it: weight(rarity.texts, max(rarity.holding(it), 1)) for it in telling(statement)}
 
 
 def _names(statement: str) -> frozenset[str]:

@@ -30,7 +30,7 @@ from memagent.reading.ranking import RULE, Screen
 from memagent.reading.replies import read_answer
 from memagent.reading.sources import Sources, Statement, place
 from memagent.reading.workflow import most_at_once
-from memagent.reading.workflows import choose_workflow, workflows
+from memagent.reading.workflows import choose_workflow
 from memagent.settings import ReadSettings
 from memagent.types import Chunk, Conversation, Engine
 from memagent.version import __version__
@@ -77,10 +77,7 @@ class Read:
             raise SettingsError("the problem is empty: ask a question")
         self.problem, self.document, self.engine = problem, document, engine
         self.settings = (settings or ReadSettings()).fill_from(engine.model.trained)
-        self.workflow, self._workflow = choose_workflow(self.settings, engine.model.trained)
-        if not (answers or self._workflow.keeps_memory):
-            known = ", ".join(name for name, it in workflows().items() if it.keeps_memory)
-            raise SettingsError(f"the workflow {self.workflow} keeps no memory that lives on: use {known}")
+        self.workflow, self._workflow = choose_workflow(self.settings, engine.model.trained, answers)
         self.found = document.blocks()
         """What was found while the document was read: files left out, undecodable characters."""
         self.answer = ""
@@ -172,9 +169,8 @@ class Read:
         """What the conversations have in common. Raises `SettingsError` as `identity` does."""
         budgets, mark = await asyncio.to_thread(lambda: (self.budgets, self.found.mark))
         model, meter, exact = engine.model, self._meter, self.settings.chunk_ends == "exact"
-        prompts = self._workflow.prompts.for_document(
-            mark, guards_turns=model.reads_turn_tokens, asks=self._asks
-        )
+        turns, own = model.reads_turn_tokens, self._workflow.prompts
+        prompts = own.for_document(mark, guards_turns=turns, asks=self._asks)
         watch = self._hand_out, meter.begin_pass, meter.pass_over
         passes = Passes(self.found, budgets.chunk_tokens, model.count_tokens, *watch, exact=exact)
         reading = Reading(self.problem, engine, prompts, budgets, passes, self.settings, self._answers)
@@ -243,8 +239,6 @@ class Read:
 
     def _open(self, engine: Engine) -> Journal | None:
         """The journal of this read, new or continued."""
-        if not self._traces:
-            return None
         usual, errors = self.budgets, []
         for trace in self._traces:
             try:
@@ -261,7 +255,9 @@ class Read:
                 return journal
             except JournalError as error:
                 errors.append(error)
-        raise errors[0]
+        if errors:
+            raise errors[0]
+        return None
 
     def _take_mark(self, header: Mapping[str, Any] | None) -> None:
         """Use the mark on record: another installation, or an earlier version, may have begun the read."""

@@ -131,17 +131,13 @@ def settle(verdict: Verdict, check: str, memory: str, fits: Callable[[str], bool
     action = read_check(check)
     if action != "ask":
         return replace(verdict, action=action)
-    return replace(verdict, action="replace", text=_both(memory, verdict.text, fits))
-
-
-def _both(memory: str, text: str, fits: Callable[[str], bool]) -> str:
-    """The memory, and below it as many lines of the text as fit."""
-    lines = text.split("\n")
+    lines = verdict.text.split("\n")
 
     def both(count: int) -> str:
         return "\n".join([memory, *lines[:count]])
 
-    return both(bisect_left(range(1, len(lines) + 1), True, key=lambda count: not fits(both(count))))
+    fit = bisect_left(range(1, len(lines) + 1), True, key=lambda count: not fits(both(count)))
+    return replace(verdict, action="replace", text=both(fit))
 
 
 def _by_markers(text: str, prompts: Prompts) -> Verdict:

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from memagent.errors import EngineError, MemAgentError
 from memagent.prompts import Prompts
@@ -21,13 +21,8 @@ ReadChunk = Callable[[Chunk, str], AsyncIterator[Conversation]]
 """Holds the conversations over a chunk, starting from a memory; the last one has the memory that follows."""
 
 
-class Run(Protocol):
-    """How a workflow is called."""
-
-    def __call__(
-        self, reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
-    ) -> AsyncGenerator[Conversation, None]:
-        """The conversations, each as soon as it is finished."""
+Run = Callable[[Reading, AsyncIterator[Chunk], str], AsyncGenerator[Conversation, None]]
+"""How a workflow is called, with the memory to start from; it yields each conversation as it is finished."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,7 +180,7 @@ def _run(name: str, run: dict[str, Any], results: Sequence[Scored]) -> str:
         if estimated
         else "",
     ]
-    samples = {corpus for corpus, found in run["plan"]["corpora"].items() if found["origin"] == "sample"}
+    samples = {corpus for corpus, found in run["plan"]["corpora"].items() if found.get("origin") == "sample"}
     samples |= {"essays" for result in own if is_sample(result.row.haystack)}
     if samples:
         names = ", ".join(sorted(samples))

@@ -107,23 +107,13 @@ class RunProgress:
         return taken / new * (self.total - self.done) if new and taken is not None else None
 
 
-@dataclass(frozen=True, slots=True)
-class Where:
-    """Where reads are made: with `engine`, or on a cluster, whose nodes open their own with the `settings`.
-
-    `ray` is the address of the cluster.
-    """
-
-    engine: Engine
-    settings: EngineSettings
-    ray: str | None = None
-
-
 async def run_batch(
     items: Iterable[Item] | AsyncIterable[Item],
     read: Callable[[Engine, Task], Awaitable[Found]],
     take: Callable[[Callable[[Task], Awaitable[Found]], Item], Awaitable[Row]],
-    where: Where,
+    engine: Engine,
+    settings: EngineSettings,
+    ray: str | None = None,
 ) -> AsyncGenerator[Row, None]:
     """Take all items, as many at a time as there are calls, and yield each row as soon as it is known.
 
@@ -131,14 +121,16 @@ async def run_batch(
         items: what there is to read; one is taken only when there is room for it.
         read: makes a read, on a cluster in the process of a node.
         take: makes an item into a row and puts that on record, in this process; it is given what reads.
-        where: where the reads are made.
+        engine: what makes the reads here.
+        settings: those with which the nodes of a cluster open engines of their own.
+        ray: the address of the cluster, if the reads are to be made there.
 
     An error ends the run. Raises `SettingsError` without the extra `ray` or the cluster.
     """
-    at_once = where.engine.model.calls
-    here = nullcontext((partial(read, where.engine), min(at_once, room_for_reads())))
+    at_once = engine.model.calls
+    here = nullcontext((partial(read, engine), min(at_once, room_for_reads())))
     async with (
-        open_cluster(where.ray, where.settings, read, at_once) if where.ray else here as (reader, most),
+        open_cluster(ray, settings, read, at_once) if ray else here as (reader, most),
         aclosing(side_by_side(partial(take, reader), items, most, ordered=False)) as rows,
     ):
         async for row in rows:

@@ -25,7 +25,7 @@ from memagent.engines.endpoint import UnreachableError
 from memagent.engines.wrappers import Spending
 from memagent.errors import DocumentError, SettingsError, SpendingLimitError
 from memagent.reading.read import Read
-from memagent.runs.batch import RunLog, Where, record_failure, run_batch
+from memagent.runs.batch import RunLog, record_failure, run_batch
 from memagent.runs.files import (
     FileRow,
     OneFile,
@@ -114,9 +114,10 @@ async def read_each(survey: Survey, engine: Engine | None = None) -> AsyncGenera
             items = [(file, problem) for file in files for problem in survey.problems]
             run = _Run(survey, items, record, identities)
             survey.on_begin(len(items))
-            where = Where(spending.limit(opened), survey.settings.engine, survey.ray if writes else None)
+            limited, ray = spending.limit(opened), survey.ray if writes else None
+            batch = run_batch(items, read_file, run.take, limited, survey.settings.engine, ray)
             try:
-                async with aclosing(run_batch(items, read_file, run.take, where)) as rows:
+                async with aclosing(batch) as rows:
                     async for row in rows:
                         yield row
             finally:

@@ -24,13 +24,13 @@ def workflows() -> dict[str, Workflow]:
     return load_all("workflows")
 
 
-def choose_workflow(settings: ReadSettings, trained: Trained) -> tuple[str, Workflow]:
+def choose_workflow(settings: ReadSettings, trained: Trained, answers: bool = True) -> tuple[str, Workflow]:
     """The name of a read's workflow, and the workflow with the prompts that it will use.
 
     The settings decide; what they leave open follows the workflow and templates that the model was trained
     with. If a published model's prompts are not at hand, a warning says so. Raises `SettingsError` for an
-    unknown workflow, one that cannot `screen` although it has to, and templates that cannot be used or are
-    for another workflow.
+    unknown workflow, one that cannot `screen` although it has to, one that keeps no memory although no answer
+    is wanted, and templates that cannot be used or are for another workflow.
     """
     name = settings.workflow or trained.workflow or DEFAULT
     known = workflows()
@@ -43,6 +43,9 @@ def choose_workflow(settings: ReadSettings, trained: Trained) -> tuple[str, Work
         raise SettingsError(
             f"`screen` is for workflows that read chunk by chunk ({able}), not for {name}: drop one"
         )
+    if not (answers or workflow.keeps_memory):
+        able = ", ".join(name for name, it in known.items() if it.keeps_memory)
+        raise SettingsError(f"the workflow {name} keeps no memory that lives on: use {able}")
     prompts = workflow.prompts
     if settings.templates and workflow.templates:
         prompts = load_prompts(Path(settings.templates))

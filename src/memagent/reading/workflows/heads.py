@@ -62,18 +62,15 @@ class Heads:
 
         Raises `SettingsError` for a memory with more parts.
         """
-        found = _divide(memory)
-        total = len(found) - 1
-        if (
-            total < 1
-            or found[0].text
-            or [(it.number, it.of) for it in found[1:]] != [(number, total) for number in range(1, total + 1)]
-        ):
+        before, found = _divide(memory)
+        total = len(found)
+        numbers = [(str(number), str(total)) for number in range(1, total + 1)]
+        if before or not found or [heading.group(1, 2) for heading, _ in found] != numbers:
             return cls((memory, *[""] * (count - 1)), 1 % count if memory else 0)
         if total > count:
             raise SettingsError(f"the memory has {total} parts, heads is {count}: set `heads` to {total}")
-        marked = next((it.number - 1 for it in found if it.next), 0)
-        parts = (*(it.text for it in found[1:]), *[""] * (count - total))
+        marked = next((place for place, (heading, _) in enumerate(found) if heading[3]), 0)
+        parts = (*(text for _, text in found), *[""] * (count - total))
         return cls(parts, marked if total == count else total)  # new parts go first
 
     def rewrite(self, part: str) -> Heads:
@@ -98,28 +95,12 @@ class Heads:
         return "\n\n".join(f"{heading}\n{text}" for heading, text in zip(headings, texts, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class _Section:
-    """The text under a heading; the first section, before all headings, has the number 0."""
-
-    text: str
-    number: int = 0
-    of: int = 0
-    next: bool = False
-
-
-def _divide(text: str, own: Set[str] | None = None) -> list[_Section]:
-    """The sections of a text; with `own`, headings that are not among them are text."""
+def _divide(text: str, own: Set[str] | None = None) -> tuple[str, list[tuple[re.Match[str], str]]]:
+    """The text before all headings, and each with the text below it; with `own`, all others are text."""
     headings = [it for it in _HEADING.finditer(text) if own is None or it[0].rstrip() in own]
     ends = [*(it.start() for it in headings), len(text)]
-    before = _Section(_unmark(text[: ends[0]]))
-    return [
-        before,
-        *(
-            _Section(_unmark(text[it.end() : end]), int(it[1]), int(it[2]), bool(it[3]))
-            for it, end in zip(headings, ends[1:], strict=True)
-        ),
-    ]
+    texts = [_unmark(text[it.end() : end]) for it, end in zip(headings, ends[1:], strict=True)]
+    return _unmark(text[: ends[0]]), list(zip(headings, texts, strict=True))
 
 
 def _unmark(text: str) -> str:
@@ -137,7 +118,8 @@ def own_part(reply: str, now: Heads, prompts: Prompts, shown: str = "") -> str:
     own = {heading for heading in headings if heading not in quotable}
     others = {part.strip() for place, part in enumerate(now.parts) if place != now.next}
     others.add(prompts.empty_memory)  # as the model was shown the empty ones
-    texts = (it.text.strip() for it in _divide(reply, own))
+    before, found = _divide(reply, own)
+    texts = (text.strip() for text in (before, *(text for _, text in found)))
     return "\n".join(text for text in texts if text and prompts.restore(text) not in others)
 
 

@@ -19,7 +19,7 @@ from memagent.prompts import NOTES
 from memagent.prompts.thoughts import without_thought
 from memagent.reading.conversations import MAX_IGNORED, Reading
 from memagent.reading.excerpts import Excerpt, excerpts_of, memory_of
-from memagent.reading.locating import Find, count_words, coverage, falls_short, in_one_line, locate
+from memagent.reading.locating import Find, count_words, coverage, falls_short, locate
 from memagent.reading.ranking import Rarity
 from memagent.reading.replies import Verdict
 from memagent.reading.workflow import Workflow
@@ -65,7 +65,7 @@ async def notes(
     taken = _in_turn(take, chunks) if in_turn else side_by_side(take, chunks, reading.model.calls)
     async with aclosing(taken):
         async for chunk, updates in taken:
-            await asyncio.to_thread(kept.see, chunk)
+            await asyncio.to_thread(count_words, chunk, kept.rarity)
             for update in updates:
                 yield await asyncio.to_thread(kept.take, update, chunk)
     async for answer in reading.conclude(kept.memory, kept.shown, kept.is_doubtful):
@@ -89,7 +89,7 @@ class Kept:
     """What is kept, within the memory's budget. Its methods block."""
 
     def __init__(self, reading: Reading, memory: str) -> None:
-        self._reading, self._rarity = reading, Rarity()
+        self._reading, self.rarity = reading, Rarity()
         self._finds = [Find((it.source,)) for it in excerpts_of(memory)]
         self.memory = memory
 
@@ -103,24 +103,21 @@ class Kept:
         several = len({source.file for it in best for source in it.sources}) > 1
         lines = [it.text for it in best]
         if several:
-            lines = [f"{it.file}: {in_one_line(it.excerpt)}" for found in best for it in found.sources]
+            sources = [source for it in best for source in it.sources]
+            lines = [f"{it.file}: {' '.join(it.excerpt.split())}" for it in sources]
         return "\n".join(f"- {it}" for it in lines)
 
     @property
     def is_doubtful(self) -> bool:
         """Whether the finds have too little of what the problem says."""
-        return falls_short(self._reading.problem, [it.text for it in self._finds], self._rarity)
-
-    def see(self, chunk: Chunk) -> None:
-        """Count a chunk's words."""
-        count_words(chunk, self._rarity)
+        return falls_short(self._reading.problem, [it.text for it in self._finds], self.rarity)
 
     def take(self, update: Conversation, chunk: Chunk) -> Conversation:
         """Keep what the note of an update is worth; returns the update with the memory as it is then."""
         before, prompts = self.memory, self._reading.prompts
         note = prompts.restore(without_thought(update.completion.text))
         span = update.span or (chunk.start, chunk.end)
-        find = locate(note, self._reading.problem, chunk, span, self._rarity)
+        find = locate(note, self._reading.problem, chunk, span, self.rarity)
         if find and find.text not in {it.text for it in self._finds}:
             self._finds.append(find)
             self._fit()
@@ -137,7 +134,7 @@ class Kept:
         self.memory = ""
 
     def _worth(self, find: Find) -> float:
-        covered = coverage(self._reading.problem, find.text, self._rarity)
+        covered = coverage(self._reading.problem, find.text, self.rarity)
         return (find.support + _SUPPORT_FLOOR) * (covered + _COVERAGE_FLOOR)
 
 
