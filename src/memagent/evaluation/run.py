@@ -174,25 +174,19 @@ def _begin(engine: Engine, attempt: Attempt, run: Evaluation) -> Read:
     return Read(problem, document, engine, settings, trace=trace, resume=bool(trace and trace.exists()))
 
 
-def _workflows(run: Evaluation, engine: Engine) -> dict[str, Workflow]:
-    """The workflows by name. Raises `SettingsError` for budgets or templates that fail every attempt."""
-    found: dict[str, Workflow] = {}
-    for name in run.plan.workflows:
-        for cell in run.plan.cells or (Cell(""),):
-            settings = run.plan.settings_for(cell.task, name, 0, run.settings.read)
-            _, found[name] = choose_workflow(settings, engine.model.trained)
-            found[name].budgets(settings, engine.model)
-    return found
-
-
 def header_of(run: Evaluation, engine: Engine, attempts: int) -> dict[str, Any]:
     """Everything that the rows depend on, and where they come from. Blocks.
 
     Raises `SettingsError` for budgets or templates that fail every attempt, and for files that are not there.
     """
-    model, workflows = engine.model, _workflows(run, engine)
+    model, workflows = engine.model, dict[str, Workflow]()
+    for name in run.plan.workflows:
+        for cell in run.plan.cells or (Cell(""),):
+            settings = run.plan.settings_for(cell.task, name, 0, run.settings.read)
+            _, workflows[name] = choose_workflow(settings, model.trained)
+            workflows[name].budgets(settings, model)
     read = run.settings.read.fill_from(model.trained)
-    settings = run.settings.engine.model_dump() | read.model_dump(exclude={"workflow"})
+    stored = storable(run.settings.engine.model_dump() | read.model_dump(exclude={"workflow"}))
     return {
         "version": __version__,
         "python": platform.python_version(),
@@ -200,7 +194,7 @@ def header_of(run: Evaluation, engine: Engine, attempts: int) -> dict[str, Any]:
         "command": run.command,
         "plan": run.plan.recorded(),
         "attempts": attempts,
-        "settings": storable(settings),
+        "settings": stored,
         "model": {"name": model.name, "window_tokens": model.window_tokens, "tokenizer": model.tokenizer},
         "prompts": {name: workflow.prompts.fingerprint for name, workflow in workflows.items()},
         "workflows": {

@@ -1,4 +1,4 @@
-"""A whole read in one call: `aread`, and `read` for code that is not async."""
+"""Whole reads in one call: `aread`, `read` for code that is not async, `forecast`, which asks no model."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -18,6 +18,9 @@ from memagent.reading.passes import Passes
 from memagent.reading.replies import ReplyReader, Verdict, read_plain_note, settle
 from memagent.settings import DEFAULT_WINDOW_TOKENS, ReadSettings
 from memagent.types import ESTIMATE, Chunk, Completion, Conversation, Engine, Message, Model, Sampling
+
+Chunks = AsyncIterator[Chunk]
+Conversations = AsyncGenerator[Conversation, None]
 
 UpdatePrompt = Callable[[str, str], tuple[Message, ...]]
 """Makes the prompt of an update from what is shown of a chunk and the memory to be rewritten."""
@@ -69,7 +72,7 @@ class Reading:
 
     async def update(
         self, chunk: Chunk, memory: str, read_reply: ReplyReader, ask: UpdatePrompt | None = None
-    ) -> AsyncGenerator[Conversation, None]:
+    ) -> Conversations:
         """Read one chunk: one conversation, plus one more if the model has to be asked what its reply was.
 
         `ask` makes the prompt if the memory that is shown is not the one that is rewritten, or if another
@@ -192,9 +195,7 @@ class Reading:
         completion, seconds = await self._complete(messages, max_tokens)
         return Conversation("update", None, messages, completion, memory, seconds=seconds)
 
-    async def conclude(
-        self, memory: str, shown: str | None = None, doubtful: bool = False
-    ) -> AsyncGenerator[Conversation, None]:
+    async def conclude(self, memory: str, shown: str | None = None, doubtful: bool = False) -> Conversations:
         """Answer from the memory, or from what is `shown` in its place, if an answer is wanted.
 
         From an empty memory nobody answers: the model would have to invent. Raises as `answer` does.

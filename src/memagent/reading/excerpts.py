@@ -148,7 +148,8 @@ def _commands(lines: Sequence[str], chunk: Chunk) -> list[tuple[str, str]]:
         place += 1
         if not command and marked:
             continue
-        if word == ADD and _says_nothing(text):
+        said = re.findall(r"\w+", text.upper())
+        if word == ADD and (not said or said in ([UNCHANGED], [MEMORY], [ENOUGH], ["NONE"])):
             continue
         if word == ADD and command:
             text, place = _whole(text, lines, place, chunk)
@@ -166,11 +167,6 @@ def _whole(text: str, lines: Sequence[str], place: int, chunk: Chunk) -> tuple[s
                 return whole, last + 1
     end = next((it for it in range(place, len(lines)) if _COMMAND.fullmatch(lines[it])), len(lines))
     return "\n".join([text, *lines[place:end]]).rstrip(), end
-
-
-def _says_nothing(line: str) -> bool:
-    words = re.findall(r"\w+", line.upper())
-    return not words or words in ([UNCHANGED], [MEMORY], [ENOUGH], ["NONE"])
 
 
 def _numbers(texts: Iterable[str]) -> set[int]:

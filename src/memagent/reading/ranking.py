@@ -1,4 +1,4 @@
-"""How telling words are, and which texts matter most for a question: BM25 in one pass, which holds no text.
+"""How telling words are, and which texts matter for a question: BM25 in one pass, which holds no text.
 
 Words are compared by their stems (English endings only); in scripts without spaces, pairs of characters are.
 """
@@ -19,6 +19,13 @@ from memagent.types import Chunk
 
 _ENDING = re.compile(r"(?<=[a-z]{3})(?:ies|y|ing|ed|es|e|s)$")
 _SATURATION, _LENGTH_WEIGHT = 1.5, 0.75  # the usual k1 and b
+_SLOTS = 1 << 18  # a megabyte, however many words a document has
+
+RULE = 2
+"""The number of the rule of `Screen`, recorded in a journal: another rule would pass over other chunks."""
+
+_SHARE = 0.3
+"""What a chunk must weigh, as a share of the problem's heaviest word. See benchmarks/screening.py."""
 
 
 def stems(text: str) -> list[str]:
@@ -36,15 +43,6 @@ COMMON = frozenset(
     )
 )
 """Words that say nothing about what is asked."""
-
-RULE = 2
-"""The number of the rule, recorded in a journal: another rule would pass over other chunks."""
-
-_SHARE = 0.3
-"""What a chunk must weigh, as a share of the problem's heaviest word. See benchmarks/screening.py."""
-
-
-_SLOTS = 1 << 18  # a megabyte, however many words a document has
 
 
 class Rarity:
@@ -125,7 +123,12 @@ def _rank(tallies: list[tuple[int, Counter[str]]]) -> list[int]:
 
 
 class Screen:
-    """Tells whether chunks relate to a problem. Call `look` for each chunk first, then `relates`."""
+    """Tells whether chunks may conceivably relate to a problem. Call `look` for each first, then `relates`.
+
+    A chunk is weighed by the words that it shares with the problem, and by the names and numbers that it
+    shares with the memory: what has been learned so far may lead to what the problem does not name. If no
+    word of the problem distinguishes chunks, all relate to it.
+    """
 
     def __init__(self, problem: str) -> None:
         self._problem = telling(problem)
@@ -137,11 +140,6 @@ class Screen:
 
     def relates(self, text: str, memory: str) -> bool:
         """Whether a chunk relates to the problem, or to what the memory names."""
-        most = max(map(self._weight, self._problem), default=0.0)
-        words = set(stems(text))
-        wanted = self._problem | named(memory)
-        return sum(self._weight(word) for word in sorted(wanted & words)) >= _SHARE * most
-
-    def _weight(self, word: str) -> float:
-        """The weight of a word for a chunk that has it; 0 if no chunk does."""
-        return self._rarity.weigh([word]) if self._rarity.holding(word) else 0.0
+        weigh, known = self._rarity.weigh, filter(self._rarity.holding, self._problem)
+        shared = (self._problem | named(memory)) & set(stems(text))
+        return weigh(shared) >= _SHARE * max((weigh([word]) for word in known), default=0.0)

@@ -84,7 +84,6 @@ class Read:
         self.has_answer = False
         """Whether the document gave an answer; if not, the answer is `NOT_FOUND`."""
         self.doubtful = False
-        """Whether what the answer was made from has little of what the problem says."""
         self.statements: tuple[Statement, ...] = ()
         self.stopped_early = False
         self._provenance = self._workflow.sources(self.settings, statements)
@@ -92,7 +91,6 @@ class Read:
         self._beginnings: dict[str, int] = {}  # of the files' texts in the document
         self._resume, self._memory, self._asks, self._answers = resume, memory, asks, answers
         self._journal: Journal | None = None
-        self._chain = Chain(engine)
         ahead = self._workflow.looks_ahead and most_at_once(self.settings, engine.model) > 1
         progress = Progress(memory=memory, statements=tuple(statements))
         self._meter = Meter(self.settings, document, ahead, progress)
@@ -128,8 +126,7 @@ class Read:
     async def identity(self) -> dict[str, Any]:
         """Everything but the document that the conversations depend on, as in the journal's header.
 
-        Raises `SettingsError` for what no document could be read with: bad budgets or templates, too long a
-        problem.
+        Raises `SettingsError` for bad budgets or templates, and for too long a problem.
         """
         await self._reading(self.engine)
         header = await asyncio.to_thread(self._header)
@@ -199,11 +196,9 @@ class Read:
         """Take the answer from the last conversation, find its sources, and record it."""
         self._meter.turn()
         if self._answers:
-            answer = ""
-            if last:  # if it is an update, its memory is the answer
-                answer = last.memory if last.kind == "update" else read_answer(last, reading.prompts)
-                self.doubtful = last.doubtful
-            self.answer, self.has_answer = answer or NOT_FOUND, bool(answer)
+            said = read_answer(last, reading.prompts) if last else ""
+            self.answer, self.has_answer = said or NOT_FOUND, bool(said)
+            self.doubtful = last is not None and last.doubtful
         try:
             self.stopped_early = await reading.passes.left_out()
         except DocumentError:  # what was not read need not be readable

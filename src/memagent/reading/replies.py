@@ -103,9 +103,11 @@ def read_note(reply: str, memory: str, prompts: Prompts) -> Verdict:
     return Verdict("replace", f"{memory}\n{note}".strip()) if note else Verdict("keep")
 
 
-def read_answer(answer: Conversation, prompts: Prompts) -> str:
-    """What an answer says; empty if the model said that the document does not hold one."""
-    said = prompts.restore(without_thought(answer.completion.text))
+def read_answer(last: Conversation, prompts: Prompts) -> str:
+    """The answer of a read by its last conversation: if that is an update, its memory. Empty for none."""
+    if last.kind == "update":
+        return last.memory
+    said = prompts.restore(without_thought(last.completion.text))
     return "" if prompts.doubt and said.lower().startswith(NOT_THERE) else said
 
 

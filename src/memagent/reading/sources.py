@@ -140,8 +140,7 @@ class Provenance:
         known = [source for source in self._statements.values() if source]
         return tuple(
             Statement(
-                text,
-                self._statements.get(text) or next((it for it in known if says(it.excerpt, text)), None),
+                text, self._statements.get(text) or next((it for it in known if says(it.excerpt, text)), None)
             )
             for text in statements_of(answer)
         )

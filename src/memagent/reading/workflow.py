@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from memagent.errors import EngineError, MemAgentError
 from memagent.prompts import Prompts
 from memagent.reading.budgets import Budgets, fit_budgets, heading_tokens
-from memagent.reading.conversations import Reading
+from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.sources import Provenance, Sources, Statement
 from memagent.settings import Options, ReadSettings
 from memagent.types import Chunk, Conversation, Model
 
 _Task = asyncio.Task[list[Conversation]]
-ReadChunk = Callable[[Chunk, str], AsyncIterator[Conversation]]
+ReadChunk = Callable[[Chunk, str], Conversations]
 """Holds the conversations over a chunk, starting from a memory; the last one has the memory that follows."""
 
 
-Run = Callable[[Reading, AsyncIterator[Chunk], str], AsyncGenerator[Conversation, None]]
+Run = Callable[[Reading, Chunks, str], Conversations]
 """How a workflow is called, with the memory to start from; it yields each conversation as it is finished."""
 
 
@@ -74,7 +74,7 @@ class Workflow:
         return memories * self.budgets(settings, model).memory_tokens + heading_tokens(memories)
 
     def sources(self, settings: ReadSettings, statements: Iterable[Statement] = ()) -> Sources | None:
-        """What tracks where the memory's statements come from, if it is to be told; it starts from these."""
+        """What tracks where the memory's statements come from, if that is wanted; it starts from these."""
         if self.provenance:
             return self.provenance()
         return Provenance(statements) if settings.cite else None
@@ -89,7 +89,7 @@ class Workflow:
 
 
 async def in_turn(
-    reading: Reading, chunks: AsyncIterator[Chunk], memory: str, read_chunk: ReadChunk
+    reading: Reading, chunks: Chunks, memory: str, read_chunk: ReadChunk
 ) -> AsyncGenerator[list[Conversation], None]:
     """Yield the conversations over each chunk in its turn; none of a blank one.
 
@@ -151,7 +151,7 @@ def most_at_once(settings: ReadSettings, model: Model) -> int:
     return min(settings.lookahead, model.calls)
 
 
-async def _all(conversations: AsyncIterator[Conversation]) -> list[Conversation]:
+async def _all(conversations: Conversations) -> list[Conversation]:
     return [conversation async for conversation in conversations]
 
 

@@ -98,18 +98,18 @@ def write_report(folders: Sequence[Path], out: Path) -> list[Path]:
 
 def as_json(runs: Sequence[TrainingRun]) -> str:
     """The report as JSON, with the settings of each run."""
-    return as_text({"runs": {run.name: _describe(run) for run in runs}})
-
-
-def _describe(run: TrainingRun) -> dict[str, Any]:
-    return {
-        "folder": str(run.folder),
-        "steps": run.steps,
-        "seconds": run.seconds,
-        "reward": _summarise(run.values("training", "reward")),
-        "score": _summarise(run.values("evaluation", "score")),
-        "settings": run.settings,
+    described = {
+        run.name: {
+            "folder": str(run.folder),
+            "steps": run.steps,
+            "seconds": run.seconds,
+            "reward": _summarise(run.values("training", "reward")),
+            "score": _summarise(run.values("evaluation", "score")),
+            "settings": run.settings,
+        }
+        for run in runs
     }
+    return as_text({"runs": described})
 
 
 def _summarise(values: Mapping[int, float]) -> dict[str, float] | None:

@@ -6,23 +6,21 @@ Models read less well the fuller their window is, small ones above all: see docs
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
 from memagent.errors import ContextOverflowError
 from memagent.prompts import AUTO
-from memagent.reading.conversations import Reading
+from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.locating import count_words, falls_short, locate
 from memagent.reading.ranking import Rarity
 from memagent.reading.workflows import notes
 from memagent.reading.workflows.whole import PROMPTS, count_room, joined
-from memagent.types import Chunk, Conversation
+from memagent.types import Chunk
 
 
-async def auto(
-    reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
-) -> AsyncGenerator[Conversation, None]:
+async def auto(reading: Reading, chunks: Chunks, memory: str = "") -> Conversations:
     """Answer from the whole document if it is short, and read it into a memory if it is not.
 
     It is read into a memory too if one is given, if no answer is wanted, or if chunks are to be screened.
@@ -46,9 +44,7 @@ async def auto(
             yield conversation
 
 
-async def _take_up_to_half_the_window(
-    reading: Reading, chunks: AsyncIterator[Chunk]
-) -> tuple[list[Chunk], bool]:
+async def _take_up_to_half_the_window(reading: Reading, chunks: Chunks) -> tuple[list[Chunk], bool]:
     """The chunks up to the first one that is too much with those before it; whether all were taken."""
     left, begun = min(await count_room(reading), reading.window_tokens // 2), list[Chunk]()
     async for chunk in chunks:
@@ -68,7 +64,7 @@ def _is_doubtful(problem: str, chunks: Sequence[Chunk]) -> bool:
     return falls_short(problem, [find.text for find in finds if find], rarity)
 
 
-async def _chain(begun: Sequence[Chunk], rest: AsyncIterator[Chunk]) -> AsyncIterator[Chunk]:
+async def _chain(begun: Sequence[Chunk], rest: Chunks) -> Chunks:
     for chunk in begun:
         yield chunk
     async for chunk in rest:

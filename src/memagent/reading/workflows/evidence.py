@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from memagent.prompts import SECTIONS, UNCHANGED, Prompts, sections
 from memagent.prompts.thoughts import without_thought
-from memagent.reading.conversations import Reading
+from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.excerpts import ADD, DROP, PROMOTE, Excerpt, edited, excerpts_of, fitted, memory_of
 from memagent.reading.quotes import says
 from memagent.reading.replies import Verdict
@@ -58,16 +57,14 @@ _MARKS = re.compile(rf"\s*{_MARK}(?:\s*{_MARK})*")
 _MISPLACED = re.compile(rf"([.!?…。！？]+[\"”’»)]*)(\s*{_MARK}(?:\s*{_MARK})*)")
 
 
-async def evidence(
-    reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
-) -> AsyncGenerator[Conversation, None]:
+async def evidence(reading: Reading, chunks: Chunks, memory: str = "") -> Conversations:
     """Read all chunks, keeping excerpts of them, then answer from the excerpts alone.
 
     Raises `SettingsError` for a memory that holds anything else.
     """
     excerpts_of(memory)
 
-    def read(chunk: Chunk, memory: str) -> AsyncIterator[Conversation]:
+    def read(chunk: Chunk, memory: str) -> Conversations:
         async def read_reply(reply: str, memory: str, prompts: Prompts) -> Verdict:
             text = prompts.restore(without_thought(reply))
             return await asyncio.to_thread(verdict, text, memory)

@@ -8,20 +8,16 @@ our own).
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from functools import partial
 
 from memagent.prompts import GATED
-from memagent.reading.conversations import Reading
+from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.replies import read_gated
 from memagent.reading.workflow import Workflow, in_turn
-from memagent.types import Chunk, Conversation
 
 
-async def gated(
-    reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
-) -> AsyncGenerator[Conversation, None]:
+async def gated(reading: Reading, chunks: Chunks, memory: str = "") -> Conversations:
     """Read chunks until they end or the memory is enough, then answer from the memory alone."""
     settings, confirmed = reading.settings, None
     read = partial(reading.update, read_reply=read_gated)

@@ -9,7 +9,7 @@ one to be rewritten is marked, so that a read can start from the text.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Set
+from collections.abc import Set
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
@@ -18,11 +18,11 @@ from pydantic import Field
 from memagent.errors import SettingsError
 from memagent.prompts import ANSWER, MEMORY, NOTE, OPENING, SECTIONS, UNCHANGED, Prompts
 from memagent.prompts.thoughts import without_thought
-from memagent.reading.conversations import Reading
+from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.replies import Verdict, read_gated
 from memagent.reading.workflow import Workflow, in_turn
 from memagent.settings import Options, Positive
-from memagent.types import Chunk, Conversation, Message
+from memagent.types import Chunk, Message
 
 PROMPTS = Prompts(
     update=OPENING
@@ -123,13 +123,11 @@ def own_part(reply: str, now: Heads, prompts: Prompts, shown: str = "") -> str:
     return "\n".join(text for text in texts if text and prompts.restore(text) not in others)
 
 
-async def heads(
-    reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
-) -> AsyncGenerator[Conversation, None]:
+async def heads(reading: Reading, chunks: Chunks, memory: str = "") -> Conversations:
     """Read all chunks, rewriting at each the least recently updated part, then answer from all parts."""
     count, empty = reading.settings.of(HeadsOptions).heads, reading.prompts.empty_memory
 
-    async def read(chunk: Chunk, memory: str) -> AsyncIterator[Conversation]:
+    async def read(chunk: Chunk, memory: str) -> Conversations:
         now = Heads.of(memory, count)
         before = now.parts[now.next]
 

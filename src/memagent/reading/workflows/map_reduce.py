@@ -6,14 +6,14 @@ If the notes are too long for the last prompt, notes are taken on them, in group
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable
+from collections.abc import AsyncIterable, Iterable
 from contextlib import aclosing
 from dataclasses import replace
 
 from memagent.concurrency import side_by_side
 from memagent.errors import ContextOverflowError
 from memagent.prompts import CLOSING, MEMORY, NOTE, UNCHANGED, Prompts, sections
-from memagent.reading.conversations import Reading
+from memagent.reading.conversations import Conversations, Reading
 from memagent.reading.replies import read_gated
 from memagent.reading.workflow import Workflow
 from memagent.reading.workflows.parallel import BETWEEN, as_chunk
@@ -43,9 +43,7 @@ in order.
 """Notes on each chunk alone, or on the notes if there are too many, then an answer from them."""
 
 
-async def map_reduce(
-    reading: Reading, chunks: AsyncIterable[Chunk], memory: str = ""
-) -> AsyncGenerator[Conversation, None]:
+async def map_reduce(reading: Reading, chunks: AsyncIterable[Chunk], memory: str = "") -> Conversations:
     """Take notes on each chunk alone, and answer from the notes; a memory counts as the first of them."""
     notes = [memory] if memory else []
     async for conversation in _take_notes(reading, chunks, notes):
@@ -76,7 +74,7 @@ async def map_reduce(
 
 async def _take_notes(
     reading: Reading, chunks: AsyncIterable[Chunk] | Iterable[Chunk], notes: list[str], again: bool = False
-) -> AsyncGenerator[Conversation, None]:
+) -> Conversations:
     """Read each chunk with an empty memory, and append the notes on it to `notes`, in order.
 
     With `again`, the chunks are notes themselves: if nothing is noted on one, it stays, cut to a memory's

@@ -10,14 +10,14 @@ the note its chunk supports and the more of the problem's words it has.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
 
 from memagent.concurrency import side_by_side
 from memagent.prompts import NOTES
 from memagent.prompts.thoughts import without_thought
-from memagent.reading.conversations import MAX_IGNORED, Reading
+from memagent.reading.conversations import MAX_IGNORED, Chunks, Conversations, Reading
 from memagent.reading.excerpts import Excerpt, excerpts_of, memory_of
 from memagent.reading.locating import Find, count_words, coverage, falls_short, locate
 from memagent.reading.ranking import Rarity
@@ -43,9 +43,7 @@ _COVERAGE_FLOOR = 0.02  # and a chunk what the problem asks for
 _Taken = tuple[Chunk, list[Conversation]]
 
 
-async def notes(
-    reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
-) -> AsyncGenerator[Conversation, None]:
+async def notes(reading: Reading, chunks: Chunks, memory: str = "") -> Conversations:
     """Note on all chunks side by side, keep the best passages, then answer from them alone.
 
     Raises `SettingsError` for a memory that holds anything but passages.
@@ -78,7 +76,7 @@ def shown_of(reading: Reading, memory: str) -> str:
 
 
 async def _in_turn(
-    take: Callable[[Chunk], Awaitable[_Taken]], chunks: AsyncIterator[Chunk]
+    take: Callable[[Chunk], Awaitable[_Taken]], chunks: Chunks
 ) -> AsyncGenerator[_Taken, None]:
     """As `side_by_side`, but which chunk is next is decided by the memory of all before it."""
     async for chunk in chunks:

@@ -9,14 +9,14 @@ prefix cache.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 
 from memagent.concurrency import side_by_side
 from memagent.prompts import ANSWER, MEMORY, MERGE, NOTE, SECTIONS, UNCHANGED, Prompts
-from memagent.reading.conversations import Reading
+from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.replies import read_gated, read_note
 from memagent.reading.workflow import Workflow
 from memagent.reading.workflows.reread import Rounds
@@ -46,9 +46,7 @@ BETWEEN = "\n\n"
 """Separates notes."""
 
 
-async def parallel(
-    reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
-) -> AsyncGenerator[Conversation, None]:
+async def parallel(reading: Reading, chunks: Chunks, memory: str = "") -> Conversations:
     """Read all chunks in each round with the memory of the round before, then answer from memory alone."""
     gathering, source = Gathering(reading, memory), chunks
     for _ in range(reading.settings.of(Rounds).rounds):
@@ -66,7 +64,7 @@ async def parallel(
 
 
 async def _round(
-    reading: Reading, chunks: AsyncIterator[Chunk], gathering: Gathering
+    reading: Reading, chunks: Chunks, gathering: Gathering
 ) -> AsyncGenerator[tuple[Conversation, bool], None]:
     """The conversations of a round, each with whether it noted something new."""
     shared = gathering.text
@@ -82,11 +80,11 @@ async def _round(
             note = updates[-1].memory if updates else ""
             is_new = bool(note) and not gathering.has(note)
             if is_new:
-                async for merge in gathering.add(note):
+                for merge in await gathering.add(note):
                     yield merge, False
             for update in updates:
                 yield replace(update, memory=gathering.text), is_new and update is updates[-1]
-    async for merge in gathering.merge():
+    for merge in await gathering.merge():
         yield merge, False
 
 
@@ -113,24 +111,24 @@ class Gathering:
         lines = {line.strip() for line in self.text.splitlines()}
         return all(line.strip() in lines for line in note.splitlines())
 
-    async def add(self, note: str) -> AsyncGenerator[Conversation, None]:
-        """Take a note. Yields the conversations that make room for it."""
+    async def add(self, note: str) -> list[Conversation]:
+        """Take a note. Returns the conversations that made room for it."""
         budgets = self._reading.budgets
         if not self._waiting:
             both = BETWEEN.join(filter(None, [self.memory, note]))
             if await self._reading.count_tokens(both) <= budgets.memory_tokens:
                 self.memory = both
-                return
-        waiting = BETWEEN.join([*self._waiting, note])
+                return []
+        waiting, made = BETWEEN.join([*self._waiting, note]), list[Conversation]()
         if self._waiting and await self._reading.count_tokens(waiting) > budgets.chunk_tokens:
-            async for conversation in self.merge():
-                yield conversation
+            made = await self.merge()
         self._waiting.append(note)
+        return made
 
-    async def merge(self) -> AsyncGenerator[Conversation, None]:
-        """Merge the waiting notes into the memory."""
+    async def merge(self) -> list[Conversation]:
+        """Merge the waiting notes into the memory. Returns the conversations that it took."""
         if not self._waiting:
-            return
+            return []
         reading, before = self._reading, self.text
         notes = await asyncio.to_thread(as_chunk, self._waiting, reading.model.count_tokens)
         prompt = partial(reading.prompts.for_merge, reading.problem)
@@ -139,9 +137,11 @@ class Gathering:
             updates[-1] = await reading.with_memory(updates[-1], notes.text)
         self.memory = updates[-1].memory
         self._waiting = []
-        for update in updates:
-            memory = self.memory if update is updates[-1] else before
-            yield replace(update, memory=memory, chunk_index=None, span=None, source=None)
+        memories = [*[before] * (len(updates) - 1), self.memory]
+        return [
+            replace(update, memory=memory, chunk_index=None, span=None, source=None)
+            for update, memory in zip(updates, memories, strict=True)
+        ]
 
 
 def as_chunk(notes: Sequence[str], count_tokens: TokenCounter, index: int = 0) -> Chunk:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
-
 from memagent.prompts import MEMORY, NOTE, UNCHANGED, Prompts, sections
-from memagent.reading.conversations import Reading
+from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.replies import read_gated
 from memagent.reading.workflow import Workflow
-from memagent.types import Chunk, Conversation
 
 PROMPTS = Prompts(
     update=f"""\
@@ -27,9 +24,7 @@ right in the one above.
 """The answer so far stands in the memory's slot, and the last one is the answer."""
 
 
-async def refine(
-    reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
-) -> AsyncGenerator[Conversation, None]:
+async def refine(reading: Reading, chunks: Chunks, memory: str = "") -> Conversations:
     """Read all chunks with the best answer so far in the memory's place."""
     async for chunk in chunks:
         async for update in reading.update(chunk, memory, read_gated):

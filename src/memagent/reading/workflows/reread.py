@@ -8,7 +8,7 @@ is missing in one question, BM25 chooses the chunks, and they are read into the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
 
@@ -28,12 +28,12 @@ from memagent.prompts import (
     Prompts,
     sections,
 )
-from memagent.reading.conversations import Reading
+from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.ranking import best_places
 from memagent.reading.replies import read_gap, read_gated
 from memagent.reading.workflow import Workflow, in_turn
 from memagent.settings import Options, Positive
-from memagent.types import Chunk, Conversation, Message
+from memagent.types import Conversation, Message
 
 PROMPTS = Prompts(
     update=UPDATE,
@@ -71,9 +71,7 @@ class Rounds(Options):
     rounds: Positive = Field(default=3, description="maximum passes of parallel and reread")
 
 
-async def reread(
-    reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
-) -> AsyncGenerator[Conversation, None]:
+async def reread(reading: Reading, chunks: Chunks, memory: str = "") -> Conversations:
     """Read all chunks, then those that matter for each question that the memory leaves open, and answer."""
     asked: set[str] = set()
     turns = in_turn(reading, chunks, memory, partial(reading.update, read_reply=read_gated))

@@ -7,7 +7,7 @@ fixed order, one from each part in turn, whichever is ready first.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -16,12 +16,12 @@ from pydantic import Field
 
 from memagent.concurrency import interleave, side_by_side
 from memagent.prompts import ANSWER, MERGE, NOTE, UPDATE, Prompts
-from memagent.reading.conversations import Reading
+from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.replies import read_gated
 from memagent.reading.workflow import Workflow
 from memagent.reading.workflows.parallel import BETWEEN, Gathering
 from memagent.settings import Options, Positive
-from memagent.types import Chunk, Conversation, TokenCounter
+from memagent.types import Conversation, TokenCounter
 
 PROMPTS = Prompts(update=UPDATE, merge=MERGE, answer=ANSWER, workflow="tree", replies="marked", note=NOTE)
 """The memory of one part of the document stands in the memory's place."""
@@ -37,9 +37,9 @@ class Shards(Options):
 
 async def tree(
     reading: Reading,
-    chunks: AsyncIterator[Chunk],  # noqa: ARG001 - each part has a pass of its own
+    chunks: Chunks,  # noqa: ARG001 - each part has a pass of its own
     memory: str = "",
-) -> AsyncGenerator[Conversation, None]:
+) -> Conversations:
     """Read the document in `shards` parts, the first starting from the memory, then merge and answer."""
     count = await reading.passes.count()
     shards = min(reading.settings.of(Shards).shards or reading.model.calls, count)
@@ -72,7 +72,7 @@ async def _part(
                 yield number, update
 
 
-async def merge_all(reading: Reading, memories: list[str]) -> AsyncGenerator[Conversation, None]:
+async def merge_all(reading: Reading, memories: list[str]) -> Conversations:
     """Merge memories in groups, side by side, until one is left; changes `memories` in place."""
     count_tokens, group_tokens = reading.model.count_tokens, reading.budgets.chunk_tokens
     while len(memories) > 1:
@@ -91,8 +91,8 @@ async def merge_all(reading: Reading, memories: list[str]) -> AsyncGenerator[Con
 async def _gather(reading: Reading, memories: Sequence[str]) -> tuple[str, list[Conversation]]:
     """Several memories merged into one, and the conversations that it took."""
     gathering = Gathering(reading)
-    made = [it for memory in memories async for it in gathering.add(memory)]
-    made += [it async for it in gathering.merge()]
+    made = [it for memory in memories for it in await gathering.add(memory)]
+    made += await gathering.merge()
     return gathering.memory, made
 
 

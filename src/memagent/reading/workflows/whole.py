@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 
 from pydantic import Field
@@ -16,7 +16,7 @@ from memagent.documents.chunking import cut
 from memagent.documents.tokens import MAX_CHARACTERS_PER_TOKEN, fewest_tokens, is_within
 from memagent.errors import ContextOverflowError, SettingsError
 from memagent.prompts import AUTO, CLOSING, NO_UPDATE, Prompts, sections
-from memagent.reading.conversations import Reading
+from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.ranking import best_passages
 from memagent.reading.workflow import Workflow
 from memagent.settings import Options, Positive
@@ -49,9 +49,7 @@ class Passages(Options):
     passage_tokens: Positive = Field(default=256, description="the size of a passage")
 
 
-async def full(
-    reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
-) -> AsyncGenerator[Conversation, None]:
+async def full(reading: Reading, chunks: Chunks, memory: str = "") -> Conversations:
     """The whole document in one prompt. Raises `ContextOverflowError` if the window is too small."""
     (document, _), model = await _gather(chunks, memory), reading.model
     if model.window_tokens:
@@ -66,9 +64,7 @@ async def full(
     yield await reading.answer(document)
 
 
-async def truncate(
-    reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
-) -> AsyncGenerator[Conversation, None]:
+async def truncate(reading: Reading, chunks: Chunks, memory: str = "") -> Conversations:
     """The head and the tail of the document, half each, as much as fits the window."""
     document, heads = await _gather(chunks, memory)
     yield await _answer_within(
@@ -76,9 +72,7 @@ async def truncate(
     )
 
 
-async def rag(
-    reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
-) -> AsyncGenerator[Conversation, None]:
+async def rag(reading: Reading, chunks: Chunks, memory: str = "") -> Conversations:
     """The passages that BM25 ranks best for the problem, in the document's order."""
     document, heads = await _gather(chunks, memory)
     options, count = reading.settings.of(Passages), reading.model.count_tokens
@@ -128,7 +122,7 @@ def joined(chunks: Iterable[Chunk], memory: str = "") -> tuple[str, FileHeads]:
     return "".join(texts), heads
 
 
-async def _gather(chunks: AsyncIterator[Chunk], memory: str) -> tuple[str, FileHeads]:
+async def _gather(chunks: Chunks, memory: str) -> tuple[str, FileHeads]:
     return joined([it async for it in chunks], memory)
 
 
