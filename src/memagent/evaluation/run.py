@@ -45,7 +45,7 @@ _FROM_PROGRESS = ("spent", "cut", "critical_path", "chunks", "passed_over", "unu
 _TOO_COMMON = ("yes", "no")  # words that every document has
 
 
-def _ignore(*_told: object) -> None:
+def _ignore(*_values: object) -> None:
     """What is called if nobody watches a run; unlike a lambda, it can be sent to a cluster."""
 
 
@@ -103,6 +103,7 @@ async def evaluate(run: Evaluation, engine: Engine | None = None) -> None:
                 return row
 
             attempt = partial(make_attempt, run=replace(run, on_begin=_ignore, on_row=_ignore))
+            # one example at a time, so that only those being read are in memory
             left = in_thread(plan.attempts(frozenset(rows), opened.model.count_tokens), is_slow=lambda: True)
             ray = None if run.dry_run else run.ray
             await drain(run_batch(left, attempt, take, opened, run.settings.engine, ray))

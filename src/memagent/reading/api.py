@@ -136,7 +136,7 @@ async def forecast(problem: str, document: Document, model: Model, settings: Rea
     """What the read takes at most, as a rule: with full memory and replies.
 
     Not counted are calls that fail, those that an endpoint refuses as too long, questions about a reply that
-    is no memory, and with `lookahead` what is asked in vain.
+    is no memory, and with `lookahead` speculative calls whose reply is discarded.
 
     Raises what the read raises before its first call: `SettingsError` and `DocumentError`.
     """

@@ -106,8 +106,8 @@ def from_json(line: Mapping[str, Any]) -> Line:
             case "conversation":
                 return _conversation(line)
             case "answer":
-                told = line.get("statements")
-                statements = None if told is None else statements_from(told)
+                recorded = line.get("statements")
+                statements = None if recorded is None else statements_from(recorded)
                 return Answer(line["answer"], line.get("found", True), statements)
     except (KeyError, TypeError) as error:
         raise JournalError(f"{str(line)[:60]}... is not a line of a journal: {error}") from error

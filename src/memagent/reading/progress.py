@@ -19,8 +19,8 @@ class Progress:
     `chunks` and `document_tokens` count the chunks whose turn has come; `fraction` is about how much of the
     document they are, from 0 to 1, or None if unknown; `passed_over` counts those of them that the model was
     not shown (`screen`). `spent` counts all conversations, `recalled` those of them that came from a resumed
-    journal, `unused` those made ahead in vain (`lookahead`) or on record without a use, `cut` replies that
-    ended at their token budget, `refused` passages of replies that the document does not hold.
+    journal, `unused` those whose reply was discarded (`lookahead`, or on record without a use), `cut` those
+    that ended at their token budget, `refused` passages of replies that the document does not hold.
     `critical_path` is the longest chain of calls, each of which began after the one before had ended.
     `seconds` is the time since this process began the read. `statements` are those of the memory with
     their sources, if the settings ask for them.

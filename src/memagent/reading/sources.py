@@ -242,7 +242,7 @@ def place(statements: Iterable[Statement], beginnings: Mapping[str, int]) -> tup
     return tuple(placed)
 
 
-def statements_from(told: Iterable[Mapping[str, Any]]) -> tuple[Statement, ...]:
+def statements_from(recorded: Iterable[Mapping[str, Any]]) -> tuple[Statement, ...]:
     """Statements with their sources, from the JSON of `dataclasses.asdict`."""
     return tuple(
         Statement(
@@ -250,7 +250,7 @@ def statements_from(told: Iterable[Mapping[str, Any]]) -> tuple[Statement, ...]:
             it["source"] and Source(**it["source"]),
             tuple(Source(**near) for near in it.get("nearest", ())),  # not in earlier records
         )
-        for it in told
+        for it in recorded
     )
 
 

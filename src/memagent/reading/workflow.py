@@ -106,7 +106,7 @@ async def in_turn(
     most = most_at_once(reading.settings, reading.model)
     asked: deque[tuple[Chunk, _Task]] = deque()
     again: deque[Chunk] = deque()
-    in_vain: list[_Task] = []
+    wasted: list[_Task] = []
     width, failure = 1, None
     try:
         while True:
@@ -121,24 +121,24 @@ async def in_turn(
             if not asked:
                 break
             updates = await asked.popleft()[1]
-            late = [task for task in in_vain if not task.done()][-most:]
-            unused = await _unused([task for task in in_vain if task not in late], memory)
-            in_vain = late
+            late = [task for task in wasted if not task.done()][-most:]
+            unused = await _unused([task for task in wasted if task not in late], memory)
+            wasted = late
             if unused or updates:
                 yield unused + updates
             if not updates or updates[-1].memory == memory:
                 width = min(width + 1, most)
                 continue
             memory, width = updates[-1].memory, 1
-            in_vain += [task for _, task in asked]
+            wasted += [task for _, task in asked]
             again.extendleft(chunk for chunk, _ in reversed(asked))
             asked.clear()
-        if unused := await _unused(in_vain, memory):
+        if unused := await _unused(wasted, memory):
             yield unused
         if failure:
             raise failure
     finally:
-        running = [*in_vain, *(task for _, task in asked)]
+        running = [*wasted, *(task for _, task in asked)]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
@@ -156,7 +156,7 @@ async def _all(conversations: Conversations) -> list[Conversation]:
 
 
 async def _unused(tasks: list[_Task], memory: str) -> list[Conversation]:
-    """The conversations of calls in vain; one that failed is made again in its turn."""
+    """The conversations of wasted calls; a call that failed is made again in its turn."""
     made: list[Conversation] = []
     for task in tasks:
         try:

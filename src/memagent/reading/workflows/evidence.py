@@ -104,14 +104,14 @@ class Citations:
 
     def answer(self, answer: str) -> tuple[Statement, ...]:
         """The statements of an answer, each with an excerpt that says it; those it names are tried first."""
-        told = dict[str, Statement]()
+        found = dict[str, Statement]()
         for text in statements_of(_MISPLACED.sub(r"\2\1", answer)):
             said = self._without_marks(text)
             sources = (*self._find_named(text), *(it.source for it in self._excerpts))
             source = next((it for it in sources if says(it.excerpt, said)), None)
             if said:
-                told.setdefault(said, Statement(said, source))
-        return tuple(told.values()) or tuple(Statement(it.excerpt, it) for it in self._find_named(answer))
+                found.setdefault(said, Statement(said, source))
+        return tuple(found.values()) or tuple(Statement(it.excerpt, it) for it in self._find_named(answer))
 
     def bare(self, answer: str) -> str:
         """The answer without the numbers of excerpts; the excerpts themselves if it is nothing else."""
