@@ -30,7 +30,7 @@ SETTINGS = ReadSettings(workflow="gated", chunk_tokens=120, memory_tokens=300, a
 
 
 class FactsEngine:
-    """Replies as the server does, and counts what it replied to and what it refused.
+    """Replies as the server does; keeps its prompts, and counts what it replied to and what it refused.
 
     It refuses a prompt longer than `window` tokens, and fails after `calls` completions.
     """
@@ -41,12 +41,14 @@ class FactsEngine:
         self.reply = reply
         self.window = window
         self.calls = calls
+        self.prompts: list[str] = []
         self.paid = self.refused = 0
         self.model = Model("FactsEngine", estimate_tokens)
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete as the server's model does."""
-        tokens = count_tokens(messages[-1].content)
+        self.prompts.append(messages[-1].content)
+        tokens = count_tokens(self.prompts[-1])
         if self.window is not None and tokens > self.window:
             self.refused += 1
             raise ContextOverflowError(f"{tokens} tokens, the window has {self.window}")

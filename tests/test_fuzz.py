@@ -15,8 +15,8 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
-from test_opening import PROSE, docx, epub, pdf, zipped
 
+from files import PROSE, docx, epub, pdf, zipped
 from memagent import DocumentError, Message, ScriptedEngine, Settings, aread
 from memagent.settings import ReadSettings
 

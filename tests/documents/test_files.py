@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 import pytest
-from test_opening import PROSE, docx, passed, pdf, read, text_of
 
+from files import PROSE, docx, passed, pdf, read, text_of
 from memagent import DocumentError, open_document, text_document
 from memagent.documents.files import FileState, has_changed, look_at, take_print
 

@@ -2,65 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
-import io
 import json
 import os
 import random
 import subprocess
 import sys
-import zipfile
 from operator import length_hint
 from pathlib import Path
 
 import pytest
 
+from files import PROSE, docx, epub, office, passed, pdf, read, text_of, zipped
 from memagent import DocumentError, open_document, text_document
 from memagent.documents.decoding import row_texts, unescape
 from memagent.documents.encodings import detect_encoding, is_doubtful
-from memagent.documents.opening import Document, Pass
 from memagent.errors import extra_hint
-
-office = pytest.mark.skipif(importlib.util.find_spec("mammoth") is None, reason="needs memagent[formats]")
-
-PROSE = {
-    "en": "It was a naïve idea, she said, “and yet the café stayed open until midnight” — the old man’s "
-    "résumé lay on the table. Nobody came to the house near the river until the following spring.\n",
-    "fr": "Le café était fermé à Noël ; l'hôtelier, déçu, répondit que les clés étaient perdues près du "
-    "théâtre. Où êtes-vous allés ? Tous les êtres humains naissent libres et égaux en dignité.\n",
-    "pt": "Todos os seres humanos nascem livres e iguais em dignidade e em direitos. Dotados de razão e "
-    "de consciência, devem agir uns para com os outros em espírito de fraternidade.\n",
-    "cs": "Všichni lidé rodí se svobodní a sobě rovní co do důstojnosti a práv. Jsou nadáni rozumem a "
-    "svědomím a mají spolu jednat v duchu bratrství. Příliš žluťoučký kůň úpěl ďábelské ódy.\n",
-    "pl": "Wszyscy ludzie rodzą się wolni i równi pod względem swej godności i swych praw. Są obdarzeni "
-    "rozumem i sumieniem i powinni postępować wobec innych w duchu braterstwa. Zażółć gęślą jaźń.\n",
-    "ru": "Все люди рождаются свободными и равными в своем достоинстве и правах. Они наделены разумом и "
-    "совестью и должны поступать в отношении друг друга в духе братства.\n",
-    "el": "Όλοι οι άνθρωποι γεννιούνται ελεύθεροι και ίσοι στην αξιοπρέπεια και τα δικαιώματα. Είναι "
-    "προικισμένοι με λογική και συνείδηση.\n",
-    "zh": "我们在一个小村庄里住了三年，那里的人们每天早上都去田里工作，晚上回来一起吃饭、聊天。后来村里修了"
-    "一条新路，年轻人都去了城市。\n",
-    "ja": "吾輩は猫である。名前はまだ無い。どこで生れたかとんと見当がつかぬ。何でも薄暗いじめじめした所で"
-    "ニャーニャー泣いていた事だけは記憶している。\n",
-    "ko": "나는 그날 아침 일찍 집을 나섰다. 거리에는 아무도 없었고 바람만 불고 있었다.\n",
-}
-
-
-def text_of(document: Document) -> str:
-    return "".join(block.text for block in document.blocks())
-
-
-def passed(document: Document) -> Pass:
-    """A pass that has been read to its end."""
-    found = document.blocks()
-    for _ in found:
-        pass
-    return found
-
-
-def read(path: Path) -> str:
-    return text_of(open_document(path))
-
 
 # Formats
 
@@ -84,84 +40,6 @@ def test_letters_stand_for_their_escapes_in_json(tmp_path: Path, written: str, s
     for size in (1, 2, 5, 13):
         blocks = [written[start : start + size] for start in range(0, len(written), size)]
         assert "".join(unescape(blocks)) == shown
-
-
-def docx(*paragraphs: str) -> bytes:
-    body = "".join(f"<w:p><w:r><w:t>{text}</w:t></w:r></w:p>" for text in paragraphs)
-    word = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
-    relation = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/officeDocument"
-    package = "http://schemas.openxmlformats.org/package/2006"
-    part = "application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"
-    return zipped(
-        {
-            "[Content_Types].xml": f'<Types xmlns="{package}/content-types"><Default Extension="rels" '
-            'ContentType="application/vnd.openxmlformats-package.relationships+xml"/><Override '
-            f'PartName="/word/document.xml" ContentType="{part}"/></Types>',
-            "_rels/.rels": f'<Relationships xmlns="{package}/relationships"><Relationship Id="r1" '
-            f'Type="{relation}" Target="word/document.xml"/></Relationships>',
-            "word/document.xml": f'<w:document xmlns:w="{word}"><w:body>{body}</w:body></w:document>',
-        }
-    )
-
-
-def epub(*chapters: str) -> bytes:
-    items = "".join(
-        f'<item id="c{number}" href="c{number}.xhtml" media-type="application/xhtml+xml"/>'
-        for number in range(len(chapters))
-    )
-    spine = "".join(f'<itemref idref="c{number}"/>' for number in range(len(chapters)))
-    container = (
-        '<container version="1.0" xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles>'
-        '<rootfile full-path="content.opf" media-type="application/oebps-package+xml"/></rootfiles>'
-        "</container>"
-    )
-    package = (
-        '<package xmlns="http://www.idpf.org/2007/opf" version="3.0"><metadata '
-        'xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>A book</dc:title></metadata>'
-        f"<manifest>{items}</manifest><spine>{spine}</spine></package>"
-    )
-    pages = {
-        f"c{number}.xhtml": text
-        and f'<html xmlns="http://www.w3.org/1999/xhtml"><body><p>{text}</p></body></html>'
-        for number, text in enumerate(chapters)
-    }
-    return zipped(
-        {
-            "mimetype": "application/epub+zip",
-            "META-INF/container.xml": container,
-            "content.opf": package,
-            **pages,
-        }
-    )
-
-
-def zipped(parts: dict[str, str]) -> bytes:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        for name, text in parts.items():
-            archive.writestr(name, text)
-    return file.getvalue()
-
-
-def pdf(text: str) -> bytes:
-    stream = f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET"
-    objects = [
-        "<< /Type /Catalog /Pages 2 0 R >>",
-        "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
-        "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R "
-        "/Resources << /Font << /F1 5 0 R >> >> >>",
-        f"<< /Length {len(stream)} >>\nstream\n{stream}\nendstream",
-        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
-    ]
-    out, places = "%PDF-1.4\n", []
-    for number, content in enumerate(objects, 1):
-        places.append(len(out))
-        out += f"{number} 0 obj\n{content}\nendobj\n"
-    table = "".join(f"{place:010} 00000 n \n" for place in places)
-    out += f"xref\n0 {len(objects) + 1}\n0000000000 65535 f \n{table}"
-    end = out.index("xref\n")
-    out += f"trailer\n<< /Size {len(objects) + 1} /Root 1 0 R >>\nstartxref\n{end}\n%%EOF\n"
-    return out.encode("latin-1")
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.md", "a", "a.csv", "a.py", "a.xml", "a.unknown"])

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from test_opening import pdf
 
-from memagent import Completion, Message, Model, ReadSettings, Sampling, SettingsError, open_document
+from facts import section
+from files import pdf
+from function_engine import FunctionEngine
+from memagent import ReadSettings, SettingsError, open_document
 from memagent.cli import main
 from memagent.documents.conversion import cache_folder
 from memagent.engines.scripted import ScriptedEngine, count_words
@@ -27,29 +31,21 @@ SETTINGS = ReadSettings(
 )
 
 
-class Keeper:
-    """Keeps each sentence with the word "key" of what it reads; its answer adds one that nobody wrote."""
-
-    model = Model("keeper", count_words, "words")
-
-    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        prompt = messages[-1].content
-        chunk, memory = (re.search(rf"<{it}-\w+>\n(.*?)\n</{it}", prompt, re.S) for it in ("chunk", "memory"))
-        if "ADD" in prompt:
-            found = keys(chunk[1] if chunk else "")
-            return Completion("\n".join(f'ADD "{it}"' for it in found) or "UNCHANGED")
-        kept = keys(memory[1]) if memory else []
-        if chunk is None and "<text-" in prompt:
-            return Completion(" ".join(keys(prompt)) or "It does not say.")
-        if chunk is None:
-            marks = re.findall(r"(E\d+) ", prompt)
-            return Completion(" ".join([*kept, *(f"[{it}]" for it in marks), "The moon is a key of cheese."]))
-        new = [it for it in keys(chunk[1]) if it not in kept]
-        whole = "\n".join([*kept, *new]) or "Nothing."
-        gated = "MEMORY\n" + whole if new else "UNCHANGED"
-        return Completion(gated if "UNCHANGED" in prompt else whole)
-
-    async def aclose(self) -> None: ...
+def keep(prompt: str) -> str:
+    """Each sentence with the word "key" of what it reads; its answer adds one that nobody wrote."""
+    chunk, memory = section(prompt, "chunk"), section(prompt, "memory")
+    if "ADD" in prompt:
+        return "\n".join(f'ADD "{it}"' for it in keys(chunk)) or "UNCHANGED"
+    kept = keys(memory)
+    if not chunk and "<text-" in prompt:
+        return " ".join(keys(prompt)) or "It does not say."
+    if not chunk:
+        marks = re.findall(r"(E\d+) ", prompt)
+        return " ".join([*kept, *(f"[{it}]" for it in marks), "The moon is a key of cheese."])
+    new = [it for it in keys(chunk) if it not in kept]
+    whole = "\n".join([*kept, *new]) or "Nothing."
+    gated = "MEMORY\n" + whole if new else "UNCHANGED"
+    return gated if "UNCHANGED" in prompt else whole
 
 
 def keys(text: str) -> list[str]:
@@ -58,15 +54,15 @@ def keys(text: str) -> list[str]:
 
 def add(notebook: Notebook, *paths: Path, settings: ReadSettings = SETTINGS) -> None:
     async def run() -> None:
-        async for _ in notebook.add(open_document(*paths), Keeper(), settings):
+        async for _ in notebook.add(open_document(*paths), FunctionEngine(keep), settings):
             pass
 
     asyncio.run(run())
 
 
 def ask(notebook: Notebook, settings: ReadSettings = SETTINGS, **values: Any) -> tuple[Statement, ...]:
-    cited = settings.changed(cite=True)
-    return asyncio.run(notebook.ask("Which keys?", Keeper(), cited, **values)).remembered.statements
+    asking = notebook.ask("Which keys?", FunctionEngine(keep), settings.changed(cite=True), **values)
+    return asyncio.run(asking).remembered.statements
 
 
 def text_of(path: Path) -> str:
@@ -112,7 +108,7 @@ def test_where_it_was_read_is_known_when_the_file_is_gone(tmp_path: Path) -> Non
     notebook.undo()
     assert [it.text for it in ask(notebook) if it.source] == [red.text]
     assert [bool(it.source) for it in ask(notebook, version=2)] == [True, True, False]
-    assert not asyncio.run(notebook.ask("Which keys?", Keeper(), SETTINGS)).remembered.statements
+    assert not asyncio.run(notebook.ask("Which keys?", FunctionEngine(keep), SETTINGS)).remembered.statements
 
 
 def test_each_part_of_a_memory_may_fill_a_budget_that_was_lowered(tmp_path: Path) -> None:
@@ -135,15 +131,14 @@ def test_each_part_of_a_memory_may_fill_a_budget_that_was_lowered(tmp_path: Path
 def test_a_model_that_counts_more_tokens_does_not_cut_the_memory(tmp_path: Path) -> None:
     notebook = Notebook.new("keys", "all keys", Notebooks(tmp_path / "notebooks"))
     note = " ".join(f"Number {number} is the key of room {number}." for number in range(40))
-    dense = Keeper()
-    dense.model = Model("dense", lambda text: 3 * count_words(text), "thirds of words")
+    dense = FunctionEngine(keep, name="dense", count_tokens=lambda text: 3 * count_words(text))
 
     async def add_note(text: str, engine: Any, memory_tokens: int = 500) -> None:
         settings = SETTINGS.changed(workflow="gated", memory_tokens=memory_tokens)
         async for _ in notebook.add(note_document(text), engine, settings):
             pass
 
-    asyncio.run(add_note(note, Keeper()))
+    asyncio.run(add_note(note, FunctionEngine(keep)))
     with pytest.raises(SettingsError, match="its budget is 500: raise `memory_tokens`"):
         asyncio.run(add_note("The moon is a key.", dense))
     assert notebook.version().number == 1
@@ -205,11 +200,11 @@ def test_a_notebook_of_the_format_before_is_read_on(tmp_path: Path) -> None:
     notebook = Notebook.new("keys", "all keys", notebooks)
 
     async def run() -> None:
-        async for _ in notebook.add(note_document("The red key hangs."), Keeper(), SETTINGS):
+        async for _ in notebook.add(note_document("The red key hangs."), FunctionEngine(keep), SETTINGS):
             pass
 
     asyncio.run(run())
-    with notebooks._changing() as db:
+    with closing(sqlite3.connect(tmp_path / "notebooks" / "notebooks.sqlite", isolation_level=None)) as db:
         (record,) = db.execute("SELECT record FROM versions").fetchone()
         old = {name: it for name, it in json.loads(record).items() if name != "statements"}
         db.execute("UPDATE versions SET record = ?", (json.dumps(old),))

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
-from test_conversion import begun, sheet, wait_for
-from test_opening import office
-from test_reads import QUESTION, events, start
 
+from files import office, sheet
 from memagent.documents.conversion import cache_folder
+from served.reads import QUESTION, events, start
 from server import facts_document
+from waiting import find_converters, wait_for
 
 SLOW = 8  # reads, which is more than the server has threads
 ROW = b'<row><c t="inlineStr"><is><t>FACT-%d: it is so.</t></is></c></row>'
@@ -25,15 +23,6 @@ def sent(client: Any, content: bytes) -> str:
     """The id of a workbook that is sent to the server."""
     file: str = client.post("/v1/files", files={"file": ("a.xlsx", content)}).json()["id"]
     return file
-
-
-def converters() -> list[str]:
-    """The converters that run for this process, by their numbers."""
-    found: list[str] = []
-    for task in Path(f"/proc/{os.getpid()}/task").glob("*/children"):
-        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended
-            found += filter(begun, task.read_text().split())
-    return found
 
 
 def states(client: Any, reads: list[str]) -> set[str]:
@@ -46,21 +35,21 @@ def test_no_read_waits_for_the_conversions_of_others(serving: Any, facts: Any) -
     workbook = sheet(ROW % 1 * 1_000_000)
     with serving(facts(calls=SLOW + 1)).client() as client:
         slow = [start(client, files=[sent(client, workbook + b"%d" % n)], document=None) for n in range(SLOW)]
-        wait_for(lambda: states(client, slow) == {"running"} and converters())
+        wait_for(lambda: states(client, slow) == {"running"} and find_converters(os.getpid()))
         assert events(client, start(client))[-1][1] == {"state": "done"}
         turns = [{"role": "user", "content": text} for text in (facts_document(12), QUESTION)]
         body = {"model": "memagent", "messages": turns, "memagent": {}}  # to be read, not sent on
         chat = client.post("/v1/chat/completions", json=body)
         assert "FACT-11" in chat.json()["choices"][0]["message"]["content"]
         assert states(client, slow) == {"running"}
-        assert 0 < len(converters()) < SLOW  # the others wait
+        assert 0 < len(find_converters(os.getpid())) < SLOW  # the others wait
 
         for read in reversed(slow):  # those that wait, and then those that are converted
             assert client.post(f"/v1/reads/{read}/cancel").json()["state"] == "cancelled"
         small = start(client, files=[sent(client, sheet(ROW % 7))], document=None)
         assert events(client, small)[-1][1] == {"state": "done"}
         assert "FACT-7" in client.get(f"/v1/reads/{small}/result").json()["answer"]
-        wait_for(lambda: not converters())
+        wait_for(lambda: not find_converters(os.getpid()))
         wait_for(lambda: len(list(cache_folder().iterdir())) == 1)  # nothing is left of what was cancelled
 
 
@@ -70,11 +59,11 @@ def test_a_text_that_nobody_waits_for_is_not_converted(serving: Any) -> None:
         file = sent(client, sheet(ROW % 1 * 1_000_000))
         read = start(client, files=[file], document=None)
         assert client.post(f"/v1/reads/{read}/cancel").json()["state"] == "cancelled"
-        wait_for(lambda: not converters())
+        wait_for(lambda: not find_converters(os.getpid()))
         with ThreadPoolExecutor(1) as threads:
             reply = threads.submit(client.get, f"/v1/reads/{read}/text", timeout=5)
-            wait_for(converters)
+            wait_for(lambda: find_converters(os.getpid()))
             with pytest.raises(httpx2.TimeoutException):
                 reply.result()
-        wait_for(lambda: not converters())
+        wait_for(lambda: not find_converters(os.getpid()))
         wait_for(lambda: not list(cache_folder().iterdir()))

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_opening import office
 
 from facts import FactsEngine
+from files import office
+from function_engine import FunctionEngine, HeldEngine
 from memagent.engines import ScriptedEngine
-from memagent.errors import SettingsError, StoreError
+from memagent.errors import EngineError, SettingsError, StoreError
 from memagent.reading.journal import read_journal
 from memagent.reading.lines import Answer
 from memagent.reading.read import NOT_FOUND
@@ -28,35 +29,10 @@ from memagent.server.reads import _read_whole_lines
 from memagent.server.store import Store
 from memagent.settings import ReadSettings
 from memagent.storage import lock
-from memagent.types import Completion, Message, Sampling
+from served.reads import QUESTION, events, parse_events, start
 from server import facts_document
 
-QUESTION = "What are all the facts?"
 KEY, OTHER = "k" * 32, "o" * 32
-
-
-def told(lines: Any) -> list[tuple[str, Any, str | None]]:
-    """The events of a stream: name, data, id."""
-    found = []
-    for block in "\n".join(lines).strip().split("\n\n"):
-        fields = dict(line.split(": ", 1) for line in block.splitlines())
-        found.append((fields["event"], json.loads(fields["data"]), fields.get("id")))
-    return found
-
-
-def events(client: Any, read: str, **options: Any) -> list[tuple[str, Any, str | None]]:
-    """All events of a read, to its end."""
-    with client.stream("GET", f"/v1/reads/{read}/events", **options) as reply:
-        assert reply.headers["content-type"].startswith("text/event-stream")
-        return told(reply.iter_lines())
-
-
-def start(client: Any, **values: Any) -> str:
-    """Start a read; returns its id."""
-    reply = client.post("/v1/reads", json={"problem": QUESTION, "document": facts_document(12)} | values)
-    assert reply.status_code == 201, reply.text
-    read: str = reply.json()["id"]
-    return read
 
 
 def test_a_read_tells_its_conversations_and_its_result(serving: Any) -> None:
@@ -164,30 +140,27 @@ def test_events_go_on_behind_the_last_that_was_seen(serving: Any) -> None:
         assert events(client, read, headers={"Last-Event-ID": "999"}) == [("end", {"state": "done"}, None)]
 
 
-class Held(ScriptedEngine):
-    """Reads facts, each call when it is let."""
+def held(engine: ScriptedEngine, go: threading.Event) -> FunctionEngine:
+    """An engine each of whose calls waits until it may go on."""
 
-    def __init__(self, engine: ScriptedEngine) -> None:
-        super().__init__(engine._function or [], window_tokens=2000, calls=2)
-        self.go = threading.Event()
-
-    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        made = await super().complete(messages, sampling)
-        while not self.go.is_set():  # noqa: ASYNC110 another thread sets it
+    async def wait(_: str) -> None:
+        while not go.is_set():  # noqa: ASYNC110 another thread sets it
             await asyncio.sleep(0.005)
-        return made
+
+    return FunctionEngine(wait, engine, calls=2)
 
 
 def test_events_told_while_it_reads_are_those_of_the_record(serving: Any, facts: Any) -> None:
-    engine = Held(facts())
+    go = threading.Event()
+    engine = held(facts(), go)
     with serving(engine, limits=Limits(keep_alive_seconds=0.05)).client() as client:
         read = start(client)
         path = f"/v1/reads/{read}/events"
         with client.stream("GET", path) as reply, client.stream("GET", f"{path}?after=2") as later:
             lines, rest = reply.iter_lines(), later.iter_lines()
             first, first_of_rest = next(lines), next(rest)
-            engine.go.set()
-            live, live_rest = told([first, *lines]), told([first_of_rest, *rest])
+            go.set()
+            live, live_rest = parse_events([first, *lines]), parse_events([first_of_rest, *rest])
         recorded = events(client, read)
     assert live[0][0] == "progress"  # it says something while there is nothing to say
     assert [it for it in live if it[0] != "progress"] == recorded
@@ -223,13 +196,13 @@ def test_a_journal_is_what_it_was_when_it_was_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_journal_that_grows_can_be_fetched(serving: Any) -> None:
-    class Wordy(ScriptedEngine):
-        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-            await asyncio.sleep(0.002)
-            return Completion(f"memory {len(self.prompts)} " + "word " * 700)
+    async def talk(_: str) -> str:
+        await asyncio.sleep(0.002)
+        return f"memory {len(engine.prompts)} " + "word " * 700
 
     values = {"memory_tokens": 1000, "answer_tokens": 1000, "chunk_tokens": 50}
-    with serving(Wordy([], window_tokens=100_000)).client() as client:
+    engine = FunctionEngine(talk, window_tokens=100_000)
+    with serving(engine).client() as client:
         read = start(client, document="some words stand here " * 5000, **values)
         with client.stream("GET", f"/v1/reads/{read}/events") as reply:
             assert "id: 3" in reply.iter_lines()
@@ -278,16 +251,6 @@ def test_a_packed_file_is_read_in_its_own_format(name: str, content: bytes, text
         assert client.get(f"/v1/reads/{read}/text").text == text
 
 
-class Three(ScriptedEngine):
-    """Completes three calls, and then holds its peace."""
-
-    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        made = await super().complete(messages, sampling)
-        if len(self.prompts) > 3:
-            await asyncio.sleep(3600)
-        return made
-
-
 def interrupted(served: Any) -> str:
     """Start a read, and end the server after three of its calls; the read's id."""
     with served.client() as client:
@@ -299,7 +262,7 @@ def interrupted(served: Any) -> str:
 
 
 def test_a_read_goes_on_behind_a_clean_stop(serving: Any, facts: Any) -> None:
-    engine, again = Three(facts()._function, window_tokens=2000), facts()
+    engine, again = HeldEngine(facts(), free=3), facts()
     served = serving(engine)
     read = interrupted(served)
     with serving(again).client() as client:
@@ -312,7 +275,7 @@ def test_a_read_goes_on_behind_a_clean_stop(serving: Any, facts: Any) -> None:
 def test_a_stop_says_nothing_of_those_who_listen(
     serving: Any, facts: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    served = serving(Three(facts()._function, window_tokens=2000), limits=Limits(stop_seconds=1))
+    served = serving(HeldEngine(facts(), free=3), limits=Limits(stop_seconds=1))
     with served.client() as client:
         read = start(client)
         with client.stream("GET", f"/v1/reads/{read}/events") as reply:
@@ -323,7 +286,7 @@ def test_a_stop_says_nothing_of_those_who_listen(
 
 
 def test_a_journal_that_cannot_be_continued_is_put_aside(serving: Any, facts: Any) -> None:
-    served = serving(Three(facts()._function, window_tokens=2000))
+    served = serving(HeldEngine(facts(), free=3))
     read = interrupted(served)
     again, smaller = (
         facts(),
@@ -338,7 +301,7 @@ def test_a_journal_that_cannot_be_continued_is_put_aside(serving: Any, facts: An
 
 
 def test_a_journal_that_cannot_be_opened_now_is_continued_later(serving: Any, facts: Any) -> None:
-    served = serving(Three(facts()._function, window_tokens=2000))
+    served = serving(HeldEngine(facts(), free=3))
     read = interrupted(served)
     again = facts()
     with (served.store.folder / "reads" / read / "journal.jsonl").open() as journal:
@@ -353,7 +316,8 @@ def test_a_journal_that_cannot_be_opened_now_is_continued_later(serving: Any, fa
 
 
 def test_a_read_is_cancelled_and_resumed(serving: Any, facts: Any) -> None:
-    engine = Held(facts())
+    go = threading.Event()
+    engine = held(facts(), go)
     served = serving(engine)
     with served.client() as client:
         first, second, third = (start(client, problem=f"{QUESTION} {n}") for n in range(3))
@@ -362,7 +326,7 @@ def test_a_read_is_cancelled_and_resumed(serving: Any, facts: Any) -> None:
             assert events(client, read)[-1] == ("end", {"state": "cancelled"}, None)
             reply = client.get(f"/v1/reads/{read}/result")
             assert (reply.status_code, reply.json()["error"]["code"]) == (409, "no_result")
-        engine.go.set()
+        go.set()
         assert client.post(f"/v1/reads/{first}/resume").json()["state"] in ("queued", "running")
         assert events(client, first)[-1] == events(client, second)[-1] == ("end", {"state": "done"}, None)
         assert client.post(f"/v1/reads/{second}/resume").status_code == 409
@@ -371,17 +335,18 @@ def test_a_read_is_cancelled_and_resumed(serving: Any, facts: Any) -> None:
 
 
 def test_a_failure_is_told_and_continued_from_where_it_was(serving: Any, facts: Any) -> None:
-    function, fails = facts()._function, [True]
+    fails = [True]
 
-    def reply(messages: tuple[Message, ...]) -> str | None:
-        return None if len(engine.prompts) == 4 and fails[0] else function(messages)
+    def fail(_: str) -> None:
+        if len(engine.prompts) == 4 and fails[0]:
+            raise EngineError("out of order")
 
-    engine = ScriptedEngine(reply, window_tokens=2000)  # type: ignore[arg-type]
+    engine = FunctionEngine(fail, facts())
     with serving(engine).client() as client:
         read = start(client)
         assert events(client, read)[-1][1] == {"state": "failed"}
         error = client.get(f"/v1/reads/{read}").json()["error"]
-        assert error["code"] == "engine_failed" and "no reply for call 4" in error["message"]
+        assert error["code"] == "engine_failed" and "out of order" in error["message"]
         fails[0] = False
         client.post(f"/v1/reads/{read}/resume")
         assert events(client, read)[-1][1] == {"state": "done"}
@@ -393,13 +358,14 @@ def test_a_failure_is_told_and_continued_from_where_it_was(serving: Any, facts: 
 
 
 def test_files_are_read_and_stay_readable_when_they_are_deleted(serving: Any, facts: Any) -> None:
-    engine = Held(facts())
+    go = threading.Event()
+    engine = held(facts(), go)
     with serving(engine).client() as client:
         content = facts_document(9).encode()
         file = client.post("/v1/files", files={"file": ("notes.txt", content)}).json()["id"]
         read = start(client, files=[file], document="FACT-77: first.")
         assert client.delete(f"/v1/files/{file}").json()["deleted"]
-        engine.go.set()
+        go.set()
         events(client, read)
         whole = client.get(f"/v1/reads/{read}").json()
     assert whole["documents"] == ["document", "notes.txt"]
