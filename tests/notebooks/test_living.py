@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import shutil
 import tempfile
@@ -15,8 +16,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from memagent import Completion, Message, Model, ReadSettings, Sampling, SettingsError, open_document
-from memagent.engines.scripted import count_words
+from facts import section
+from function_engine import FunctionEngine, HeldEngine
+from memagent import ReadSettings, SettingsError, open_document
 from memagent.notebooks import Addition, Notebook, Notebooks, Version
 
 MEMORY = Path("/dev/shm")  # no disk to wait for
@@ -31,31 +33,18 @@ def words_of(text: str) -> list[str]:
 
 
 def together(memory: Sequence[str], text: str) -> tuple[str, ...]:
-    """What a collector remembers after it has read a text."""
+    """What is remembered after a text has been read."""
     return tuple(dict.fromkeys((*memory, *words_of(text))))
 
 
-class Collector:
-    """Collects the words N1, N2, ... of what it reads; after `most` calls it hangs until it is killed."""
-
-    def __init__(self, most: int | None = None) -> None:
-        self.model = Model("collector", count_words, "words")
-        self.paid, self.most, self.hangs = 0, most, asyncio.Event()
-
-    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        if self.paid == self.most:
-            self.hangs.set()
-            await asyncio.sleep(3600)
-        self.paid += 1
-        prompt = messages[-1].content
-        memory, chunk = (re.search(rf"<{it}-\w+>\n(.*?)\n</{it}", prompt, re.S) for it in ("memory", "chunk"))
-        before = words_of(memory[1]) if memory else []
-        if chunk is None:
-            return Completion(" ".join(before))
-        after = together(before, chunk[1])
-        return Completion("MEMORY\n" + " ".join(after) if len(after) > len(before) else "UNCHANGED")
-
-    async def aclose(self) -> None: ...
+def collect(prompt: str) -> str:
+    """A memory of the words N1, N2, ... of what is read."""
+    memory, chunk = section(prompt, "memory"), section(prompt, "chunk")
+    before = words_of(memory)
+    if not chunk:
+        return " ".join(before)
+    after = together(before, chunk)
+    return "MEMORY\n" + " ".join(after) if len(after) > len(before) else "UNCHANGED"
 
 
 @dataclass
@@ -168,11 +157,11 @@ class Living(RuleBasedStateMachine):
         (self.folder / name).replace(self.folder / new)
         self.files[new] = content
 
-    def addition(self, engine: Collector) -> Addition:
+    def addition(self, engine: HeldEngine) -> Addition:
         notebook = Notebook("numbers", Notebooks(self.home / "notebooks"))
         return notebook.add(open_document(self.folder), engine, SETTINGS)
 
-    def ended(self, made: Addition, engine: Collector) -> None:
+    def ended(self, made: Addition, engine: HeldEngine) -> None:
         """All that was new is in, each word once, and what was begun was paid once."""
         versions, spent = list(made.versions), engine.paid
         if read := self.model.continued(self.files):
@@ -185,7 +174,7 @@ class Living(RuleBasedStateMachine):
             versions.pop(0)
         assert not versions
 
-    def killed(self, versions: Sequence[Version], engine: Collector) -> None:
+    def killed(self, versions: Sequence[Version], engine: HeldEngine) -> None:
         """A kill leaves what was there; only a version that was begun before may have been finished."""
         before = self.model.begun
         read, spent = self.model.continued(self.files), engine.paid
@@ -209,7 +198,7 @@ class Living(RuleBasedStateMachine):
     @precondition(lambda self: self.files)
     @rule(most=st.integers(0, 4))
     def add_once(self, most: int | None) -> None:
-        engine = Collector(most)
+        engine = HeldEngine(FunctionEngine(collect), math.inf if most is None else most)
 
         async def run() -> tuple[Addition, bool]:
             made = self.addition(engine)
@@ -218,7 +207,7 @@ class Living(RuleBasedStateMachine):
                 async for _ in made:
                     pass
 
-            reading, hangs = asyncio.ensure_future(read()), asyncio.ensure_future(engine.hangs.wait())
+            reading, hangs = asyncio.ensure_future(read()), asyncio.ensure_future(engine.held.wait())
             await asyncio.wait({reading, hangs}, return_when=asyncio.FIRST_COMPLETED)
             finished = reading.done()
             hangs.cancel()
@@ -253,7 +242,7 @@ class Living(RuleBasedStateMachine):
         """While one changes the notebook, another is refused and pays nothing; asking goes on."""
 
         async def others() -> None:
-            engine = Collector()
+            engine = HeldEngine(FunctionEngine(collect))
             with pytest.raises(SettingsError, match="another process is changing"):
                 async for _ in self.addition(engine):
                     pass

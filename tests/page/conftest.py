@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import memagent
+from function_engine import FunctionEngine
 from memagent.cli import main
 from memagent.server.app import create_app
 from memagent.server.limits import Keys, Limits
@@ -146,7 +147,12 @@ def serving(tmp_path: Path) -> Iterator[Callable[..., str]]:
             gate: threading.Semaphore | None = None, keys: Keys | None = None, workflow: str = "gated"
         ) -> str:
             store = closing.enter_context(Store(tmp_path / "data"))
-            engine = GatedEngine(gate)
+
+            async def wait(_: str) -> None:
+                if gate:
+                    await asyncio.to_thread(gate.acquire)
+
+            engine = FunctionEngine(wait, memagent.ScriptedEngine(_reply))
             settings = memagent.ReadSettings(workflow=workflow, chunk_tokens=100)
             listener = closing.enter_context(listen("127.0.0.1", 0, keys or Keys()))
             server = make_server(create_app(engine, settings, store, keys), Limits())
@@ -163,24 +169,6 @@ def serving(tmp_path: Path) -> Iterator[Callable[..., str]]:
             return f"http://127.0.0.1:{listener.getsockname()[1]}/"
 
         yield start
-
-
-class GatedEngine:
-    """Notes down facts; if it has a gate, each call waits until it is let through."""
-
-    def __init__(self, gate: threading.Semaphore | None) -> None:
-        self._gate, self._script = gate, memagent.ScriptedEngine(_reply)
-        self.model = self._script.model
-
-    async def complete(
-        self, messages: tuple[memagent.Message, ...], sampling: memagent.Sampling
-    ) -> memagent.Completion:
-        if self._gate:
-            await asyncio.to_thread(self._gate.acquire)
-        return await self._script.complete(messages, sampling)
-
-    async def aclose(self) -> None:
-        """Nothing to release."""
 
 
 def _reply(messages: tuple[memagent.Message, ...]) -> str:

@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 
 from facts import run, section
+from function_engine import FunctionEngine
 from memagent import (
-    Completion,
     ContextOverflowError,
     Conversation,
     Message,
     ReadSettings,
     Result,
-    Sampling,
     ScriptedEngine,
     open_document,
     text_document,
@@ -69,13 +68,12 @@ def test_notes_are_taken_if_they_are_asked_for(wanted: dict[str, object]) -> Non
 
 
 def test_a_window_smaller_than_its_engine_says_is_noticed() -> None:
-    class Narrow(ScriptedEngine):
-        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-            if len(messages[-1].content) > 1000:
-                raise ContextOverflowError("too long")
-            return await super().complete(messages, sampling)
+    def refuse(prompt: str) -> None:
+        if len(prompt) > 1000:
+            raise ContextOverflowError("too long")
 
-    result, made = run(Narrow(reply), text_document(DOCUMENT), SETTINGS, problem=PROBLEM)
+    engine = FunctionEngine(refuse, ScriptedEngine(reply))
+    result, made = run(engine, text_document(DOCUMENT), SETTINGS, problem=PROBLEM)
     assert made[0].kind == "update" and result.answer == "It stands in Oslo."
 
 

@@ -6,33 +6,26 @@ import asyncio
 
 import pytest
 
-from memagent import Completion, Message, Read, ReadSettings, Sampling, text_document
-from memagent.engines.scripted import count_words
-from memagent.types import Model
+from function_engine import FunctionEngine
+from memagent import Read, ReadSettings, text_document
 
 TEXT = "\n\n".join(" ".join(f"w{chunk}x{word}" for word in range(24)) for chunk in range(6))
 
 
-class InWaves:
-    """Completes no call before so many are in flight as the next wave has."""
+def in_waves(*waves: int) -> FunctionEngine:
+    """An engine that completes no call before so many are in flight as the next wave has."""
+    left, turns = list(waves), list[asyncio.Event]()
 
-    def __init__(self, *waves: int) -> None:
-        self.model = Model("waves", count_words, "words", calls=max(waves))
-        self._waves = list(waves)
-        self._waiting: list[asyncio.Future[None]] = []
+    async def complete(prompt: str) -> str:
+        turns.append(turn := asyncio.Event())
+        if len(turns) == left[0]:
+            left.pop(0)
+            while turns:
+                turns.pop().set()
+        await turn.wait()
+        return "MEMORY\na note" if "MEMORY" in prompt else "answer"
 
-    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        if len(self._waiting) == self._waves[0]:
-            self._waves.pop(0)
-            for waiting in self._waiting:
-                waiting.set_result(None)
-            self._waiting = []
-        await turn
-        return Completion("MEMORY\na note" if "MEMORY" in messages[-1].content else "answer")
-
-    async def aclose(self) -> None: ...
+    return FunctionEngine(complete, calls=max(waves))
 
 
 @pytest.mark.parametrize(
@@ -49,7 +42,7 @@ def test_calls_that_wait_for_each_other_are_the_critical_path(workflow: str, wav
     settings = ReadSettings(workflow=workflow, chunk_tokens=30, memory_tokens=40, answer_tokens=40)
 
     async def read() -> Read:
-        made = Read("What?", text_document(TEXT), InWaves(*waves), settings)
+        made = Read("What?", text_document(TEXT), in_waves(*waves), settings)
         async for _ in made:
             pass
         return made

@@ -6,24 +6,24 @@ import asyncio
 import random
 import re
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
-from memagent import Message, ReadSettings, ScriptedEngine
+from function_engine import FunctionEngine
+from memagent import Engine, Message, ReadSettings, ScriptedEngine
 from memagent.documents.opening import text_document
 from memagent.documents.tokens import estimate_tokens
 from memagent.engines.scripted import count_words
 from memagent.reading.api import forecast
 from memagent.reading.progress import Progress
 from memagent.reading.read import Read
-from memagent.types import ESTIMATE, Completion, Sampling, TokenCounter, Usage
+from memagent.types import ESTIMATE, Completion, TokenCounter, Usage
 
 PROBLEM = "Which lamp is green?"
 DOCUMENT = " ".join(f"lamp{number} is number {number}." for number in range(200))
 
 
-def spent(engine: ScriptedEngine, settings: ReadSettings) -> Progress:
+def spent(engine: Engine, settings: ReadSettings) -> Progress:
     async def taken() -> Progress:
         read = Read(PROBLEM, text_document(DOCUMENT), engine, settings, asks=False)
         async for _ in read:
@@ -33,7 +33,7 @@ def spent(engine: ScriptedEngine, settings: ReadSettings) -> Progress:
     return asyncio.run(taken())
 
 
-def foretold(engine: ScriptedEngine, settings: ReadSettings) -> Progress:
+def foretold(engine: Engine, settings: ReadSettings) -> Progress:
     return asyncio.run(forecast(PROBLEM, text_document(DOCUMENT), engine.model, settings))
 
 
@@ -42,19 +42,17 @@ def assert_within(now: Progress, most: Progress) -> None:
         assert getattr(now.spent, name) <= getattr(most.spent, name), name
 
 
-class Counted(ScriptedEngine):
+def counted(reply: Callable[[], str], count: TokenCounter, tokenizer: str) -> FunctionEngine:
     """Counts by the tokenizer given, and cuts replies by it."""
 
-    def __init__(self, reply: Callable[[], str], count_tokens: TokenCounter, tokenizer: str) -> None:
-        super().__init__(lambda _: reply(), calls=4)
-        self.model = replace(self.model, count_tokens=count_tokens, tokenizer=tokenizer)
-
-    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        text, count = (await super().complete(messages, sampling)).text, self.model.count_tokens
-        while count(text) > sampling.max_tokens:
+    def complete(prompt: str) -> Completion:
+        text = reply()
+        while count(text) > engine.samplings[-1].max_tokens:
             text = text.rpartition(" ")[0]
-        prompt_tokens = sum(count(message.content) for message in messages)
-        return Completion(text, usage=Usage(prompt_tokens, count(text)))
+        return Completion(text, usage=Usage(count(prompt), count(text)))
+
+    engine = FunctionEngine(complete, count_tokens=count, tokenizer=tokenizer, calls=4, chat_tokens=0)
+    return engine
 
 
 @pytest.mark.parametrize("tokenizer", [(count_words, "words"), (estimate_tokens, ESTIMATE)])
@@ -76,21 +74,15 @@ def test_no_replies_take_more_than_was_foretold(
         def reply(rng: random.Random = rng, least: int = 1 if seed % 2 else 40) -> str:
             return " ".join(f"w{rng.randrange(9999)}" for _ in range(rng.randrange(least, 50)))
 
-        engine = Counted(reply, *tokenizer)
+        engine = counted(reply, *tokenizer)
         assert_within(spent(engine, settings), foretold(engine, settings))
 
 
 def test_what_a_chat_template_adds_is_foretold_too() -> None:
-    class Templated(ScriptedEngine):
-        """Counts 30 tokens around the messages."""
+    def reply(prompt: str) -> Completion:
+        return Completion("none", usage=Usage(count_words(prompt) + 30, 1))
 
-        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-            completion = await super().complete(messages, sampling)
-            prompt_tokens = completion.usage.prompt_tokens + 30
-            return replace(completion, usage=replace(completion.usage, prompt_tokens=prompt_tokens))
-
-    engine = Templated(lambda _: "none")
-    engine.model = replace(engine.model, chat_tokens=64)
+    engine = FunctionEngine(reply, chat_tokens=64)
     settings = ReadSettings(workflow="full")
     assert_within(spent(engine, settings), foretold(engine, settings))
 

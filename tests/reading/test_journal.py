@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from facts import PROBLEM, SETTINGS, FactsEngine, run
+from function_engine import FunctionEngine
 from memagent import (
     Completion,
     Conversation,
@@ -428,13 +429,11 @@ def test_a_record_is_written_before_the_next_call(tmp_path: Path) -> None:
     trace = tmp_path / "read.jsonl"
     counts: list[int] = []
 
-    class Watching(Dense):
-        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-            counts.append(sum(isinstance(line, Reply) for line in read_journal(trace)))
-            return await super().complete(messages, sampling)
+    def watch(_: str) -> None:
+        counts.append(sum(isinstance(line, Reply) for line in read_journal(trace)))
 
-    engine = Watching()
-    run(engine, DOCUMENT, trace=trace)
+    engine = Dense()
+    run(FunctionEngine(watch, engine), DOCUMENT, trace=trace)
     assert counts == list(range(engine.paid))
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from functools import partial
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from function_engine import FunctionEngine
 from memagent import (
-    Completion,
     Conversation,
     Engine,
     EngineError,
@@ -21,36 +23,25 @@ from memagent import (
     Sampling,
     text_document,
 )
-from memagent.engines.scripted import count_words
 from memagent.reading.lockstep import Seat, Together
-from memagent.types import Model
 
 DOCUMENT = "\n\n".join(f"Chunk {number} says " + f"word{number} " * 80 for number in range(6))
 SETTINGS = ReadSettings(workflow="gated", chunk_tokens=90, memory_tokens=40, answer_tokens=40)
 QUESTIONS = ("What is first?", "What is second?", "What is third?", "What is fourth?")
 
 
-class Waves:
-    """Ends a call once no other can begin; keeps how many were in flight then."""
-
-    def __init__(self) -> None:
-        self.model = Model("waves", count_words, "words", calls=8)
-        self.waves: list[int] = []
-        self._in_flight = 0
-
-    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        self._in_flight += 1
-        await asyncio.sleep(0.02)
-        if self._in_flight:
-            self.waves.append(self._in_flight)
-            self._in_flight = 0
-        return Completion("done")
-
-    async def aclose(self) -> None: ...
-
-
 def test_calls_that_a_read_makes_side_by_side_take_their_turn_together() -> None:
-    engine = Waves()
+    waves: list[int] = []
+
+    async def end_together(_: str) -> str:
+        """End a call once no other can begin; keep how many were in flight then."""
+        for _ in range(100):
+            await asyncio.sleep(0)
+        if engine.busy == len(engine.prompts) - sum(waves):
+            waves.append(engine.busy)
+        return "done"
+
+    engine = FunctionEngine(end_together, calls=8)
 
     async def both() -> None:
         seats = Together(engine, 2).seats
@@ -60,37 +51,30 @@ def test_calls_that_a_read_makes_side_by_side_take_their_turn_together() -> None
         await asyncio.gather(*calls)
 
     asyncio.run(both())
-    assert engine.waves == [4, 4], "the first of those that begin alike, then the others"
+    assert waves == [4, 4], "the first of those that begin alike, then the others"
 
 
-class Caching:
-    """A server with a prefix cache of one prompt; counts the characters that it computes."""
+def reply_once(prompt: str) -> str:
+    if "<chunk-" not in prompt:
+        return "nothing"
+    return "MEMORY\nIt says." if "Chunk 0 says" in prompt and "(empty)" in prompt else "UNCHANGED"
 
-    def __init__(self, calls: int = 1) -> None:
-        self.model = Model("caching", count_words, "words", calls=calls)
-        self.prompts: list[str] = []
-        self.computed = self.busy = self.most = 0
-        self.warm = ""
 
-    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        prompt = messages[-1].content
-        self.prompts.append(prompt)
-        same = next(
-            (n for n, pair in enumerate(zip(prompt, self.warm, strict=False)) if pair[0] != pair[1]), 0
-        )
-        self.computed += len(prompt) - same
-        self.busy += 1
-        self.most = max(self.most, self.busy)
+def engine_of(reply: Callable[[str], str] = reply_once, calls: int = 1) -> FunctionEngine:
+    """An engine that lets others begin a call before it replies."""
+
+    async def complete(prompt: str) -> str:
         await asyncio.sleep(0)
-        self.busy, self.warm = self.busy - 1, prompt
-        return Completion(self.reply(prompt))
+        return reply(prompt)
 
-    def reply(self, prompt: str) -> str:
-        if "<chunk-" not in prompt:
-            return "nothing"
-        return "MEMORY\nIt says." if "Chunk 0 says" in prompt and "(empty)" in prompt else "UNCHANGED"
+    return FunctionEngine(complete, calls=calls)
 
-    async def aclose(self) -> None: ...
+
+def computed(engine: FunctionEngine) -> int:
+    """The characters that a prefix cache of one prompt leaves to compute, where calls follow each other."""
+    pairs = pairwise(["", *engine.prompts])
+    alike = (takewhile(lambda it: it[0] == it[1], zip(*pair, strict=False)) for pair in pairs)
+    return sum(map(len, engine.prompts)) - sum(len(list(it)) for it in alike)
 
 
 async def ended(
@@ -115,70 +99,67 @@ def together(engine: Engine, *questions: str, **settings: Any) -> list[Any]:
     return asyncio.run(all_of_them())
 
 
-def chunks(engine: Caching) -> list[str]:
+def chunks(engine: FunctionEngine) -> list[str]:
     return [found[1] for it in engine.prompts if (found := re.search(r"Chunk (\d+) says", it))]
 
 
 def test_each_chunk_is_computed_once_for_all_questions() -> None:
-    one, engine = Caching(), Caching()
+    one, engine = engine_of(), engine_of()
     together(one, QUESTIONS[0])
     together(engine, *QUESTIONS)
     assert chunks(engine) == [str(number) for number in range(6) for _ in QUESTIONS]
-    assert engine.computed < 2 * one.computed
+    assert computed(engine) < 2 * computed(one)
 
 
 def test_the_first_call_ends_before_the_others_begin() -> None:
-    engine = Caching(calls=4)
+    engine = engine_of(calls=4)
     together(engine, *QUESTIONS)
-    assert engine.most == 3, "one warms the cache, three follow side by side"
+    assert engine.busiest == 3, "one warms the cache, three follow side by side"
 
 
 def test_reads_come_to_what_they_come_to_alone() -> None:
-    class Noting(Caching):
-        def reply(self, prompt: str) -> str:
-            chunk = re.search(r"Chunk (\d+) says", prompt)
-            question = re.search(r"What is (\w+)\?", prompt)
-            assert question
-            return f"MEMORY\n{question[1]} in {chunk[1]}" if chunk and "MEMORY" in prompt else question[1]
+    def note(prompt: str) -> str:
+        chunk = re.search(r"Chunk (\d+) says", prompt)
+        question = re.search(r"What is (\w+)\?", prompt)
+        assert question
+        return f"MEMORY\n{question[1]} in {chunk[1]}" if chunk and "MEMORY" in prompt else question[1]
 
     for workflow in ("gated", "heads", "parallel", "reread", "rag"):
-        alone = [together(Noting(), it, workflow=workflow)[0] for it in QUESTIONS]
-        for found, expected in zip(together(Noting(), *QUESTIONS, workflow=workflow), alone, strict=True):
+        alone = [together(engine_of(note), it, workflow=workflow)[0] for it in QUESTIONS]
+        for found, expected in zip(
+            together(engine_of(note), *QUESTIONS, workflow=workflow), alone, strict=True
+        ):
             assert [it.messages for it in found[1]] == [it.messages for it in expected[1]]
 
 
 def test_one_that_needs_another_call_is_waited_for() -> None:
     """A question about a reply makes one read fall behind; the others stay with the chunk."""
 
-    class Doubtful(Caching):
-        def reply(self, prompt: str) -> str:
-            if "<written-" in prompt:
-                return "UNCHANGED"
-            if "What is first?" in prompt and "<chunk-" in prompt:
-                return "MEMORY\n" + "abcdefgh"[len(chunks(self)) // 4] * 9
-            return super().reply(prompt)
+    def doubt(prompt: str) -> str:
+        if "<written-" in prompt:
+            return "UNCHANGED"
+        if "What is first?" in prompt and "<chunk-" in prompt:
+            return "MEMORY\n" + "abcdefgh"[len(chunks(engine)) // 4] * 9
+        return reply_once(prompt)
 
-    engine = Doubtful()
+    engine = engine_of(doubt)
     together(engine, *QUESTIONS)
     assert sum("<written-" in it for it in engine.prompts) > 2
     assert chunks(engine) == sorted(chunks(engine))
 
 
-def test_the_failure_of_one_leaves_the_others_going(tmp_path: Path) -> None:
-    class Failing(Caching):
-        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-            if "What is second?" in messages[-1].content and "Chunk 2" in messages[-1].content:
-                raise EngineError("out of order")
-            return await super().complete(messages, sampling)
+def test_the_failure_of_one_leaves_the_others_going() -> None:
+    def fail(prompt: str) -> None:
+        if "What is second?" in prompt and "Chunk 2" in prompt:
+            raise EngineError("out of order")
 
-    engine = Failing()
-    found = together(engine, *QUESTIONS)
+    found = together(FunctionEngine(fail, engine_of()), *QUESTIONS)
     assert isinstance(found[1], EngineError)
     assert [len(it[1]) for it in (found[0], *found[2:])] == [7, 7, 7]
 
 
 def test_a_read_that_is_given_up_leaves_the_others_going() -> None:
-    engine = Caching()
+    engine = engine_of()
 
     async def all_of_them() -> list[Any]:
         seats = Together(engine, 3).seats
@@ -194,7 +175,7 @@ def test_a_read_that_is_given_up_leaves_the_others_going() -> None:
 
 
 def test_what_is_on_record_is_not_waited_for(tmp_path: Path) -> None:
-    engine = Caching()
+    engine = engine_of()
 
     async def some(*numbers: int) -> None:
         seats = Together(engine, len(numbers)).seats
@@ -213,7 +194,7 @@ def test_what_is_on_record_is_not_waited_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seats", [1, 3])
 def test_seats_that_nobody_takes_hold_nobody_up_once_they_are_left(seats: int) -> None:
     async def alone() -> None:
-        first, *others = Together(Caching(), seats).seats
+        first, *others = Together(engine_of(), seats).seats
         reading = asyncio.ensure_future(ended(first, QUESTIONS[0]))
         for seat in others:
             seat.leave()

@@ -17,16 +17,15 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from facts import run, section
+from function_engine import FunctionEngine
 from memagent import (
     Chunk,
     Completion,
     Conversation,
     DocumentError,
     EngineError,
-    Message,
     Read,
     ReadSettings,
-    Sampling,
     text_document,
 )
 from memagent.documents.chunking import split
@@ -40,7 +39,7 @@ from memagent.reading.passes import Passes
 from memagent.reading.replies import read_gated
 from memagent.reading.workflow import in_turn
 from memagent.reading.workflows import workflows
-from memagent.types import Model, Usage
+from memagent.types import Usage
 
 CALLS = 8
 SETTINGS = ReadSettings(chunk_tokens=12, memory_tokens=60, answer_tokens=60, workflow="gated")
@@ -53,38 +52,29 @@ def document(pattern: str) -> str:
     return "\n\n".join(f"{word} " + " ".join(f"{word}y{n}" for n in range(9)) for word in words)
 
 
-class Noter:
+def note_facts(prompt: str) -> str:
+    chunk, memory = section(prompt, "chunk"), section(prompt, "memory")
+    if "the question:" in prompt:
+        return "ENOUGH"
+    if not chunk:
+        return memory
+    new = [it for it in re.findall(r"fact\d+\b", chunk) if it not in memory]
+    if "ADD" in prompt:
+        return f'ADD "{new[0]} {new[0]}y0"' if new else "UNCHANGED"
+    known = re.findall(r"fact\d+\b", memory) if "part" not in prompt else []
+    return "MEMORY\n" + " ".join(known + new) if new else "UNCHANGED"
+
+
+def noter(seed: int = 0, calls: int = CALLS) -> FunctionEngine:
     """Notes the fact of a chunk; replies by the prompt alone, after a pause that varies."""
+    source = random.Random(seed)
 
-    def __init__(self, seed: int = 0, calls: int = CALLS) -> None:
-        self.model = Model("noter", count_words, "words", calls=calls)
-        self.prompts: list[str] = []
-        self.busy = self.busiest = 0
-        self._source = random.Random(seed)
-
-    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        prompt = messages[-1].content
-        self.prompts.append(prompt)
-        self.busy += 1
-        self.busiest = max(self.busiest, self.busy)
-        for _ in range(self._source.randrange(8)):
+    async def reply(prompt: str) -> Completion:
+        for _ in range(source.randrange(8)):
             await asyncio.sleep(0)
-        self.busy -= 1
-        return Completion(self.reply(prompt), usage=Usage(count_words(prompt), 5))
+        return Completion(note_facts(prompt), usage=Usage(count_words(prompt), 5))
 
-    def reply(self, prompt: str) -> str:
-        chunk, memory = section(prompt, "chunk"), section(prompt, "memory")
-        if "the question:" in prompt:
-            return "ENOUGH"
-        if not chunk:
-            return memory
-        new = [it for it in re.findall(r"fact\d+\b", chunk) if it not in memory]
-        if "ADD" in prompt:
-            return f'ADD "{new[0]} {new[0]}y0"' if new else "UNCHANGED"
-        known = re.findall(r"fact\d+\b", memory) if "part" not in prompt else []
-        return "MEMORY\n" + " ".join(known + new) if new else "UNCHANGED"
-
-    async def aclose(self) -> None: ...
+    return FunctionEngine(reply, calls=calls)
 
 
 def used(conversations: list[Conversation]) -> list[Conversation]:
@@ -98,8 +88,8 @@ def test_ahead_or_in_turn_a_read_comes_to_the_same(
     workflow: str, pattern: str, lookahead: int, seed: int
 ) -> None:
     settings, text = SETTINGS.changed(workflow=workflow), document(pattern)
-    slow, in_turn = run(Noter(), text, settings)
-    fast, made = run(Noter(seed), text, settings.changed(lookahead=lookahead))
+    slow, in_turn = run(noter(), text, settings)
+    fast, made = run(noter(seed), text, settings.changed(lookahead=lookahead))
     assert used(made) == in_turn, "prompts, replies and memories"
     assert (fast.answer, fast.memory, fast.chunks) == (slow.answer, slow.memory, slow.chunks)
     assert fast.spent.calls == len(made) == slow.spent.calls + fast.unused
@@ -119,7 +109,7 @@ def test_progress_counts_a_chunk_once_its_turn_has_come(workflow: str, pattern: 
 
     async def told(lookahead: int) -> list[tuple[object, ...]]:
         settings = SETTINGS.changed(workflow=workflow, lookahead=lookahead)
-        read = Read("What?", text_document(text), Noter(seed), settings)
+        read = Read("What?", text_document(text), noter(seed), settings)
         progress = [(it.unused, read.progress) async for it in read]
         counts = [
             (it.chunks, it.document_tokens, it.fraction, it.passes, it.reread)
@@ -132,7 +122,7 @@ def test_progress_counts_a_chunk_once_its_turn_has_come(workflow: str, pattern: 
 
 
 def test_a_document_with_little_to_note_is_read_many_chunks_at_a_time() -> None:
-    engine = Noter()
+    engine = noter()
     result, _ = run(engine, document("." * 60 + "x" + "." * 59), SETTINGS.changed(lookahead=8))
     assert (result.spent.calls, result.unused) == (121 + 7, 7)
     assert result.critical_path <= 60, "half of what one after the other takes, whatever the pauses"
@@ -140,43 +130,40 @@ def test_a_document_with_little_to_note_is_read_many_chunks_at_a_time() -> None:
 
 
 def test_an_engine_is_not_asked_for_more_than_it_takes() -> None:
-    engine = Noter(calls=3)
+    engine = noter(calls=3)
     run(engine, document("." * 30), SETTINGS.changed(lookahead=8))
     assert engine.busiest == 3
-    one = Noter(calls=1)
+    one = noter(calls=1)
     result, _ = run(one, document("..x..x.."), SETTINGS.changed(lookahead=8))
     assert (one.busiest, result.unused) == (1, 0)
 
 
-class FailsAt(Noter):
-    """Fails at a prompt that shows certain words, a number of times."""
+def fails_at(shown: str, times: int) -> FunctionEngine:
+    """Fails at a prompt that shows a word, a number of times."""
+    left = iter(range(times))
 
-    def __init__(self, *shown: str, times: int) -> None:
-        super().__init__()
-        self.shown, self.times = shown, times
-
-    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        if self.times and all(it in messages[-1].content for it in self.shown):
-            self.times -= 1
+    def fail(prompt: str) -> None:
+        if shown in prompt and next(left, None) is not None:
             raise EngineError("out of order")
-        return await super().complete(messages, sampling)
+
+    return FunctionEngine(fail, noter())
 
 
 def test_a_call_in_vain_may_fail() -> None:
     """The fourth chunk fails as long as the memory lacks the fact of the third."""
     text, settings = document("..x....."), SETTINGS.changed(lookahead=8)
-    result, made = run(FailsAt("w3y0", times=1), text, settings)
+    result, made = run(fails_at("w3y0", times=1), text, settings)
     assert result.answer == "fact2"
-    assert used(made) == run(Noter(), text, SETTINGS)[1]
+    assert used(made) == run(noter(), text, SETTINGS)[1]
 
 
 def test_a_call_that_fails_for_good_fails_the_read_in_its_turn(tmp_path: Path) -> None:
     trace, text, settings = tmp_path / "read.jsonl", document("......"), SETTINGS.changed(lookahead=8)
     with pytest.raises(EngineError, match="out of order"):
-        run(FailsAt("w4y0", times=9), text, settings, trace)
+        run(fails_at("w4y0", times=9), text, settings, trace)
     lines = [it.chunk_index for it in read_journal(trace) if isinstance(it, Conversation)]
     assert lines == [0, 1, 2, 3]
-    engine = Noter()
+    engine = noter()
     run(engine, text, settings, trace, resume=True)
     assert not any("w3y0" in prompt for prompt in engine.prompts), "what is on record is not asked again"
 
@@ -185,17 +172,17 @@ def test_a_call_that_fails_for_good_fails_the_read_in_its_turn(tmp_path: Path) -
 def test_a_read_can_be_continued_with_another_lookahead(tmp_path: Path, changed: int) -> None:
     trace, text = tmp_path / "read.jsonl", document("..x...x......x")
     with pytest.raises(EngineError):
-        run(FailsAt("w9y0", times=9), text, SETTINGS.changed(lookahead=8), trace)
-    engine = Noter()
+        run(fails_at("w9y0", times=9), text, SETTINGS.changed(lookahead=8), trace)
+    engine = noter()
     result, _ = run(engine, text, SETTINGS.changed(lookahead=changed), trace, resume=True)
-    assert result.answer == run(Noter(), text, SETTINGS)[0].answer
+    assert result.answer == run(noter(), text, SETTINGS)[0].answer
     assert not any("fact2y0" in prompt for prompt in engine.prompts)
     paid = [it.completion.usage for it in read_journal(trace) if isinstance(it, Reply)]
     assert result.spent.calls == len(paid), "those that are of no more use count as well"
     assert result.spent.prompt_tokens == sum(it.prompt_tokens for it in paid)
     assert result.spent.completion_tokens == sum(it.completion_tokens for it in paid)
     assert result.unused == result.spent.calls - 15
-    again, _ = run(Noter(), text, SETTINGS, trace, resume=True)
+    again, _ = run(noter(), text, SETTINGS, trace, resume=True)
     assert (again.spent.calls, again.spent.prompt_tokens) == (result.spent.calls, result.spent.prompt_tokens)
 
 
@@ -203,22 +190,20 @@ def test_a_call_in_vain_holds_up_nobody() -> None:
     """The fourth chunk hangs as long as the memory lacks the fact of the third."""
     freed = asyncio.Event()
 
-    class Hangs(Noter):
-        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-            prompt = messages[-1].content
-            if "w3y0" in prompt and "fact2" not in section(prompt, "memory"):
-                await freed.wait()
-            if "w6y0" in prompt:
-                freed.set()
-            return await super().complete(messages, sampling)
+    async def hang(prompt: str) -> None:
+        if "w3y0" in prompt and "fact2" not in section(prompt, "memory"):
+            await freed.wait()
+        if "w6y0" in prompt:
+            freed.set()
 
-    result, made = run(Hangs(), document("..x....."), SETTINGS.changed(lookahead=8))
+    engine = FunctionEngine(hang, noter())
+    result, made = run(engine, document("..x....."), SETTINGS.changed(lookahead=8))
     assert result.answer == "fact2" and result.unused == sum(it.unused for it in made) == 2
 
 
 def test_a_chunk_that_cannot_be_read_fails_the_read_in_its_turn() -> None:
     """What was asked about before it is paid for, told and kept."""
-    engine, made = Noter(), list[Conversation]()
+    engine, made = noter(), list[Conversation]()
 
     async def chunks() -> AsyncIterator[Chunk]:
         for chunk in split(text_document(document("....")).blocks(), 12, count_words):
@@ -240,14 +225,13 @@ def test_a_chunk_that_cannot_be_read_fails_the_read_in_its_turn() -> None:
 
 
 def test_a_read_that_is_left_leaves_no_call_behind() -> None:
-    class Hangs(Noter):
-        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-            if "w3y0" in messages[-1].content:
-                await asyncio.sleep(3600)
-            return await super().complete(messages, sampling)
+    async def hang(prompt: str) -> None:
+        if "w3y0" in prompt:
+            await asyncio.sleep(3600)
 
     async def leave() -> int:
-        read = Read("What?", text_document(document("." * 12)), Hangs(), SETTINGS.changed(lookahead=8))
+        engine = FunctionEngine(hang, noter())
+        read = Read("What?", text_document(document("." * 12)), engine, SETTINGS.changed(lookahead=8))
         conversations = aiter(read)
         for _ in range(3):
             await anext(conversations)
@@ -259,7 +243,7 @@ def test_a_read_that_is_left_leaves_no_call_behind() -> None:
 
 @pytest.mark.parametrize("values", [{"workflow": "overwrite"}, {"screen": True}, {"early_exit": True}])
 def test_where_a_reply_decides_what_is_read_next_chunks_are_read_in_turn(values: dict[str, Any]) -> None:
-    engine = Noter()
+    engine = noter()
     result, _ = run(engine, document("...x...."), SETTINGS.changed(lookahead=4, **values), problem="fact3?")
     assert (engine.busiest, result.unused) == (1, 0)
 
@@ -268,7 +252,7 @@ def test_where_a_reply_decides_what_is_read_next_chunks_are_read_in_turn(values:
 @hypothesis_settings(max_examples=20, deadline=None)
 def test_a_forecast_covers_all_but_what_is_asked_in_vain(pattern: str, seed: int) -> None:
     settings = SETTINGS.changed(lookahead=6, memory_tokens=24, answer_tokens=24)
-    text, engine = document(pattern), Noter(seed)
+    text, engine = document(pattern), noter(seed)
     most = asyncio.run(forecast("What?", text_document(text), engine.model, settings))
     result, made = run(engine, text, settings, problem="What?")
     assert result.spent.calls - result.unused <= most.spent.calls
@@ -278,7 +262,7 @@ def test_a_forecast_covers_all_but_what_is_asked_in_vain(pattern: str, seed: int
 
 def test_a_journal_tells_what_was_asked_in_vain(tmp_path: Path) -> None:
     trace = tmp_path / "read.jsonl"
-    result, _ = run(Noter(), document("....x..."), SETTINGS.changed(lookahead=4), trace)
+    result, _ = run(noter(), document("....x..."), SETTINGS.changed(lookahead=4), trace)
     told = [it for it in read_journal(trace) if isinstance(it, Conversation) and it.unused]
     assert result.unused == len(told) == 3
     assert {it.memory for it in told} == {"fact4"}, "the memory as it is by then"

@@ -9,16 +9,13 @@ from pathlib import Path
 import pytest
 
 from facts import run, section
+from function_engine import FunctionEngine
 from memagent import (
-    Completion,
     ContextOverflowError,
     Conversation,
-    Message,
-    Model,
     Read,
     ReadSettings,
     Result,
-    Sampling,
     SettingsError,
     open_document,
     text_document,
@@ -27,6 +24,7 @@ from memagent.documents.tokens import estimate_tokens
 from memagent.reading.excerpts import excerpts_of
 from memagent.reading.journal import read_journal
 from memagent.reading.lines import Answer, Reply
+from memagent.types import ESTIMATE
 
 PROBLEM = "Which keys does the warden Jonas carry?"
 FACTS = (
@@ -43,38 +41,28 @@ DOCUMENT = "\n\n".join(
 SETTINGS = ReadSettings(workflow="notes", chunk_tokens=60, memory_tokens=200, answer_tokens=40)
 
 
-class Noter:
+def noter(calls: int = 4) -> FunctionEngine:
     """Notes the sentences with a key that it sees, in other words; its answers name the keys it is shown."""
 
-    def __init__(self, calls: int = 4) -> None:
-        self.model = Model("noter", estimate_tokens, calls=calls)
-        self.prompts: list[str] = []
-        self.now = self.busiest = 0
-
-    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        prompt = messages[-1].content
-        self.prompts.append(prompt)
-        self.now += 1
-        self.busiest = max(self.busiest, self.now)
+    async def note(prompt: str) -> str:
         await asyncio.sleep(0.001)
-        self.now -= 1
         if text := section(prompt, "text"):
             seen = [it for it in re.split(r"(?<=\.)\s+", text) if "key" in it]
-            return Completion(" And: ".join(seen) or "It does not say which.")
+            return " And: ".join(seen) or "It does not say which."
         kinds = re.findall("brass|iron|silver|golden", section(prompt, "document"))
-        return Completion(", ".join(dict.fromkeys(kinds)) or "Not in the document.")
+        return ", ".join(dict.fromkeys(kinds)) or "Not in the document."
 
-    async def aclose(self) -> None: ...
+    return FunctionEngine(note, count_tokens=estimate_tokens, tokenizer=ESTIMATE, calls=calls)
 
 
 def read(
-    engine: Noter | None = None, text: str = DOCUMENT, **settings: object
+    engine: FunctionEngine | None = None, text: str = DOCUMENT, **settings: object
 ) -> tuple[Result, list[Conversation]]:
-    return run(engine or Noter(), text_document(text, "a.txt"), SETTINGS.changed(**settings), problem=PROBLEM)
+    return run(engine or noter(), text_document(text, "a.txt"), SETTINGS.changed(**settings), problem=PROBLEM)
 
 
 def test_what_stands_in_the_document_is_found_and_kept_word_for_word() -> None:
-    engine = Noter()
+    engine = noter()
     result, (*updates, answer) = read(engine)
     assert (result.found, result.answer) == (True, "brass, iron, silver")
     kept = [it.source for it in excerpts_of(result.memory)]
@@ -95,13 +83,13 @@ def test_what_a_note_left_out_is_told() -> None:
 
 
 def test_notes_are_taken_side_by_side_and_kept_in_order() -> None:
-    alone, several = Noter(calls=1), Noter(calls=4)
+    alone, several = noter(calls=1), noter(calls=4)
     assert [it.memory for it in read(alone)[1]] == [it.memory for it in read(several)[1]]
     assert (alone.busiest, several.busiest) == (1, 4)
 
 
 def test_a_read_resumes_exactly_after_any_cut(tmp_path: Path) -> None:
-    trace, document, engine = tmp_path / "whole.jsonl", text_document(DOCUMENT, "a.txt"), Noter()
+    trace, document, engine = tmp_path / "whole.jsonl", text_document(DOCUMENT, "a.txt"), noter()
     result, made = run(engine, document, SETTINGS, trace, problem=PROBLEM)
     lines = trace.read_bytes().splitlines(keepends=True)
     for cut in range(1, len(lines) + 1):
@@ -109,7 +97,7 @@ def test_a_read_resumes_exactly_after_any_cut(tmp_path: Path) -> None:
             copy = tmp_path / f"{cut}-{len(torn)}.jsonl"
             copy.write_bytes(b"".join(lines[:cut]) + torn)
             replies = sum(isinstance(line, Reply) for line in read_journal(copy))
-            again = Noter()
+            again = noter()
             resumed, conversations = run(again, document, SETTINGS, copy, resume=True, problem=PROBLEM)
             assert [it.memory for it in conversations] == [it.memory for it in made]
             assert (resumed.answer, resumed.statements) == (result.answer, result.statements)
@@ -117,7 +105,7 @@ def test_a_read_resumes_exactly_after_any_cut(tmp_path: Path) -> None:
 
 
 def test_it_passes_over_what_relates_to_nothing() -> None:
-    engine = Noter()
+    engine = noter()
     result, _ = read(engine, screen=True)
     assert result.passed_over > 0 and len(engine.prompts) == result.chunks - result.passed_over + 1
     assert result.answer == "brass, iron, silver"
@@ -127,7 +115,7 @@ def test_it_passes_over_what_relates_to_nothing() -> None:
 def test_it_starts_from_a_memory_and_goes_on_with_it() -> None:
     first, _ = read(text=FACTS[0])
     document = text_document(f"{FACTS[1]}\n\n{RAIN.format(1)}", "b.txt")
-    engine = Noter()
+    engine = noter()
     more = Read(PROBLEM, document, engine, SETTINGS, memory=first.memory)
 
     async def last() -> Conversation:
@@ -171,7 +159,7 @@ def test_the_model_may_decline_only_if_it_is_doubtful(text: str, doubtful: bool)
 
 def test_an_answer_that_is_declined_is_not_found(tmp_path: Path) -> None:
     text, trace = f"{RAIN.format(1)}\n\nA key was seen, of tin.", tmp_path / "read.jsonl"
-    result, (*_, answer) = run(Noter(), text, SETTINGS, trace, problem=PROBLEM)
+    result, (*_, answer) = run(noter(), text, SETTINGS, trace, problem=PROBLEM)
     assert answer.completion.text == "Not in the document."
     assert not result.found and result.memory
     assert "does not hold the answer" in result.answer and result.statements == ()
@@ -181,18 +169,16 @@ def test_an_answer_that_is_declined_is_not_found(tmp_path: Path) -> None:
 def test_files_that_adjoin_make_no_passage_together(tmp_path: Path) -> None:
     (tmp_path / "1.txt").write_text(FACTS[0])
     (tmp_path / "2.txt").write_text(FACTS[1])
-    result, _ = run(Noter(), open_document(tmp_path), SETTINGS.changed(chunk_tokens=400), problem=PROBLEM)
+    result, _ = run(noter(), open_document(tmp_path), SETTINGS.changed(chunk_tokens=400), problem=PROBLEM)
     kept = [(Path(it.source.file).name, it.source.excerpt) for it in excerpts_of(result.memory)]
     assert kept == [("1.txt", FACTS[0]), ("2.txt", FACTS[1])]
 
 
 def test_a_chunk_that_is_too_long_for_the_window_is_noted_on_in_parts() -> None:
-    class Narrow(Noter):
-        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-            if estimate_tokens(messages[-1].content) > 130:
-                raise ContextOverflowError("too long")
-            return await super().complete(messages, sampling)
+    def refuse(prompt: str) -> None:
+        if estimate_tokens(prompt) > 130:
+            raise ContextOverflowError("too long")
 
-    result, (*updates, _) = read(Narrow(), chunk_tokens=200)
+    result, (*updates, _) = read(FunctionEngine(refuse, noter()), chunk_tokens=200)
     assert len(updates) > result.chunks and result.answer == "brass, iron, silver"
     assert all(it.source.excerpt in DOCUMENT for it in excerpts_of(result.memory))

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import memagent
 from facts import PROBLEM, SETTINGS, FactsEngine, run
+from function_engine import FunctionEngine
 from memagent import (
     CallLimitError,
     Completion,
@@ -24,7 +25,6 @@ from memagent import (
     DocumentError,
     EngineError,
     EngineSettings,
-    Message,
     Model,
     ProblemTooLongError,
     Read,
@@ -42,7 +42,7 @@ from memagent.documents.tokens import estimate_tokens
 from memagent.engines.openai import Connection, OpenAIEngine
 from memagent.prompts import GATED
 from memagent.reading.budgets import Budgets
-from memagent.types import Spent, Trained
+from memagent.types import ESTIMATE, Spent, Trained, Usage
 from server import count_tokens, facts_document, read_facts
 
 DOCUMENT = facts_document(12)
@@ -104,14 +104,11 @@ def test_the_result_tells_what_was_done(tmp_path: Path) -> None:
 def test_an_estimate_of_the_usage_cuts_no_memory(estimated: bool) -> None:
     note = "12345678 " * 10  # ten tokens at least, and many more by the estimate
 
-    class Silent(ScriptedEngine):
-        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-            made = await super().complete(messages, sampling)
-            usage = replace(made.usage, completion_tokens=estimate_tokens(note), estimated=estimated)
-            return replace(made, usage=usage)
+    def reply(prompt: str) -> Completion:
+        usage = Usage(0, estimate_tokens(note), estimated=estimated)
+        return Completion(f"MEMORY\n{note}" if chunk_of(prompt) else "done", usage=usage)
 
-    engine = Silent(lambda messages: f"MEMORY\n{note}" if chunk_of(messages[-1].content) else "done")
-    engine.model = Model("silent", estimate_tokens)
+    engine = FunctionEngine(reply, count_tokens=estimate_tokens, tokenizer=ESTIMATE)
     result, _ = run(engine, "word " * 50, SETTINGS.changed(memory_tokens=40, workflow="gated"))
     assert (result.memory == note.strip()) is estimated
     assert result.spent.estimated is estimated
@@ -220,12 +217,10 @@ def test_an_unchanged_memory_is_kept_verbatim(reply: str) -> None:
 
 
 def test_a_memory_over_its_budget_is_shortened_where_usage_does_not_tell() -> None:
-    class Silent(FactsEngine):
-        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-            reply = "word " * 1000 if chunk_of(messages[-1].content) else "done"
-            return Completion(reply)
+    def reply(prompt: str) -> str:
+        return "word " * 1000 if chunk_of(prompt) else "done"
 
-    _, conversations = run(Silent(), DOCUMENT, SETTINGS.changed(memory_tokens=50))
+    _, conversations = run(FunctionEngine(reply, FactsEngine()), DOCUMENT, SETTINGS.changed(memory_tokens=50))
     assert all(0 < estimate_tokens(memory) <= 50 for memory in memories(conversations))
     assert all(("word " * 100).startswith(memory) for memory in memories(conversations))
     assert {it.completion.finish_reason for it in conversations if it.kind == "update"} == {"length"}
@@ -234,12 +229,13 @@ def test_a_memory_over_its_budget_is_shortened_where_usage_does_not_tell() -> No
 def test_an_estimate_cuts_no_memory_that_may_fit() -> None:
     memory = "\n".join(f"tel {number}" for number in range(3_000_000, 3_000_020))
 
-    class Silent(FactsEngine):
-        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-            return Completion(memory if chunk_of(messages[-1].content) else "done")
+    def reply(prompt: str) -> str:
+        return memory if chunk_of(prompt) else "done"
 
     assert estimate_tokens(memory) > 100
-    _, conversations = run(Silent(), DOCUMENT, SETTINGS.changed(memory_tokens=100))
+    _, conversations = run(
+        FunctionEngine(reply, FactsEngine()), DOCUMENT, SETTINGS.changed(memory_tokens=100)
+    )
     assert set(memories(conversations)) == {memory}
     assert {it.completion.finish_reason for it in conversations} == {"stop"}
 
@@ -386,19 +382,17 @@ def test_a_consumer_that_stops_leaves_a_journal_to_go_on_from(tmp_path: Path) ->
 def test_a_cancelled_read_can_be_gone_on_with(tmp_path: Path) -> None:
     trace = tmp_path / "read.jsonl"
 
-    class Stuck(FactsEngine):
-        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-            if self.paid == 2:
-                stuck.set()
-                await asyncio.sleep(3600)
-            return await super().complete(messages, sampling)
+    async def hang(_: str) -> None:
+        if engine.paid == 2:
+            stuck.set()
+            await asyncio.sleep(3600)
 
     async def cancel() -> None:
         reading = asyncio.create_task(
             aread(
                 PROBLEM,
                 text_document(DOCUMENT),
-                engine=Stuck(),
+                engine=FunctionEngine(hang, engine),
                 settings=READ,
                 trace=trace,
             )
@@ -408,7 +402,7 @@ def test_a_cancelled_read_can_be_gone_on_with(tmp_path: Path) -> None:
         with pytest.raises(asyncio.CancelledError):
             await reading
 
-    stuck = asyncio.Event()
+    engine, stuck = FactsEngine(), asyncio.Event()
     asyncio.run(cancel())
     assert (
         run(FactsEngine(), DOCUMENT, trace=trace, resume=True)[0].answer
@@ -438,17 +432,15 @@ def test_a_window_that_holds_no_chunk_is_an_error() -> None:
 def test_one_overflow_does_not_shrink_all_later_chunks() -> None:
     """A dense page in a long document: after it, chunks of half the size do for the rest."""
 
-    class OnePage(FactsEngine):
-        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-            if self.paid == 3 and not self.refused:
-                self.refused += 1
-                raise ContextOverflowError("this page is too dense")
-            return await super().complete(messages, sampling)
+    def refuse_once(_: str) -> None:
+        if engine.paid == 3 and not engine.refused:
+            engine.refused += 1
+            raise ContextOverflowError("this page is too dense")
 
-    whole, engine = FactsEngine(), OnePage()
+    whole, engine = FactsEngine(), FactsEngine()
     document = facts_document(30)
     run(whole, document)
-    run(engine, document)
+    run(FunctionEngine(refuse_once, engine), document)
     assert engine.paid <= 4 * whole.paid
 
 
@@ -580,17 +572,12 @@ def test_a_given_engine_is_left_open() -> None:
 
 
 def test_the_sampling_is_that_of_the_settings() -> None:
-    drawn: list[Sampling] = []
-
-    class Noting(FactsEngine):
-        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-            drawn.append(sampling)
-            return await super().complete(messages, sampling)
-
     settings = SETTINGS.changed(temperature=0.7, top_p=0.9, seed=3, answer_tokens=99)
-    run(Noting(), DOCUMENT, settings)
-    assert set(drawn[:-1]) == {Sampling(300, 0.7, 0.9, 3, False)}
-    assert drawn[-1] == Sampling(99, 0.7, 0.9, 3, False)
+    engine = FunctionEngine(lambda _: None, FactsEngine())
+    run(engine, DOCUMENT, settings)
+    *drawn, last = engine.samplings
+    assert set(drawn) == {Sampling(300, 0.7, 0.9, 3, False)}
+    assert last == Sampling(99, 0.7, 0.9, 3, False)
 
 
 def _answer_in_a_fork(_: int) -> str:

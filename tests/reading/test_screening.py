@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 
+from function_engine import FunctionEngine
 from memagent import (
-    Completion,
     EngineError,
     JournalError,
-    Message,
     Read,
     ReadSettings,
-    Sampling,
     SettingsError,
     open_document,
     text_document,
@@ -27,7 +25,6 @@ from memagent.reading.journal import read_journal
 from memagent.reading.lines import Header
 from memagent.reading.ranking import Screen
 from memagent.reading.workflows import workflows
-from memagent.types import Model
 
 SETTINGS = ReadSettings(workflow="gated", chunk_tokens=28, memory_tokens=60, answer_tokens=40, screen=True)
 PROBLEM = "Where was the designer of the Velvet Engine born?"
@@ -44,30 +41,27 @@ def document(facts: dict[int, str], chunks: int = 16) -> str:
     return "\n\n".join(texts)
 
 
-class Noting:
-    """Keeps what its prompts say of Ada Moss or the Velvet Engine; fails at its `most`-th call."""
+def noting(most: int = 1000) -> FunctionEngine:
+    """Keeps what its prompts say of Ada Moss or the Velvet Engine; fails after `most` calls."""
 
-    def __init__(self, most: int = 1000) -> None:
-        self.model = Model("noting", count_words, "words")
-        self.prompts, self.most = list[str](), most
-
-    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        prompt = messages[-1].content
-        if len(self.prompts) == self.most:
+    def note(prompt: str) -> str:
+        if len(engine.prompts) > most:
             raise EngineError("out of order")
-        self.prompts.append(prompt)
         known = [fact for fact in FACTS.values() if fact in prompt]
         if "<chunk-" not in prompt or not known:  # a note, an answer, or nothing
-            return Completion(" ".join(known) or ("UNCHANGED" if "<chunk-" in prompt else "unknown"))
+            return " ".join(known) or ("UNCHANGED" if "<chunk-" in prompt else "unknown")
         if "ADD" in prompt:
             chunk = re.findall(r"<chunk-\w+>\n(.*?)\n</chunk", prompt, re.DOTALL)[0]
-            return Completion("\n".join(f'ADD "{it}"' for it in known if it in chunk) or "UNCHANGED")
-        return Completion("MEMORY\n" + "\n".join(known))
+            return "\n".join(f'ADD "{it}"' for it in known if it in chunk) or "UNCHANGED"
+        return "MEMORY\n" + "\n".join(known)
 
-    async def aclose(self) -> None: ...
+    engine = FunctionEngine(note)
+    return engine
 
 
-def read(engine: Noting, text: str, trace: Path | None = None, resume: bool = False, **settings: Any) -> Read:
+def read(
+    engine: FunctionEngine, text: str, trace: Path | None = None, resume: bool = False, **settings: Any
+) -> Read:
     async def whole() -> Read:
         made = Read(
             PROBLEM, text_document(text), engine, SETTINGS.changed(**settings), trace=trace, resume=resume
@@ -79,7 +73,7 @@ def read(engine: Noting, text: str, trace: Path | None = None, resume: bool = Fa
     return asyncio.run(whole())
 
 
-def shown(engine: Noting) -> list[str]:
+def shown(engine: FunctionEngine) -> list[str]:
     """The chunks that were shown."""
     found = (re.search(r"<(chunk|text)-\w+>\n(.*?)\n</\1", it, re.DOTALL) for it in engine.prompts)
     return [it[2].strip() for it in found if it]
@@ -92,7 +86,7 @@ def chunks_of(text: str) -> list[str]:
 
 @pytest.mark.parametrize("workflow", ALONE)
 def test_what_the_memory_learned_leads_on(workflow: str) -> None:
-    engine = Noting()
+    engine = noting()
     done = read(engine, document(FACTS), workflow=workflow)
     chunks = chunks_of(document(FACTS))
     expected = [chunk for chunk in chunks if any(fact in chunk for fact in FACTS.values())]
@@ -107,7 +101,7 @@ def test_a_word_that_ends_a_file_is_seen(tmp_path: Path) -> None:
     for number in range(16):
         (tmp_path / f"{number:02}.txt").write_text(f"nothing {'x' * (number + 1)} happened here today")
     (tmp_path / "07.txt").write_text("nothing of note happened to Zoltan")
-    engine = Noting()
+    engine = noting()
     made = Read("What of Zoltan?", open_document(tmp_path), engine, SETTINGS.changed(screen=True))
 
     async def whole() -> None:
@@ -119,43 +113,43 @@ def test_a_word_that_ends_a_file_is_seen(tmp_path: Path) -> None:
 
 
 def test_nothing_is_passed_over_unless_it_is_asked_for() -> None:
-    engine = Noting()
+    engine = noting()
     result = read(engine, document(FACTS), screen=False).result
     assert shown(engine) == chunks_of(document(FACTS)) and result.passed_over == 0
 
 
 def test_a_problem_that_names_nothing_of_the_document_passes_over_nothing() -> None:
-    engine = Noting()
+    engine = noting()
     assert read(engine, document({}, 5)).result.passed_over == 0
     assert shown(engine) == chunks_of(document({}, 5))
 
 
 def test_it_resumes_exactly_wherever_it_was_cut_off(tmp_path: Path) -> None:
-    whole = Noting()
+    whole = noting()
     expected = read(whole, document(FACTS), tmp_path / "whole.jsonl")
     for calls in range(len(whole.prompts)):
-        trace, first, second = tmp_path / f"{calls}.jsonl", Noting(most=calls), Noting()
+        trace, first, second = tmp_path / f"{calls}.jsonl", noting(most=calls), noting()
         with pytest.raises(EngineError):
             read(first, document(FACTS), trace)
         again = read(second, document(FACTS), trace, resume=True)
-        assert first.prompts + second.prompts == whole.prompts
+        assert first.prompts[:calls] + second.prompts == whole.prompts
         assert (again.answer, again.memory) == (expected.answer, expected.memory)
         assert again.result.passed_over == expected.result.passed_over == len(chunks_of(document(FACTS))) - 2
     header, *_ = read_journal(tmp_path / "whole.jsonl")
     assert isinstance(header, Header) and header.values["screen"] == 2
     with pytest.raises(JournalError, match="screen was 2, now it is null"):
-        read(Noting(), document(FACTS), tmp_path / "whole.jsonl", resume=True, screen=False)
+        read(noting(), document(FACTS), tmp_path / "whole.jsonl", resume=True, screen=False)
 
 
 def test_a_source_of_a_chunk_that_was_passed_over_is_still_found() -> None:
-    told = read(Noting(), document({**FACTS, 2: "Ghent it is."}), cite=True)
+    told = read(noting(), document({**FACTS, 2: "Ghent it is."}), cite=True)
     assert [it.source is not None for it in told.statements] == [True, True]
 
 
 @pytest.mark.parametrize("workflow", [name for name in workflows() if name not in ALONE])
 def test_other_workflows_refuse_it(workflow: str) -> None:
     with pytest.raises(SettingsError, match=f"chunk by chunk .*not for {workflow}"):
-        read(Noting(), document(FACTS), workflow=workflow)
+        read(noting(), document(FACTS), workflow=workflow)
 
 
 def screen_of(problem: str, chunks: list[str]) -> Screen:

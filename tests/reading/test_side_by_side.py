@@ -12,20 +12,17 @@ from typing import Any
 import pytest
 
 from facts import run, section
+from function_engine import FunctionEngine
 from memagent import (
-    Completion,
     Conversation,
     EngineError,
     JournalError,
-    Message,
     Read,
     ReadSettings,
-    Sampling,
     ScriptedEngine,
     text_document,
 )
 from memagent.engines.scripted import count_words
-from memagent.types import Model
 
 Reply = Callable[[str], str]
 BOTH = pytest.mark.parametrize("workflow", ["parallel", "tree"])
@@ -39,38 +36,32 @@ def document(*facts: str, chunks: int = 9) -> str:
     return "\n\n".join(texts)
 
 
-class Noter:
-    """Notes the facts in a chunk that the memory lacks; of notes it makes a memory; answers from it."""
+def facts(prompt: str) -> str:
+    """A memory with the facts in a chunk that the memory lacks."""
+    memory = section(prompt, "memory")
+    new = [it for it in re.findall(r"fact\d+", section(prompt, "chunk")) if it not in memory]
+    known = [] if "and the note:" in prompt else re.findall(r"fact\d+", memory)
+    return "MEMORY\n" + " ".join(known + new) if new else "UNCHANGED"
 
-    def __init__(self, note: Reply | None = None, calls: int = 4, seed: int = 0) -> None:
-        self.model = Model("noter", count_words, "words", calls=calls)
-        self.prompts: list[str] = []
-        self.busy = 0
-        self.note, self.source = note or self.facts, random.Random(seed)
 
-    @staticmethod
-    def facts(prompt: str) -> str:
-        memory = section(prompt, "memory")
-        new = [it for it in re.findall(r"fact\d+", section(prompt, "chunk")) if it not in memory]
-        known = [] if "and the note:" in prompt else re.findall(r"fact\d+", memory)
-        return "MEMORY\n" + " ".join(known + new) if new else "UNCHANGED"
+def noter(note: Reply = facts, calls: int = 4, seed: int = 0) -> FunctionEngine:
+    """Notes what `note` says of a chunk; of notes it makes a memory; it answers from the memory."""
+    source = random.Random(seed)
 
-    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        prompt = messages[-1].content
-        self.prompts.append(prompt)
-        for _ in range(self.source.randrange(8)):
+    async def reply(prompt: str) -> str:
+        for _ in range(source.randrange(8)):
             await asyncio.sleep(0)
         if "<notes-" in prompt:
             known = re.findall(r"fact\d+", section(prompt, "memory") + section(prompt, "notes"))
-            return Completion("MEMORY\n" + " ".join(sorted(set(known))))
-        return Completion(self.note(prompt) if "<chunk-" in prompt else section(prompt, "memory"))
+            return "MEMORY\n" + " ".join(sorted(set(known)))
+        return note(prompt) if "<chunk-" in prompt else section(prompt, "memory")
 
-    async def aclose(self) -> None: ...
+    return FunctionEngine(reply, calls=calls)
 
 
 def wordy(prompt: str) -> str:
-    """As `Noter.facts`, in many words."""
-    reply = Noter.facts(prompt)
+    """As `facts`, in many words."""
+    reply = facts(prompt)
     return f"{reply} {'la ' * (55 - len(reply.split()))}" if reply != "UNCHANGED" else reply
 
 
@@ -86,7 +77,7 @@ def told(made: list[Conversation]) -> list[tuple[str, int | None, str]]:
 @BOTH
 def test_all_facts_are_in_the_answer_whatever_is_ready_first(workflow: str) -> None:
     text = document(*(f"fact{number}" for number in range(7)))
-    runs = [read(engine, text, workflow) for engine in (Noter(seed=number) for number in range(6))]
+    runs = [read(engine, text, workflow) for engine in (noter(seed=number) for number in range(6))]
     answer, made = runs[0]
     assert sorted(re.findall(r"fact\d+", answer)) == [f"fact{number}" for number in range(7)]
     assert all(told(other) == told(made) and it == answer for it, other in runs)
@@ -97,20 +88,18 @@ def test_calls_are_side_by_side(workflow: str) -> None:
     """The first calls end only once as many are under way as there may be."""
     wanted, all_there = (3 if workflow == "tree" else 4), asyncio.Event()
 
-    class Together(Noter):
-        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-            self.busy += 1
-            if self.busy == wanted:
-                all_there.set()
-            await asyncio.wait_for(all_there.wait(), 60)
-            return await super().complete(messages, sampling)
+    async def meet(_: str) -> None:
+        if engine.busy == wanted:
+            all_there.set()
+        await asyncio.wait_for(all_there.wait(), 60)
 
-    assert "fact6" in read(Together(), document(*(f"fact{number}" for number in range(7))), workflow)[0]
+    engine = FunctionEngine(meet, noter())
+    assert "fact6" in read(engine, document(*(f"fact{number}" for number in range(7))), workflow)[0]
 
 
 @BOTH
 def test_memory_stays_within_its_budget_and_a_person_can_follow_it(workflow: str) -> None:
-    engine = Noter(wordy)
+    engine = noter(wordy)
     answer, made = read(engine, document(*(f"fact{number}" for number in range(9))), workflow, rounds=1)
     assert sorted(set(re.findall(r"fact\d+", answer))) == [f"fact{number}" for number in range(9)]
     merges = [prompt for prompt in engine.prompts if "<notes-" in prompt]
@@ -137,22 +126,22 @@ def test_a_clue_that_is_found_late_sends_the_reader_back() -> None:
         return "UNCHANGED"
 
     text = document("fact1 Ada lives in Ghent", "nothing", "fact9 the key is with Ada")
-    engine = Noter(note)
+    engine = noter(note)
     answer, made = read(engine, text, "parallel")
     assert answer == "Ada has the key\n\nAda lives in Ghent"
     chunks = sum(it.chunk_index is not None for it in made)
     assert chunks % 3 == 0, "three rounds: the last finds nothing new"
-    assert read(Noter(note), text, "parallel", rounds=1)[0] == "Ada has the key"
+    assert read(noter(note), text, "parallel", rounds=1)[0] == "Ada has the key"
     prefixes = {prompt.partition("<problem")[0] for prompt in engine.prompts if "<chunk" in prompt}
     assert len(prefixes) == chunks // 3, "each round begins with what a prefix cache knows"
 
 
 def test_rounds_end_once_nothing_is_new() -> None:
-    quiet = Noter(lambda prompt: "UNCHANGED")
+    quiet = noter(lambda prompt: "UNCHANGED")
     _, made = read(quiet, document("fact1"), "parallel", rounds=9)
     chunks = len({it.chunk_index for it in made} - {None})
     assert len(made) == chunks, "nobody answers from nothing"
-    stubborn = Noter(
+    stubborn = noter(
         lambda prompt: "MEMORY\nthe same note" if "fact1" in section(prompt, "chunk") else "UNCHANGED"
     )
     answer, made = read(stubborn, document("fact1"), "parallel", rounds=9)
@@ -161,14 +150,14 @@ def test_rounds_end_once_nothing_is_new() -> None:
 
 def test_one_chunk_is_read_once() -> None:
     for workflow, calls in (("parallel", 2), ("tree", 2)):
-        answer, made = read(Noter(), "Here is fact1.", workflow)
+        answer, made = read(noter(), "Here is fact1.", workflow)
         assert answer == "fact1" and len(made) == calls
 
 
 @BOTH
 def test_a_memory_to_start_from_is_kept(workflow: str) -> None:
     settings = SETTINGS.changed(workflow=workflow)
-    start = Read("What?", text_document(document("fact1")), Noter(), settings, memory="fact0 was known")
+    start = Read("What?", text_document(document("fact1")), noter(), settings, memory="fact0 was known")
 
     async def ended() -> list[str]:
         return [it.memory async for it in start]
@@ -180,50 +169,40 @@ def test_a_memory_to_start_from_is_kept(workflow: str) -> None:
 @pytest.mark.parametrize("reply", ["", " ", "UNCHANGED", "MEMORY", "<think>hm", "MEMORY\n" + "x " * 500])
 def test_odd_replies_to_a_merge_lose_no_memory(workflow: str, reply: str) -> None:
     """What it was to be merged into stays, or the reply takes its place, within its budget."""
-
-    class Odd(Noter):
-        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-            if "<notes-" in messages[-1].content:
-                return Completion(reply)
-            return await super().complete(messages, sampling)
-
-    answer, made = read(Odd(wordy), document(*(f"fact{number}" for number in range(6))), workflow, rounds=1)
+    engine = FunctionEngine(lambda prompt: reply if "<notes-" in prompt else None, noter(wordy))
+    answer, made = read(engine, document(*(f"fact{number}" for number in range(6))), workflow, rounds=1)
     assert ("fact0" in answer) == ("x x" not in reply)
     assert count_words(made[-1].memory) <= 60
 
 
 @BOTH
 def test_a_call_that_fails_is_an_error_and_no_answer(workflow: str, tmp_path: Path) -> None:
-    failing = Noter()
-
-    async def broken(messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        if "fact2" in messages[-1].content:
+    def fail(prompt: str) -> None:
+        if "fact2" in prompt:
             raise EngineError("out of order")
-        return await Noter.complete(failing, messages, sampling)
 
-    failing.complete = broken  # type: ignore[method-assign]
     text = document(*(f"fact{number}" for number in range(5)))
     trace = tmp_path / "read.jsonl"
     settings = SETTINGS.changed(workflow=workflow)
     with pytest.raises(EngineError, match="out of order"):
-        run(failing, text, settings, trace)
-    result, _ = run(Noter(), text, settings, trace, resume=True)
-    assert result.answer == read(Noter(), text, workflow)[0]
+        run(FunctionEngine(fail, noter()), text, settings, trace)
+    result, _ = run(noter(), text, settings, trace, resume=True)
+    assert result.answer == read(noter(), text, workflow)[0]
 
 
 def test_other_shards_are_another_read(tmp_path: Path) -> None:
     """Their number follows from the engine: a journal says what it was begun with."""
     trace, settings = tmp_path / "read.jsonl", SETTINGS.changed(workflow="tree", shards=None)
-    run(Noter(calls=2), document("fact1"), settings, trace)
+    run(noter(calls=2), document("fact1"), settings, trace)
     with pytest.raises(JournalError, match="shards was 2, now it is 4"):
-        run(Noter(calls=4), document("fact1"), settings, trace, resume=True)
-    run(Noter(calls=4), document("fact1"), settings.changed(shards=2), trace, resume=True)
+        run(noter(calls=4), document("fact1"), settings, trace, resume=True)
+    run(noter(calls=4), document("fact1"), settings.changed(shards=2), trace, resume=True)
 
 
 @pytest.mark.parametrize("shards", [1, 2, 5, 40])
 def test_parts_go_on_where_the_last_ends(shards: int) -> None:
     text = document(*(f"fact{number}" for number in range(9)))
-    answer, made = read(Noter(), text, "tree", shards=shards)
+    answer, made = read(noter(), text, "tree", shards=shards)
     spans = sorted({it.span for it in made if it.span})
     assert [end for _, end in spans[:-1]] == [start for start, _ in spans[1:]]
     assert spans[0][0] == 0 and spans[-1][1] == len(text)
@@ -233,7 +212,7 @@ def test_parts_go_on_where_the_last_ends(shards: int) -> None:
 @BOTH
 def test_the_calls_do_not_hold_the_document(workflow: str) -> None:
     """No more prompts are held than are being read, and a few that wait for their turn."""
-    engine = Noter(lambda prompt: "UNCHANGED")
+    engine = noter(lambda prompt: "UNCHANGED")
     whole = Read("What?", text_document(document(chunks=200)), engine, SETTINGS.changed(workflow=workflow))
 
     async def most_ahead() -> int:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from function_engine import FunctionEngine
 from memagent import (
     EngineError,
     EngineSettings,
@@ -261,13 +262,12 @@ def test_the_nearest_passage_of_a_file_is_in_its_row_also_after_that_was_moved(f
 
 
 def test_a_failed_file_is_a_row_and_is_tried_again(folder: Path) -> None:
-    class Moody(ScriptedEngine):
-        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-            if "lamp7" in messages[-1].content:
-                raise EngineError("no word on http://user:secret@host/7?key=1")
-            return await super().complete(messages, sampling)
+    def fail(prompt: str) -> None:
+        if "lamp7" in prompt:
+            raise EngineError("no word on http://user:secret@host/7?key=1")
 
-    rows = run(survey(folder), Moody(lambda messages: "MEMORY\na lamp", calls=4))
+    engine = FunctionEngine(fail, ScriptedEngine(lambda messages: "MEMORY\na lamp", calls=4))
+    rows = run(survey(folder), engine)
     assert names(rows, status="failed") == ["7.txt"] and rows["7.txt"].cause == "EngineError"
     assert "secret" not in (rows["7.txt"].error or "") and rows["7.txt"].answer == ""
     engine = reader()
@@ -276,13 +276,12 @@ def test_a_failed_file_is_a_row_and_is_tried_again(folder: Path) -> None:
 
 
 def test_an_endpoint_that_is_gone_ends_the_run(folder: Path) -> None:
-    class Gone(ScriptedEngine):
-        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-            if len(self.prompts) >= 4:
-                raise UnreachableError("nothing listens at http://127.0.0.1:1")
-            return await super().complete(messages, sampling)
+    def fail(_: str) -> None:
+        if len(engine.prompts) > 4:
+            raise UnreachableError("nothing listens at http://127.0.0.1:1")
 
-    rows = run(survey(folder), Gone(lambda messages: "MEMORY\na lamp"))
+    engine = FunctionEngine(fail, ScriptedEngine(lambda messages: "MEMORY\na lamp"))
+    rows = run(survey(folder), engine)
     assert names(rows, status="answered") == ["0.txt", "1.txt"] and names(rows, status="failed") == ["2.txt"]
     assert len(names(rows, status="not read")) == 7 and "nothing listens" in (rows["9.txt"].error or "")
     assert names(run(survey(folder), reader()), kept=True) == ["0.txt", "1.txt"]
@@ -328,15 +327,13 @@ def test_a_limit_of_tokens_ends_the_run_before_it_is_passed(folder: Path, calls:
 def test_a_limit_of_tokens_counts_what_a_chat_template_adds() -> None:
     used: list[int] = []
 
-    class Templated(ScriptedEngine):
-        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-            completion = await super().complete(messages, sampling)
-            used.append(32 + sampling.max_tokens)
-            return replace(completion, usage=Usage(32, sampling.max_tokens))
+    def reply(_: str) -> Completion:
+        used.append(32 + engine.samplings[-1].max_tokens)
+        return Completion("yes", usage=Usage(32, engine.samplings[-1].max_tokens))
+
+    engine = FunctionEngine(reply, chat_tokens=64)
 
     async def calls() -> None:
-        engine = Templated(lambda messages: "yes")
-        engine.model = replace(engine.model, chat_tokens=64)
         limited = SpendingLimit(engine, Spending(ReadSettings(), max_tokens=100))
         while True:
             await limited.complete((Message("user", "one two"),), Sampling(8))
@@ -357,12 +354,10 @@ def test_a_limit_of_money_needs_prices_and_holds(folder: Path) -> None:
 
 @pytest.mark.parametrize("usage", [Usage(), Usage(1, 1, estimated=True)])
 def test_what_an_endpoint_does_not_count_is_taken_at_its_most(usage: Usage) -> None:
-    class Silent(ScriptedEngine):
-        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-            return replace(await super().complete(messages, sampling), usage=usage)
+    silent = FunctionEngine(lambda _: Completion("yes", usage=usage), chat_tokens=0)
 
     async def calls() -> int:
-        engine = SpendingLimit(Silent(lambda messages: "yes"), Spending(ReadSettings(), max_tokens=100))
+        engine = SpendingLimit(silent, Spending(ReadSettings(), max_tokens=100))
         for number in range(100):
             try:
                 await engine.complete((Message("user", "one two"),), Sampling(8))

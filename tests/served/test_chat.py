@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionMessage
 
+from function_engine import FunctionEngine
 from memagent.engines import ScriptedEngine
 from memagent.engines.event_streams import split_events
 from memagent.engines.forwarding import Forwarded
@@ -26,8 +26,9 @@ from memagent.reading.read import NOT_FOUND
 from memagent.server.limits import Limits
 from memagent.server.schemas import ReadOptions
 from memagent.settings import EngineSettings, ReadSettings, settings_by_name
-from memagent.types import Completion, Message, Sampling
+from memagent.types import Completion, Message, Usage
 from server import Fault, Server, complete, facts_document, lasting_fault, read_facts, refusal
+from waiting import wait_for
 
 QUESTION = "What are all the facts?"
 URL = "/v1/chat/completions"
@@ -308,12 +309,10 @@ def test_the_official_client_gets_an_answer_from_200_000_tokens(stream: bool, se
 
 
 def test_usage_tells_all_tokens_cached_ones_too(serving: Any, facts: Any) -> None:
-    class Cached(ScriptedEngine):
-        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-            made = await super().complete(messages, sampling)
-            return Completion(made.text, usage=type(made.usage)(100, 10, 60))
+    def cached(prompt: str) -> Completion:
+        return Completion(read_facts([{"role": "user", "content": prompt}]), usage=Usage(100, 10, 60))
 
-    engine = Cached(facts()._function, window_tokens=2000)
+    engine = FunctionEngine(cached, facts())
     with serving(engine).client() as client:
         usage = client.post(URL, json=chat(facts_document(12), memagent={})).json()["usage"]
     calls = len(engine.prompts)
@@ -532,11 +531,8 @@ def test_an_engine_in_this_process_refuses_tools_and_heeds_stop(serving: Any) ->
 def test_an_answer_that_is_cut_at_stop_ended_there(
     stop: str, text: str, ended: str, stream: bool, serving: Any
 ) -> None:
-    class Endless(ScriptedEngine):
-        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-            return Completion(WORDS, "length")
-
-    with serving(Endless([], window_tokens=2000)).client() as client:
+    engine = FunctionEngine(lambda _: Completion(WORDS, "length"), window_tokens=2000)
+    with serving(engine).client() as client:
         reply = client.post(URL, json=chat(facts_document(6), memagent={}, stop=stop, stream=stream))
     if stream:
         choices = [it["choices"][0] for it in events(reply.iter_lines())]
@@ -602,37 +598,29 @@ def test_another_model_is_not_there(serving: Any) -> None:
     assert names == ["scripted", "memagent"]
 
 
-class _Gated(ScriptedEngine):
+class Gated(FunctionEngine):
     """Waits before each call for a permit."""
 
-    def __init__(self, reply: Callable[[tuple[Message, ...]], str], window_tokens: int = 2000) -> None:
-        super().__init__(reply, window_tokens)
+    def __init__(self, behind: ScriptedEngine) -> None:
+        super().__init__(self.wait, behind, calls=1)
         self.permits = threading.Semaphore(0)
         self.cancelled = 0
 
-    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+    async def wait(self, _: str) -> None:
         try:
             while not self.permits.acquire(blocking=False):  # noqa: ASYNC110 from another thread
                 await asyncio.sleep(0.005)
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
-        return await super().complete(messages, sampling)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait, but not for ever."""
-    patience = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < patience
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_goes_away_ends_its_read_and_continues_it_later(
     stream: bool, serving: Any, facts: Any
 ) -> None:
-    engine = _Gated(facts()._function)
+    behind = facts()
+    engine = Gated(behind)
     served, body = serving(engine), chat(facts_document(12), memagent={})
     with served.client() as client:
 
@@ -642,15 +630,14 @@ def test_a_client_that_goes_away_ends_its_read_and_continues_it_later(
 
         engine.permits.release(2)
         ask_and_leave()
-        wait_until(lambda: engine.cancelled == 1)
-        assert len(engine.prompts) == 2
-        for _ in range(100):
-            engine.permits.release()
+        wait_for(lambda: engine.cancelled == 1)
+        assert len(behind.prompts) == 2
+        engine.permits.release(100)
         reply = client.post(URL, json=body).json()
         assert "FACT-11" in reply["choices"][0]["message"]["content"]
-        assert len(set(engine.prompts)) == len(engine.prompts) == 6  # none paid twice
+        assert len(set(behind.prompts)) == len(behind.prompts) == 6  # none paid twice
         client.post(URL, json=body)
-        assert len(engine.prompts) == 12  # a finished chat that is asked again is read anew
+        assert len(behind.prompts) == 12  # a finished chat that is asked again is read anew
         assert "memagent_conversations_total 12.0" in client.get("/metrics").text
     assert not list((served.store.folder / "reads").iterdir())
 
@@ -659,14 +646,14 @@ SIZED = ReadSettings(workflow="overwrite", problem_tokens=60, memory_tokens=300,
 LONG = chat(facts_document(60), memagent={})
 
 
-def cut_off(serving: Any, function: Any, window: int) -> Path:
+def cut_off(serving: Any, behind: ScriptedEngine) -> Path:
     """Have a client leave after two calls, and the server end; returns the folder of the read."""
-    engine = _Gated(function, window)
+    engine = Gated(behind)
     served = serving(engine, settings=SIZED)
     engine.permits.release(2)
     with served.client() as client, pytest.raises(httpx2.TimeoutException):
         client.post(URL, json=LONG, timeout=1)
-    wait_until(lambda: engine.cancelled == 1)
+    wait_for(lambda: engine.cancelled == 1)
     served.close()
     (kept,) = (served.store.folder / "reads").iterdir()
     return Path(kept)
@@ -687,7 +674,7 @@ def calls_of(served: Any, engine: ScriptedEngine) -> int:
 def test_an_interrupted_chat_is_continued_if_its_journal_can_be(
     damage: str, serving: Any, facts: Any
 ) -> None:
-    kept = cut_off(serving, facts()._function, 1200)
+    kept = cut_off(serving, facts(window_tokens=1200))
     if damage == "header":
         journal = kept / "journal.jsonl"
         journal.write_bytes(journal.read_bytes().replace(b"header", b"hander", 1))
@@ -699,7 +686,7 @@ def test_an_interrupted_chat_is_continued_if_its_journal_can_be(
 
 
 def test_silence_is_filled_with_empty_chunks(serving: Any, facts: Any) -> None:
-    engine = _Gated(facts()._function)
+    engine = Gated(facts())
     served = serving(engine, limits=Limits(keep_alive_seconds=0.1))
     body = chat(facts_document(3), memagent={}, stream=True)
     with served.client() as client, client.stream("POST", URL, json=body) as reply:
@@ -720,11 +707,10 @@ def test_a_failure_in_the_stream_is_told_there(serving: Any, facts: Any) -> None
 
 
 def test_a_chat_that_cannot_be_shortened_by_reading_is_refused_as_too_long(serving: Any) -> None:
-    class Narrow(ScriptedEngine):
-        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-            raise ContextOverflowError("too long")
+    def refuse(_: str) -> None:
+        raise ContextOverflowError("too long")
 
-    with serving(Narrow([], window_tokens=2000)).client() as client:
+    with serving(FunctionEngine(refuse, window_tokens=2000)).client() as client:
         for stream in (False, True):
             body = {"model": "memagent", "messages": [{"role": "user", "content": "Hi"}], "stream": stream}
             reply = client.post(URL, json=body)

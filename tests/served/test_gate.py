@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import logging
 import socket
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from function_engine import FunctionEngine
 from memagent.errors import SettingsError
 from memagent.server.limits import Keys, Limits, check_origins, read_keys
 from memagent.server.listening import listen
+from waiting import wait_for
 
 KEY = "secret-key-0123456789"
 URL = "/v1/chat/completions"
@@ -180,35 +181,24 @@ def test_requests_of_one_key_are_bounded(serving: Any, keys: Keys) -> None:
     waiting = [socket.create_connection((host, int(port))) for _ in range(2)]
     for connection in waiting:
         connection.sendall(head.encode())
-    time.sleep(0.3)
     with served.client() as client:
         mine, others = ({"Authorization": f"Bearer {it}"} for it in (KEY, "another-key-9876543210"))
-        reply = client.get("/v1/models", headers=mine)
-        assert (reply.status_code, reply.headers["retry-after"]) == (429, "1")
+        wait_for(lambda: client.get("/v1/models", headers=mine).status_code == 429)
+        assert client.get("/v1/models", headers=mine).headers["retry-after"] == "1"
         assert client.get("/v1/models", headers=others).status_code == 200
         assert client.get("/metrics", headers=mine).status_code == 200
         for connection in waiting:
             connection.close()
-        time.sleep(0.3)
-        assert client.get("/v1/models", headers=mine).status_code == 200
+        wait_for(lambda: client.get("/v1/models", headers=mine).status_code == 200)
 
 
 def test_logs_have_no_document_and_no_key(serving: Any, keys: Keys, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
 
-    class Broken:
-        def __init__(self, model: Any) -> None:
-            self.model = model
+    def fail(prompt: str) -> None:
+        raise RuntimeError(f"a defect that quotes {prompt}")
 
-        async def complete(self, messages: Any, sampling: Any) -> Any:
-            raise RuntimeError(f"a defect that quotes {messages}")
-
-        async def aclose(self) -> None:
-            """Nothing."""
-
-    from memagent.engines import ScriptedEngine
-
-    served = serving(Broken(ScriptedEngine([]).model), keys=keys)
+    served = serving(FunctionEngine(fail), keys=keys)
     head = {"Authorization": f"Bearer {KEY}"}
     with served.client(headers=head) as client:
         private = {"role": "user", "content": "my private words"}

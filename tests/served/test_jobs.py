@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from memagent.engines import ScriptedEngine
+from function_engine import HeldEngine
 from memagent.server.events import Event
 from memagent.server.jobs import Jobs
 from memagent.server.metrics import Metrics
 from memagent.server.records import Job
 from memagent.server.store import Store
 from memagent.settings import ReadSettings
-from memagent.types import Completion, Engine, Message, Sampling
+from memagent.types import Engine
 from server import facts_document
 
 SETTINGS = ReadSettings(
@@ -26,23 +26,6 @@ SETTINGS = ReadSettings(
 )
 REQUEST = {"problem": "Which facts?", "memory": "", "options": {}}
 CALLS = 5
-
-
-class Held:
-    """An engine that lets three calls through, and holds the next ones until it is told to go on."""
-
-    def __init__(self, engine: ScriptedEngine) -> None:
-        self.engine, self.model, self.calls = engine, engine.model, 0
-        self.held, self.go = asyncio.Event(), asyncio.Event()
-
-    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        if self.calls == 3:
-            self.held.set()
-            await self.go.wait()
-        self.calls += 1
-        return await self.engine.complete(messages, sampling)
-
-    async def aclose(self) -> None: ...
 
 
 @asynccontextmanager
@@ -66,7 +49,7 @@ async def listen(jobs: Jobs, job: Job) -> list[Event]:
         return [event async for event in events]
 
 
-async def listen_to_the_first_call(engine: Held, jobs: Jobs, job: Job) -> asyncio.Task[list[Event]]:
+async def listen_to_the_first_call(engine: HeldEngine, jobs: Jobs, job: Job) -> asyncio.Task[list[Event]]:
     """Someone who listens to a read, whose first call is in flight."""
     listener = asyncio.create_task(listen(jobs, job))
     await engine.held.wait()
@@ -85,7 +68,7 @@ def finish(work: Coroutine[Any, Any, None]) -> None:
 
 def test_two_who_begin_the_same_listen_to_one_read_and_one_may_leave(facts: Any, tmp_path: Path) -> None:
     async def run() -> None:
-        engine = Held(facts())
+        engine = HeldEngine(facts(), free=3)
         async with jobs_of(engine, tmp_path) as jobs:
             first, second = await asyncio.gather(begin(jobs), begin(jobs))
             assert first.id == second.id and (await begin(jobs, key="other")).id != first.id
@@ -95,7 +78,7 @@ def test_two_who_begin_the_same_listen_to_one_read_and_one_may_leave(facts: Any,
             engine.go.set()
             *_, end = await listeners[1]
             assert (end.name, end.data) == ("end", {"state": "done"}) and "FACT-8" in str(end.outcome)
-            assert engine.calls == CALLS
+            assert engine.paid == CALLS
             assert len(list((tmp_path / "reads").iterdir())) == 2
 
     finish(run())
@@ -105,7 +88,7 @@ def test_the_last_to_leave_cancels_and_whoever_begins_the_same_at_once_continues
     facts: Any, tmp_path: Path
 ) -> None:
     async def run() -> None:
-        engine = Held(facts())
+        engine = HeldEngine(facts(), free=3)
         async with jobs_of(engine, tmp_path) as jobs:
             job = await begin(jobs)
             listener = await listen_to_the_first_call(engine, jobs, job)
@@ -114,7 +97,7 @@ def test_the_last_to_leave_cancels_and_whoever_begins_the_same_at_once_continues
             engine.go.set()
             *_, end = await listen(jobs, again)
             assert (again.id, end.data) == (job.id, {"state": "done"})
-            assert engine.calls == CALLS, "the call in flight was cancelled, and no other was made twice"
+            assert engine.paid == CALLS, "the call in flight was cancelled, and no other was made twice"
 
     finish(run())
 
@@ -123,13 +106,13 @@ def test_an_attended_read_is_not_begun_while_nobody_listens_and_stays_cancelled_
     facts: Any, tmp_path: Path
 ) -> None:
     async def run() -> None:
-        engine = Held(facts())
+        engine = HeldEngine(facts(), free=3)
         async with jobs_of(engine, tmp_path) as jobs:
             job, other = await begin(jobs), await begin(jobs, attended=False, key=None)
             engine.go.set()
             assert (await listen(jobs, other))[-1].data == {"state": "done"}  # the queue has been worked off
-            assert engine.calls == CALLS
-            engine.calls = 0
+            assert engine.paid == CALLS
+            engine.paid = 0
             engine.go.clear()
             engine.held.clear()
             listener = await listen_to_the_first_call(engine, jobs, job)
@@ -145,7 +128,7 @@ def test_an_attended_read_that_is_begun_to_last_needs_no_listener_any_more(
     facts: Any, tmp_path: Path
 ) -> None:
     async def run() -> None:
-        engine = Held(facts())
+        engine = HeldEngine(facts(), free=3)
         async with jobs_of(engine, tmp_path) as jobs:
             job = await begin(jobs)
             listener = await listen_to_the_first_call(engine, jobs, job)
@@ -153,7 +136,7 @@ def test_an_attended_read_that_is_begun_to_last_needs_no_listener_any_more(
             await leave(listener)
             engine.go.set()
             assert (await listen(jobs, job))[-1].data == {"state": "done"}
-            assert engine.calls == CALLS
+            assert engine.paid == CALLS
 
     finish(run())
 
@@ -174,7 +157,7 @@ def test_only_what_is_meant_to_last_goes_on_by_itself_after_a_restart(facts: Any
     folder, killed = tmp_path / "data", tmp_path / "killed"
 
     async def begin_both() -> tuple[str, str]:
-        engine = Held(facts())
+        engine = HeldEngine(facts(), free=3)
         async with jobs_of(engine, folder) as jobs:
             attended, lasting = await begin(jobs), await begin(jobs, attended=False, key=None)
             listener = asyncio.create_task(listen(jobs, attended))

@@ -7,22 +7,17 @@ import gc
 import json
 from typing import Any
 
-from memagent.types import Completion, Message, Sampling
+from function_engine import FunctionEngine
 from server import facts_document
 
 CHATS, PARAGRAPHS = 500, 36
 
 
 def test_five_hundred_streams_at_once(serving: Any, facts: Any) -> None:
-    kind = type(facts())
+    async def pause(_: str) -> None:
+        await asyncio.sleep(0.05)
 
-    class Slow(kind):  # type: ignore[misc, valid-type]
-        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-            await asyncio.sleep(0.05)
-            made: Completion = await super().complete(messages, sampling)
-            return made
-
-    served = serving(Slow(facts()._function, window_tokens=2000))
+    served = serving(FunctionEngine(pause, facts(), calls=1))
     answers = asyncio.run(_ask_all(int(served.address.rpartition(":")[2])))
     for number, (answer, alive) in enumerate(answers):
         assert all(f"FACT-{it}:" in answer for it in range(PARAGRAPHS) if it % 3), number

@@ -22,6 +22,7 @@ from mcp.client import Client
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
+from function_engine import HeldEngine
 from memagent.cli import main
 from memagent.engines import ScriptedEngine
 from memagent.notebooks import Notebooks
@@ -33,7 +34,7 @@ from memagent.server.metrics import Metrics
 from memagent.server.records import Job
 from memagent.server.store import Store
 from memagent.settings import ReadSettings
-from memagent.types import Completion, Engine, Message, Sampling
+from memagent.types import Engine, Message
 from server import Server, facts_document, read_facts
 
 SETTINGS = ReadSettings(
@@ -43,23 +44,6 @@ TOOLS = {
     "ask", "start_read", "read_status", "read_result", "cancel_read",
     "notes_list", "notes_new", "notes_add", "notes_ask", "notes_log",
 }  # fmt: skip
-
-
-class Held:
-    """An engine that lets so many calls through, and holds the next ones until it is told to go on."""
-
-    def __init__(self, engine: ScriptedEngine, free: int) -> None:
-        self.engine, self.model, self.free, self.paid = engine, engine.model, free, 0
-        self.held, self.go = asyncio.Event(), asyncio.Event()
-
-    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        if self.paid >= self.free:
-            self.held.set()
-            await self.go.wait()
-        self.paid += 1
-        return await self.engine.complete(messages, sampling)
-
-    async def aclose(self) -> None: ...
 
 
 @pytest.fixture
@@ -159,7 +143,7 @@ def test_a_read_goes_on_by_itself_and_is_not_paid_for_twice(
     question = {"question": "Which facts?", "paths": [str(home / "open" / "facts.txt")]}
 
     async def first() -> tuple[str, int]:
-        engine = Held(facts(), free=3)
+        engine = HeldEngine(facts(), free=3)
         async with client_of(home, engine) as client:
             begun = await call(client, "start_read", **question)
             await engine.held.wait()
@@ -173,7 +157,7 @@ def test_a_read_goes_on_by_itself_and_is_not_paid_for_twice(
 
     async def second(id: str) -> int:
         """After a restart: it continues, and the next one who asks has the answer."""
-        engine = Held(facts(), free=10**6)
+        engine = HeldEngine(facts())
         async with client_of(home, engine) as client:
             assert (await call(client, "start_read", **question))["id"] == id
             assert (await ended(client, id))["state"] == "done"
@@ -185,7 +169,7 @@ def test_a_read_goes_on_by_itself_and_is_not_paid_for_twice(
             return paid
 
     async def whole() -> int:
-        engine = Held(facts(), free=10**6)
+        engine = HeldEngine(facts())
         async with client_of(home / "whole", engine) as client:
             await call(client, "ask", **question)
         return engine.paid
@@ -260,7 +244,7 @@ def test_a_read_that_was_running_finishes_after_a_restart(
     (home / "open" / "blank.txt").write_text(" \n\n")
 
     async def first() -> str:
-        engine = Held(facts(), free=2)
+        engine = HeldEngine(facts(), free=2)
         async with client_of(home, engine) as client:
             begun = await call(client, "start_read", question="Which facts?", paths=["."])
             await engine.held.wait()
@@ -294,7 +278,7 @@ def test_the_reads_of_an_earlier_server_are_found_and_continued(
                 await refusal(client, "ask", question=question, paths=["notes.txt"])
 
     async def run() -> None:
-        engine = Held(facts(), free=10**6)
+        engine = HeldEngine(facts())
         async with client_of(home, engine) as client:
             assert (await ended(client, running))["state"] == "done"
             paid = engine.paid
@@ -328,7 +312,7 @@ def test_a_question_asked_several_times_at_once_is_read_once(
     monkeypatch.setattr(Store, "_known", find_slowly)
 
     async def run() -> None:
-        engine = Held(facts(), free=10**6)
+        engine = HeldEngine(facts())
         async with client_of(home, engine) as client:
             question = {"question": "Which facts?", "paths": ["facts.txt"]}
             told = await asyncio.gather(*(call(client, "ask", **question) for _ in range(4)))
@@ -346,14 +330,14 @@ def test_a_read_whose_file_changes_fails_and_continues_once_it_is_the_same_again
     question = {"question": "Which facts?", "paths": ["facts.txt"]}
 
     async def first() -> tuple[str, int]:
-        engine = Held(facts(), free=2)
+        engine = HeldEngine(facts(), free=2)
         async with client_of(home, engine) as client:
             begun = await call(client, "start_read", **question)
             await engine.held.wait()
             return str(begun["id"]), engine.paid
 
     async def second(id: str) -> int:
-        engine = Held(facts(), free=10**6)
+        engine = HeldEngine(facts())
         async with client_of(home, engine) as client:
             failed = await ended(client, id)
             assert failed["state"] == "failed" and engine.paid == 0
@@ -376,7 +360,7 @@ def test_a_client_that_waits_hears_that_the_work_goes_on(
     home: Path, facts: Callable[..., ScriptedEngine]
 ) -> None:
     heard: list[float] = []
-    engine = Held(facts(), free=2)
+    engine = HeldEngine(facts(), free=2)
 
     async def hear(progress: float, total: float | None, message: str | None) -> None:
         heard.append(progress)
@@ -406,7 +390,7 @@ def test_an_ask_that_is_cut_off_ends_its_read_and_is_continued(
     question = {"question": "Which facts?", "paths": ["facts.txt"]}
 
     async def run() -> None:
-        engine = Held(facts(), free=3)
+        engine = HeldEngine(facts(), free=3)
         async with client_of(home, engine) as client:
             asking = asyncio.ensure_future(client.call_tool("ask", question))
             await engine.held.wait()
@@ -422,17 +406,29 @@ def test_an_ask_that_is_cut_off_ends_its_read_and_is_continued(
 def test_an_ask_that_is_cut_off_leaves_the_read_to_another_that_waits_for_it(
     home: Path, facts: Callable[..., ScriptedEngine]
 ) -> None:
-    question = {"question": "Which facts?", "paths": ["facts.txt"]}
+    async def ask(client: Client, heard: asyncio.Event) -> Any:
+        async def hear(*progress: Any) -> None:
+            heard.set()
+
+        question = {"question": "Which facts?", "paths": ["facts.txt"]}
+        return await client.call_tool("ask", question, progress_callback=hear)
+
+    async def hear_again(heard: asyncio.Event) -> None:
+        heard.clear()
+        await heard.wait()
 
     async def run() -> None:
-        engine = Held(facts(), free=3)
+        engine = HeldEngine(facts(), free=3)
         async with client_of(home, engine) as client:
-            first, second = (asyncio.ensure_future(client.call_tool("ask", question)) for _ in range(2))
+            heard = [asyncio.Event(), asyncio.Event()]
+            first, second = (asyncio.ensure_future(ask(client, it)) for it in heard)
             await engine.held.wait()
-            await asyncio.sleep(0.2)  # both wait by now
+            for event in heard:  # both wait
+                await hear_again(event)
             first.cancel()
             await asyncio.gather(first, return_exceptions=True)
-            await asyncio.sleep(0.2)
+            for _ in range(3):
+                await hear_again(heard[1])
             engine.free = 10**6
             engine.go.set()
             told = await second

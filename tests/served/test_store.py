@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import io
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from memagent.engines import ScriptedEngine
+from function_engine import FunctionEngine
 from memagent.errors import SettingsError, StoreError
 from memagent.server.store import Store
-from memagent.types import Completion, Message, Sampling
 from server import facts_document
+from waiting import wait_for
 
 CHAT = {
     "model": "memagent",
@@ -87,18 +86,14 @@ def test_what_cannot_be_recorded_leaves_nothing(tmp_path: Path, monkeypatch: pyt
         assert not list((tmp_path / "files").iterdir())
 
 
-class Stopping(ScriptedEngine):
+def stopping(engine: Any, change: Callable[[], object]) -> FunctionEngine:
     """Changes the folder during its second call."""
 
-    def __init__(self, reply: Any, change: Callable[[], object]) -> None:
-        super().__init__(reply, window_tokens=2000, calls=1)
-        self.change = change
+    def stop(_: str) -> None:
+        if len(engine.prompts) == 1:
+            change()
 
-    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        completion = await super().complete(messages, sampling)
-        if len(self.prompts) == 2:
-            self.change()
-        return completion
+    return FunctionEngine(stop, engine, calls=1)
 
 
 def delete(data: Path) -> None:
@@ -122,7 +117,7 @@ def test_reads_and_uploads_stop_when_the_folder_is_gone(
     change: Callable[[Path], None], serving: Any, facts: Any, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
-    engine = Stopping(facts()._function, lambda: change(data))
+    engine = stopping(facts(), lambda: change(data))
     served = serving(engine, folder=data)
     with served.client() as client:
         stopped = client.post("/v1/chat/completions", json=CHAT)
@@ -151,13 +146,12 @@ def test_a_read_in_the_background_stops_when_the_folder_is_gone(
     serving: Any, facts: Any, tmp_path: Path
 ) -> None:
     data, moved = tmp_path / "data", tmp_path / "moved"
-    engine = Stopping(facts()._function, lambda: data.rename(moved))
+    engine = stopping(facts(), lambda: data.rename(moved))
     served = serving(engine, folder=data)
     with served.client() as client:
         read = client.post("/v1/reads", json=READ).json()["id"]
-        while not moved.exists():
-            time.sleep(0.01)
-        time.sleep(0.2)
+        wait_for(moved.exists)
+        wait_for(lambda: engine.busy == 0)
         assert client.get(f"/v1/reads/{read}").status_code == 503
         assert len(engine.prompts) == 2
     served.close()

@@ -10,44 +10,32 @@ import pytest
 
 pytest.importorskip("torch")
 
-from memagent.engines.scripted import count_words
+from function_engine import FunctionEngine
 from memagent.settings import ReadSettings
 from memagent.tasks import write_examples
 from memagent.tasks.scoring import confidence_interval
 from memagent.training.held_out import HeldOut
 from memagent.training.settings import DataSettings, EvaluationSettings, TrainingSettings, WarmStartSettings
-from memagent.types import Completion, Example, Message, Model, Sampling
+from memagent.types import Example
 
 
-class Racing:
+def racing(*order: int) -> FunctionEngine:
     """Answers in part, with words that the problem counts, the calls of some problems sooner than others'."""
+    answered = {number: asyncio.Event() for number in order}
 
-    def __init__(self, *order: int) -> None:
-        self.model = Model("racing", count_words, "words", window_tokens=8192, calls=9)
-        self._order = order
+    async def answer(prompt: str) -> str:
+        number = int(re.findall(r"word number (\d)", prompt)[0])
+        for before in order[: order.index(number)]:
+            await answered[before].wait()
+        if "<chunk" not in prompt:
+            answered[number].set()
+        return "Ada " + "and others " * number
 
-    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        number = int(re.findall(r"word number (\d)", messages[-1].content)[0])
-        await asyncio.sleep(0.2 * self._order.index(number))
-        return Completion("Ada " + "and others " * number)
-
-    async def aclose(self) -> None:
-        """Nothing to release."""
+    return FunctionEngine(answer, window_tokens=8192, calls=9)
 
 
-class Recorder:
-    """Answers "Ada", and keeps how each call was sampled."""
-
-    def __init__(self) -> None:
-        self.model = Model("recorder", count_words, "words", window_tokens=8192)
-        self.sampling: list[Sampling] = []
-
-    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        self.sampling.append(sampling)
-        return Completion("Ada")
-
-    async def aclose(self) -> None:
-        """Nothing to release."""
+def answers_ada() -> FunctionEngine:
+    return FunctionEngine(lambda _: "Ada", window_tokens=8192)
 
 
 @pytest.mark.parametrize(("given", "answer_tokens"), [(None, 1024), (77, 77)])
@@ -60,12 +48,12 @@ def test_answers_have_the_room_of_training_whatever_the_task(
         read=ReadSettings(workflow="overwrite", chunk_tokens=500, answer_tokens=given, temperature=1.0),
         evaluation=EvaluationSettings(every=1, examples=(str(tmp_path / "held.jsonl"),)),
     )
-    engine = Recorder()
+    engine = answers_ada()
     scored = asyncio.run(HeldOut(settings, tmp_path / "run", engine).score(0))
     assert (scored["score"], scored["count"]) == (100, 1)
-    update, answer = engine.sampling
+    update, answer = engine.samplings
     assert (update.max_tokens, answer.max_tokens) == (1024, answer_tokens), "hqa alone would have 32"
-    assert {it.temperature for it in engine.sampling} == {0.0}
+    assert {it.temperature for it in engine.samplings} == {0.0}
 
 
 @pytest.mark.parametrize(("answer", "score"), [("Ada", 100), ("Bob", 0)])
@@ -78,7 +66,7 @@ def test_the_interval_of_a_score_at_its_limit_is_as_wide_as_it_is(
         read=ReadSettings(workflow="overwrite", chunk_tokens=500),
         evaluation=EvaluationSettings(every=1, examples=(str(tmp_path / "held.jsonl"),)),
     )
-    scored = asyncio.run(HeldOut(settings, tmp_path / "run", Recorder()).score(0))
+    scored = asyncio.run(HeldOut(settings, tmp_path / "run", answers_ada()).score(0))
     low, high = confidence_interval([score / 100] * 16)
     assert scored["score"] == score and scored["half_width"] == pytest.approx(100 * (high - low))
 
@@ -91,7 +79,7 @@ def test_the_score_does_not_depend_on_which_answer_comes_first(tmp_path: Path) -
         read=ReadSettings(workflow="overwrite", chunk_tokens=500),
         evaluation=EvaluationSettings(every=1, examples=(str(tmp_path / "held.jsonl"),)),
     )
-    held_out = [HeldOut(settings, tmp_path / "run", Racing(*order)) for order in ((1, 2, 5), (5, 2, 1))]
+    held_out = [HeldOut(settings, tmp_path / "run", racing(*order)) for order in ((1, 2, 5), (5, 2, 1))]
     scored = [asyncio.run(it.score(0)) for it in held_out]
     assert 0 < scored[0]["score"] < 100 and scored[0] == scored[1]
 
@@ -118,7 +106,7 @@ def test_the_score_comes_with_the_haystack_of_the_examples(tmp_path: Path) -> No
     settings = TrainingSettings(
         evaluation=EvaluationSettings(every=1, examples=(str(tmp_path / "held.jsonl"),))
     )
-    held_out = HeldOut(settings, tmp_path / "run", Recorder())
+    held_out = HeldOut(settings, tmp_path / "run", answers_ada())
     asyncio.run(held_out.score(0))
     assert held_out.haystack == "essays, sha256 1"
 
@@ -148,5 +136,5 @@ def test_held_out_examples_that_are_trained_on_too_are_told(
             every=1, count=4, examples=(str(tmp_path / "held.jsonl"), f"{tmp_path / 'own.py'}:one")
         ),
     )
-    HeldOut(settings, tmp_path / "run", Recorder()).compare()
+    HeldOut(settings, tmp_path / "run", answers_ada()).compare()
     assert [it.getMessage()[:19] for it in caplog.records] == ([told] if told else [])

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
+from function_engine import FunctionEngine
 from memagent.documents.opening import text_document
-from memagent.engines.scripted import count_words
 from memagent.errors import EngineError, SettingsError
 from memagent.reading.read import Read
 from memagent.reading.workflows import workflows
 from memagent.settings import ReadSettings
 from memagent.training.rewards import load_reward
 from memagent.training.rollout import Rollout
-from memagent.types import Completion, Conversation, Engine, Example, Message, Model, Sampling
+from memagent.types import Completion, Conversation, Engine, Example, Sampling
 
 EXAMPLES = [
     Example(f"e{number}", "mine", f"Who came at {number}?", f"Ada came at {number}. " * 40, ("Ada",), 160)
@@ -27,24 +27,22 @@ EXAMPLES = [
 SETTINGS = ReadSettings(workflow="gated", chunk_tokens=50, memory_tokens=6, answer_tokens=9, temperature=1.0)
 
 
-class Sampler:
-    """Replies with what it is told for an update and an answer; its tokens are words. It keeps each call."""
+def sampler(update: str = "Ada came.", answer: Callable[[str], str] | str = "Ada") -> FunctionEngine:
+    """Replies with what it is given for an update and an answer; its tokens are words."""
 
-    def __init__(self, update: str = "Ada came.", answer: Callable[[str], str] | str = "Ada") -> None:
-        self.model = Model("sampler", count_words, "words")
-        self.calls: list[tuple[str, Sampling]] = []
-        self._update, self._answer = update, answer
-
-    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        prompt = messages[-1].content
-        self.calls.append((prompt, sampling))
-        text = self._update if "<chunk" in prompt else self._answer
-        words = (text if isinstance(text, str) else text(prompt)).split()[: sampling.max_tokens]
+    def reply(prompt: str) -> Completion:
+        text = update if "<chunk" in prompt else answer
+        text = text if isinstance(text, str) else text(prompt)
+        words = text.split()[: engine.samplings[-1].max_tokens]
         ids = tuple(map(len, words)) or (0,)
         return Completion(" ".join(words), "stop", (1, 2, 3), ids, (-0.5,) * len(ids))
 
-    async def aclose(self) -> None:
-        """Nothing to release."""
+    engine = FunctionEngine(reply)
+    return engine
+
+
+def calls_of(engine: FunctionEngine) -> list[tuple[str, Sampling]]:
+    return list(zip(engine.prompts, engine.samplings, strict=True))
 
 
 def groups(engine: Engine, examples: Sequence[Example] = EXAMPLES, **options: Any) -> list[Any]:
@@ -73,10 +71,10 @@ def untimed(conversations: Sequence[Conversation]) -> list[Conversation]:
 def test_attempts_have_the_conversations_of_a_read(workflow: str) -> None:
     room = 30 if workflow == "notes" else 6  # for whole sentences with their places
     chosen = SETTINGS.changed(workflow=workflow, memory_tokens=room)
-    made = groups(Sampler(), settings=chosen)
+    made = groups(sampler(), settings=chosen)
     assert [group.example for group in made] == EXAMPLES
     for group in made:
-        expected = untimed(read(group.example, Sampler(), chosen))
+        expected = untimed(read(group.example, sampler(), chosen))
         assert expected and len(group.trajectories) == 4
         for attempt in group.trajectories:
             assert untimed(attempt.conversations) == expected
@@ -86,29 +84,29 @@ def test_attempts_have_the_conversations_of_a_read(workflow: str) -> None:
 
 @pytest.mark.parametrize("workflow", ["gated", "parallel", "map_reduce"])
 def test_each_call_of_each_attempt_has_a_seed_of_its_own(workflow: str) -> None:
-    engine, again, other = Sampler(), Sampler(), Sampler()
+    engine, again, other = sampler(), sampler(), sampler()
     for one in (engine, again, other):
         one.model = replace(one.model, calls=8)
     for one in (engine, again):
         groups(one, settings=SETTINGS.changed(workflow=workflow))
-    seeds = [sampling.seed for _, sampling in engine.calls]
+    seeds = [sampling.seed for sampling in engine.samplings]
     assert len(set(seeds)) == len(seeds) > 40 and None not in seeds
-    assert sorted(map(str, again.calls)) == sorted(map(str, engine.calls))
+    assert sorted(map(str, calls_of(again))) == sorted(map(str, calls_of(engine)))
     asyncio.run(Rollout(engine=other, settings=SETTINGS, reward=load_reward(), attempts=4)
                 .groups(EXAMPLES, ["1/0", "1/1", "1/2"]))  # fmt: skip
-    assert not {sampling.seed for _, sampling in other.calls} & set(seeds)
+    assert not {sampling.seed for sampling in other.samplings} & set(seeds)
 
 
 def test_an_answer_has_its_own_limit() -> None:
-    engine = Sampler()
+    engine = sampler()
     groups(engine)
-    limits = {("<chunk" in prompt, sampling.max_tokens) for prompt, sampling in engine.calls}
+    limits = {("<chunk" in prompt, sampling.max_tokens) for prompt, sampling in calls_of(engine)}
     assert limits == {(True, 6), (False, 9)}
-    assert {(sampling.temperature, sampling.top_p) for _, sampling in engine.calls} == {(1.0, 1.0)}
+    assert {(sampling.temperature, sampling.top_p) for sampling in engine.samplings} == {(1.0, 1.0)}
 
 
 def test_an_empty_answer_is_worth_nothing_and_is_trained_on() -> None:
-    engine = Sampler(answer=lambda prompt: "" if "at 1?" in prompt else "Ada")
+    engine = sampler(answer=lambda prompt: "" if "at 1?" in prompt else "Ada")
     good, empty, _ = groups(engine)
     assert {attempt.reward for attempt in good.trajectories} == {1.0}
     for attempt in empty.trajectories:
@@ -127,14 +125,14 @@ def test_an_engine_that_fails_for_good_ends_the_rollout() -> None:
         return "Ada"
 
     with pytest.raises(EngineError, match="out of order"):
-        groups(Sampler(answer=failing))
+        groups(sampler(answer=failing))
 
 
 def test_the_longest_reply_for_its_limit_is_what_is_taken_off() -> None:
-    (group, *_) = groups(Sampler(update="one two three four five"), overlong_tokens=4)
+    (group, *_) = groups(sampler(update="one two three four five"), overlong_tokens=4)
     # A memory of 5 tokens of 6 is 3 of 4 into the buffer; the answer of 1 of 9 is not in it.
     assert [attempt.reward for attempt in group.trajectories] == [0.25] * 4
-    talk = Sampler(update="Ada", answer="Ada two three four five six seven")
+    talk = sampler(update="Ada", answer="Ada two three four five six seven")
     (group, *_) = groups(talk, overlong_tokens=4, reward=load_reward(scorer="substring_match"))
     assert [attempt.reward for attempt in group.trajectories] == [0.5] * 4
 
@@ -142,7 +140,7 @@ def test_the_longest_reply_for_its_limit_is_what_is_taken_off() -> None:
 def test_a_failed_attempt_at_the_limit_is_worth_no_more_than_a_wrong_answer_there() -> None:
     cut = "one two three four five six seven eight nine ten"
     rewards = {
-        reply: groups(Sampler(answer=reply, update="Ada"), overlong_tokens=4)[0].trajectories[0].reward
+        reply: groups(sampler(answer=reply, update="Ada"), overlong_tokens=4)[0].trajectories[0].reward
         for reply in (cut, f"<think> {cut}", "<think> hm", "no")
     }
     assert rewards == {cut: -1.0, f"<think> {cut}": -1.0, "<think> hm": 0.0, "no": 0.0}
@@ -150,34 +148,34 @@ def test_a_failed_attempt_at_the_limit_is_worth_no_more_than_a_wrong_answer_ther
 
 def test_an_example_whose_problem_is_too_long_is_skipped(caplog: pytest.LogCaptureFixture) -> None:
     long = replace(EXAMPLES[1], id="long", problem="Who " * 5000)
-    first, none, last = groups(Sampler(), [EXAMPLES[0], long, EXAMPLES[2]])
+    first, none, last = groups(sampler(), [EXAMPLES[0], long, EXAMPLES[2]])
     assert none is None and first and last and len(last.trajectories) == 4
     assert [it.getMessage()[:40] for it in caplog.records] == ["long is skipped: the problem has 5000 to"]
 
 
 def test_attempts_keep_journals_where_they_are_wanted(tmp_path: Path) -> None:
     for _ in range(2):  # a run that was cut off makes its attempts again
-        groups(Sampler(), EXAMPLES[:1], attempts=2, traces=tmp_path)
+        groups(sampler(), EXAMPLES[:1], attempts=2, traces=tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0-0-0.jsonl", "0-0-1.jsonl"]
     lines = (tmp_path / "0-0-1.jsonl").read_text("utf-8").splitlines()
     assert len(lines) > 4 and '"Ada"' in lines[-1]
 
 
 def test_no_chunk_is_asked_about_in_vain() -> None:
-    sampler = Sampler("UNCHANGED")
-    sampler.model = replace(sampler.model, calls=4)
+    engine = sampler("UNCHANGED")
+    engine.model = replace(engine.model, calls=4)
     settings = SETTINGS.changed(lookahead=4, workflow="gated")
-    rollout = Rollout(engine=sampler, settings=settings, reward=lambda *_: 0.0)
+    rollout = Rollout(engine=engine, settings=settings, reward=lambda *_: 0.0)
     (group,) = asyncio.run(rollout.groups(EXAMPLES[:1], ["0"]))
     assert group
     (trajectory,) = group.trajectories
-    assert len(sampler.calls) == len(trajectory.conversations) > 3
+    assert len(engine.prompts) == len(trajectory.conversations) > 3
 
 
 def test_a_reward_is_any_function_by_name(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("def length(example, trajectory):\n    return len(trajectory.answer) / 10\n")
-    (group, *_) = groups(Sampler(answer="four"), reward=load_reward(f"{file}:length"))
+    (group, *_) = groups(sampler(answer="four"), reward=load_reward(f"{file}:length"))
     assert {attempt.reward for attempt in group.trajectories} == {0.4}
     wrong = {
         "mine": "names no function",

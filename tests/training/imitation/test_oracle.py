@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from function_engine import FunctionEngine
 from memagent.documents.opening import text_document
 from memagent.engines import ScriptedEngine
 from memagent.errors import ContextOverflowError, EngineError, SettingsError
@@ -22,7 +23,7 @@ from memagent.settings import ReadSettings
 from memagent.tasks import Recipe, examples
 from memagent.training.imitation.oracle import Oracle, solve
 from memagent.training.imitation.solutions import REFUSAL
-from memagent.types import Completion, Conversation, Engine, Example, Message, Model, Sampling, Trajectory
+from memagent.types import Conversation, Engine, Example, Message, Model, Sampling, Trajectory
 
 TASKS = ("niah_single_1", "niah_multikey_1", "niah_multivalue", "niah_multiquery", "vt", "hqa", "squad")
 NEEDLE = "One of the magic numbers for Ada is: 77."
@@ -300,26 +301,15 @@ def test_a_user_s_prompts_are_recognised(tmp_path: Path) -> None:
     assert trajectory.answer == "77"
 
 
-class Narrow:
-    """An engine in front of another, with a window in which only short prompts fit."""
-
-    def __init__(self, behind: Oracle, most: int) -> None:
-        self.model = behind.model
-        self._behind, self._most = behind, most
-
-    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        if words(messages[-1].content) > self._most:
-            raise ContextOverflowError("too long")
-        return await self._behind.complete(messages, sampling)
-
-    async def aclose(self) -> None:
-        """Nothing to release."""
-
-
 def test_chunks_that_are_halved_are_followed() -> None:
     whole = example(" ".join([OTHER] * 60 + [NEEDLE] + [OTHER] * 20), NEEDLE)
     oracle = Oracle(whole, GATED, MODEL)
-    steps = read(whole, Narrow(oracle, words(GATED.update) + 60), settings(chunk_tokens=300))
+
+    def refuse(prompt: str) -> None:
+        if words(prompt) > words(GATED.update) + 60:
+            raise ContextOverflowError("too long")
+
+    steps = read(whole, FunctionEngine(refuse, oracle), settings(chunk_tokens=300))
     assert len(steps) > 4 and steps[-1].completion.text == "77"
     assert steps[-1].memory == NEEDLE
 

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from memagent.engines.scripted import ScriptedEngine, count_words
+from function_engine import FunctionEngine
+from memagent.engines.scripted import ScriptedEngine
 from memagent.errors import EmptyAnswerError, EngineError, SettingsError
 from memagent.settings import ReadSettings
 from memagent.training.imitation.trajectories import collect, read_trajectories, write_trajectories
 from memagent.training.rewards import load_reward
-from memagent.types import Completion, Conversation, Example, Message, Model, Sampling, Trajectory
+from memagent.types import Completion, Conversation, Example, Message, Trajectory
 
 PROMPT = (Message("system", "Read."), Message("user", "“Chunk”\u2028 \ud800"))
 MADE = Trajectory(
@@ -143,35 +144,25 @@ def test_a_file_that_is_not_there_or_cut_off_is_an_error(tmp_path: Path) -> None
         list(read_trajectories(path))
 
 
-class Model7:
-    """A model that answers what it is told for a problem and a seed; it counts what goes on at once."""
+def answering(answer: Callable[[str, int | None], str]) -> tuple[FunctionEngine, list[int | None]]:
+    """A model that answers as a function of problem and seed, and the seeds that it has answered with."""
+    seeds: list[int | None] = []
 
-    def __init__(self, answer: Callable[[str, int | None], str]) -> None:
-        self.model = Model("seven", count_words, "words")
-        self.seeds: list[int | None] = []
-        self.live = self.most = 0
-        self._answer = answer
+    async def reply(prompt: str) -> str:
+        seed = engine.samplings[-1].seed
+        problem = re.split(r"<problem-\w+>\n", prompt)[1].split("\n")[0]
+        await asyncio.sleep(0.001 * (len(problem) % 3))  # some take longer than others
+        if "<chunk" in prompt:
+            return "MEMORY\nAda did."
+        seeds.append(seed)
+        return answer(problem, seed)
 
-    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        self.live += 1
-        self.most = max(self.most, self.live)
-        try:
-            text = messages[-1].content
-            problem = re.split(r"<problem-\w+>\n", text)[1].split("\n")[0]
-            await asyncio.sleep(0.001 * (len(problem) % 3))  # some take longer than others
-            if "<chunk" in text:
-                return Completion("MEMORY\nAda did.")
-            self.seeds.append(sampling.seed)
-            return Completion(self._answer(problem, sampling.seed))
-        finally:
-            self.live -= 1
-
-    async def aclose(self) -> None:
-        """Nothing to release."""
+    engine = FunctionEngine(reply)
+    return engine, seeds
 
 
 def found(
-    engine: Model7, count: int = 6, settings: ReadSettings = SETTINGS, **options: Any
+    engine: FunctionEngine, count: int = 6, settings: ReadSettings = SETTINGS, **options: Any
 ) -> list[tuple[str, str, float | None]]:
     these = [
         Example(f"e{n}", "mine", "Who?" + "?" * n, "Ada did. " * 50, ("Ada",), 100) for n in range(count)
@@ -185,7 +176,7 @@ def found(
 
 
 def test_what_is_worth_enough_is_kept_in_the_order_of_the_examples() -> None:
-    engine = Model7(lambda problem, _: "Ada" if len(problem) % 2 else "Bob")
+    engine, _ = answering(lambda problem, _: "Ada" if len(problem) % 2 else "Bob")
     assert found(engine) == [(f"e{n}", "Ada", 1.0) for n in (1, 3, 5)]
     both = found(engine, least_reward=0.0)
     assert [name for name, _, _ in both] == [f"e{n}" for n in range(6)]
@@ -193,27 +184,27 @@ def test_what_is_worth_enough_is_kept_in_the_order_of_the_examples() -> None:
 
 
 def test_each_sample_has_a_seed_of_its_own() -> None:
-    engine = Model7(lambda *_: "Ada")
+    engine, seeds = answering(lambda *_: "Ada")
     found(engine, 2, samples=3)
-    first = set(engine.seeds)
+    first = set(seeds)
     assert len(first) == 2 * 3 and None not in first
-    engine.seeds.clear()
+    seeds.clear()
     found(engine, 2, samples=3)
-    assert set(engine.seeds) == first, "the same settings give the same seeds"
-    engine.seeds.clear()
+    assert set(seeds) == first, "the same settings give the same seeds"
+    seeds.clear()
     found(engine, 1, SETTINGS.changed(seed=None), samples=2)
-    assert engine.seeds == [None, None]
+    assert seeds == [None, None]
 
 
 @pytest.mark.parametrize("concurrency", [1, 3, 16])
 def test_so_many_attempts_go_on_side_by_side(concurrency: int) -> None:
-    engine = Model7(lambda *_: "Ada")
+    engine, _ = answering(lambda *_: "Ada")
     assert len(found(engine, 20, concurrency=concurrency)) == 20
-    assert concurrency / 4 < engine.most <= concurrency, "threads that count may hold some back"
+    assert concurrency / 4 < engine.busiest <= concurrency, "threads that count may hold some back"
 
 
 def test_an_empty_answer_is_an_attempt_that_failed() -> None:
-    engine = Model7(lambda problem, _: "" if len(problem) % 2 else "Ada")
+    engine, _ = answering(lambda problem, _: "" if len(problem) % 2 else "Ada")
     assert [name for name, _, _ in found(engine, least_reward=0.0)] == ["e0", "e2", "e4"]
 
 
@@ -238,15 +229,15 @@ def test_an_engine_that_fails_ends_the_collection() -> None:
             raise EngineError("out of order")
         return "Ada"
 
-    engine = Model7(failing)
+    engine, seeds = answering(failing)
     with pytest.raises(EngineError, match="out of order"):
         found(engine, 30, concurrency=4)
-    assert engine.live == 0 and len(engine.seeds) < 10
+    assert engine.busy == 0 and len(seeds) < 10
     assert not issubclass(SettingsError, EmptyAnswerError)
 
 
 def test_a_collection_that_is_left_early_leaves_nothing_behind() -> None:
-    engine = Model7(lambda *_: "Ada")
+    engine, seeds = answering(lambda *_: "Ada")
 
     async def run() -> int:
         problems = ["Why", *["Where"] * 8]  # the model is slower with the longer ones
@@ -256,8 +247,8 @@ def test_a_collection_that_is_left_early_leaves_nothing_behind() -> None:
         await stream.aclose()
         return len(asyncio.all_tasks())
 
-    assert asyncio.run(run()) == 1 and engine.live == 0
-    assert len(engine.seeds) == 1, "those under way are given up"
+    assert asyncio.run(run()) == 1 and engine.busy == 0
+    assert len(seeds) == 1, "those under way are given up"
 
 
 @pytest.mark.parametrize(
@@ -272,4 +263,4 @@ def test_samples_that_make_no_sense_are_refused(
     settings: ReadSettings, options: dict[str, int], said: str
 ) -> None:
     with pytest.raises(SettingsError, match=said):
-        found(Model7(lambda *_: "Ada"), 1, settings, **options)
+        found(answering(lambda *_: "Ada")[0], 1, settings, **options)
