@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from memagent.cli import main
 from server import Fault, Server, facts_document, lasting_fault, refusal
+from waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("gated")
 
@@ -269,9 +269,7 @@ def test_an_interrupt_ends_with_130_and_can_be_resumed(serve: Callable[..., Serv
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ
     )
-    while len(server.paid) < 2:
-        assert process.poll() is None
-        time.sleep(0.02)
+    wait_for(lambda: len(server.paid) >= 2, process)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130

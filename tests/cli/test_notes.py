@@ -11,17 +11,16 @@ import sqlite3
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from memagent.cli import main
-from memagent.notebooks import Notebook
+from memagent.notebooks import Notebook, Notebooks
 from memagent.settings import user_data_path
 from server import Server, facts_document, lasting_fault, refusal
+from waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("gated")
 
@@ -243,13 +242,6 @@ def start(words: list[str], server: Server) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def wait_for(happened: Callable[[], Any], process: subprocess.Popen[str]) -> None:
-    patience = time.monotonic() + PATIENCE_SECONDS
-    while not happened() and process.poll() is None:
-        assert time.monotonic() < patience
-        time.sleep(0.005)
-
-
 def test_an_addition_that_is_killed_and_two_at_once(
     notes: Notes, serve: Callable[..., Server], tmp_path: Path
 ) -> None:
@@ -268,7 +260,7 @@ def test_an_addition_that_is_killed_and_two_at_once(
         assert Notebook("diary").version().number == 0
     (tmp_path / "more.txt").write_text("FACT-99: more\n")
     first = start(words, server)
-    wait_for(lambda: Notebook("diary")._notebooks.claim(1) is None, first)
+    wait_for(lambda: Notebooks().claim(1) is None, first)
     second = start(["add", "diary", "more.txt", *BUDGETS], server)
     for process in (first, second):
         _, err = process.communicate(timeout=PATIENCE_SECONDS)

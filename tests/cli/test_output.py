@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from memagent.cli import _memagent, _signals_as_interrupts, main
 from memagent.cli.messages import FLAGS, harmless, with_flags
 from memagent.settings import settings_by_name
 from server import Server, facts_document
+from waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("gated")
 
@@ -135,9 +135,7 @@ def test_signals_end_a_read_that_can_be_resumed(
     process.stdin.write(story.read_text("utf-8"))
     process.stdin.close()
     process.stdin = None
-    while len(server.paid) < 2:
-        assert process.poll() is None
-        time.sleep(0.02)
+    wait_for(lambda: len(server.paid) >= 2, process)
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 128 + number

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from server import Server, facts_document
+from waiting import wait_for
 
 KILLS, FILES, CALLS = 4, 40, 4
 
@@ -49,8 +50,7 @@ def test_a_killed_run_goes_on(serve: Callable[..., Server], tmp_path: Path) -> N
         process = start(server, folders[1])
         if kills < KILLS:
             before, wanted = len(server.paid), chance.choice([0, *range(2, 40)])
-            while process.poll() is None and len(server.paid) - before < wanted:
-                time.sleep(0.002)
+            wait_for(lambda end=before + wanted: len(server.paid) >= end, process)
             time.sleep(chance.random() * 0.02)
             process.kill()
             kills += 1

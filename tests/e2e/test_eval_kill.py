@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from server import Server, facts_document
+from waiting import wait_for
 
 KILLS = 5
 
@@ -64,8 +65,7 @@ def test_a_killed_evaluation_goes_on(serve: Callable[..., Server], tmp_path: Pat
         if kills < KILLS:
             before = len(server.requests)
             wanted = chance.choice([0, *range(2, 40)])  # 0: before the first call, wherever it is
-            while process.poll() is None and len(server.requests) - before < wanted:
-                time.sleep(0.005)
+            wait_for(lambda end=before + wanted: len(server.requests) >= end, process)
             time.sleep(chance.random() * (0.5 if wanted == 0 else 0.02))
             process.kill()
             kills += 1

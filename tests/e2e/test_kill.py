@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from server import Server, facts_document
+from waiting import wait_for
 
 PARAGRAPHS = 56  # some 40 chunks
 KILLS = 10
@@ -48,14 +49,6 @@ def finish(process: subprocess.Popen[str]) -> dict[str, Any]:
     return {name: result[name] for name in result if name not in ("seconds", "trace", "critical_path")}
 
 
-def wait_until_paid(server: Server, conversations: int, process: subprocess.Popen[str]) -> None:
-    """Wait as long as the process lives."""
-    patience = time.monotonic() + PATIENCE_SECONDS
-    while len(set(server.paid)) < conversations and process.poll() is None:
-        assert time.monotonic() < patience
-        time.sleep(0.001)
-
-
 @pytest.mark.parametrize("workflow", CALLS)
 def test_a_read_that_is_killed_ten_times(workflow: str, serve: Callable[..., Server], tmp_path: Path) -> None:
     document, trace = tmp_path / "facts.txt", tmp_path / "killed.jsonl"
@@ -68,7 +61,7 @@ def test_a_read_that_is_killed_ten_times(workflow: str, serve: Callable[..., Ser
     # Each moment is a number of conversations and a fraction of a call: in flight, or just recorded.
     for target in sorted(chance.sample(range(expected["calls"] - 1), KILLS)):
         process = start(server, document, trace, workflow)
-        wait_until_paid(server, target, process)
+        wait_for(lambda target=target: len(set(server.paid)) >= target, process)
         time.sleep(chance.uniform(0, 2 * LATENCY_SECONDS))
         process.kill()
         process.communicate()

@@ -268,8 +268,8 @@ def test_whoever_goes_on_before_a_read_has_come_sees_the_later_one(
     expect(page.locator(".reads li")).to_have_count(2)
     held: list[Any] = []
     page.route(f"**/v1/reads/{slow}", lambda route: held.append(route))
-    page.get_by_role("link", name="Slow?").click()
-    page.wait_for_timeout(100)
+    with page.expect_request(f"**/v1/reads/{slow}"):
+        page.get_by_role("link", name="Slow?").click()
     page.get_by_role("link", name="Quick?").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Quick?")
     held[0].continue_()

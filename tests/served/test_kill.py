@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import httpx2
 
 from server import Server, facts_document
+from waiting import wait_for
 
 READS = 50
 KILLS = int(os.environ.get("KILLS", "2"))
@@ -39,14 +39,6 @@ def start(engine: Server, data: Path) -> tuple[subprocess.Popen[str], str]:
     return process, said.split(" at ")[1].split("/v1")[0]
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait, but not for ever."""
-    patience = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < patience
-        time.sleep(0.02)
-
-
 def reads(address: str) -> list[dict[str, Any]]:
     """All reads, as the server lists them."""
     found: list[dict[str, Any]] = httpx2.get(f"{address}/v1/reads?limit=1000", timeout=60).json()["data"]
@@ -66,14 +58,14 @@ def test_fifty_reads_survive_kills(serve: Callable[..., Server], tmp_path: Path)
     before = 0
     for kill in range(1, KILLS + 1):
         # Wherever it is: some reads done, some under way, some waiting.
-        wait_until(lambda target=READS * 6 * kill // (KILLS + 1): len(engine.paid) >= target)  # type: ignore[misc]
+        wait_for(lambda target=READS * 6 * kill // (KILLS + 1): len(engine.paid) >= target, process)
         process.kill()
         process.communicate()
         assert process.returncode == -signal.SIGKILL
         assert engine.paid_twice <= before
         before += CALLS  # those in flight may be paid for again
         process, address = start(engine, data)
-    wait_until(lambda: all(it["state"] == "done" for it in reads(address)))
+    wait_for(lambda: all(it["state"] == "done" for it in reads(address)), process, PATIENCE_SECONDS)
     assert len(reads(address)) == READS
     assert engine.paid_twice <= before
     with httpx2.Client(base_url=address, timeout=60) as client:

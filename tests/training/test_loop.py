@@ -8,7 +8,6 @@ import math
 import random
 import re
 import shutil
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -27,6 +26,7 @@ from memagent.training.optimization.sequences import group_sequences  # noqa: E4
 from memagent.training.settings import LossSettings  # noqa: E402
 from memagent.types import Completion, Conversation, Example, Group, Trajectory  # noqa: E402
 from runs import PRESET, Told, lines, settings, start, train, weights  # noqa: E402
+from waiting import wait_for  # noqa: E402
 
 PATIENCE_SECONDS = 900.0  # beside other work, a process may take more than a minute to begin
 IMITATED = 64  # examples, at which reinforcement does not begin again
@@ -143,20 +143,17 @@ def test_an_interrupt_takes_effect_between_the_steps_of_a_warm_start(folder: Pat
     assert [row["step"] for row in lines(folder / "interrupted")] == [1]
 
 
-def wait_for(run: Path, count: int, process: subprocess.Popen[str]) -> None:
-    """Wait until the run has so many lines of metrics, as long as the process lives."""
-    patience, metrics = time.monotonic() + PATIENCE_SECONDS, run / "metrics.jsonl"
-    while process.poll() is None and not (metrics.is_file() and metrics.read_bytes().count(b"\n") >= count):
-        assert time.monotonic() < patience
-        time.sleep(0.002)
-
-
 @pytest.mark.timeout(2 * PATIENCE_SECONDS)
 def test_a_run_that_is_killed_goes_on_as_if_it_had_not_been(folder: Path, whole: Path) -> None:
     run, chance, kills = folder / "killed", random.Random(0), 0
+    metrics = run / "metrics.jsonl"
     for count in (0, 2, 5, 7):  # before the first line, in the warm start, in its first steps, later
         process = start(folder, run, "--resume")
-        wait_for(run, count, process)
+        wait_for(
+            lambda count=count: (metrics.read_bytes() if metrics.is_file() else b"").count(b"\n") >= count,
+            process,
+            PATIENCE_SECONDS,
+        )
         time.sleep(chance.uniform(0, 0.1))
         process.kill()
         process.communicate()
