@@ -14,9 +14,9 @@ from pathlib import Path
 
 import click
 import pytest
-from terminal import on_terminal
 
 import memagent
+from cli.terminal import on_terminal
 from memagent.cli import _memagent, _signals_as_interrupts, main
 from memagent.cli.messages import FLAGS, harmless, with_flags
 from memagent.settings import settings_by_name

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 import rich
-from terminal import on_terminal
 
+from cli.terminal import on_terminal
 from memagent import Read, ReadSettings, ScriptedEngine, Spent, text_document
 from memagent.cli import main
 from memagent.cli.progress import ReadDisplay, clock, describe_progress

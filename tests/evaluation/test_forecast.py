@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from measured import find_code, write_examples
 
+from evaluation.measured import find_code, write_examples
 from memagent import Message, ReadSettings, ScriptedEngine, SettingsError, Spent
 from memagent.evaluation.plan import Plan
 from memagent.evaluation.rows import Cell, read_rows

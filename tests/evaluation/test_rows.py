@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from measured import header, row
 
+from evaluation.measured import header, row
 from memagent import SettingsError
 from memagent.evaluation.rows import EvaluationRow, open_rows, read_header, read_rows, storable
 from memagent.storage import Log

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from measured import find_code, story, without_times, write_examples
 
+from evaluation.measured import find_code, story, without_times, write_examples
 from memagent import EngineError, MemAgentError, Message, ScriptedEngine, SettingsError
 from memagent.evaluation.plan import Plan
 from memagent.evaluation.rows import Cell, EvaluationRow, read_header, read_rows

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from measured import row
 
+from evaluation.measured import row
 from memagent.evaluation.statistics import (
     Scored,
     Size,

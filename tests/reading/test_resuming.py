@@ -237,7 +237,7 @@ PROCESS = """
 import asyncio, sys
 from pathlib import Path
 sys.path[:0] = {path!r}
-from test_resuming import Noter, finished
+from reading.test_resuming import Noter, finished
 from memagent import Completion
 
 class Slow(Noter):
@@ -260,8 +260,7 @@ def test_a_side_by_side_read_killed_at_many_moments_ends_the_same(
 ) -> None:
     """`kill -9` of the process, wherever it is; then again, until it gets through."""
     trace, paid = tmp_path / "read.jsonl", tmp_path / "paid"
-    path = [str(Path(__file__).parent), *sys.path]
-    code = PROCESS.format(path=path, paid=str(paid), trace=str(trace), workflow=workflow)
+    code = PROCESS.format(path=sys.path, paid=str(paid), trace=str(trace), workflow=workflow)
     source, kills = random.Random(7), 0
     for _ in range(moments):
         running = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL)

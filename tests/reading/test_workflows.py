@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from measured import CODE, PROBLEM, TAGS, find_code, story
 
+from evaluation.measured import CODE, PROBLEM, TAGS, find_code, story
 from facts import FactsEngine
 from function_engine import FunctionEngine
 from memagent import (

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from measured import header, row
 
+from evaluation.measured import header, row
 from memagent import SettingsError
 from memagent.evaluation.rows import EvaluationRow, open_rows
 from memagent.reports.drawing import plain

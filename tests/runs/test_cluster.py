@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from measured import find_code, without_times, write_examples
 
+from evaluation.measured import find_code, without_times, write_examples
 from memagent import SettingsError
 from memagent.evaluation.plan import Plan
 from memagent.evaluation.rows import EvaluationRow, read_rows

@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 
 import torch
-from tiny import gradients, group, policy
 
 from memagent.training.optimization.learner import Learner
 from memagent.training.optimization.objective import token_losses
 from memagent.training.ranks import Ranks
 from memagent.training.settings import LossSettings, OptimizerSettings
 from memagent.types import TrainingSequence
+from training.tiny import gradients, group, policy
 
 SEQUENCES = [it for seed in range(3) for it in group(seed)]
 

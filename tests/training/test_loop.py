@@ -25,7 +25,7 @@ from memagent.training.loop import load_trained_policy  # noqa: E402
 from memagent.training.optimization.sequences import group_sequences  # noqa: E402
 from memagent.training.settings import LossSettings  # noqa: E402
 from memagent.types import Completion, Conversation, Example, Group, Trajectory  # noqa: E402
-from runs import PRESET, Told, lines, settings, start, train, weights  # noqa: E402
+from training.runs import PRESET, Told, lines, settings, start, train, weights  # noqa: E402
 from waiting import wait_for  # noqa: E402
 
 PATIENCE_SECONDS = 900.0  # beside other work, a process may take more than a minute to begin

@@ -13,10 +13,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("accelerate")
 
-from one_rank import SEQUENCES, gradient  # noqa: E402
-
 from memagent.errors import SettingsError  # noqa: E402
 from memagent.training.ranks import Ranks  # noqa: E402
+from training.one_rank import SEQUENCES, gradient  # noqa: E402
 
 LAUNCH = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
 SCRIPT = Path(__file__).with_name("one_rank.py")
@@ -28,7 +27,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("ranks")
     subprocess.run(
         [sys.executable, *LAUNCH, SCRIPT, folder],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
         check=True,
         timeout=500,
     )

@@ -13,15 +13,14 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 
-from serving import BASE, Serving  # noqa: E402
-
 from memagent.errors import EngineError, SettingsError, TrainingError  # noqa: E402
 from memagent.training.optimization.policy import Policy, load_policy  # noqa: E402
 from memagent.training.serving import Server as Pushing  # noqa: E402
 from memagent.training.serving import open_server  # noqa: E402
 from memagent.training.settings import TrainingSettings  # noqa: E402
-from runs import lines, settings, train  # noqa: E402
 from server import Server, lasting_fault, refusal  # noqa: E402
+from training.runs import lines, settings, train  # noqa: E402
+from training.serving import BASE, Serving  # noqa: E402
 
 VLLM = ("policy.lora_rank=2", "rollout.push=vllm-lora")
 SGLANG = ("rollout.push=sglang-weights",)

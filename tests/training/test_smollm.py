@@ -22,8 +22,8 @@ from memagent.training.settings import (  # noqa: E402
     RolloutSettings,
     TrainingSettings,
 )
-from runs import lines, train, weights  # noqa: E402
 from smollm2 import MODEL, needs_smollm2  # noqa: E402
+from training.runs import lines, train, weights  # noqa: E402
 
 pytestmark = needs_smollm2
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from material import RECIPE, example
 
 from smollm2 import MODEL
+from verl_plugin.material import RECIPE, example
 
 collect_ignore_glob = [] if find_spec("verl") and find_spec("transfer_queue") else ["*.py"]
 
@@ -81,8 +81,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Ray, on this machine, for all tests that need it; what it and the model keep goes to nobody's home."""
     import ray
 
-    tests = Path(__file__).parents
-    path = os.pathsep.join([str(tests[0]), str(tests[1]), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     workers = {"env_vars": {"PYTHONPATH": path}}
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("HOME", str(tmp_path_factory.mktemp("home")))

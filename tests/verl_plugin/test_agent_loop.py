@@ -10,7 +10,6 @@ from typing import Any
 
 import hydra
 import pytest
-from material import example
 from transformers import AutoTokenizer, GenerationConfig
 from verl.experimental.agent_loop.agent_loop import DictConfigWrap
 from verl.workers.rollout.llm_server import LLMServerClient
@@ -19,6 +18,7 @@ from verl.workers.rollout.replica import TokenOutput
 from memagent.documents.opening import text_document
 from memagent.errors import MemAgentError, SettingsError
 from memagent.training.verl.data_set import ExampleDataset
+from verl_plugin.material import example
 
 GREEDY = {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "logprobs": True}
 

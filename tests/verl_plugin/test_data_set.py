@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from material import FILLER, example
 from torch.utils.data import DataLoader
 from verl.trainer.ppo.utils import create_rl_dataset
 from verl.utils import tensordict_utils
@@ -18,6 +17,7 @@ from verl.utils.dataset.rl_dataset import collate_fn
 from memagent.errors import SettingsError
 from memagent.tasks import load_examples
 from memagent.training.verl.data_set import ExampleDataset, read_example
+from verl_plugin.material import FILLER, example
 
 
 def write(path: Path, *rows: object) -> str:

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from material import RECIPE
 from omegaconf import OmegaConf
 from transformers import AutoConfig, AutoModelForCausalLM
+
+from verl_plugin.material import RECIPE
 
 ROOT = Path(__file__).parents[2]
 ATTENTION = OmegaConf.load(RECIPE / "qwen7b.yaml").actor_rollout_ref.model.override_config.attn_implementation

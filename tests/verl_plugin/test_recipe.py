@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from material import RECIPE
 from omegaconf import OmegaConf
 from transformers import AutoTokenizer
 from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
@@ -23,6 +22,7 @@ from memagent.reading.workflows import workflows
 from memagent.training.verl import trainer  # noqa: F401 - it registers itself with verl
 from memagent.training.verl.launch import prepare
 from memagent.training.verl.settings import check, plugin_settings
+from verl_plugin.material import RECIPE
 
 
 @pytest.fixture(scope="module")

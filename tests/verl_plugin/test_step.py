@@ -11,14 +11,14 @@ import pytest
 import ray
 import torch
 import transfer_queue
-from material import FILLER
-from servers import Embedded, Script, Server, client_of
 from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 from verl.utils import tensordict_utils
 
 from memagent.training.optimization.objective import group_advantages
 from memagent.training.verl.launch import TrajectoryTaskRunner, prepare
 from memagent.training.verl.trainer import TrajectoryTrainer, last_rows
+from verl_plugin.material import FILLER
+from verl_plugin.servers import Embedded, Script, Server, client_of
 
 RANKS = 3
 

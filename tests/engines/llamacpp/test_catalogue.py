@@ -18,8 +18,8 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from terminal import on_terminal
 
+from cli.terminal import on_terminal
 from data_wheels import make_wheel
 from memagent import EngineSettings, SettingsError, read
 from memagent.cli import main

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from tiny import SMALL, VOCABULARY, gradients, group, llama, policy, qwen3  # noqa: E402
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel  # noqa: E402
 
 from memagent.errors import SettingsError  # noqa: E402
@@ -20,6 +19,7 @@ from memagent.training.optimization.attention import attention_over_trees  # noq
 from memagent.training.optimization.policy import Policy  # noqa: E402
 from memagent.training.optimization.sequences import batches  # noqa: E402
 from memagent.types import TrainingSequence  # noqa: E402
+from training.tiny import SMALL, VOCABULARY, gradients, group, llama, policy, qwen3  # noqa: E402
 
 LAYOUTS = ("shared", "packed", "padded")
 MODELS = {"llama": llama, "qwen3": qwen3}

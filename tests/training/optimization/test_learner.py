@@ -14,8 +14,6 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
 
-from tiny import gradients, group, llama, policy, tokens  # noqa: E402
-
 from memagent.errors import TrainingError  # noqa: E402
 from memagent.training.imitation.warm_start import learning_rate  # noqa: E402
 from memagent.training.optimization.learner import Learner  # noqa: E402
@@ -39,6 +37,7 @@ from memagent.types import (  # noqa: E402
     TrainingSequence,
     Trajectory,
 )
+from training.tiny import gradients, group, llama, policy, tokens  # noqa: E402
 
 LAYOUTS = ("shared", "packed", "padded")
 PRESET = Path(__file__).parents[3] / "presets" / "tiny.toml"
