@@ -143,7 +143,7 @@ def test_what_came_before_an_error_comes_before_it() -> None:
     asyncio.run(run())
 
 
-def test_what_is_slow_has_threads_of_its_own() -> None:
+def test_slow_work_has_its_own_threads() -> None:
     """However many slow ones there are, others go on, and what waits for a turn can be cancelled."""
     go, begun = threading.Event(), list[int]()
 

@@ -437,7 +437,7 @@ def test_whatever_carries_the_mark_is_defused(prompts: Prompts, mark: str) -> No
         assert other.neutralise(whole) == whole, "no threat"
 
 
-def test_the_name_of_a_file_is_shown_as_it_is_and_cannot_pose_as_two(tmp_path: Path) -> None:
+def test_the_name_of_a_file_is_shown_unchanged_and_cannot_pose_as_two(tmp_path: Path) -> None:
     """Names do not count for the mark, so whoever has seen it could rename a file."""
     (tmp_path / "a.txt").write_text("A.")
     (tmp_path / "b.txt").write_text("B.")
@@ -526,7 +526,7 @@ def test_the_problem_is_data_too() -> None:
 
 
 @pytest.mark.parametrize("prompts", [OVERWRITE, GATED, TAGGED])
-def test_a_question_about_code_reaches_the_model_as_it_was_asked(prompts: Prompts) -> None:
+def test_a_question_about_code_reaches_the_model_unchanged(prompts: Prompts) -> None:
     problem = "What does #include <memory> do?"
     (update,), (answer,) = prompts.for_update(problem, problem, problem), prompts.for_answer(problem, problem)
     assert update.content.count(problem) == 3

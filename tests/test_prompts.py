@@ -108,7 +108,7 @@ def test_an_empty_memory_has_a_stand_in() -> None:
     assert content(replace(PLAIN, empty_memory="{nothing}").for_answer("P", "")) == "P|{nothing}"
 
 
-def test_a_system_prompt_comes_first_and_is_no_template() -> None:
+def test_a_system_prompt_comes_first_and_is_not_a_template() -> None:
     prompts = Prompts(update=UPDATE, answer=ANSWER, system="You read {slowly}.")
     system, user = prompts.for_update("P", "C", "M")
     assert system == Message("system", "You read {slowly}.")

@@ -103,7 +103,7 @@ def test_a_log_that_is_deleted_meanwhile_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"Dear diary", b"Dear diary,\n", b"{}\n", b"\0\xff", b'{"a": 1}\n'])
-def test_what_is_no_log_is_named_and_left_alone(content: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_log_is_named_and_left_alone(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "mine.txt"
     path.write_bytes(content)
     with pytest.raises(SettingsError, match=r"mine\.txt, line 1: not written by memagent"):

@@ -58,14 +58,14 @@ def ask(server: Server, *samplings: Sampling, **options: Any) -> list[Completion
 
 
 @pytest.mark.parametrize("obeyed", OFF)
-def test_a_model_is_told_not_to_think_in_the_words_that_its_server_knows(obeyed: str, serve: Serve) -> None:
+def test_thinking_is_turned_off_in_the_words_of_each_server(obeyed: str, serve: Serve) -> None:
     server = serve(completion=thinker(obeyed))
     (completion,) = ask(server, Sampling(64, thinking=False))
     assert (completion.text, completion.usage.completion_tokens) == ("Hello.", 2)
     assert OFF.items() <= server.asked[0].items()
 
 
-def test_a_model_that_is_to_think_is_told_so_and_how_hard_is_left_to_it(serve: Serve) -> None:
+def test_a_model_is_asked_to_think_but_not_how_hard(serve: Serve) -> None:
     server = serve(completion=thinker(*OFF))
     (completion,) = ask(server, Sampling(THOUGHT_TOKENS + 64, thinking=True))
     assert (completion.text, completion.usage.completion_tokens) == ("Hello.", THOUGHT_TOKENS + 2)

@@ -79,7 +79,7 @@ def test_without_usage_the_cost_is_an_estimate_and_said_to_be(
     assert json.loads(capsys.readouterr().out)["estimated"], "the journal says so too"
 
 
-def test_a_journal_is_no_part_of_the_document(
+def test_a_journal_is_not_part_of_the_document(
     serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["ask", "Which facts?", str(story.parent), "--base-url", serve().base_url]
@@ -173,7 +173,7 @@ def test_a_wrong_flag_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--chunk-tokens" in capsys.readouterr().err
 
 
-def test_a_failed_engine_says_how_to_go_on(
+def test_a_failed_engine_says_how_to_continue(
     serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server = serve(faults=lasting_fault(refusal(503, "on fire"), spared=2))
@@ -188,7 +188,7 @@ def test_a_failed_engine_says_how_to_go_on(
     assert len(server.paid) == result["calls"] and paid == 2
 
 
-def test_resume_goes_on_with_the_journal_of_the_same_settings(
+def test_resume_continues_the_journal_of_the_same_settings(
     serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server = serve()
@@ -368,7 +368,7 @@ def test_several_questions_resume_with_those_that_were_begun(
         (["what?", "{story}", "--modle", "m"], "No such option '--modle'. Did you mean '--model'?"),
     ],
 )
-def test_what_a_new_user_gets_wrong_is_said(
+def test_mistakes_of_a_new_user_are_explained(
     serve: Callable[..., Server],
     story: Path,
     words: list[str],
@@ -397,7 +397,7 @@ def test_a_cache_that_cannot_be_written_leads_to_another_place_for_the_journal(
     assert main([*words, "--trace", str(tmp_path / "trace.jsonl")]) == 0
 
 
-def test_a_mistyped_command_is_told_what_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistyped_command_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["aks", "what?", "story.txt"]) == 2
     assert "No such command 'aks'. Did you mean 'ask'?" in capsys.readouterr().err
 

@@ -83,7 +83,7 @@ def test_the_sample_is_named_for_what_it_is(tmp_path: Path, capsys: Captured) ->
         (["musique", "--documents", "20", "--start", "15"], "the set has 15 questions"),
     ],
 )
-def test_what_cannot_be_made_is_said_and_leaves_no_file(
+def test_impossible_data_is_refused_and_leaves_no_file(
     flags: list[str], said: str, tmp_path: Path, capsys: Captured
 ) -> None:
     assert main(["data", "make", "--count", "1", "--out", str(tmp_path / "a.jsonl"), *flags]) == 2

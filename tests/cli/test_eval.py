@@ -85,7 +85,7 @@ def test_tasks_lengths_and_counts_are_taken_from_flags(
     assert "lengths in tokens are estimated" in err and "squad: using the small sample" in err
 
 
-def test_rows_name_the_haystack_and_a_sample_is_told(
+def test_rows_name_the_haystack_and_a_sample_is_reported(
     command: list[str], examples: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [json.loads(line) for line in Path(examples).read_text("utf-8").splitlines()]
@@ -155,7 +155,7 @@ def test_settings_that_cannot_be_end_with_2(
     assert out == "" and words in err.partition("error: ")[2]
 
 
-def test_one_failure_is_told_and_all_failures_end_with_3(
+def test_one_failure_is_reported_and_all_failures_exit_with_3(
     command: list[str], serve: Serve, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server = serve(lambda messages: "a hat", lasting_fault(refusal(503, "on fire"), spared=5))

@@ -139,7 +139,7 @@ def test_what_is_worth_fetching_fits_the_memory() -> None:
     assert len(most) == 9 and suggest_models(64 * gib, {most[0]}) == most[1:]
 
 
-def test_what_is_worth_fetching_is_told_with_its_makers_name_and_licence(
+def test_a_model_worth_fetching_is_named_with_its_maker_and_licence(
     found: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("memagent.cli.models.memory_bytes", lambda: 64 * 2**30)

@@ -51,7 +51,9 @@ def test_notes_answers_from_what_was_noted(
     assert f"- {SAID}" in last and "not in the document" not in last
 
 
-def test_nobody_answers_from_nothing(serve: Serve, story: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_answer_is_made_from_nothing(
+    serve: Serve, story: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     server = serve(lambda messages: SILENT)
     words = ["ask", "Which surgeon sewed it?", str(story), *NOTES, "--base-url", server.base_url]
     assert main(words) == 0

@@ -68,7 +68,7 @@ def test_a_list_of_commands_says_what_each_does_in_full(
     assert listed.strip() and "..." not in listed
 
 
-def test_a_wrong_value_is_told_by_its_flag_and_in_python_by_its_name(
+def test_a_wrong_value_is_named_by_its_flag_and_in_python_by_its_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "a.txt").write_text("text")

@@ -130,13 +130,13 @@ def test_what_is_kept_is_for_its_user_alone(notes: Notes, tmp_path: Path) -> Non
         (("undo", "diary"), "there is nothing to undo"),
     ],
 )
-def test_what_cannot_be_done_is_said(notes: Notes, words: tuple[str, ...], said: str) -> None:
+def test_impossible_requests_are_explained(notes: Notes, words: tuple[str, ...], said: str) -> None:
     notes("new", "diary", "--about", "all facts")
     code, out, err = notes(*words)
     assert (code, out, said in " ".join(err.split())) == (2, "", True), err
 
 
-def test_a_folder_with_nothing_that_can_be_read_is_no_error_later(notes: Notes, tmp_path: Path) -> None:
+def test_a_folder_with_nothing_new_is_not_an_error(notes: Notes, tmp_path: Path) -> None:
     folder = tmp_path / "log"
     folder.mkdir()
     (folder / "1.txt").write_text("FACT-1: one\n")

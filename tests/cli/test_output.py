@@ -81,14 +81,14 @@ def test_errors_that_quote_a_server_are_harmless(
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 @pytest.mark.parametrize("words", [["doctor"], ["data", "list"]])
-def test_a_full_disk_under_stdout_is_no_defect(words: list[str]) -> None:
+def test_a_full_disk_under_stdout_is_not_a_defect(words: list[str]) -> None:
     with open("/dev/full", "w") as full:
         done = run(*words, stdout=full)
     assert done.returncode == 2
     assert done.stderr == "error: cannot write to standard output: No space left on device\n"
 
 
-def test_a_closed_pipe_is_no_error(serve: Serve, story: Path) -> None:
+def test_a_closed_pipe_is_not_an_error(serve: Serve, story: Path) -> None:
     read, write = os.pipe()
     os.close(read)
     fact = re.findall(r"FACT-\d+: \w+", story.read_text("utf-8"))[0]
@@ -198,7 +198,7 @@ def options(command: click.Command, context: click.Context) -> Iterator[str]:
             yield from options(below, context)
 
 
-def test_the_flags_that_a_terminal_is_told_are_there() -> None:
+def test_flags_named_in_messages_exist() -> None:
     own = {flag for name, flag in FLAGS.items() if name not in settings_by_name()}
     assert own <= {*options(_memagent, click.Context(_memagent))}
     assert with_flags("`workflows`, `allow_origin` and `2wiki`") == "--workflow, --allow-origin and --2wiki"

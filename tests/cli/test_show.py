@@ -23,7 +23,7 @@ def record(path: Path, replies: list[str]) -> None:
     memagent.read("What was lost?", document, engine=engine, trace=path, settings=settings)
 
 
-def test_additions_and_removals_are_told_by_sentence(
+def test_additions_and_removals_are_shown_by_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trace = tmp_path / "trace.jsonl"
@@ -43,9 +43,7 @@ def test_additions_and_removals_are_told_by_sentence(
     ]
 
 
-def test_a_chunk_that_was_asked_about_in_vain_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wasted_call_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace, texts = tmp_path / "trace.jsonl", iter(["UNCHANGED", "A hat was lost.", "UNCHANGED"])
     document = memagent.text_document("Some words of a story. " * 50, name="story.txt")
     engine = memagent.ScriptedEngine(lambda _messages: next(texts, "It is black."), calls=2)
@@ -57,7 +55,7 @@ def test_a_chunk_that_was_asked_about_in_vain_is_told(
     assert steps[:7] == ["1", "unchanged", "2", "+", "3", "asked ahead", "3"]
 
 
-def test_a_reply_that_left_the_memory_as_it_was_is_told(
+def test_a_reply_that_left_the_memory_unchanged_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A bare marker is no verdict: the model is asked again, for a note."""

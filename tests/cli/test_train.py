@@ -166,7 +166,7 @@ def test_an_endpoint_that_fails_ends_with_3(
         (["collect", PRESET, "--out", "x", *flags("data.examples=[]", *NOWHERE)], "which examples?"),
     ],
 )
-def test_what_cannot_be_ends_with_2(
+def test_impossible_requests_exit_with_2(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["train", *arguments]) == 2
@@ -185,7 +185,7 @@ def test_what_cannot_be_ends_with_2(
         (["export", "nowhere", "--out", "x"], "nowhere has no checkpoint"),
     ],
 )
-def test_what_training_cannot_do_ends_with_2(
+def test_training_exits_with_2_for_impossible_requests(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("torch")

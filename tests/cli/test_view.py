@@ -116,7 +116,9 @@ def test_no_file_but_a_page_is_overwritten(
     assert main(["view", str(trace)]) == main(["view", str(trace)]) == 0
 
 
-def test_what_is_no_journal_leaves_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_not_a_journal_leaves_no_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "a.jsonl").write_text("a poem\nof two lines\n", "utf-8")
     (tmp_path / "b.jsonl").write_bytes(b"")
     for name, said in (("a", "not written by memagent"), ("b", "is empty"), ("c", "cannot be read")):

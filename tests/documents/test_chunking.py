@@ -317,7 +317,7 @@ def test_small_files_share_chunks_under_their_names(folder: Path) -> None:
     assert {part.source for part in long[-1].parts} > {str(folder / "30.txt")}  # its end has company
 
 
-def test_a_single_file_is_shown_as_it_is(folder: Path) -> None:
+def test_a_single_file_is_shown_unchanged(folder: Path) -> None:
     for chunk in split(open_document(folder / "29 long.txt"), 100, count_words):
         assert chunk.shown == chunk.text
 

@@ -72,7 +72,7 @@ def test_pages_of_a_pdf_reach_the_chunks(tmp_path: Path) -> None:
     assert whole.shown == whole.text
 
 
-def test_pages_without_text_are_told(tmp_path: Path) -> None:
+def test_pages_without_text_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "a.pdf"
     path.write_bytes(pdf("One.", "", "", "Four."))
     (said,) = passed(open_document(path)).skipped
@@ -504,7 +504,7 @@ def test_a_notebook_gives_its_cells_and_what_they_printed(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("content", [b"[", b"[]", b'{"cells": 3}'])
-def test_a_file_that_is_no_notebook_is_an_error(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_notebook_is_an_error(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.ipynb").write_bytes(content)
     with pytest.raises(DocumentError, match=r"a\.ipynb cannot be converted: it is damaged, or not in IPYNB"):
         read(tmp_path / "a.ipynb")
@@ -1064,7 +1064,7 @@ def test_an_interrupt_ends_a_conversion(tmp_path: Path) -> None:
 
 
 @office
-def test_the_event_loop_goes_on(tmp_path: Path) -> None:
+def test_the_event_loop_is_not_blocked(tmp_path: Path) -> None:
     (tmp_path / "a.docx").write_bytes(docx("The key."))
 
     async def ticks() -> int:

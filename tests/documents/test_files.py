@@ -393,7 +393,7 @@ def linked(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_full_disk_is_told_and_does_not_hinder_the_start() -> None:
+def test_a_full_disk_is_reported_and_does_not_prevent_the_start() -> None:
     """Neither the folder for passing files nor any other can be written."""
     code = (
         "import resource, signal, sys\n"

@@ -43,7 +43,7 @@ def test_letters_stand_for_their_escapes_in_json(tmp_path: Path, written: str, s
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.md", "a", "a.csv", "a.py", "a.xml", "a.unknown"])
-def test_text_is_kept_as_it_is(tmp_path: Path, name: str) -> None:
+def test_text_is_kept_unchanged(tmp_path: Path, name: str) -> None:
     text = "# Title\n\n<b>not HTML</b> & {memory}\r\nwith\ttabs \x0c and a last line"
     (tmp_path / name).write_bytes(text.encode())
     assert read(tmp_path / name) == text
@@ -241,7 +241,7 @@ def test_jsonl_gives_the_text_of_each_row(tmp_path: Path) -> None:
     assert read(path) == "".join(f"{row}\n\n" for row in expected)
 
 
-def test_a_jsonl_row_without_end_is_read_as_it_is_and_not_held() -> None:
+def test_a_jsonl_row_without_end_is_read_unchanged_and_not_held() -> None:
     block = "x" * 2**20
     blocks = iter(['{"text": "', *[block] * 64, '"}\n{"text": "next"}\n'])
     rows = row_texts(blocks)
@@ -352,7 +352,7 @@ def test_standard_input(folder: Path) -> None:
     assert run_on_stdin(f"'-', {path!r}, '-'", b"from stdin ") == f"stdin {path}\nfrom stdin A"
 
 
-def test_a_closed_standard_input_is_told() -> None:
+def test_a_closed_standard_input_is_reported() -> None:
     code = (
         "import memagent\ntry: memagent.open_document('-')\n"
         "except memagent.DocumentError as error: print(error)"
@@ -526,7 +526,7 @@ def test_a_guess_of_utf_16_from_a_few_bytes_is_doubtful() -> None:
 
 
 @pytest.mark.parametrize("language", PROSE)
-def test_a_stray_zero_byte_is_no_utf_16(language: str) -> None:
+def test_a_stray_zero_byte_is_not_utf_16(language: str) -> None:
     text = (PROSE[language] * 30).encode()
     middle = text.index(b"\n") + 1
     assert detect_encoding(text[:middle] + b"\x00" + text[middle:]) == "utf-8"

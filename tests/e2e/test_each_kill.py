@@ -33,7 +33,7 @@ def answers(folder: Path) -> dict[str, str]:
     return {Path(row["file"]).name: row["answer"] for row in map(json.loads, rows)}
 
 
-def test_a_killed_run_goes_on(serve: Callable[..., Server], tmp_path: Path) -> None:
+def test_a_killed_run_resumes(serve: Callable[..., Server], tmp_path: Path) -> None:
     calm, server = serve(), serve(latency_seconds=0.01)
     folders = [tmp_path / "calm" / "docs", tmp_path / "killed" / "docs"]
     for folder in folders:

@@ -44,7 +44,7 @@ def examples(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_killed_evaluation_goes_on(serve: Callable[..., Server], tmp_path: Path, examples: Path) -> None:
+def test_a_killed_evaluation_resumes(serve: Callable[..., Server], tmp_path: Path, examples: Path) -> None:
     chance = random.Random(1)
     calm = serve()
     whole = command(calm.base_url, tmp_path / "calm", examples)

@@ -164,7 +164,7 @@ def test_a_call_that_stays_bad_ends_the_read_resumably(serve: Serve, document: P
 
 
 @pytest.mark.parametrize("wording", WORDINGS)
-def test_a_small_window_is_no_obstacle(wording: str, serve: Serve, document: Path, tmp_path: Path) -> None:
+def test_a_small_window_is_enough(wording: str, serve: Serve, document: Path, tmp_path: Path) -> None:
     server, trace = serve(window=1000, wording=wording), tmp_path / "read.jsonl"
     result = outcome(ask(server, document, trace))
     assert len(set(server.paid)) == result["calls"]
@@ -175,7 +175,7 @@ def test_a_small_window_is_no_obstacle(wording: str, serve: Serve, document: Pat
     assert spans[-1][1] == len(document.read_text("utf-8"))
 
 
-def test_a_server_that_is_not_there_is_told_at_once(serve: Serve, document: Path, tmp_path: Path) -> None:
+def test_a_missing_server_is_reported_at_once(serve: Serve, document: Path, tmp_path: Path) -> None:
     server = serve()
     server.close()
     failed = ask(server, document, tmp_path / "read.jsonl")
@@ -186,7 +186,7 @@ def test_a_server_that_is_not_there_is_told_at_once(serve: Serve, document: Path
     assert "Traceback" not in said
 
 
-def test_a_server_that_goes_away_is_told_while_it_is_waited_for(
+def test_a_server_that_goes_away_is_reported_while_it_is_awaited(
     serve: Serve, document: Path, tmp_path: Path
 ) -> None:
     server = serve(faults=lasting_fault(Fault(cut="before"), spared=3))

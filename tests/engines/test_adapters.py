@@ -118,9 +118,7 @@ _TEMPLATES = 'update = "{problem}{chunk}{memory}"\nanswer = "{problem}{memory}"\
         ("half =", "not valid TOML"),
     ],
 )
-def test_what_cannot_be_meant_beside_an_adapter_is_an_error_that_names_it(
-    told: str, said: str, tmp_path: Path
-) -> None:
+def test_settings_that_contradict_an_adapter_are_errors(told: str, said: str, tmp_path: Path) -> None:
     adapter = lora(tmp_path / "a.gguf")
     (tmp_path / "a.toml").write_text(told)
     with pytest.raises(SettingsError, match=re.escape(said)) as refused:
@@ -131,7 +129,7 @@ def test_what_cannot_be_meant_beside_an_adapter_is_an_error_that_names_it(
     assert trained.workflow == "gated" and trained.budgets == {"chunk_tokens": 77}
 
 
-def test_a_missing_adapter_is_told_before_a_model_is_loaded(tmp_path: Path) -> None:
+def test_a_missing_adapter_is_reported_before_a_model_is_loaded(tmp_path: Path) -> None:
     message = refused(model=str(tmp_path / "no.gguf"), adapter=str(tmp_path / "none.gguf"))
     assert message.startswith(f"there is no adapter {tmp_path / 'none.gguf'}")
     assert "`adapter`" in message
@@ -179,7 +177,7 @@ def test_an_adapter_of_another_model(case: str, tmp_path: Path) -> None:
 
 @needs_smollm2
 @pytest.mark.parametrize("content", [b"", b"GGUF", b"GGUF" + b"\xff" * 100])
-def test_a_file_that_is_no_adapter(content: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_adapter(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "bad.gguf"
     file.write_bytes(content)
     message = refused(model=str(MODEL), adapter=str(file), window_tokens=256)

@@ -104,13 +104,13 @@ def test_servers_are_found_in_the_order_of_the_places(serve: Serve) -> None:
         Fault(cut="middle", body='{"object": "list", "data": [{"id": "a", "object": "model"}]}'),
     ],
 )  # fmt: skip
-def test_another_web_server_is_none(serve: Serve, page: Fault) -> None:
+def test_another_web_server_is_not_an_endpoint(serve: Serve, page: Fault) -> None:
     server = serve()
     server.model_page = page
     assert search(place(server)) == Search()
 
 
-def test_one_that_hangs_keeps_nobody_waiting(serve: Serve, listener: socket.socket) -> None:
+def test_a_hanging_endpoint_delays_no_other(serve: Serve, listener: socket.socket) -> None:
     hanging = Place("llama.cpp", listener.getsockname()[1])
     server = serve(listed=[model("reader-7b")])
     found = search(hanging, place(server), seconds=1.5)
@@ -188,7 +188,7 @@ def test_ollama_is_asked_for_the_window_that_it_cuts_at(serve: Serve, told: int 
     assert settled(server, "Ollama", "qwen2.5:7b", window_tokens=999).window_tokens == 999
 
 
-def test_a_model_that_ollama_cannot_load_is_told(serve: Serve) -> None:
+def test_a_model_that_ollama_cannot_load_is_reported(serve: Serve) -> None:
     with pytest.raises(SettingsError, match="ollama run broken"):
         settled(ollama(serve, {"broken": ["completion"]}), "Ollama", "broken")
 

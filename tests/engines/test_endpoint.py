@@ -83,7 +83,7 @@ def test_a_compressed_bomb_is_given_up_before_it_is_unpacked(serve: Serve) -> No
         tracemalloc.stop()
 
 
-def test_a_long_reply_that_claims_few_tokens_is_no_answer(serve: Serve) -> None:
+def test_a_long_reply_that_claims_few_tokens_is_not_an_answer(serve: Serve) -> None:
     def huge(body: dict[str, Any]) -> dict[str, Any]:
         choice = {"message": {"content": "word " * 2 * MEGABYTE}, "finish_reason": "stop"}
         return {"choices": [choice], "usage": {"prompt_tokens": 1, "completion_tokens": 5}}
@@ -109,7 +109,7 @@ def test_a_list_of_models_without_end_is_given_up(serve: Serve) -> None:
 # Connections
 
 
-def test_connecting_has_a_time_of_its_own() -> None:
+def test_connecting_has_its_own_timeout() -> None:
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
@@ -146,7 +146,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
         yield server.base_url.replace("http://", "https://"), folder / "cert.pem"
 
 
-def test_a_certificate_that_is_not_trusted_is_told_at_once(tls: tuple[str, Path]) -> None:
+def test_an_untrusted_certificate_is_reported_at_once(tls: tuple[str, Path]) -> None:
     started = time.monotonic()
     said = failed(tls[0], retries=6)
     assert time.monotonic() - started < 3
@@ -160,7 +160,7 @@ def test_a_certificate_that_is_named_is_trusted(
     assert ask(tls[0]).text == "Hello."
 
 
-def test_https_to_a_server_without_it_is_told_at_once(serve: Serve) -> None:
+def test_https_to_a_server_without_it_is_reported_at_once(serve: Serve) -> None:
     address = serve(hello).base_url.replace("http://", "https://")
     started = time.monotonic()
     assert "does it speak https, or is it http://?" in failed(address, retries=6)
@@ -206,7 +206,7 @@ def test_one_warning_says_what_is_waited_for(serve: Serve, caplog: pytest.LogCap
         "http://" + "a" * 70_000, "http://\u2603.example/v1",
     ],
 )  # fmt: skip
-def test_an_address_that_is_none_is_a_settings_error(address: str) -> None:
+def test_an_invalid_address_is_a_settings_error(address: str) -> None:
     with pytest.raises(SettingsError, match="write it as http://localhost:8000/v1") as caught:
         ask(address)
     assert len(str(caught.value)) < 800
@@ -242,7 +242,7 @@ def test_a_direct_connection_sees_no_proxy(serve: Serve, monkeypatch: pytest.Mon
     "value",
     ["nan", "inf", "-inf", "1e400", "9" * 400, "", "soon", "Wed, 21 Oct 99999 07:28:00 GMT", "\u0664x"],
 )
-def test_a_time_to_wait_that_is_none_is_not_waited(value: str) -> None:
+def test_an_invalid_retry_time_is_ignored(value: str) -> None:
     assert seconds_to_wait(value) is None
 
 
@@ -266,7 +266,7 @@ def test_odd_json_is_a_failure_and_no_defect(body: str, serve: Serve) -> None:
         {"max_model_len": True},         {"max_model_len": 1e999}, {"context_length": 10**12}, {"parent": 0},
     ],
 )  # fmt: skip
-def test_a_window_that_is_none_is_not_known(entry: dict[str, Any], serve: Serve) -> None:
+def test_an_invalid_window_is_unknown(entry: dict[str, Any], serve: Serve) -> None:
     server = serve(listed=[{"id": "test-model", **entry}, {"id": 7}, None, "x"])
     assert opened(server.base_url).window_tokens is None
 
@@ -312,7 +312,7 @@ def test_a_refusal_is_read_in_any_shape(body: bytes, message: str) -> None:
 # What a new user meets
 
 
-def test_a_refused_key_is_told_as_that(serve: Serve) -> None:
+def test_a_refused_key_is_reported_as_such(serve: Serve) -> None:
     server = serve(hello, lasting_fault(refusal(401, "Incorrect API key provided")))
     said = failed(server.base_url, api_key="wrong", retries=6)
     assert "refused the key (HTTP 401: Incorrect API key provided)" in said
@@ -325,7 +325,7 @@ def test_a_refused_key_is_told_as_that(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("name", [None, "mine"])
-def test_a_web_page_is_no_endpoint(name: str | None, serve: Serve) -> None:
+def test_a_web_page_is_not_an_endpoint(name: str | None, serve: Serve) -> None:
     server = serve()
     server.model_page = Fault(headers={"Content-Type": "text/html"}, body="<!doctype html><html>Hi</html>")
     said = r"is not an OpenAI-compatible endpoint \(it sent an HTML page\): does it end in /v1\?"
@@ -340,7 +340,7 @@ def test_an_address_without_its_v1_says_so(serve: Serve) -> None:
     assert "does it end in /v1?" in failed(server.base_url.removesuffix("/v1"))
 
 
-def test_a_model_that_is_not_there_is_told_as_that(serve: Serve) -> None:
+def test_a_missing_model_is_reported_as_such(serve: Serve) -> None:
     server = serve(
         hello, lasting_fault(refusal(404, "The model `x` does not exist.", code="model_not_found"))
     )
@@ -402,7 +402,7 @@ def test_one_call_that_is_used_up_is_one_call() -> None:
         ("mail me@home: what? yes", "mail me@home: what? yes"),
     ],
 )
-def test_what_is_shown_of_an_address(text: str, shown: str) -> None:
+def test_what_an_address_shows(text: str, shown: str) -> None:
     assert without_secrets(text) == shown
 
 

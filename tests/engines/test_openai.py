@@ -167,7 +167,7 @@ def test_what_may_pass_is_tried_again(kind: str, serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("body", ["[]", "null", '"ok"', '{"choices": [{"message": {"content": 3}}]}'])
-def test_valid_json_that_is_no_completion_is_tried_again(body: str, serve: Serve) -> None:
+def test_valid_json_that_is_not_a_completion_is_tried_again(body: str, serve: Serve) -> None:
     server = serve(echo, scripted_faults(Fault(body=body)))
     assert ask(server).text == "You said: Say hello."
 
@@ -209,7 +209,7 @@ def test_what_cannot_pass_is_never_tried_again(status: int, text: str, serve: Se
     assert len(server.asked) == 1
 
 
-def test_a_used_up_quota_is_no_rate_limit(serve: Serve) -> None:
+def test_a_used_up_quota_is_not_a_rate_limit(serve: Serve) -> None:
     fault = refusal(429, "You exceeded your current quota", code="insufficient_quota")
     server = serve(echo, lasting_fault(fault))
     with pytest.raises(EngineError, match=r"quota is used up: .*You exceeded your current quota"):
@@ -249,7 +249,7 @@ def test_retry_after_is_a_least_pause_within_reason() -> None:
 @pytest.mark.parametrize(
     "value", ["", "soon", "-5", "nan", "Wed, 21 Oct 2015 07:28:00 GMT", "Wed, 99 Foo 2015"]
 )
-def test_an_odd_retry_after_is_no_obstacle(value: str, serve: Serve) -> None:
+def test_an_odd_retry_after_is_ignored(value: str, serve: Serve) -> None:
     server = serve(echo, scripted_faults(refusal(429, "slow down", {"Retry-After": value})))
     assert ask(server).text == "You said: Say hello."
 
@@ -463,7 +463,7 @@ def test_no_model_is_served(serve: Serve) -> None:
 
 @pytest.mark.parametrize("name", ["nosuch.gguf", "./models/typo", "~/typo", "/models/typo"])
 @pytest.mark.parametrize("listed", [({"id": "one"},), None])
-def test_a_path_that_is_not_there_is_no_name_of_a_model(name: str, listed: Any, serve: Serve) -> None:
+def test_a_missing_path_is_not_the_name_of_a_model(name: str, listed: Any, serve: Serve) -> None:
     server = serve(echo, listed=listed)
     with pytest.raises(SettingsError, match=f"there is no model at {name}, and .* does not list it"):
         asyncio.run(connect(name, Connection(server.base_url)))
@@ -498,7 +498,7 @@ def test_the_window_is_taken_from_the_list(entry: dict[str, Any], window: int | 
     assert opened(server, "test-model").window_tokens == window
 
 
-def test_a_list_that_is_none_is_no_list(serve: Serve) -> None:
+def test_an_invalid_list_of_models_names_no_model(serve: Serve) -> None:
     server = serve(listed=["test-model"])
     assert opened(server, "mine") == model_named("mine")
     with pytest.raises(EngineError, match="did not list its models"):
@@ -524,7 +524,7 @@ def unused_address() -> str:
 
 
 @pytest.mark.parametrize("name", [None, "mine"])
-def test_a_server_that_is_down_is_told_at_once_and_with_what_to_do(name: str | None) -> None:
+def test_a_server_that_is_down_is_reported_at_once_with_what_to_do(name: str | None) -> None:
     address, started = unused_address(), time.monotonic()
     with pytest.raises(EngineError, match=rf"nothing listens at {address}: is the server running\?"):
         asyncio.run(connect(name, Connection(base_url=address)))

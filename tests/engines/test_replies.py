@@ -113,7 +113,7 @@ def test_content_in_parts_is_joined() -> None:
 
 
 @pytest.mark.parametrize("content", [3, True, {"text": "a"}, [3], [{"text": 3}], [None]])
-def test_content_of_another_kind_is_no_completion(content: Any) -> None:
+def test_content_of_another_kind_is_not_a_completion(content: Any) -> None:
     with pytest.raises(TransientError, match="no completion"):
         read_completion(reply(content), LIMIT)
 
@@ -126,7 +126,7 @@ def test_content_of_another_kind_is_no_completion(content: Any) -> None:
         {"prompt_tokens_details": 5}, {"prompt_tokens_details": {"cached_tokens": "all"}},
     ],
 )  # fmt: skip
-def test_usage_that_is_no_number_of_tokens_counts_as_none(usage: Any) -> None:
+def test_invalid_usage_counts_as_no_usage(usage: Any) -> None:
     assert read_completion(reply("Yes.", usage=usage), LIMIT).usage == Usage()
 
 

@@ -45,7 +45,7 @@ def test_a_row_is_on_disk_as_soon_as_it_is_appended(tmp_path: Path) -> None:
             assert len(list(read_rows(tmp_path))) == count
 
 
-def test_a_run_goes_on_from_every_cut(tmp_path: Path) -> None:
+def test_a_run_resumes_from_every_cut(tmp_path: Path) -> None:
     write(tmp_path, ROWS)
     file = tmp_path / "rows.jsonl"
     whole = file.read_bytes()
@@ -59,7 +59,7 @@ def test_a_run_goes_on_from_every_cut(tmp_path: Path) -> None:
         assert file.read_bytes() == whole, cut
 
 
-def test_a_line_that_is_no_row_is_named(tmp_path: Path) -> None:
+def test_a_line_that_is_not_a_row_is_named(tmp_path: Path) -> None:
     write(tmp_path, ROWS)
     file = tmp_path / "rows.jsonl"
     lines = file.read_bytes().splitlines(keepends=True)
@@ -74,7 +74,7 @@ def test_a_line_that_is_no_row_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("score", [math.nan, 1.5, -0.1, math.inf, "high"])
-def test_what_is_no_score_is_refused(tmp_path: Path, score: Any) -> None:
+def test_an_invalid_score_is_refused(tmp_path: Path, score: Any) -> None:
     with pytest.raises(SettingsError, match="is not a row"):
         write(tmp_path, [row(), row(index=1, score=score)])
     assert len(list(read_rows(tmp_path))) == 1
@@ -102,14 +102,14 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert len(list(read_rows(tmp_path))) == len(ROWS)
 
 
-def test_rows_without_their_run_are_not_gone_on_with(tmp_path: Path) -> None:
+def test_rows_without_their_run_are_not_continued(tmp_path: Path) -> None:
     write(tmp_path, ROWS)
     (tmp_path / "run.json").unlink()
     with pytest.raises(SettingsError, match="cannot be read"):
         go_on(tmp_path, header(), resume=True)
 
 
-def test_a_run_of_a_version_with_fewer_settings_goes_on(tmp_path: Path) -> None:
+def test_a_run_of_a_version_with_fewer_settings_resumes(tmp_path: Path) -> None:
     now = {**header(), "settings": {"temperature": 0.0, "lookahead": 1}}
     go_on(tmp_path, {**now, "settings": {"temperature": 0.0}}, resume=False)
     go_on(tmp_path, now, resume=True)

@@ -285,9 +285,7 @@ def test_a_lasting_failure_leaves_no_attempt_out(serve: Serve, tmp_path: Path, e
     assert len(rows) == 6 == len(seen) and sum(row.score for row in rows) == 3
 
 
-def test_watchers_are_told_what_is_to_do_and_what_is_done(
-    serve: Serve, tmp_path: Path, examples: str
-) -> None:
+def test_watchers_hear_what_is_planned_and_what_is_done(serve: Serve, tmp_path: Path, examples: str) -> None:
     begun: list[tuple[Any, Any]] = []
     plan = Plan(workflows=("full", "rag"), examples=examples, count=4, samples=2)
     for resume in (False, True):
@@ -363,7 +361,7 @@ def test_a_new_run_takes_no_replies_from_the_journals_of_another(
     assert not (out / "rows.jsonl").exists()
 
 
-def test_what_entered_the_memory_and_what_stayed_there_is_told(serve: Serve, tmp_path: Path) -> None:
+def test_capture_and_retention_are_reported(serve: Serve, tmp_path: Path) -> None:
     path = tmp_path / "lamps.jsonl"
     lamps = [
         {"id": name, "problem": name, "document": story(600, 0.1, name), "answers": [name]}

@@ -135,7 +135,7 @@ def test_the_pooled_interval_covers_the_truth_about_19_times_in_20() -> None:
     assert 0.9 <= hits / 150 <= 0.99
 
 
-def test_capture_and_retention_are_shares_of_what_can_be_told() -> None:
+def test_capture_and_retention_are_shares_of_what_is_known() -> None:
     results = [
         result(index=0, captured=True, retained=True),
         result(index=1, captured=True, retained=False),
@@ -160,7 +160,7 @@ def test_examples_of_one_name_are_paired_in_their_order() -> None:
     assert (found.examples, found.mean) == (5, 1.0), "a run that is not finished lacks the first five"
 
 
-def test_a_difference_on_each_example_can_be_told_where_two_scores_cannot() -> None:
+def test_paired_differences_show_what_two_scores_cannot() -> None:
     half = [result("gated", index=index, score=float(index % 2)) for index in range(100)]
     more = [result("full", index=index, score=float(index % 2 or index < 20)) for index in range(100)]
     one, other = summarise(half), summarise(more)
@@ -184,7 +184,7 @@ def test_growth_finds_the_exponent(exponent: float, factor: float, lengths: list
         assert found == pytest.approx(exponent, abs=1e-6)
 
 
-def test_growth_of_too_little_is_not_told() -> None:
+def test_too_little_growth_is_not_reported() -> None:
     assert growth([]) is None
     assert growth([(2048, 10)]) is None
     assert growth([(2048, 10), (2050, 900)]) is None, "lengths of one size differ by chance"

@@ -139,7 +139,7 @@ def test_what_cannot_be_read_is_an_error(pipe: Any, item: Any, said: str) -> Non
     assert stored(pipe) == []
 
 
-def test_errors_of_the_server_are_told(pipe: Any) -> None:
+def test_errors_of_the_server_are_reported(pipe: Any) -> None:
     request = open_webui({"f1": b"\x00\x01"})
     with pytest.raises(RuntimeError, match=r"log\.zip|file"):
         ask(pipe, __files__=[attached("f1", "log.zip")], __request__=request)

@@ -161,7 +161,7 @@ def test_a_pdf_that_was_saved_again_before_it_was_read_to_its_end_is_read_whole(
     assert [(it.start, it.end) for it in version.portions] == [(0, path.stat().st_size)]
 
 
-def test_a_notebook_goes_on_with_the_workflow_of_its_memory(tmp_path: Path) -> None:
+def test_a_notebook_continues_with_the_workflow_of_its_memory(tmp_path: Path) -> None:
     notebook = Notebook.new("it", "all keys", Notebooks(tmp_path / "notebooks"))
     path, unnamed = tmp_path / "log.txt", SETTINGS.changed(workflow=None)
     path.write_text("The first key is red.\n")
@@ -195,7 +195,7 @@ def test_a_notebook_of_passages_is_asked_as_a_read_of_them_is(tmp_path: Path) ->
     assert "- The first key is red." in prompt and "E1" not in prompt
 
 
-def test_a_notebook_of_the_format_before_is_read_on(tmp_path: Path) -> None:
+def test_a_notebook_of_the_previous_format_is_still_read(tmp_path: Path) -> None:
     notebooks = Notebooks(tmp_path / "notebooks")
     notebook = Notebook.new("keys", "all keys", notebooks)
 

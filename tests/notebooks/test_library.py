@@ -14,9 +14,7 @@ from memagent.cli import main
 from memagent.notebooks import Notebooks
 
 
-def test_a_database_that_was_emptied_is_no_new_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_emptied_database_is_not_a_new_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Notebooks(tmp_path).add("keys", "all keys")
     (tmp_path / "notebooks.sqlite").write_bytes(b"")
     with pytest.raises(SettingsError, match="is empty, so its notebooks are lost: restore it from a copy"):

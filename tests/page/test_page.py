@@ -96,9 +96,7 @@ def test_a_read_is_shown_from_the_disk(viewed: Callable[..., Page], record: Call
     expect(page.locator("#memory")).to_have_text("Peterson found a goose. The goose held a blue stone.")
 
 
-def test_that_no_answer_was_found_is_shown_quietly(
-    viewed: Callable[..., Page], record: Callable[..., Path]
-) -> None:
+def test_a_missing_answer_is_shown_quietly(viewed: Callable[..., Page], record: Callable[..., Path]) -> None:
     page = viewed(record(facts=()))
     expect(page.locator("#answer p.quiet")).to_have_text(NOT_FOUND)
     expect(page.locator("#answer li")).to_have_count(0)
@@ -200,7 +198,7 @@ def test_a_statement_in_other_words_leads_to_its_nearest_passage(
     expect(page.locator("#text mark")).to_have_text("The goose held a blue stone.")
 
 
-def test_a_passage_in_other_words_is_told_from_a_source(empty: Page, tmp_path: Path) -> None:
+def test_a_paraphrase_is_distinguished_from_a_source(empty: Page, tmp_path: Path) -> None:
     place = {"file": "a.txt", "page": None, "start": 0, "end": 9}
     statements = [
         {
@@ -258,7 +256,7 @@ RENDER = """async (text) => {
         ("1998. A year", "<p>1998. A year</p>"),
     ],
 )
-def test_markdown_is_shown_as_it_is_meant(empty: Page, text: str, html: str) -> None:
+def test_markdown_is_rendered(empty: Page, text: str, html: str) -> None:
     assert empty.evaluate(RENDER, text)[0] == html
 
 
@@ -545,7 +543,7 @@ def test_long_memories_are_compared_in_bounded_time(empty: Page) -> None:
     assert len(blank) == 1
 
 
-def test_what_a_step_was_is_told(empty: Page, tmp_path: Path) -> None:
+def test_a_step_is_described(empty: Page, tmp_path: Path) -> None:
     lines = [
         step(0, "A.", (0, 10), finish_reason="length"),
         {"type": "overflow", "prompt_sha256": "0", "error": "too long"},

@@ -205,7 +205,7 @@ def test_the_address_of_a_read_leads_to_it_once_the_key_is_given(
     page.context.close()
 
 
-def test_a_read_that_is_not_there_is_told_beside_the_form(
+def test_a_missing_read_is_reported_beside_the_form(
     browser: playwright.Browser, serving: Callable[..., str]
 ) -> None:
     gate = threading.Semaphore(1)
@@ -242,7 +242,7 @@ def test_skipping_to_the_read_stays_with_it(page: Page, serving: Callable[..., s
     assert page.url.endswith(read)
 
 
-def test_a_server_that_is_away_is_told_until_it_is_back(
+def test_a_missing_server_is_reported_until_it_is_back(
     browser: playwright.Browser, serving: Callable[..., str]
 ) -> None:
     gate = threading.Semaphore(1)
@@ -259,7 +259,7 @@ def test_a_server_that_is_away_is_told_until_it_is_back(
     page.context.close()
 
 
-def test_whoever_goes_on_before_a_read_has_come_sees_the_later_one(
+def test_leaving_before_a_read_has_loaded_shows_the_later_one(
     page: Page, serving: Callable[..., str]
 ) -> None:
     address = serving()
@@ -278,7 +278,7 @@ def test_whoever_goes_on_before_a_read_has_come_sees_the_later_one(
     assert page.url.endswith(quick)
 
 
-def test_what_goes_wrong_is_told(browser: playwright.Browser, serving: Callable[..., str]) -> None:
+def test_errors_are_shown(browser: playwright.Browser, serving: Callable[..., str]) -> None:
     page = browser.new_page()
     page.goto(serving())
     page.get_by_label("Question").fill("What?")
@@ -290,7 +290,7 @@ def test_what_goes_wrong_is_told(browser: playwright.Browser, serving: Callable[
     page.context.close()
 
 
-def test_a_file_that_is_gone_after_it_was_chosen_is_told(
+def test_a_file_that_disappears_after_it_was_chosen_is_reported(
     browser: playwright.Browser, serving: Callable[..., str], tmp_path: Path
 ) -> None:
     page, story = browser.new_page(), tmp_path / "story.txt"

@@ -37,7 +37,7 @@ def test_the_defaults_are_those_of_the_paper() -> None:
     assert Budgets(100, 200, 50, 1000).needed_tokens() == 1150
 
 
-def test_what_fits_stays_as_it_is() -> None:
+def test_what_fits_stays_unchanged() -> None:
     exact = 8072 + 200 + CHAT
     assert PAPER.fit(exact, 200, frozenset()) == PAPER
     assert PAPER.fit(128_000, 200, frozenset()) == PAPER

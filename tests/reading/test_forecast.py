@@ -57,7 +57,7 @@ def counted(reply: Callable[[], str], count: TokenCounter, tokenizer: str) -> Fu
 
 @pytest.mark.parametrize("tokenizer", [(count_words, "words"), (estimate_tokens, ESTIMATE)])
 @pytest.mark.parametrize(("workflow", "chunk_tokens", "rounds"), [("parallel", 35, 2), ("reread", 145, 5)])
-def test_no_replies_take_more_than_was_foretold(
+def test_no_replies_take_more_than_was_forecast(
     workflow: str, chunk_tokens: int, rounds: int, tokenizer: tuple[TokenCounter, str]
 ) -> None:
     scale = tokenizer[0](DOCUMENT) / count_words(DOCUMENT)
@@ -78,7 +78,7 @@ def test_no_replies_take_more_than_was_foretold(
         assert_within(spent(engine, settings), foretold(engine, settings))
 
 
-def test_what_a_chat_template_adds_is_foretold_too() -> None:
+def test_a_forecast_includes_what_a_chat_template_adds() -> None:
     def reply(prompt: str) -> Completion:
         return Completion("none", usage=Usage(count_words(prompt) + 30, 1))
 
@@ -88,7 +88,7 @@ def test_what_a_chat_template_adds_is_foretold_too() -> None:
 
 
 @pytest.mark.parametrize("workflow", ["notes", "evidence"])
-def test_a_memory_of_passages_is_foretold_full_and_with_its_answer(workflow: str) -> None:
+def test_a_forecast_assumes_a_full_memory_of_passages_and_its_answer(workflow: str) -> None:
     def quote(messages: tuple[Message, ...]) -> str:
         """What is told of the first lamps that are shown."""
         told = re.findall(r"lamp\d+ is number \d+\.", messages[-1].content)[:8]

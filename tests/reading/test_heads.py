@@ -63,7 +63,7 @@ def test_a_document_without_anything_leaves_the_memory_empty() -> None:
     assert all(it.startswith("[part 1 of 3, next]\n(empty)") for it in notes.shown), "none is for an answer"
 
 
-def test_a_read_goes_on_from_the_text_of_another() -> None:
+def test_a_read_continues_from_the_text_of_another() -> None:
     told, _ = memories("MEMORY\none", "MEMORY\ntwo")
     notes = Notes("MEMORY\nthree")
 

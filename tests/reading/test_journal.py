@@ -73,7 +73,7 @@ def cuts_of(journal: bytes) -> list[int]:
     return cuts
 
 
-def test_a_read_goes_on_from_any_cut(whole: tuple[Path, FactsEngine, Any], tmp_path: Path) -> None:
+def test_a_read_resumes_from_any_cut(whole: tuple[Path, FactsEngine, Any], tmp_path: Path) -> None:
     path, paid, (result, conversations) = whole
     journal = path.read_bytes()
     for cut in cuts_of(journal):
@@ -152,7 +152,7 @@ def test_the_record_answers_in_any_order(tmp_path: Path) -> None:
     assert asyncio.run(replay()) == ["b", "a1", "a2"]
 
 
-def test_a_prompt_in_vain_and_again_in_its_turn_is_told_twice(tmp_path: Path) -> None:
+def test_a_wasted_prompt_that_comes_again_is_counted_twice(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     engine = ScriptedEngine(lambda _: "UNCHANGED")
     messages = (Message("user", "a chunk"),)
@@ -194,7 +194,7 @@ def test_a_finished_read_is_replayed_without_calls(whole: tuple[Path, FactsEngin
     assert (engine.paid, path.read_bytes()) == (0, journal)
 
 
-def test_resuming_what_was_never_begun_begins_it(tmp_path: Path) -> None:
+def test_resuming_a_read_that_never_began_begins_it(tmp_path: Path) -> None:
     trace = tmp_path / "deep" / "er" / "read.jsonl"
     assert run(Dense(), DOCUMENT, trace=trace, resume=True)[0].answer
     assert lines_of(trace)[-1]["type"] == "answer"
@@ -298,7 +298,7 @@ def test_another_workflow_is_named(tmp_path: Path) -> None:
         run(Dense(), DOCUMENT, SETTINGS.changed(workflow="overwrite"), trace, resume=True)
 
 
-def test_a_moved_document_goes_on(tmp_path: Path) -> None:
+def test_a_read_of_a_moved_document_resumes(tmp_path: Path) -> None:
     trace = tmp_path / "read.jsonl"
     unfinished(trace, document=text_document(DOCUMENT, "before.txt"))
     resumed, _ = run(Dense(), text_document(DOCUMENT, "after.txt"), trace=trace, resume=True)
@@ -355,7 +355,7 @@ def test_a_journal_without_conversations_gives_way(resume: bool, tmp_path: Path)
         b"\x00\xff\xfe\n\x00",
     ],
 )
-def test_what_is_no_journal_is_left_alone(content: bytes, resume: bool, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_journal_is_left_alone(content: bytes, resume: bool, tmp_path: Path) -> None:
     trace = tmp_path / "mine.txt"
     trace.write_bytes(content)
     with pytest.raises(JournalError, match=r"mine\.txt, line 1: not "):
@@ -394,7 +394,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
             run(Dense(), DOCUMENT, trace=trace)
 
 
-def test_a_full_disk_is_an_error_that_can_be_gone_on_from(tmp_path: Path) -> None:
+def test_a_read_can_be_resumed_after_the_disk_was_full(tmp_path: Path) -> None:
     trace, document = tmp_path / "read.jsonl", text_document(DOCUMENT)
     unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, unlimited[1]))

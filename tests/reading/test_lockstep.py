@@ -117,7 +117,7 @@ def test_the_first_call_ends_before_the_others_begin() -> None:
     assert engine.busiest == 3, "one warms the cache, three follow side by side"
 
 
-def test_reads_come_to_what_they_come_to_alone() -> None:
+def test_reads_together_end_as_reads_alone() -> None:
     def note(prompt: str) -> str:
         chunk = re.search(r"Chunk (\d+) says", prompt)
         question = re.search(r"What is (\w+)\?", prompt)
@@ -132,7 +132,7 @@ def test_reads_come_to_what_they_come_to_alone() -> None:
             assert [it.messages for it in found[1]] == [it.messages for it in expected[1]]
 
 
-def test_one_that_needs_another_call_is_waited_for() -> None:
+def test_a_read_that_needs_another_call_is_waited_for() -> None:
     """A question about a reply makes one read fall behind; the others stay with the chunk."""
 
     def doubt(prompt: str) -> str:
@@ -148,7 +148,7 @@ def test_one_that_needs_another_call_is_waited_for() -> None:
     assert chunks(engine) == sorted(chunks(engine))
 
 
-def test_the_failure_of_one_leaves_the_others_going() -> None:
+def test_the_failure_of_one_does_not_stop_the_others() -> None:
     def fail(prompt: str) -> None:
         if "What is second?" in prompt and "Chunk 2" in prompt:
             raise EngineError("out of order")
@@ -158,7 +158,7 @@ def test_the_failure_of_one_leaves_the_others_going() -> None:
     assert [len(it[1]) for it in (found[0], *found[2:])] == [7, 7, 7]
 
 
-def test_a_read_that_is_given_up_leaves_the_others_going() -> None:
+def test_a_cancelled_read_does_not_stop_the_others() -> None:
     engine = engine_of()
 
     async def all_of_them() -> list[Any]:
@@ -174,7 +174,7 @@ def test_a_read_that_is_given_up_leaves_the_others_going() -> None:
     assert [len(it[1]) for it in rest] == [7, 7]
 
 
-def test_what_is_on_record_is_not_waited_for(tmp_path: Path) -> None:
+def test_recorded_replies_are_not_waited_for(tmp_path: Path) -> None:
     engine = engine_of()
 
     async def some(*numbers: int) -> None:
@@ -192,7 +192,7 @@ def test_what_is_on_record_is_not_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seats", [1, 3])
-def test_seats_that_nobody_takes_hold_nobody_up_once_they_are_left(seats: int) -> None:
+def test_unused_seats_block_nobody_once_they_are_left(seats: int) -> None:
     async def alone() -> None:
         first, *others = Together(engine_of(), seats).seats
         reading = asyncio.ensure_future(ended(first, QUESTIONS[0]))

@@ -149,7 +149,7 @@ def fails_at(shown: str, times: int) -> FunctionEngine:
     return FunctionEngine(fail, noter())
 
 
-def test_a_call_in_vain_may_fail() -> None:
+def test_a_wasted_call_may_fail() -> None:
     """The fourth chunk fails as long as the memory lacks the fact of the third."""
     text, settings = document("..x....."), SETTINGS.changed(lookahead=8)
     result, made = run(fails_at("w3y0", times=1), text, settings)
@@ -186,7 +186,7 @@ def test_a_read_can_be_continued_with_another_lookahead(tmp_path: Path, changed:
     assert (again.spent.calls, again.spent.prompt_tokens) == (result.spent.calls, result.spent.prompt_tokens)
 
 
-def test_a_call_in_vain_holds_up_nobody() -> None:
+def test_a_wasted_call_delays_no_other() -> None:
     """The fourth chunk hangs as long as the memory lacks the fact of the third."""
     freed = asyncio.Event()
 
@@ -250,7 +250,7 @@ def test_where_a_reply_decides_what_is_read_next_chunks_are_read_in_turn(values:
 
 @given(pattern=st.text("x..", min_size=1, max_size=20), seed=st.integers(0, 9))
 @hypothesis_settings(max_examples=20, deadline=None)
-def test_a_forecast_covers_all_but_what_is_asked_in_vain(pattern: str, seed: int) -> None:
+def test_a_forecast_covers_all_but_wasted_calls(pattern: str, seed: int) -> None:
     settings = SETTINGS.changed(lookahead=6, memory_tokens=24, answer_tokens=24)
     text, engine = document(pattern), noter(seed)
     most = asyncio.run(forecast("What?", text_document(text), engine.model, settings))
@@ -260,7 +260,7 @@ def test_a_forecast_covers_all_but_what_is_asked_in_vain(pattern: str, seed: int
     assert used <= most.spent.prompt_tokens
 
 
-def test_a_journal_tells_what_was_asked_in_vain(tmp_path: Path) -> None:
+def test_a_journal_marks_wasted_calls(tmp_path: Path) -> None:
     trace = tmp_path / "read.jsonl"
     result, _ = run(noter(), document("....x..."), SETTINGS.changed(lookahead=4), trace)
     told = [it for it in read_journal(trace) if isinstance(it, Conversation) and it.unused]

@@ -37,7 +37,7 @@ def read(
 
 
 @pytest.mark.parametrize("workflow", KEEPING)
-def test_nobody_answers_from_an_empty_memory(workflow: str, tmp_path: Path) -> None:
+def test_an_empty_memory_is_not_answered_from(workflow: str, tmp_path: Path) -> None:
     trace = tmp_path / "read.jsonl"
     text = "\n\n".join([RAIN] * 4)
     result, made, _ = read(SILENT.get(workflow, "UNCHANGED"), text, workflow, trace)
@@ -49,7 +49,7 @@ def test_nobody_answers_from_an_empty_memory(workflow: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("reply", ["MEMORY", "**MEMORY**", "MEMORY:\n(empty)", "(empty)", "the chunk gives"])
 @pytest.mark.parametrize("workflow", ["gated", "heads", "reread"])
-def test_a_reply_that_is_no_verdict_is_asked_for_once_more_as_a_note(reply: str, workflow: str) -> None:
+def test_a_reply_without_a_verdict_is_asked_for_again_as_a_note(reply: str, workflow: str) -> None:
     replies = iter([reply, "It stands in Oslo.", "Oslo"])
     settings = SETTINGS.changed(workflow=workflow, rounds=1, heads=1)
     engine = ScriptedEngine(lambda _: next(replies))

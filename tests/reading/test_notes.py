@@ -73,7 +73,7 @@ def test_what_stands_in_the_document_is_found_and_kept_word_for_word() -> None:
     assert all("memory" not in prompt and "UNCHANGED" not in prompt for prompt in engine.prompts)
 
 
-def test_what_a_note_left_out_is_told() -> None:
+def test_omissions_of_a_note_are_reported() -> None:
     _, (*updates, _) = read()
     before = ""
     for update in updates:
@@ -112,7 +112,7 @@ def test_it_passes_over_what_relates_to_nothing() -> None:
     assert engine.busiest == 1, "what is noted decides what is read next"
 
 
-def test_it_starts_from_a_memory_and_goes_on_with_it() -> None:
+def test_it_starts_from_a_memory_and_extends_it() -> None:
     first, _ = read(text=FACTS[0])
     document = text_document(f"{FACTS[1]}\n\n{RAIN.format(1)}", "b.txt")
     engine = noter()
@@ -144,7 +144,7 @@ def test_within_the_budget_the_best_passages_stay() -> None:
     assert not any(it.completion.finish_reason == "length" for it in made), "no passage is cut"
 
 
-def test_a_passage_that_is_told_twice_is_kept_once() -> None:
+def test_a_repeated_passage_is_kept_once() -> None:
     result, _ = read(text="\n\n".join([FACTS[0], RAIN.format(1), FACTS[0]]), chunk_tokens=16)
     assert [it.source.excerpt for it in excerpts_of(result.memory)] == [FACTS[0]]
 

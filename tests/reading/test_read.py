@@ -330,7 +330,7 @@ def test_overwriting_never_stops_early() -> None:
 # Failing, and going on
 
 
-def test_an_engine_that_fails_for_good_leaves_a_journal_to_go_on_from(tmp_path: Path) -> None:
+def test_a_read_can_be_resumed_after_its_engine_failed(tmp_path: Path) -> None:
     trace, whole = tmp_path / "read.jsonl", FactsEngine()
     expected, _ = run(whole, DOCUMENT)
     with pytest.raises(EngineError, match="out of order"):
@@ -363,7 +363,7 @@ def test_just_enough_calls_are_enough() -> None:
     assert run(FactsEngine(), DOCUMENT, SETTINGS.changed(max_calls=whole.paid))[0].answer
 
 
-def test_a_consumer_that_stops_leaves_a_journal_to_go_on_from(tmp_path: Path) -> None:
+def test_a_read_can_be_resumed_after_its_consumer_stops(tmp_path: Path) -> None:
     trace = tmp_path / "read.jsonl"
 
     async def three() -> None:
@@ -379,7 +379,7 @@ def test_a_consumer_that_stops_leaves_a_journal_to_go_on_from(tmp_path: Path) ->
     assert engine.paid == whole.paid - 3
 
 
-def test_a_cancelled_read_can_be_gone_on_with(tmp_path: Path) -> None:
+def test_a_cancelled_read_can_be_continued(tmp_path: Path) -> None:
     trace = tmp_path / "read.jsonl"
 
     async def hang(_: str) -> None:

@@ -150,7 +150,7 @@ UNCHANGED = [
     [f"```{name}\nMEMORY\nThe code is 7.\n```" for name in ("", "text")]
     + ["MEMORY\n```\nThe code is 7.\n```", "```\nMEMORY\nThe code is 7.\n```\nENOUGH"],
 )
-def test_a_code_fence_is_no_part_of_the_memory(reply: str) -> None:
+def test_a_code_fence_is_not_part_of_the_memory(reply: str) -> None:
     assert read_gated(reply, "", GATED).text == "The code is 7."
     assert read_overwrite(reply, OLD, GATED).text == reply
 
@@ -170,7 +170,7 @@ def test_unchanged_below_memory_is_unchanged() -> None:
 @pytest.mark.parametrize(
     "reply", ["MEMORY\n", "**MEMORY**", "MEMORY:\n\n(empty)", "MEMORY\nthe memory anew", ""]
 )
-def test_a_marker_without_a_memory_is_no_verdict(reply: str, memory: str) -> None:
+def test_a_marker_without_a_memory_is_not_a_verdict(reply: str, memory: str) -> None:
     assert read_gated(reply, memory, GATED) == Verdict("note")
     assert read_gated(reply, memory, UNMARKED).action in ("note", "ask", "replace"), "it has no markers"
     for prompts in (TAGGED, replace(GATED, asks=False), replace(GATED, note="")):

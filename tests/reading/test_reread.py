@@ -60,7 +60,7 @@ def read(engine: Any, text: str, **settings: Any) -> tuple[str, list[Any]]:
     return result.answer, made
 
 
-def test_what_was_not_known_to_matter_is_looked_up() -> None:
+def test_a_fact_whose_need_was_learned_later_is_looked_up() -> None:
     engine = asking("Where does Ada live?")
     answer, made = read(engine, document(*FACTS))
     assert "Ghent" in answer

@@ -85,7 +85,7 @@ def chunks_of(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("workflow", ALONE)
-def test_what_the_memory_learned_leads_on(workflow: str) -> None:
+def test_what_the_memory_learned_leads_to_more_chunks(workflow: str) -> None:
     engine = noting()
     done = read(engine, document(FACTS), workflow=workflow)
     chunks = chunks_of(document(FACTS))
@@ -159,7 +159,7 @@ def screen_of(problem: str, chunks: list[str]) -> Screen:
     return screen
 
 
-def test_a_word_that_most_chunks_have_is_no_relation() -> None:
+def test_a_word_in_most_chunks_is_not_a_relation() -> None:
     chunks = ["the report names a number"] * 12 + ["the ember report", "nothing at all"]
     screen = screen_of("Which number does the report give for Ember?", chunks)
     assert [screen.relates(it, "") for it in (chunks[0], chunks[12], chunks[13])] == [False, True, False]

@@ -200,7 +200,7 @@ def test_other_shards_are_another_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shards", [1, 2, 5, 40])
-def test_parts_go_on_where_the_last_ends(shards: int) -> None:
+def test_each_part_begins_where_the_last_ends(shards: int) -> None:
     text = document(*(f"fact{number}" for number in range(9)))
     answer, made = read(noter(), text, "tree", shards=shards)
     spans = sorted({it.span for it in made if it.span})

@@ -238,7 +238,7 @@ def test_without_a_memory_the_whole_document_is_searched(workflow: str) -> None:
     assert not_found.source is None
 
 
-def test_files_and_their_own_offsets_are_told(tmp_path: Path) -> None:
+def test_files_and_their_own_offsets_are_shown(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("The lamp stands in Oslo, green.\n")
     (tmp_path / "b.txt").write_text("Nothing.\nThe anchor lies\nin Bergen, red.\n")
     document = open_document(tmp_path)

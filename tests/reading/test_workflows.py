@@ -104,7 +104,7 @@ def test_no_document_can_open_or_close_a_section(reader: str) -> None:
 
 
 @EVERY
-def test_the_calls_that_are_allowed_are_kept_to(reader: str) -> None:
+def test_no_more_calls_are_made_than_are_allowed(reader: str) -> None:
     settings = SETTINGS.changed(max_calls=2)
     engine = FactsEngine(find_code)
     if reader in ("auto", "full", "truncate", "rag"):

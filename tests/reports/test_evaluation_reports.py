@@ -95,7 +95,7 @@ def test_costs_are_those_worked_by_hand(tmp_path: Path) -> None:
     assert (size["cost"], size["paid"]) == (0.375, 0.8125)
 
 
-def test_the_share_of_chunks_that_were_passed_over_is_told(tmp_path: Path) -> None:
+def test_the_share_of_skipped_chunks_is_reported(tmp_path: Path) -> None:
     rows = [row(index=0, chunks=10, passed_over=6), row(index=1, chunks=4, passed_over=1)]
     rows += [row(index=index, workflow="full") for index in range(2)]  # as older rows are
     told, _ = report(write(tmp_path / "run", rows))

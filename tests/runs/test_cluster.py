@@ -96,7 +96,7 @@ def test_files_are_asked_on_all_nodes(
         asyncio.run(rows(replace(asked, ray=cluster.address, max_tokens=9)))
 
 
-def test_what_cannot_be_made_is_told_as_on_one_machine(cluster: Any, serve: Serve, tmp_path: Path) -> None:
+def test_impossible_tasks_are_reported_as_on_one_machine(cluster: Any, serve: Serve, tmp_path: Path) -> None:
     plan = Plan(workflows=("full",), tasks=("niah_single_1",), lengths=(20,), count=2)
     with pytest.raises(SettingsError, match="too few") as raised:
         run(tmp_path / "out", serve(find_code), plan, ray=cluster.address)

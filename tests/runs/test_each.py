@@ -390,7 +390,7 @@ def test_replies_that_are_paid_for_but_of_no_use_count_as_well(
     assert "`max_tokens`" in (rows[names(rows, status="not read")[0]].error or "")
 
 
-def test_what_is_foretold_is_not_exceeded_and_costs_nothing(folder: Path) -> None:
+def test_a_forecast_is_not_exceeded_and_costs_nothing(folder: Path) -> None:
     put(folder / "blank.txt", " ")
     (folder / "old.doc").write_bytes(b"\xd0\xcf\x11\xe0" + bytes(100))
     priced = replace(READ, read=READ.read.changed(prompt_price=1.0, completion_price=2.0))
@@ -431,7 +431,7 @@ def test_a_run_that_is_given_up_leaves_a_table_of_what_is_done(folder: Path) -> 
         assert [told[f"{number}.txt"] for number in range(10)] == ["answered"] * 10
 
 
-def test_what_cannot_be_a_run_is_refused_before_anything_is_touched(folder: Path) -> None:
+def test_an_impossible_run_is_refused_before_anything_is_touched(folder: Path) -> None:
     mine = folder.parent / "mine.csv"
     mine.write_text("my own table", "utf-8")
     for options, words in (
@@ -451,7 +451,7 @@ def test_what_cannot_be_a_run_is_refused_before_anything_is_touched(folder: Path
     assert mine.read_text("utf-8") == "my own table" and len(os.listdir(folder.parent)) == 2
 
 
-def test_a_folder_that_is_empty_leaves_the_table_as_it_is(folder: Path) -> None:
+def test_an_empty_folder_leaves_the_table_unchanged(folder: Path) -> None:
     run(survey(folder), reader())
     before = (folder.parent / "table.jsonl").read_bytes()
     for path in folder.iterdir():

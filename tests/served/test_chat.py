@@ -199,7 +199,7 @@ def test_half_a_surrogate_pair_in_a_refusal_is_shown_as_a_replacement(
         ("application/json", '["quota gone"]', "quota gone"),
     ],
 )
-def test_what_is_no_completion_is_not_passed_on_as_one(
+def test_a_reply_that_is_not_a_completion_is_not_forwarded_as_one(
     kind: str, text: str, said: str, stream: bool, serve: Any, serving: Any
 ) -> None:
     server = serve(pages={URL: lambda body: Fault(200, {"Content-Type": kind}, text)})
@@ -210,7 +210,7 @@ def test_what_is_no_completion_is_not_passed_on_as_one(
     assert said in reply.json()["error"]["message"]
 
 
-def test_that_the_endpoint_refuses_our_key_is_no_fault_of_the_client(serve: Any, serving: Any) -> None:
+def test_a_key_that_the_endpoint_refuses_is_not_the_clients_fault(serve: Any, serving: Any) -> None:
     server = serve(pages={URL: lambda body: refusal(401, "bad key")})
     with serving(endpoint(server, api_key="sk-secret")).client() as client:
         reply = client.post(URL, json={"model": "memagent", "messages": [{"role": "user", "content": "Hi"}]})
@@ -398,7 +398,7 @@ def test_the_annotation_of_a_nearest_passage_says_that_it_is_one(serving: Any) -
 
 
 @pytest.mark.parametrize("workflow", ["notes", "gated"])
-def test_that_no_answer_was_found_is_told_beside_it(workflow: str, serving: Any) -> None:
+def test_a_missing_answer_is_reported_beside_it(workflow: str, serving: Any) -> None:
     engine = ScriptedEngine(lambda messages: "UNCHANGED", window_tokens=2000)
     body = chat("The lamp is green. " * 60, memagent={"workflow": workflow})
     with serving(engine).client() as client:
@@ -424,7 +424,7 @@ def test_every_setting_but_the_servers_own_can_be_said() -> None:
     assert set(ReadOptions.model_fields) == named - own
 
 
-def test_screening_is_told_beside_the_answer(serving: Any, facts: Any, tmp_path: Path) -> None:
+def test_screening_is_reported_beside_the_answer(serving: Any, facts: Any, tmp_path: Path) -> None:
     chunks = [f"On day {number} nothing was written in any of the books. " * 12 for number in range(8)]
     chunks[5] = "FACT-5: the zebra is striped. " * 6
     said = {"problem": "What is the zebra?", "document": "\n\n".join(chunks), "screen": True}
@@ -508,7 +508,7 @@ def test_what_a_read_cannot_give_is_refused(values: dict[str, Any], param: str, 
     assert reply.json()["error"]["param"] == param
 
 
-def test_an_unknown_setting_is_told_with_the_one_that_may_be_meant(serving: Any) -> None:
+def test_an_unknown_setting_is_reported_with_a_suggestion(serving: Any) -> None:
     with serving().client() as client:
         reply = client.post(URL, json=chat(facts_document(6), memagent={"chunk_token": 50}))
     assert reply.status_code == 400
@@ -568,7 +568,7 @@ def test_a_last_turn_of_the_assistant_is_the_beginning_of_the_answer(stream: boo
     assert not any("Assistant:" in it[-1].content for it in engine.prompts), "it is no part of the document"
 
 
-def test_a_long_beginning_of_the_answer_is_told_by_its_end(serving: Any) -> None:
+def test_a_long_beginning_of_the_answer_is_shown_by_its_end(serving: Any) -> None:
     turns = [{"role": "assistant", "content": "It begins. " + "And so on. " * 400 + "The end is"}]
     engine = ScriptedEngine(lambda messages: "near.", window_tokens=2000)
     with serving(engine).client() as client:
@@ -698,7 +698,7 @@ def test_silence_is_filled_with_empty_chunks(serving: Any, facts: Any) -> None:
     assert all(it["object"] == "chat.completion.chunk" for it in first)
 
 
-def test_a_failure_in_the_stream_is_told_there(serving: Any, facts: Any) -> None:
+def test_a_failure_in_the_stream_is_reported_there(serving: Any, facts: Any) -> None:
     engine = ScriptedEngine(["one memory"], window_tokens=2000)
     with serving(engine).client() as client:
         reply = client.post(URL, json=chat(facts_document(12), memagent={}, stream=True))

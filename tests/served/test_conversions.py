@@ -54,7 +54,7 @@ def test_no_read_waits_for_the_conversions_of_others(serving: Any, facts: Any) -
 
 
 @office
-def test_a_text_that_nobody_waits_for_is_not_converted(serving: Any) -> None:
+def test_a_text_is_not_converted_once_its_client_has_left(serving: Any) -> None:
     with serving().client() as client:
         file = sent(client, sheet(ROW % 1 * 1_000_000))
         read = start(client, files=[file], document=None)

@@ -100,13 +100,13 @@ def test_web_pages_of_other_places_are_let_in_if_they_are_named(
 @pytest.mark.parametrize(
     "origin", ["*", "localhost:3000", "http://a.example/path", "ftp://a.example", "null"]
 )
-def test_what_is_no_origin_is_refused(origin: str, keys: Keys) -> None:
+def test_an_invalid_origin_is_refused(origin: str, keys: Keys) -> None:
     with pytest.raises(SettingsError, match="`allow_origin`"):
         check_origins([origin], Keys())
     assert check_origins(["*", "https://a.example:8"], keys) == ("*", "https://a.example:8")
 
 
-def test_too_much_is_refused_told_or_not(serving: Any) -> None:
+def test_a_body_that_is_too_large_is_refused_whether_or_not_its_length_is_declared(serving: Any) -> None:
     served = serving(limits=Limits(body_bytes=10_000, upload_bytes=20_000))
     with served.client() as client:
         long = json.dumps(CHAT | {"user": "x" * 5_000_000}).encode()
@@ -170,7 +170,7 @@ def test_a_list_with_much_that_is_wrong_is_refused_for_the_first(path: str, body
     assert ".0" in said and ".1" not in said
 
 
-def test_what_is_no_http_is_refused(serving: Any) -> None:
+def test_requests_that_are_not_http_are_refused(serving: Any) -> None:
     assert raw(serving(), b"\x16\x03\x01 hello\r\n\r\n").startswith(b"HTTP/1.1 400 ")
 
 

@@ -153,7 +153,7 @@ def test_a_read_whose_client_left_before_it_listened_can_be_begun_to_last(facts:
     finish(run())
 
 
-def test_only_what_is_meant_to_last_goes_on_by_itself_after_a_restart(facts: Any, tmp_path: Path) -> None:
+def test_only_lasting_reads_continue_by_themselves_after_a_restart(facts: Any, tmp_path: Path) -> None:
     folder, killed = tmp_path / "data", tmp_path / "killed"
 
     async def begin_both() -> tuple[str, str]:

@@ -137,7 +137,7 @@ def test_asking_reports_progress_and_tells_sources(home: Path) -> None:
     assert values and values == sorted(set(values))
 
 
-def test_a_read_goes_on_by_itself_and_is_not_paid_for_twice(
+def test_a_read_resumes_by_itself_and_is_not_paid_for_twice(
     home: Path, facts: Callable[..., ScriptedEngine]
 ) -> None:
     question = {"question": "Which facts?", "paths": [str(home / "open" / "facts.txt")]}
@@ -199,7 +199,7 @@ def test_the_oldest_read_is_found_before_it_makes_room_for_others(
     finish(run())
 
 
-def test_that_nothing_was_noted_is_told(home: Path, facts: Callable[..., ScriptedEngine]) -> None:
+def test_an_empty_memory_is_reported(home: Path, facts: Callable[..., ScriptedEngine]) -> None:
     async def run() -> None:
         async with client_of(home, ScriptedEngine(lambda messages: "(empty)", window_tokens=2000)) as client:
             told = await call(client, "ask", question="Which facts?", paths=["short.txt"])
@@ -356,9 +356,7 @@ def test_a_read_whose_file_changes_fails_and_continues_once_it_is_the_same_again
     finish(second(begun))
 
 
-def test_a_client_that_waits_hears_that_the_work_goes_on(
-    home: Path, facts: Callable[..., ScriptedEngine]
-) -> None:
+def test_a_waiting_client_hears_that_work_continues(home: Path, facts: Callable[..., ScriptedEngine]) -> None:
     heard: list[float] = []
     engine = HeldEngine(facts(), free=2)
 
@@ -475,7 +473,7 @@ def test_only_what_is_in_the_open_folders_is_read(
     finish(run())
 
 
-def test_what_cannot_be_done_is_told_in_words(home: Path, facts: Callable[..., ScriptedEngine]) -> None:
+def test_impossible_requests_are_refused_in_words(home: Path, facts: Callable[..., ScriptedEngine]) -> None:
     async def run() -> None:
         async with client_of(home, facts()) as client:
             for tool, arguments, said in (
@@ -515,7 +513,7 @@ def test_a_notebook_by_its_tools(home: Path, facts: Callable[..., ScriptedEngine
     finish(run())
 
 
-def test_replies_that_were_cut_are_told(home: Path) -> None:
+def test_cut_replies_are_reported(home: Path) -> None:
     async def run() -> None:
         async with client_of(home, ScriptedEngine(lambda _: "word " * 400, window_tokens=2000)) as client:
             told = await call(client, "ask", question="Which?", paths=["short.txt"])

@@ -81,7 +81,7 @@ def test_reads_outlast_a_disk_that_is_full(serving: Any, monkeypatch: Any) -> No
     assert refused == ["claim", "end"]
 
 
-def test_what_the_disk_does_not_take_is_refused(serving: Any) -> None:
+def test_uploads_that_do_not_fit_the_disk_are_refused(serving: Any) -> None:
     text = "x y " * 125_000
     data = {"filename": "a.txt", "file_data": base64.b64encode(text.encode()).decode()}
     parts = [{"type": "file", "file": data}, {"type": "text", "text": QUESTION}]
@@ -130,7 +130,7 @@ def test_a_read_that_screens_says_what_it_passed_over(serving: Any, facts: Any) 
     assert "`screen` is for workflows that read chunk by chunk" in error["message"]
 
 
-def test_events_go_on_behind_the_last_that_was_seen(serving: Any) -> None:
+def test_events_continue_after_the_last_one_seen(serving: Any) -> None:
     with serving().client() as client:
         read = start(client)
         whole = [it for it in events(client, read) if it[0] != "progress"]
@@ -150,7 +150,7 @@ def held(engine: ScriptedEngine, go: threading.Event) -> FunctionEngine:
     return FunctionEngine(wait, engine, calls=2)
 
 
-def test_events_told_while_it_reads_are_those_of_the_record(serving: Any, facts: Any) -> None:
+def test_live_events_are_those_of_the_record(serving: Any, facts: Any) -> None:
     go = threading.Event()
     engine = held(facts(), go)
     with serving(engine, limits=Limits(keep_alive_seconds=0.05)).client() as client:
@@ -185,7 +185,7 @@ def test_a_read_gives_its_text_and_its_journal(serving: Any, tmp_path: Path) -> 
     assert isinstance(lines[-1], Answer) and str(tmp_path) not in journal.text
 
 
-def test_a_journal_is_what_it_was_when_it_was_asked_for(tmp_path: Path) -> None:
+def test_a_growing_journal_is_read_up_to_where_it_was_when_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     path.write_bytes(b"one\ntwo\ntorn")
     lines = _read_whole_lines(path)
@@ -261,7 +261,7 @@ def interrupted(served: Any) -> str:
     return read
 
 
-def test_a_read_goes_on_behind_a_clean_stop(serving: Any, facts: Any) -> None:
+def test_a_read_resumes_after_a_clean_stop(serving: Any, facts: Any) -> None:
     engine, again = HeldEngine(facts(), free=3), facts()
     served = serving(engine)
     read = interrupted(served)
@@ -334,7 +334,7 @@ def test_a_read_is_cancelled_and_resumed(serving: Any, facts: Any) -> None:
     assert states == {first: "done", second: "done", third: "cancelled"}
 
 
-def test_a_failure_is_told_and_continued_from_where_it_was(serving: Any, facts: Any) -> None:
+def test_a_failed_read_is_reported_and_continues_from_where_it_failed(serving: Any, facts: Any) -> None:
     fails = [True]
 
     def fail(_: str) -> None:
@@ -434,7 +434,7 @@ def test_bad_reads_are_refused(values: dict[str, Any], code: str, serving: Any) 
     assert reply.json()["error"]["code"] == code
 
 
-def test_what_a_read_cannot_be_done_with_is_told_by_its_state(serving: Any) -> None:
+def test_a_read_that_cannot_be_done_says_so_in_its_state(serving: Any) -> None:
     with serving().client() as client:
         for values, code in (
             ({"workflow": "skim"}, "invalid_settings"),

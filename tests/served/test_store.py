@@ -175,7 +175,7 @@ def damage_pages(database: Path) -> None:
     database.write_bytes(content)
 
 
-def test_a_damaged_database_is_told(serving: Any, tmp_path: Path) -> None:
+def test_a_damaged_database_is_reported(serving: Any, tmp_path: Path) -> None:
     data = tmp_path / "data"
     file, read = filled(data)
     with Store(data) as store:
@@ -199,7 +199,7 @@ def test_a_damaged_database_is_told(serving: Any, tmp_path: Path) -> None:
     assert kept(data) == before
 
 
-def test_a_database_that_is_none_ends_the_start_with_what_to_do(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_ends_the_start_with_advice(tmp_path: Path) -> None:
     filled(tmp_path)
     before = kept(tmp_path)
     (tmp_path / "server.sqlite").write_bytes(b"no database" * 1000)

@@ -76,7 +76,7 @@ ODD = {
 """What endpoints send instead of replies: whole, and as a stream."""
 
 
-def test_what_is_no_reply_is_tried_again_and_then_an_error(serve: Any, serving: Any, tmp_path: Path) -> None:
+def test_an_invalid_reply_is_tried_again_and_then_an_error(serve: Any, serving: Any, tmp_path: Path) -> None:
     def page(body: dict[str, Any]) -> Fault:
         streamed, kind = body["stream"], body["messages"][0]["content"]
         if server.asked.count(body) == 1:

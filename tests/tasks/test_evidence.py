@@ -146,7 +146,7 @@ def test_an_absent_answer_is_not_in_the_document(task: str) -> None:
         assert words(example.document) > 0.8 * words(whole.document)
 
 
-def test_so_many_examples_lack_the_answer_and_the_others_stay_as_they_are() -> None:
+def test_a_share_of_examples_lacks_the_answer_and_the_others_stay_the_same() -> None:
     recipe = Recipe(length_tokens=1000, count_tokens=words)
     whole = list(examples("niah_single_1", recipe, 200))
     mixed = list(examples("niah_single_1", replace(recipe, absent=0.3), 200))

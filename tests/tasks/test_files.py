@@ -160,7 +160,7 @@ def test_without_the_extra_a_list_names_it(tmp_path: Path, monkeypatch: pytest.M
         ({"problem": "x", "document": "y", "answers": ["z"], "rationale": 7}, "row 2: rationale is 7"),
     ],
 )
-def test_a_row_that_is_no_example_is_named(tmp_path: Path, row: dict[str, Any] | str, said: str) -> None:
+def test_a_row_that_is_not_an_example_is_named(tmp_path: Path, row: dict[str, Any] | str, said: str) -> None:
     good = {"problem": "x", "document": "y", "answers": ["z"]}
     with pytest.raises(SettingsError, match=said):
         load(tmp_path / "mine.jsonl", good, row)

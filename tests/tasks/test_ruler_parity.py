@@ -54,7 +54,7 @@ def test_with_ruler_s_positions_documents_stand_in_its_slots(task: str, corpus: 
         assert ours == ruler, index
 
 
-def test_a_statistic_that_differs_is_told_apart() -> None:
+def test_differing_statistics_are_distinguished() -> None:
     """The comparison itself: it must be able to fail."""
     assert RULERS.compare("vt", "hops", 4, 5) == "DIFFERS"
     assert RULERS.compare("vt", "depth", [0.1 * n for n in range(10)] * 5, [0.9] * 50) == "DIFFERS"

@@ -195,7 +195,7 @@ def test_no_needle_of_the_haystack_has_the_key_that_is_asked() -> None:
     assert f" for {drawn} is: " not in next(like_needles(Needles("needle"), random.Random(4), {drawn}))
 
 
-def test_essays_go_on_from_their_start_when_they_run_out() -> None:
+def test_essays_repeat_from_the_start_when_they_run_out() -> None:
     (example,) = examples("niah_single_2", Recipe(length_tokens=60_000), 1)
     assert example.document.count("I had called upon my friend Sherlock Holmes upon the second") >= 4
 

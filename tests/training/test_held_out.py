@@ -121,7 +121,7 @@ def test_the_score_comes_with_the_haystack_of_the_examples(tmp_path: Path) -> No
         ("own.py:other", "", ""),
     ],
 )
-def test_held_out_examples_that_are_trained_on_too_are_told(
+def test_held_out_examples_in_the_training_data_are_reported(
     tmp_path: Path, data: str, imitated: str, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "own.py").write_text(FUNCTIONS)

@@ -144,7 +144,7 @@ def test_an_interrupt_takes_effect_between_the_steps_of_a_warm_start(folder: Pat
 
 
 @pytest.mark.timeout(2 * PATIENCE_SECONDS)
-def test_a_run_that_is_killed_goes_on_as_if_it_had_not_been(folder: Path, whole: Path) -> None:
+def test_a_killed_run_resumes_as_if_it_had_never_stopped(folder: Path, whole: Path) -> None:
     run, chance, kills = folder / "killed", random.Random(0), 0
     metrics = run / "metrics.jsonl"
     for count in (0, 2, 5, 7):  # before the first line, in the warm start, in its first steps, later
@@ -166,7 +166,7 @@ def test_a_run_that_is_killed_goes_on_as_if_it_had_not_been(folder: Path, whole:
 
 
 @pytest.mark.parametrize("step", range(1, 7))
-def test_a_run_goes_on_from_each_of_its_checkpoints(step: int, folder: Path) -> None:
+def test_a_run_resumes_from_each_of_its_checkpoints(step: int, folder: Path) -> None:
     """As after a kill between a checkpoint and the next: the lines behind it are written again."""
     kept = settings(folder, "keep=99")
     whole = folder / "kept"
@@ -448,7 +448,7 @@ def test_steps_without_a_finite_gradient_are_skipped_counted_and_end_the_run(fol
 @pytest.mark.parametrize(
     ("rate", "said"), [("1e19", "in 5 optimizer steps"), ("1e15", "logits are not numbers")]
 )
-def test_a_run_whose_weights_broke_goes_on_from_before(rate: str, said: str, folder: Path) -> None:
+def test_a_run_with_broken_weights_resumes_from_before(rate: str, said: str, folder: Path) -> None:
     run = folder / f"broken-at-{rate}"
     wanted = ("optimizer.warmup_steps=0", "evaluation.every=0", "warm_start.steps=0", "rollout.refills=0")
     train(settings(folder, *wanted, "steps=1"), run)
@@ -469,7 +469,7 @@ def test_a_resumed_run_may_have_another_learning_rate(folder: Path) -> None:
     assert [row["learning_rate"] for row in lines(run, "training")] == [5e-4] * 3 + [1e-7]
 
 
-def test_a_file_that_was_edited_does_not_go_on_with_the_run(folder: Path) -> None:
+def test_an_edited_file_does_not_continue_the_run(folder: Path) -> None:
     run, templates = folder / "edited", folder / "own.toml"
     text = (PRESET.parent / "tiny" / "prompts.toml").read_text("utf-8")
     templates.write_text(text, "utf-8")
@@ -496,7 +496,7 @@ def test_a_run_of_an_older_version_resumes(folder: Path) -> None:
     assert len(lines(run, "training")) == 2
 
 
-def test_a_row_that_is_no_example_ends_a_run_before_it_begins(folder: Path) -> None:
+def test_a_row_that_is_not_an_example_ends_a_run_before_it_begins(folder: Path) -> None:
     rows, run = folder / "rows.jsonl", folder / "no-example"
     write_examples(rows, [Example(str(n), "symbols", "?", "abcdef", ("a",), 6) for n in range(99)])
     rows.write_text(rows.read_text("utf-8") + '{"problem": "?", "answers": ["a"]}\n', "utf-8")

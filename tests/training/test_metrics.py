@@ -219,7 +219,7 @@ def test_wandb_gets_the_rows_and_stays_offline_without_a_key(
     assert options["id"] == again["id"] and [it["training/step"] for it in second.logged] == [3]
 
 
-def test_wandb_that_fails_is_told_of_once_and_left_off(
+def test_a_failing_wandb_is_reported_once_and_not_used_again(
     tmp_path: Path,
     wandb: list[tuple[FakeRun, dict[str, Any]]],
     monkeypatch: pytest.MonkeyPatch,

@@ -83,7 +83,7 @@ def test_attempts_have_the_conversations_of_a_read(workflow: str) -> None:
 
 
 @pytest.mark.parametrize("workflow", ["gated", "parallel", "map_reduce"])
-def test_each_call_of_each_attempt_has_a_seed_of_its_own(workflow: str) -> None:
+def test_each_call_of_each_attempt_has_its_own_seed(workflow: str) -> None:
     engine, again, other = sampler(), sampler(), sampler()
     for one in (engine, again, other):
         one.model = replace(one.model, calls=8)
@@ -161,7 +161,7 @@ def test_attempts_keep_journals_where_they_are_wanted(tmp_path: Path) -> None:
     assert len(lines) > 4 and '"Ada"' in lines[-1]
 
 
-def test_no_chunk_is_asked_about_in_vain() -> None:
+def test_no_call_is_wasted() -> None:
     engine = sampler("UNCHANGED")
     engine.model = replace(engine.model, calls=4)
     settings = SETTINGS.changed(lookahead=4, workflow="gated")

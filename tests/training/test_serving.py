@@ -118,7 +118,7 @@ def test_of_several_processes_one_gives_the_weights(tmp_path: Path, serving: Ser
     assert serving.taken == []
 
 
-def test_what_a_run_that_was_cut_off_left_is_replaced(
+def test_leftovers_of_an_interrupted_run_are_replaced(
     tmp_path: Path, serving: Serving, server: Server
 ) -> None:
     async def use(opened: Pushing, policy: Policy) -> None:
@@ -152,7 +152,7 @@ def test_a_server_that_takes_no_weights_is_an_error(tmp_path: Path, changes: tup
         pushed(chosen(tmp_path, plain, *changes), tmp_path / "run", use)
 
 
-def test_what_a_server_says_is_told(tmp_path: Path) -> None:
+def test_what_a_server_says_is_shown(tmp_path: Path) -> None:
     async def use(opened: Pushing, policy: Policy) -> None:
         await opened.push(policy, 0)
 

@@ -85,7 +85,7 @@ def test_a_step_is_the_mean_over_its_attempts_and_updates() -> None:
     }
 
 
-def test_failures_at_the_limit_are_told_from_empty_answers() -> None:
+def test_failures_at_the_limit_are_distinguished_from_empty_answers() -> None:
     thinking = conversation("answer", 9, "", "length")
     cut = Trajectory("e", (conversation("update", 1, "a", "length"), thinking), "", error="empty answer")
     found = totals([count_group(Group(GROUP.example, (GOOD, cut, FAILED)), 0)], 1, 0, True)

@@ -67,7 +67,7 @@ def test_another_seed_is_another_order(tmp_path: Path) -> None:
     assert orders[0] == orders[1] != orders[2]
 
 
-def test_a_sample_in_place_of_the_essays_is_told_once(
+def test_a_sample_in_place_of_the_essays_is_reported_once(
     tmp_path: Path, function: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "from_sample.py").write_text(
@@ -125,7 +125,7 @@ def test_a_broken_row_is_named(tmp_path: Path) -> None:
         load_data([str(path)], 0, count).at(0)
 
 
-def test_what_cannot_be_read_is_told_at_once(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported_at_once(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"set data\.examples"):
         load_data([], 0, count)
     with pytest.raises(SettingsError, match=r"no-such\.jsonl cannot be read"):

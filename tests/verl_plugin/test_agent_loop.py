@@ -114,7 +114,7 @@ def test_an_empty_answer_is_worth_nothing_and_is_trained_on(attempt: Callable[..
     assert outputs[-1].extra_fields["reward_extra_info"]["no_answer"] == 1.0
 
 
-def test_a_server_that_fails_is_no_attempt(attempt: Callable[..., Any]) -> None:
+def test_a_failure_of_the_server_is_not_an_attempt(attempt: Callable[..., Any]) -> None:
     def breaks(prompt: str) -> str:
         if "<chunk" in prompt:
             return "The code is 0815"
@@ -125,7 +125,7 @@ def test_a_server_that_fails_is_no_attempt(attempt: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize(("ids", "reason"), [([], "completed"), ([5], "aborted")])
-def test_a_reply_cut_off_by_the_server_is_no_attempt(
+def test_a_reply_cut_off_by_the_server_is_not_an_attempt(
     attempt: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, ids: list[int], reason: str
 ) -> None:
     async def cut_off(self: Any, request_id: str, **asked: Any) -> TokenOutput:
@@ -155,7 +155,7 @@ def test_attempts_at_an_example_share_a_server(attempt: Callable[..., Any]) -> N
     assert {asked["request_id"] for asked in first.asked + second.asked} == {"group"}
 
 
-def test_determinism_gives_every_call_a_seed_of_its_own(attempt: Callable[..., Any]) -> None:
+def test_determinism_gives_every_call_its_own_seed(attempt: Callable[..., Any]) -> None:
     runs = [
         attempt(knows, "actor_rollout_ref.rollout.full_determinism=true", session=it)[0] for it in (0, 1, 1)
     ]

@@ -144,7 +144,7 @@ def test_a_machines_own_settings_do_not_count(
     assert plugin_settings(compose("memagent.read.chunk_tokens=null")).read.chunk_tokens is None
 
 
-def test_an_adapter_to_start_from_is_no_reference(compose: Callable[..., Any]) -> None:
+def test_an_adapter_to_start_from_is_not_a_reference(compose: Callable[..., Any]) -> None:
     adapter = "actor_rollout_ref.model.lora_adapter_path=/adapter"
     check(compose(adapter))
     with pytest.raises(SettingsError, match=r"lora_adapter_path is '/adapter': .*use_kl_loss to false"):

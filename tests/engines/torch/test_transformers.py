@@ -183,7 +183,7 @@ def test_prompt_is_the_chat_template_with_the_turn_of_the_assistant_opened(
     assert completion.usage.completion_tokens == len(completion.completion_ids) == 12
 
 
-def test_a_chat_template_is_told_whether_the_model_is_to_think(model: Any, folder: Path) -> None:
+def test_the_chat_template_knows_whether_to_think(model: Any, folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.chat_template = TEMPLATE + "{% if enable_thinking is false %}<think></think>{% endif %}"
     engine = TransformersEngine(model, tokenizer)
@@ -351,7 +351,7 @@ def test_tokens_are_drawn_by_their_shares_of_the_unit_interval() -> None:
     assert logprobs.exp().tolist() == pytest.approx(shares, abs=1e-6)
 
 
-def test_an_overflow_is_told_before_any_computing(model: Any, tokenizer: Any) -> None:
+def test_an_overflow_is_reported_before_any_computing(model: Any, tokenizer: Any) -> None:
     engine = TransformersEngine(model, tokenizer, window_tokens=60)
     shapes = watch(model)
     fixed = len(complete(engine, ["a"], Sampling(1))[0].prompt_ids) - 1
@@ -672,7 +672,7 @@ def test_a_batch_is_led_by_the_oldest_call_and_has_prompts_of_like_length() -> N
 
 
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable:FutureWarning")
-def test_a_model_in_training_is_read_from_and_left_as_it_was(
+def test_reading_from_a_model_in_training_leaves_it_unchanged(
     engine: TransformersEngine, model: Any, tokenizer: Any
 ) -> None:
     plain = complete(engine, TEXTS, GREEDY)

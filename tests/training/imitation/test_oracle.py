@@ -121,7 +121,7 @@ def test_a_chunk_that_adds_nothing_leaves_the_memory(workflow: str) -> None:
 
 
 @pytest.mark.parametrize("workflow", ["gated", "overwrite"])
-def test_mistakes_are_not_imitated_but_how_to_go_on_from_them(workflow: str) -> None:
+def test_mistakes_are_not_imitated_but_recovering_from_them_is(workflow: str) -> None:
     others = [f"Nothing of note, {number} times." for number in range(40)]
     document = " ".join([*others[:20], "The hat of Ada is red.", NEEDLE, *others[20:]])
     whole, chosen = example(document, NEEDLE), settings(workflow=workflow, chunk_tokens=30)
@@ -365,7 +365,7 @@ def test_a_tally_has_four_times_the_words_that_are_asked_for() -> None:
     ]
 
 
-def test_a_prompt_that_ends_alike_is_told_apart() -> None:
+def test_prompts_with_the_same_end_are_distinguished() -> None:
     """Templates in which nothing but the slots stands."""
     bare = Prompts(update="{problem}{memory}{chunk}", answer="{memory}{problem}")
     whole = example(f"{OTHER} {NEEDLE}", NEEDLE)

@@ -111,7 +111,7 @@ def changed(change: Callable[[Any], None]) -> dict[str, Any]:
         (lambda row: row["conversations"][0]["messages"][0].update(role="tool"), r"messages\.0\.role: Input"),
     ],
 )
-def test_a_row_that_is_no_trajectory_is_named(
+def test_a_row_that_is_not_a_trajectory_is_named(
     tmp_path: Path, change: Callable[[Any], None], said: str
 ) -> None:
     path = tmp_path / "a.jsonl"
@@ -183,7 +183,7 @@ def test_what_is_worth_enough_is_kept_in_the_order_of_the_examples() -> None:
     assert {reward for _, _, reward in both} == {0.0, 1.0}
 
 
-def test_each_sample_has_a_seed_of_its_own() -> None:
+def test_each_sample_has_its_own_seed() -> None:
     engine, seeds = answering(lambda *_: "Ada")
     found(engine, 2, samples=3)
     first = set(seeds)
@@ -197,7 +197,7 @@ def test_each_sample_has_a_seed_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("concurrency", [1, 3, 16])
-def test_so_many_attempts_go_on_side_by_side(concurrency: int) -> None:
+def test_attempts_run_side_by_side_up_to_the_limit(concurrency: int) -> None:
     engine, _ = answering(lambda *_: "Ada")
     assert len(found(engine, 20, concurrency=concurrency)) == 20
     assert concurrency / 4 < engine.busiest <= concurrency, "threads that count may hold some back"

@@ -254,7 +254,7 @@ def test_the_divergence_is_averaged_with_the_loss(batch_tokens: int) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("make", [policy, with_adapter])
-def test_the_reference_is_the_policy_as_it_was(make: Callable[[], Policy], layout: Any) -> None:
+def test_the_reference_is_the_initial_policy(make: Callable[[], Policy], layout: Any) -> None:
     batch = batches(GROUPS, layout, 1000)[0]
     trained = moved(make())
     before = trained.values(batch).logprobs.detach()
@@ -288,7 +288,7 @@ def test_without_a_reference_the_divergence_cannot_be_measured() -> None:
         learner().reinforce(GROUPS, LossSettings(kl_weight=0.1), RATE)
 
 
-def test_a_long_gradient_is_cut_to_its_greatest_norm_and_told_uncut() -> None:
+def test_a_long_gradient_is_clipped_and_reported_unclipped() -> None:
     learns = learner(max_gradient_norm=0.01)
     sums = learns.reinforce(GROUPS, NO_KL, RATE)
     assert sums["gradient_norm"] == pytest.approx(gradient(GROUPS).norm().item(), rel=1e-4)
@@ -336,7 +336,7 @@ def test_imitation_makes_the_completions_likelier() -> None:
     assert losses[0] > losses[1] > losses[2] > 0
 
 
-def test_a_state_taken_up_goes_on_as_if_nothing_had_been() -> None:
+def test_a_restored_state_continues_as_if_nothing_had_happened() -> None:
     whole, broken = learner(), learner()
     for _ in range(2):
         whole.reinforce(GROUPS, NO_KL, RATE)
