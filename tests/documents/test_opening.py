@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from memagent import DocumentError, open_document, text_document
-from memagent.documents.decoding import row_texts, unescape
-from memagent.documents.encodings import detect_encoding, is_doubtful
+from memagent.documents.encodings import detect_encoding, is_doubtful, row_texts, unescape
 from memagent.documents.opening import Document, Pass
 from memagent.errors import extra_hint
 
