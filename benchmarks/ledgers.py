@@ -15,7 +15,7 @@ from pathlib import Path
 import finder
 import measure
 
-from memagent.documents.chunking import cut
+from memagent.documents.cutting import cut
 from memagent.documents.tokens import estimate_tokens
 
 CHUNK_TOKENS = 5000

@@ -30,7 +30,7 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-from memagent.documents.chunking import cut
+from memagent.documents.cutting import cut
 from memagent.reading.ranking import best_passages
 from memagent.reading.workflows import workflows
 from memagent.reading.workflows.whole import head_and_tail

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from memagent import Chunk, open_document, text_document
-from memagent.documents.chunking import cut, halve, natural_end, split
+from memagent.documents.chunking import halve, split
+from memagent.documents.cutting import cut, natural_end
 from memagent.documents.files import DocumentFile
 from memagent.documents.opening import Block, Document, Pass
 from memagent.types import Part, TokenCounter

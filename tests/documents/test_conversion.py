@@ -523,14 +523,14 @@ def test_an_odt_file(tmp_path: Path) -> None:
             "<text:tracked-changes><text:p>deleted</text:p></text:tracked-changes>"
             "<text:h text:outline-level='2'>Title</text:h><text:p>a<text:s/>&lt;b&gt;<text:line-break/>c"
             "<office:annotation><text:p>remark</text:p></office:annotation>"
-            "<text:a xlink:href='http://x/'>link</text:a></text:p>"
+            "<text:a xlink:href='http://x/?a&amp;b'>link</text:a></text:p>"
             "<text:list><text:list-item><text:p>one</text:p></text:list-item></text:list>"
             f"<table:table><table:table-row>{cells.format('x')}<table:table-cell>y</table:table-cell>"
             f"</table:table-row><table:table-row>{below}</table:table-row></table:table>"
             "</office:document-content>"
         })
     )  # fmt: skip
-    expected = "## Title\n\na <b>\nc[link](http://x/)\n\n* one\n\n| x | y |\n| --- | --- |\n| x | z |\n"
+    expected = "## Title\n\na <b>\nc[link](http://x/?a&b)\n\n* one\n\n| x | y |\n| --- | --- |\n| x | z |\n"
     assert read(tmp_path / "a.odt") == expected
 
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memagent.documents import markup
+from memagent.documents.files import UnusableError
 from memagent.documents.markup import markdown_of
 
 
@@ -176,7 +177,7 @@ def test_a_tag_without_end_is_an_error_before_it_fills_the_memory(
         yield "<p>the end</p>"
 
     assert "the end" in "".join(markdown_of(blocks(8)))
-    with pytest.raises(markup.MarkupError, match="a tag or comment of over"):
+    with pytest.raises(UnusableError, match="a tag or comment of over"):
         list(markdown_of(blocks(12)))
 
 

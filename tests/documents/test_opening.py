@@ -14,8 +14,7 @@ import pytest
 
 from files import PROSE, docx, epub, office, passed, pdf, read, text_of, zipped
 from memagent import DocumentError, open_document, text_document
-from memagent.documents.decoding import row_texts, unescape
-from memagent.documents.encodings import detect_encoding, is_doubtful
+from memagent.documents.encodings import detect_encoding, is_doubtful, row_texts, unescape
 from memagent.errors import extra_hint
 
 # Formats

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from memagent.documents.tokens import estimate_tokens
-from memagent.engines.openai import Connection, OpenAIEngine, connect
-from memagent.engines.retrying import backoff_seconds
+from memagent.engines.openai import Connection, OpenAIEngine, backoff_seconds, connect
 from memagent.errors import ContextOverflowError, EngineError, SettingsError
 from memagent.types import Completion, Message, Model, Sampling, Usage
 from server import (

@@ -18,8 +18,7 @@ from openai.types.chat import ChatCompletionMessage
 
 from function_engine import FunctionEngine
 from memagent.engines import ScriptedEngine
-from memagent.engines.event_streams import split_events
-from memagent.engines.forwarding import Forwarded
+from memagent.engines.forwarding import Forwarded, split_events
 from memagent.engines.refusals import TransientError
 from memagent.errors import ContextOverflowError
 from memagent.reading.read import NOT_FOUND

@@ -1,48 +1,21 @@
-"""Cut a document into chunks within a token budget, at natural places, without losing a character.
+"""Cut a document into chunks within a token budget, without losing a character.
 
-On request, chunks are cut exactly at the budget instead, as the published readers were trained.
-The length of a chunk is guessed in characters from the chunk before it, moved back to the end of
-a paragraph, line, sentence or word, and then counted: the text is tokenised about once in all.
 Small files share a chunk; each is shown under its name, on a line with a mark that no text in it can know.
 A chunk that begins within a table shows the table's head again.
 """
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
-from typing import NamedTuple
 
-from memagent.documents.columns import columns_after, is_separated
+from memagent.documents.cutting import columns_after, count_with, cut, is_separated, natural_end
 from memagent.documents.opening import Block, Document, Pass
-from memagent.documents.tokens import MAX_CHARACTERS_PER_TOKEN, longest_prefix
+from memagent.documents.tokens import MAX_CHARACTERS_PER_TOKEN
 from memagent.errors import DocumentError
 from memagent.prompts import file_head
 from memagent.types import Chunk, Part, TokenCounter
-
-_FIRST_CHARACTERS_PER_TOKEN = 3.5
-_AIM = 0.97  # of the budget: a guess that exceeds the budget has to be counted again
-_LEAST = 0.75  # of the budget: a smaller chunk is grown if there is more text
-_WINDOW = 0.2  # of a chunk's length: how far back to look for a natural place
-_TRIES = 6
-_MAX_TOKEN = 24  # characters: a token that ends with them may replace several that end before
-
-# Best first: a blank line, a line end, a sentence end, white space. Only the end of a match counts;
-# a pattern that begins with a literal character is found ten times as fast.
-_PLACES = (
-    re.compile(r"\n[ \t]*(?:\r?\n[ \t]*)+"),
-    re.compile(r"\n"),
-    re.compile(r"[.!?…][\"'”’»)\]]*\s+|[。！？][”’」』]*"),
-    re.compile(r"\s+"),
-)
-# What belongs to the character before it, besides combining marks: a joiner, vowels and finals of
-# decomposed Hangul, skin tones, the tag letters of a flag.
-_EXTENDS = re.compile("[\u200d\u1160-\u11ff\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]")
-_FLAG_HALVES = re.compile("[\U0001f1e6-\U0001f1ff]+$")
-_MAX_CHARACTER = 32
 
 
 def split(
@@ -99,7 +72,7 @@ def _pieces(blocks: Pass, chunk_tokens: int, count_tokens: TokenCounter, exact: 
             head = ""
         offset, pages = end - source.characters_before, list[tuple[int, int | None]]()
         texts = _noting_pages(own, end, pages)
-        counting = _counting_behind(head, count_tokens)
+        counting = count_with(head, count_tokens)
         pieces = cut(texts, chunk_tokens, counting, exact=exact, separated=is_separated(source.name))
         for text, tokens, last, columns in pieces:
             start, end = end, end + len(text)
@@ -107,10 +80,6 @@ def _pieces(blocks: Pass, chunk_tokens: int, count_tokens: TokenCounter, exact: 
             parts = [Part(source.name, *first, offset, head, columns)]
             parts += [Part(source.name, *span, offset) for span in others]
             yield _Piece(text, tuple(parts), tokens, last)
-
-
-def _counting_behind(head: str, count_tokens: TokenCounter) -> TokenCounter:
-    return (lambda text: count_tokens(head + text)) if head else count_tokens
 
 
 def _noting_pages(blocks: Iterable[Block], offset: int, pages: list[tuple[int, int | None]]) -> Iterator[str]:
@@ -170,140 +139,6 @@ def _chunks_of(pieces: list[_Piece], chunk_tokens: int, count_tokens: TokenCount
         middle = len(pieces) // 2
         yield from _chunks_of(pieces[:middle], chunk_tokens, count_tokens)
         yield from _chunks_of(pieces[middle:], chunk_tokens, count_tokens)
-
-
-class Cut(NamedTuple):
-    """A piece of a text: its tokens, with those of `columns`, which is the head of the table it continues."""
-
-    text: str
-    tokens: int
-    last: bool
-    columns: str
-
-
-def cut(
-    blocks: Iterable[str],
-    chunk_tokens: int,
-    count_tokens: TokenCounter,
-    *,
-    exact: bool = False,
-    separated: bool = False,
-) -> Iterator[Cut]:
-    """Cut one text, given in blocks, into pieces.
-
-    The pieces do not depend on how the text is divided into blocks. Those of a `separated` text all continue
-    the table whose head is its first line; `exact` pieces are shown without heads.
-    """
-    stream = iter(blocks)
-    buffer, position, columns = "", 0, ""
-    ratio = _FIRST_CHARACTERS_PER_TOKEN
-    while True:
-        wanted = max(1, int(chunk_tokens * ratio * _AIM))
-        if len(buffer) - position <= 2 * wanted:
-            buffer, position = _fill(buffer[position:], stream, 2 * wanted), 0
-        if position == len(buffer):
-            return
-        # One character more than a piece may have shows whether more text follows.
-        ahead = buffer[position : position + 2 * wanted + 1]
-        shown = columns
-        if exact or (shown and count_tokens(shown) * 2 > chunk_tokens):  # it would leave too little room
-            shown = ""
-        if exact:
-            length, tokens = _fit_exactly(ahead[: 2 * wanted], chunk_tokens, count_tokens)
-        else:
-            length, tokens = _fit(ahead, wanted, chunk_tokens, _counting_behind(shown, count_tokens))
-        position += length
-        yield Cut(ahead[:length], tokens, position == len(buffer), shown)
-        columns = columns_after(ahead[:length], columns, ahead[length : length + 1], separated)
-        # Blank or unbroken text may have hardly any tokens: pieces stay finite.
-        ratio = min(length / max(tokens, 1), MAX_CHARACTERS_PER_TOKEN)
-
-
-def _fill(held: str, stream: Iterator[str], least: int) -> str:
-    """`held` and what follows it, until it is longer than `least` or the stream ends."""
-    parts, length = [held], len(held)
-    while length <= least and (block := next(stream, None)) is not None:
-        parts.append(block)
-        length += len(block)
-    return "".join(parts)
-
-
-def _fit(text: str, wanted: int, budget: int, count_tokens: TokenCounter) -> tuple[int, int]:
-    """The length of the first piece of `text`, in characters (at most 2 * `wanted`) and tokens."""
-    best, guess, most = (0, 0), wanted, 2 * wanted
-    for _ in range(_TRIES):
-        length = natural_end(text, guess)
-        if length <= best[0]:
-            break
-        tokens = count_tokens(text[:length])
-        if tokens <= budget:
-            best = (length, tokens)
-            if length == len(text) or tokens >= _LEAST * budget:
-                return best
-            guess = min(most, int(length / max(tokens, 1) * budget * _AIM))
-        elif length == 1:
-            return length, tokens
-        else:
-            guess = max(1, int(length * budget / tokens * _AIM))
-    return best if best[0] else _bisect(text, guess, budget, count_tokens)
-
-
-def _fit_exactly(text: str, budget: int, count_tokens: TokenCounter) -> tuple[int, int]:
-    """The length of the longest piece of `text` that fits, in whole characters, and its tokens.
-
-    Found by bisection; then the characters after it are tried, since a whole word may have fewer tokens than
-    its beginning.
-    """
-    fits = longest_prefix(text, budget, count_tokens, 1, len(text) + 1)
-    ends = range(min(fits + _MAX_TOKEN, len(text)), fits, -1)
-    fits = next((end for end in ends if count_tokens(text[:end]) <= budget), fits)
-    length = _whole_character(text, fits)
-    return length, count_tokens(text[:length])
-
-
-def _bisect(text: str, length: int, budget: int, count_tokens: TokenCounter) -> tuple[int, int]:
-    """Halve the length until it fits: for the rare text whose token density jumps."""
-    length = natural_end(text, length)
-    while (tokens := count_tokens(text[:length])) > budget and length > 1:
-        length = _whole_character(text, length // 2)
-    return length, tokens
-
-
-def natural_end(text: str, limit: int) -> int:
-    """The last natural place to end a piece of at most `limit` characters (at least one)."""
-    if limit >= len(text):
-        return len(text)
-    earliest = int(limit * (1 - _WINDOW))
-    for place in _PLACES:
-        end = 0
-        for match in place.finditer(text, earliest, limit):
-            end = match.end()
-        if end > earliest and (whole := _whole_character(text, end)) > earliest:
-            return whole
-    return _whole_character(text, limit)
-
-
-def _whole_character(text: str, end: int) -> int:
-    """`end`, moved back so that it splits no line end and nothing that a reader sees as one character."""
-    end = max(end, 1)
-    before = range(end, max(end - _MAX_CHARACTER, 0), -1)
-    return next((position for position in before if not _join(text, position)), end)
-
-
-def _join(text: str, position: int) -> bool:
-    """Whether the characters on either side of a position belong together."""
-    before, after = text[position - 1], text[position : position + 1]
-    if not after:
-        return False
-    if _FLAG_HALVES.match(after):
-        halves = _FLAG_HALVES.search(text, max(position - _MAX_CHARACTER, 0), position)
-        return halves is not None and len(halves.group()) % 2 == 1
-    return (
-        before == "\u200d"
-        or before + after == "\r\n"
-        or _EXTENDS.match(after) is not None
-        or unicodedata.category(after).startswith("M")
-    )
 
 
 def halve(chunk: Chunk, count_tokens: TokenCounter) -> tuple[Chunk, Chunk]:

@@ -41,7 +41,7 @@ from memagent.plugins import plugins
 from memagent.settings import user_cache_path
 from memagent.storage import write_in_place
 
-_VERSION = 22  # of the converters: texts made by another version are not used
+_VERSION = 23  # of the converters: texts made by another version are not used
 _CACHE_BYTES = 2**30
 _STALE_SECONDS = 24 * 3600
 _POLL_SECONDS = 0.1
@@ -57,35 +57,23 @@ class ConversionLimits:
     output_mib: int = 256
 
 
-class StoppedError(DocumentError):
-    """The read was stopped before the file was converted."""
-
-
 def convert_blocks(source: DocumentFile, taken: Print, turn: Lock, stopped: Event) -> Iterator[bytes]:
     """The converted text of a file in UTF-8, block by block.
 
     `turn` is held while a conversion runs, so that others who want the file wait for it. Raises
-    `UnusableError` if the file cannot be converted, `StoppedError` once `stopped` is set.
+    `UnusableError` if the file cannot be converted, `DocumentError` once `stopped` is set.
     """
-    known: array[int] | None = None
-    place, sound = 0, False
-    while True:
-        path, checksums = _find_or_convert(source, taken, turn, stopped, known if sound else None)
-        if known is not None and checksums != known:
-            raise changed(source)
-        known = checksums
-        try:
-            block = bytes_at(path, _HEAD_BYTES + place * BLOCK_BYTES, BLOCK_BYTES)
-        except FileNotFoundError:  # dropped from the cache in the meantime
-            sound = False
-            continue
-        except OSError as error:
-            raise unreadable(str(path), error) from error
-        if place == len(known):
-            return
-        if sound := zlib.crc32(block) == known[place]:
+    try:
+        place = _place_of(source, taken)
+        known = _find_or_convert(source, place, taken, turn, stopped)
+        for number, checksum in enumerate(known):
+            while zlib.crc32(block := _read_block(place, number)) != checksum:  # it was dropped or damaged
+                if _find_or_convert(source, place, taken, turn, stopped) != known:
+                    raise changed(source)
             yield block
-            place += 1
+    except OSError as error:
+        why = f"{error.filename or 'the cache'}: {reason(error)}"
+        raise DocumentError(f"{source.name} cannot be converted: {why}") from error
 
 
 def is_kept(source: DocumentFile, taken: Print) -> bool:
@@ -96,42 +84,40 @@ def is_kept(source: DocumentFile, taken: Print) -> bool:
         return False
 
 
-def _find_or_convert(
-    source: DocumentFile, taken: Print, turn: Lock, stopped: Event, known: array[int] | None
-) -> tuple[Path, array[int]]:
-    """The path of a file's text and the checksums of its blocks; converts the file unless it is cached.
+def _read_block(place: Path, number: int) -> bytes:
+    """A block of a text in the cache; empty if the text is no longer there. Raises `OSError`."""
+    with suppress(FileNotFoundError):
+        os.utime(place)  # the least recently used texts are dropped first
+        return bytes_at(place, _HEAD_BYTES + number * BLOCK_BYTES, BLOCK_BYTES)
+    return b""
 
-    The whole text is verified unless its checksums are `known`.
-    """
-    try:
-        place = _place_of(source, taken)
-        while True:
-            with suppress(FileNotFoundError):
-                os.utime(place)  # the least recently used texts are dropped first
-                if (checksums := _checksums(place) if known is None else known) is not None:
-                    return place, checksums
-            if turn.acquire(timeout=_POLL_SECONDS):
-                try:
-                    if not place.exists() or _checksums(place) is None:
-                        convert(source, place, stopped, taken=taken)
-                finally:
-                    turn.release()
-            elif stopped.is_set():
-                raise _stop_error(source)
-    except OSError as error:
-        why = f"{error.filename or 'the cache'}: {reason(error)}"
-        raise DocumentError(f"{source.name} cannot be converted: {why}") from error
+
+def _find_or_convert(
+    source: DocumentFile, place: Path, taken: Print, turn: Lock, stopped: Event
+) -> array[int]:
+    """The checksums of the blocks of a file's text, which is verified, or else made. Raises `OSError`."""
+    while (checksums := _checksums(place)) is None:
+        if turn.acquire(timeout=_POLL_SECONDS):
+            try:
+                if _checksums(place) is None:
+                    convert(source, place, stopped, taken=taken)
+            finally:
+                turn.release()
+        elif stopped.is_set():
+            raise _stop_error(source)
+    return checksums
 
 
 def _checksums(path: Path) -> array[int] | None:
-    """A checksum of each block of a converted text; None if it is damaged. Raises `OSError`."""
+    """A checksum of each block of a converted text; None if it is missing or damaged. Raises `OSError`."""
     digest, checksums = hashlib.sha256(), array("I")
-    with path.open("rb") as file:
+    with suppress(FileNotFoundError), path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
         while block := file.read(BLOCK_BYTES):
             digest.update(block)
             checksums.append(zlib.crc32(block))
-    return checksums if head == digest.digest() else None
+        return checksums if head == digest.digest() else None
+    return None
 
 
 def convert(
@@ -201,8 +187,8 @@ def _run(source: DocumentFile, output: IO[bytes], stopped: Event, limits: Conver
     return _reason(process.returncode, brief(said.decode("utf-8", "replace")), limits)
 
 
-def _stop_error(source: DocumentFile) -> StoppedError:
-    return StoppedError(f"{source.name} was not converted: the read was stopped")
+def _stop_error(source: DocumentFile) -> DocumentError:
+    return DocumentError(f"{source.name} was not converted: the read was stopped")
 
 
 def _reason(code: int, said: str, limits: ConversionLimits) -> str:

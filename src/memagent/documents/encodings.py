@@ -1,18 +1,23 @@
-"""Detect the encoding of a text file from its first bytes, or that it is not text.
+"""Detect the encoding of a text file from its first bytes, or that it is not text; read JSONL and JSON.
 
-UTF-32 without a byte-order mark, which nothing writes, is not detected.
+UTF-32 without a byte-order mark, which nothing writes, is not detected. JSONL becomes the texts of its rows.
+JSON stays as it is, with letters in place of their escapes.
 """
 
 from __future__ import annotations
 
 import codecs
+import json
 import re
 import unicodedata
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import chain
 
 import chardet
 
 from memagent.documents.converters.text import meant_encoding
+from memagent.prompts.guard import sendable
 
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -57,7 +62,9 @@ def detect_encoding(sample: bytes, whole: bool = True) -> str | None:
     bad = sample.decode("utf-8", "replace").count("\ufffd")
     if valid or bad * 10 < sum(byte >= 0x80 for byte in sample):
         return "utf-8"
-    return _find_declared(sample, whole) or _guess(sample)
+    if declared := _find_declared(sample, whole):
+        return declared
+    return chardet.detect(sample, compat_names=False, include_encodings=_COMMON)["encoding"] or "utf-8"
 
 
 def is_doubtful(sample: bytes, encoding: str) -> bool:
@@ -105,6 +112,61 @@ def _find_declared(sample: bytes, whole: bool) -> str | None:
     return None
 
 
-def _guess(sample: bytes) -> str:
-    found = chardet.detect(sample, compat_names=False, include_encodings=_COMMON)
-    return found["encoding"] or "utf-8"
+_MAX_ROW = 2**25  # characters; parsed, a row takes several times its length
+_ESCAPE = re.compile(
+    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|.|\Z)", re.DOTALL
+)
+_MAX_ESCAPE = 12  # characters
+
+
+def row_texts(blocks: Iterable[str]) -> Iterator[str]:
+    """The text of each row of a JSONL file, followed by a blank line.
+
+    A row of over 32 Mi characters is not parsed but read as it is, so that memory use stays bounded.
+    """
+    held: list[str] = []  # of the current row
+    length, is_long = 0, False
+    for block in chain(blocks, ("\n",)):
+        *ends, rest = block.split("\n")
+        for end in ends:
+            line = "".join([*held, end]).strip()
+            if is_long:
+                yield line + "\n\n"
+            elif line:
+                yield _row_text(line) + "\n\n"
+            held, length, is_long = [], 0, False
+        held.append(rest)
+        length += len(rest)
+        if length > _MAX_ROW:
+            yield "".join(held)
+            held, is_long = [], True
+
+
+def _row_text(line: str) -> str:
+    """A row's `text`, or else its `content`, or the row itself if it is a string; or else the line."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return line
+    texts = (row.get("text"), row.get("content")) if isinstance(row, dict) else (row,)
+    text = next((it for it in texts if isinstance(it, str) and it.strip()), None)
+    return "".join(unescape([line])) if text is None else sendable(text)
+
+
+def unescape(blocks: Iterable[str]) -> Iterator[str]:
+    r"""JSON with letters in place of their escapes (\u0434), except those that a string must escape."""
+    held = ""
+    for block in chain(blocks, ("",)):
+        text = held + block
+        end = max(len(text) - _MAX_ESCAPE, 0) if block else len(text)
+        end = next((it.start() for it in _ESCAPE.finditer(text) if it.end() > end), end)  # it may go on
+        yield _ESCAPE.sub(_unescape_one, text[:end])
+        held = text[end:]
+
+
+def _unescape_one(found: re.Match[str]) -> str:
+    escape = found.group()
+    if len(escape) < 6:
+        return escape
+    letter: str = json.loads(f'"{escape}"')
+    return escape if letter < " " or letter in '"\\' or "\ud800" <= letter <= "\udfff" else letter

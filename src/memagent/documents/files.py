@@ -133,9 +133,10 @@ def look_at(origin: Path | IO[bytes], name: str, named: bool) -> DocumentFile:
     gzipped = sample.startswith(_GZIP)
     if gzipped:
         suffix = Path(Path(name).stem).suffix.lower()
-        sample, whole = _unpacked_sample(sample, name), False
+        sample, whole = next(unpack(name, size, iter((sample,))), b"")[:_SAMPLE_BYTES], False
     kinds = (it for magic, it in _MAGIC.items() if sample.startswith(magic))
-    kind = next(kinds, None) or _FORMATS.get(suffix) or _format_of_package(suffix)
+    of_package = suffix[1:] if suffix[1:] in plugins("formats") else "text"
+    kind = next(kinds, None) or _FORMATS.get(suffix, of_package)
     encoding: str | None = ""
     if kind in ("text", "json", "jsonl", "html"):
         encoding = detect_encoding(sample, whole)
@@ -152,11 +153,6 @@ def look_at(origin: Path | IO[bytes], name: str, named: bool) -> DocumentFile:
     return DocumentFile(
         name, origin, kind, encoding, size, named, gzipped, doubtful, title=name, beginning=beginning
     )
-
-
-def _format_of_package(suffix: str) -> str:
-    """The format that an installed package reads files with this ending in; else text."""
-    return suffix[1:] if suffix[1:] in plugins("formats") else "text"
 
 
 def bytes_at(origin: Path | bytes | IO[bytes], place: int, size: int) -> bytes:
@@ -240,12 +236,12 @@ def changed(source: DocumentFile) -> DocumentError:
     return DocumentError(f"{source.name} changed while it was read: start again once it no longer changes")
 
 
-def unpack(source: DocumentFile, blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """The content of a gzip file, in blocks of at most 256 KiB.
+def unpack(name: str, size_bytes: int, blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """The content of a gzip file of this size, in blocks of at most 256 KiB.
 
     Raises `UnusableError` for a damaged file, and for one that unpacks to an absurd size.
     """
-    most = max(_USUAL_UNPACKED, source.size_bytes * _MAX_UNPACKED)
+    most = max(_USUAL_UNPACKED, size_bytes * _MAX_UNPACKED)
     length, unpacker = 0, None
     try:
         for block in blocks:
@@ -256,22 +252,15 @@ def unpack(source: DocumentFile, blocks: Iterator[bytes]) -> Iterator[bytes]:
                 text = unpacker.decompress(block, BLOCK_BYTES)
                 length += len(text)
                 if length > most:
-                    raise UnusableError(f"{source.name} unpacks to over {most // 2**20} MiB: unpack it first")
+                    raise UnusableError(f"{name} unpacks to over {most // 2**20} MiB: unpack it first")
                 yield text
                 block = unpacker.unconsumed_tail
                 if unpacker.eof:  # another member may follow, or such padding
                     block, unpacker = unpacker.unused_data.lstrip(b"\0"), None
     except zlib.error as error:
-        raise UnusableError(f"{source.name} is damaged: it cannot be unpacked ({error})") from error
-    if unpacker is not None:
-        raise UnusableError(f"{source.name} is damaged: it ends too early")
-
-
-def _unpacked_sample(sample: bytes, name: str) -> bytes:
-    try:
-        return zlib.decompressobj(31).decompress(sample, _SAMPLE_BYTES)
-    except zlib.error as error:
         raise UnusableError(f"{name} is damaged: it cannot be unpacked ({error})") from error
+    if unpacker is not None:
+        raise UnusableError(f"{name} is damaged: it ends too early")
 
 
 def _raw(source: DocumentFile) -> Iterator[bytes]:

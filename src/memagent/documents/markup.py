@@ -1,46 +1,39 @@
 """HTML as Markdown, block by block: headings, lists, links, tables and what pictures show.
 
-What the page hides is left out, as are scripts and styles.
-
-The parser repairs the page and reports its tags one by one. No tree is built, so neither the depth nor the
-length of a page matters. Bold and italics are dropped: they say little and cost tokens.
+What the page hides is left out, as are scripts and styles; bold and italics say little and cost tokens. The
+parser repairs the page and reports its tags one by one: neither the depth nor the length of a page matters.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from lxml import etree
 
 from memagent.documents.converters.tables import Cell, Grid
+from memagent.documents.files import UnusableError
 
 _DROPPED = {
     *("script", "style", "template", "iframe", "object", "canvas", "audio", "video", "noscript"),
     *("annotation", "annotation-xml"),  # of formulas
 }
 _HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
-# The least number of line ends before and after each element.
-_BREAKS = {
-    **dict.fromkeys((*_HEADINGS, "p", "pre", "blockquote", "table", "title", "hr", "dl", "fieldset"), 2),
-    **dict.fromkeys(
-        ("div", "section", "article", "header", "footer", "main", "nav", "aside", "figure", "figcaption"), 2
-    ),
-    **dict.fromkeys(("address", "form", "details", "body"), 2),
-    **dict.fromkeys(("li", "dt", "dd", "tr", "caption", "summary", "option", "br", "legend"), 1),
-}
+_LINES = ("li", "dt", "dd", "tr", "caption", "summary", "option", "br", "legend")
+_PARAGRAPHS = (
+    "p", "pre", "blockquote", "table", "title", "hr", "dl", "fieldset", "div", "section", "details",
+    "article", "header", "footer", "main", "body", "aside", "nav", "figure", "figcaption", "form", "address",
+)  # fmt: skip
+_BREAKS = dict.fromkeys(_LINES, 1) | dict.fromkeys((*_HEADINGS, *_PARAGRAPHS), 2)  # line ends around it
 _INLINE = {"code": "`", "del": "~~", "s": "~~", "sup": "^"}
 # What goes before each part of a formula, and after the last.
 _FORMULAS = {
-    "mfrac": ("(", ")/(", ")"),
-    "msqrt": ("√(", "", ")"),
-    "mroot": ("√(", ")_(", ")"),
+    **{"mfrac": ("(", ")/(", ")"), "msqrt": ("√(", "", ")"), "mroot": ("√(", ")_(", ")")},
     **dict.fromkeys(("msup", "mover"), ("", "^(", ")")),
     **dict.fromkeys(("msub", "munder"), ("", "_(", ")")),
     **dict.fromkeys(("msubsup", "munderover"), ("", "_(", ")^(", ")")),
-    "mtr": ("", ", ", ""),
-    "mtable": ("", "; ", ""),
+    **{"mtr": ("", ", ", ""), "mtable": ("", "; ", "")},
 }
 _HIDDEN = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*hidden)\b", re.IGNORECASE)
 _LISTS = ("ul", "ol", "menu")
@@ -51,31 +44,27 @@ _MAX_TAG = 2**26  # characters, which the parser holds; pictures inside pages ar
 _DEEPEST = 10  # levels of lists and quotations that are shown by indentation
 
 
-class MarkupError(ValueError):
-    """A page that cannot be read; the message says what it has."""
-
-
-def markdown_of(blocks: Iterable[str]) -> Iterator[str]:
-    """The text of a page given in blocks. Raises `MarkupError` for a tag that would take too much memory."""
+def markdown_of(blocks: Iterable[str], name: str = "the page") -> Iterator[str]:
+    """The text of a page given in blocks. Raises `UnusableError` for a tag of too many MiB."""
     writer = _Writer()
     parser = etree.HTMLParser(target=writer, encoding="utf-8", huge_tree=True)
     given, held = False, 0
     for block in blocks:
         given = given or bool(block.strip())
         parser.feed(block.encode("utf-8", "replace"))
-        held = 0 if writer.told else held + len(block)
+        held = 0 if writer.called else held + len(block)
         if held > _MAX_TAG:
-            raise MarkupError(f"has a tag or comment of over {_MAX_TAG // 2**20} Mi characters")
-        if text := writer.taken():
+            raise UnusableError(f"{name} has a tag or comment of over {_MAX_TAG // 2**20} Mi characters")
+        if text := writer.take():
             yield text
     if given:  # the parser rejects a blank page
         parser.close()
-        yield writer.taken() + "\n"
+        yield writer.take() + "\n"
 
 
 @dataclass(slots=True)
 class _Table:
-    """A table being read: its grid, the finished cells of the current row, the spans of the open cell."""
+    """A table being read: the finished cells of its current row, and the spans of the open one."""
 
     grid: Grid = field(default_factory=Grid)
     row: list[Cell] = field(default_factory=list)
@@ -87,33 +76,27 @@ class _Writer:
     """A parser target that writes the tags and the text of a page as Markdown."""
 
     def __init__(self) -> None:
-        self.told = False  # whether the parser has called since the last `taken`
+        self.called = False  # whether the parser has called since the last `take`
         self._out: list[str] = []
         self._begun = False
         self._cell: list[str] | None = None  # the text of an open cell
-        self._cell_length = 0
         self._tables: list[_Table] = []
         self._lists: list[int | None] = []  # the number of the last item; None for lists without numbers
         self._links: list[str] = []
         self._marker = ""  # what begins the next line: "# ", "* "
         self._marks: list[str] = []  # what goes right before the next text: "[", "`"
         self._formula: list[tuple[str, int]] = []  # open elements of a formula, and how many parts they have
-        self._quotes = self._preformatted = 0
-        self._dropped = 0  # how many elements are open from the one on that is left out
+        self._quotes = self._preformatted = self._dropped = 0  # open elements: of the last, with those in it
         self._fence_due = False
         self._breaks, self._space, self._last = 0, False, ""
 
-    def taken(self) -> str:
+    def take(self) -> str:
         """What was written since the last call."""
-        text = "".join(self._out)
-        self._out.clear()
-        self.told = False
+        text, self._out, self.called = "".join(self._out), [], False
         return text
 
-    # Called by the parser
-
     def start(self, tag: str, attributes: dict[str, str]) -> None:
-        self.told = True
+        self.called = True
         hidden = "hidden" in attributes or _HIDDEN.search(attributes.get("style", ""))
         if self._dropped or tag in _DROPPED or hidden:
             self._dropped += 1
@@ -131,7 +114,10 @@ class _Writer:
             self._break(1 if self._lists else 2)
             self._lists.append(_number(attributes.get("start")) - 1 if tag == "ol" else None)
         elif tag == "li":
-            self._marker = self._item()
+            self._marker = "* "
+            if self._lists and (number := self._lists[-1]) is not None:
+                self._lists[-1] = number + 1
+                self._marker = f"{number + 1}. "
         elif tag in _HEADINGS:
             self._marker = _HEADINGS[tag]
         elif tag == "a":
@@ -152,7 +138,7 @@ class _Writer:
             self._write(f"![{shown}]")
 
     def end(self, tag: str) -> None:
-        self.told = True
+        self.called = True
         if self._dropped:
             self._dropped -= 1
             return
@@ -173,16 +159,19 @@ class _Writer:
             href = self._links.pop()
             self._close("[", f"]({href})" if href else "")
         elif tag == "pre":
-            self._close_preformatted()
+            if not self._fence_due:
+                self._put("```" if self._last == "\n" else "\n```")
+            self._fence_due = False
+            self._preformatted -= 1
         elif tag in _INLINE and not self._preformatted:
             self._close(_INLINE[tag], "" if tag == "sup" else _INLINE[tag])
         if self._formula and (name := self._formula.pop()[0]) in _FORMULAS:
-            self._sign(_FORMULAS[name][-1], self._put)
+            self._sign(_FORMULAS[name][-1])
         self._quotes -= tag == "blockquote"
         self._break(_BREAKS.get(tag, 0))
 
     def data(self, text: str) -> None:
-        self.told = True
+        self.called = True
         if self._dropped:
             return
         if self._preformatted:
@@ -194,7 +183,7 @@ class _Writer:
             self._space = _SPACES.match(text[-1]) is not None
 
     def comment(self, text: str) -> None:
-        self.told = True
+        self.called = True
         if text.startswith("[CDATA["):  # text in XHTML
             self.data(text.removeprefix("[CDATA[").removesuffix("]]"))
 
@@ -202,8 +191,6 @@ class _Writer:
         if self._tables:
             self._close_row()
         self._spill()
-
-    # Writing
 
     def _break(self, lines: int) -> None:
         self._breaks = max(self._breaks, lines)
@@ -222,16 +209,15 @@ class _Writer:
 
     def _put(self, text: str) -> None:
         self._last = text[-1:]
-        if self._cell is None:
-            if self._tables and self._tables[-1].row:  # text between cells
+        if self._cell is not None:
+            self._cell.append(text)
+            if sum(map(len, self._cell)) > _MAX_CELL:
                 self._spill()
-            self._out.append(text)
-            self._begun = True
             return
-        self._cell.append(text)
-        self._cell_length += len(text)
-        if self._cell_length > _MAX_CELL:
+        if self._tables and self._tables[-1].row:  # text between cells
             self._spill()
+        self._out.append(text)
+        self._begun = True
 
     def _close(self, opened: str, closing: str) -> None:
         """Close what a mark opened; a mark with no text after it is dropped."""
@@ -239,12 +225,6 @@ class _Writer:
             self._marks.pop()
         elif closing:
             self._put(closing)
-
-    def _item(self) -> str:
-        if not self._lists or (number := self._lists[-1]) is None:
-            return "* "
-        self._lists[-1] = number + 1
-        return f"{number + 1}. "
 
     def _write_preformatted(self, text: str) -> None:
         if self._fence_due and (text := text.removeprefix("\n")):
@@ -254,34 +234,23 @@ class _Writer:
             self._put("\n" * self._breaks + text)
             self._breaks = 0
 
-    def _close_preformatted(self) -> None:
-        if not self._fence_due:
-            self._put("```" if self._last == "\n" else "\n```")
-        self._fence_due = False
-        self._preformatted -= 1
-
-    # Formulas
-
     def _open_part(self, tag: str) -> None:
-        """Note an element of a formula, and write the sign before it."""
         if self._formula:
             name, parts = self._formula[-1]
             self._formula[-1] = name, parts + 1
             if signs := _FORMULAS.get(name, ())[:-1]:
-                self._sign(signs[min(parts, len(signs) - 1)], self._put if parts else self._write)
+                self._sign(signs[min(parts, len(signs) - 1)], first=not parts)
         self._formula.append((tag, 0))
 
-    def _sign(self, sign: str, write: Callable[[str], None]) -> None:
+    def _sign(self, sign: str, first: bool = False) -> None:
         if sign:
-            write(sign)
-        self._space = self._space and not sign
-
-    # Tables
+            (self._write if first else self._put)(sign)
+            self._space = False
 
     def _open_cell(self, attributes: dict[str, str]) -> None:
         self._close_cell()
         if self._tables:
-            self._cell, self._cell_length = [], 0
+            self._cell = []
             columns, rows = (_number(attributes.get(name)) for name in ("colspan", "rowspan"))
             self._tables[-1].spans = max(columns, 1), max(rows, 1)
 
@@ -300,28 +269,24 @@ class _Writer:
             return
         table = self._tables[-1]
         row, table.row = table.row, []
-        if len(row) == 1 and not table.grid.begun and not table.grid.down:  # no table yet, or none at all
-            self._write_rows(row[0].text)
-        else:
-            self._write_rows(table.grid.row(row))
+        alone = len(row) == 1 and not table.grid.begun and not table.grid.down  # no table yet, or none at all
+        self._write_rows(row[0].text if alone else table.grid.row(row))
 
     def _write_rows(self, lines: str) -> None:
         if lines:
-            table = self._tables[-1]
-            self._breaks = 1 if table.begun else 2
+            self._breaks = 1 if self._tables[-1].begun else 2
             self._write(lines.rstrip("\n"))
-            table.begun = True
+            self._tables[-1].begun = True
 
     def _spill(self) -> None:
         """Write the open cell, and those before it in its row, as paragraphs: the table lays out a page."""
         if not self._tables:
             return
         table = self._tables[-1]
-        cells = (*(cell.text for cell in table.row), "".join(self._cell or ()))
+        texts = (table.grid.end(), *(cell.text for cell in table.row), "".join(self._cell or ()))
         self._cell, table.row = None, []
-        for text in (table.grid.end(), *cells):
-            if text := text.strip():
-                self._put("\n\n" * self._begun + text)
+        for text in filter(None, map(str.strip, texts)):
+            self._put("\n\n" * self._begun + text)
 
 
 def _number(start: str | None) -> int:
@@ -330,7 +295,6 @@ def _number(start: str | None) -> int:
 
 
 def _link(href: str) -> str:
-    """A link's target, or an empty string if it is useless: a place in the page, a script, data."""
+    """A link's target; empty if it is useless: a place in the page, a script, data."""
     href = "".join(href.split())
-    useless = href.startswith(("#", "javascript:", "data:")) or len(href) > _MAX_LINK
-    return "" if useless else href
+    return "" if href.startswith(("#", "javascript:", "data:")) or len(href) > _MAX_LINK else href

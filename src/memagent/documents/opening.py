@@ -1,17 +1,13 @@
 """Open anything readable as one stream of text, block by block.
 
-Text files keep their exact text: only a byte-order mark is dropped, and undecodable bytes become
-U+FFFD and are counted. In JSON, letters stand for their escapes. HTML, PDF, office and e-book files are
-converted.
-Not supported: OCR, archives, and anything that has to be downloaded.
+Text files keep their exact text: only a byte-order mark is dropped, and undecodable bytes become U+FFFD and
+are counted. Not supported: OCR, archives, and anything that has to be downloaded.
 """
 
 from __future__ import annotations
 
+import codecs
 import os
-import shutil
-import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -19,11 +15,11 @@ from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from threading import Event, Lock
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from memagent.documents.conversion import convert_blocks, is_kept
 from memagent.documents.converters import HTML, PAGED
-from memagent.documents.decoding import decode, row_texts, sendable, unescape
+from memagent.documents.encodings import row_texts, unescape
 from memagent.documents.files import (
     DocumentFile,
     NoTextError,
@@ -35,9 +31,10 @@ from memagent.documents.files import (
     unpack,
 )
 from memagent.documents.marks import PUBLIC, mark_of
-from memagent.documents.markup import MarkupError, markdown_of
-from memagent.documents.paths import find_files, shown
-from memagent.errors import DocumentError, reason
+from memagent.documents.markup import markdown_of
+from memagent.documents.paths import find_files, keep_input, shown
+from memagent.errors import DocumentError
+from memagent.prompts.guard import sendable
 
 _HELD_BLANK = 64  # blocks of white space held back until text follows
 
@@ -55,8 +52,7 @@ class Document:
     """Several sources read as one text, in order; `skipped` says which files were left out, and why.
 
     The model is shown the title of each source if there are several, or if the document is `titled`. An
-    example of training or evaluation has the same `mark` on every machine.
-    Any number of passes may run at the same time, in any threads.
+    example has the same `mark` on every machine. Passes may run at the same time, in any threads.
     """
 
     sources: tuple[DocumentFile, ...]
@@ -71,7 +67,8 @@ class Document:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle with the prints taken so far, so that another machine refuses files that differ."""
-        return _sent, (self.sources, self.skipped, self.titled, self.is_example, dict(self._prints))
+        values = (self.sources, self.skipped, self.titled, self.is_example)
+        return Document, values, {"_prints": dict(self._prints)}
 
     @property
     def text_bytes(self) -> int | None:
@@ -81,10 +78,7 @@ class Document:
 
     @property
     def fingerprint(self) -> str:
-        """A SHA-256 of the contents of all sources, in order; names do not count.
-
-        The first call reads all files. Raises `DocumentError` if one cannot be read.
-        """
+        """A SHA-256 of the contents of all sources, which the first call reads. Raises `DocumentError`."""
         digest = sha256()
         for number in range(len(self.sources)):
             digest.update(self._print(number).sha256)
@@ -103,8 +97,7 @@ class Document:
         """The same document, from which sources without text are left out even if the user named them."""
         return replace(self, sources=tuple(replace(source, named=False) for source in self.sources))
 
-    def _is_at_hand(self, number: int) -> bool:
-        """Whether a source can be read without converting it first."""
+    def _needs_no_conversion(self, number: int) -> bool:
         source = self.sources[number]
         if source.encoding or isinstance(source.origin, bytes) or number in self._unusable:
             return True
@@ -121,19 +114,11 @@ class Document:
         return self._prints[number]
 
 
-def _sent(*values: Any) -> Document:
-    *fields, prints = values
-    document = Document(*fields)
-    document._prints.update(prints)
-    return document
-
-
 class Pass:
     """One pass over the text of a document, and what it found. Iterate it once.
 
-    `skipped` says what was left out so far, and why: files of a directory that turned out to be unusable,
-    and pages without text. `replaced` counts, for each source begun so far, the characters that could not be
-    decoded.
+    `skipped` says what was left out so far, and why: unusable files of a directory, and pages without text.
+    `replaced` counts, for each source begun so far, the characters that could not be decoded.
     """
 
     def __init__(self, document: Document) -> None:
@@ -191,9 +176,9 @@ class Pass:
         """
         sources = self.document.sources
         self._at_hand = max(self._at_hand, self._number)
-        while self._at_hand < len(sources) and self.document._is_at_hand(self._at_hand):
+        while self._at_hand < len(sources) and self.document._needs_no_conversion(self._at_hand):
             self._at_hand += 1
-        return self._at_hand < len(sources) or not self.document._is_at_hand(self._number)
+        return self._at_hand < len(sources) or not self.document._needs_no_conversion(self._number)
 
     def close(self) -> None:
         """Stop, and end a conversion that is running. May be called from any thread."""
@@ -214,12 +199,14 @@ class Pass:
         yield from held
 
     def _texts(self, number: int, source: DocumentFile) -> Iterator[Block]:
-        """The text of a source, read according to its format."""
         raw = self._bytes(number, source)
         if source.gzipped:
-            self._check_packed(number, source)
-            raw = unpack(source, raw)
-        texts = decode(raw, source.encoding or "utf-8")
+            if number not in self.document._sound:  # damage is found before any of its text is paid for
+                for _ in unpack(source.name, source.size_bytes, self._bytes(number, source)):
+                    pass
+                self.document._sound.add(number)
+            raw = unpack(source.name, source.size_bytes, raw)
+        texts: Iterator[str] = codecs.iterdecode(raw, source.encoding or "utf-8", "replace")
         if source.format in PAGED:
             yield from self._split_pages(source, texts)
             return
@@ -228,19 +215,11 @@ class Pass:
         elif source.format == "json":
             texts = unescape(texts)
         elif source.format == "html" or source.format in HTML:
-            texts = _page_text(source, texts)
+            texts = map(sendable, markdown_of(texts, source.name))
         for text in texts:
             yield Block(source, text, None)
 
-    def _check_packed(self, number: int, source: DocumentFile) -> None:
-        """Raise `UnusableError` for a damaged gzip file before any of its text is read, and paid for."""
-        if number not in self.document._sound:
-            for _ in unpack(source, self._bytes(number, source)):
-                pass
-            self.document._sound.add(number)
-
     def _bytes(self, number: int, source: DocumentFile) -> Iterator[bytes]:
-        """The bytes of a source's text: its own, or those of its conversion."""
         if isinstance(source.origin, bytes):
             return iter((source.origin,))
         taken = self.document._print(number)
@@ -259,17 +238,8 @@ class Pass:
                     begun = True
                     yield Block(source, piece, page)
         if empty and source.format == "pdf" and empty < page - 1:
-            self.skipped += (
-                f"{source.name}: {empty} of {page - 1} pages have no text (scanned? run OCR first)",
-            )
-
-
-def _page_text(source: DocumentFile, texts: Iterable[str]) -> Iterator[str]:
-    """The text of a page of HTML. Raises `UnusableError`."""
-    try:
-        yield from map(sendable, markdown_of(texts))
-    except MarkupError as error:
-        raise UnusableError(f"{source.name} {error}") from error
+            said = f"{empty} of {page - 1} pages have no text (scanned? run OCR first)"
+            self.skipped += (f"{source.name}: {said}",)
 
 
 def open_document(*paths: str | os.PathLike[str], follow_links: bool = False) -> Document:
@@ -285,8 +255,7 @@ def open_document(*paths: str | os.PathLike[str], follow_links: bool = False) ->
     skipped: list[str] = []
     for path in paths:
         if os.fspath(path) == "-":
-            if "-" not in found:
-                found["-"] = look_at(_keep_input(), "stdin", named=True)
+            found["-"] = found.get("-") or look_at(keep_input(), "stdin", named=True)
             continue
         for file in find_files(path, follow_links):
             real = os.path.realpath(file.path)
@@ -317,22 +286,6 @@ def text_document(text: str, name: str = "text", is_example: bool = False) -> Do
 def characters_of(source: DocumentFile) -> int:
     """How many characters the text of a source has. Blocks; raises `DocumentError`."""
     return sum(len(block.text) for block in Document((source,)).blocks()._texts(0, source))
-
-
-def _keep_input() -> IO[bytes]:
-    """Standard input, copied to an unnamed file that vanishes with the process. Raises `DocumentError`."""
-    if sys.stdin is None:
-        raise DocumentError("stdin is closed: pipe text into it, or name a file")
-    try:
-        kept = tempfile.TemporaryFile()  # noqa: SIM115 the document keeps it
-        shutil.copyfileobj(sys.stdin.buffer, kept)
-        kept.flush()
-    except OSError as error:
-        raise DocumentError(
-            f"stdin cannot be stored while it is read: {reason(error)}; "
-            "set TMPDIR to a folder with free space"
-        ) from error
-    return kept
 
 
 def _title(sources: tuple[DocumentFile, ...]) -> tuple[DocumentFile, ...]:

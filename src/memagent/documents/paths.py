@@ -9,10 +9,13 @@ from __future__ import annotations
 import glob
 import os
 import re
+import shutil
+import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from memagent.errors import DocumentError, reason
 
@@ -53,6 +56,22 @@ def find_files(path: str | os.PathLike[str], follow_links: bool) -> Iterator[Fou
             yield Found(given, named=True)
     except OSError as error:
         raise unreadable(shown(path), error) from error
+
+
+def keep_input() -> IO[bytes]:
+    """Standard input, copied to an unnamed file that vanishes with the process. Raises `DocumentError`."""
+    if sys.stdin is None:
+        raise DocumentError("stdin is closed: pipe text into it, or name a file")
+    try:
+        kept = tempfile.TemporaryFile()  # noqa: SIM115 the document keeps it
+        shutil.copyfileobj(sys.stdin.buffer, kept)
+        kept.flush()
+    except OSError as error:
+        raise DocumentError(
+            f"stdin cannot be stored while it is read: {reason(error)}; "
+            "set TMPDIR to a folder with free space"
+        ) from error
+    return kept
 
 
 def shown(path: str | os.PathLike[str]) -> str:

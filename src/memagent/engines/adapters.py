@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from memagent.engines.gguf_header import whole_numbers
+from memagent.engines.gguf_files import whole_numbers
 from memagent.errors import SettingsError
 from memagent.settings import EngineSettings, Positive, read_toml
 from memagent.storage import file_digest, write_whole

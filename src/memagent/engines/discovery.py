@@ -50,12 +50,7 @@ class Place:
         return f"http://127.0.0.1:{self.port}/v1"
 
 
-PLACES = (
-    Place("Ollama", 11434),
-    Place("LM Studio", 1234),
-    Place("llama.cpp", 8080),
-    Place("vLLM", 8000),
-)
+PLACES = (Place("Ollama", 11434), Place("LM Studio", 1234), Place("llama.cpp", 8080), Place("vLLM", 8000))
 """In order of preference."""
 
 
@@ -93,15 +88,11 @@ async def _server_at(place: Place, endpoint: Endpoint) -> FoundServer | None:
     """The server at a place; None if there is none, or none with a model that can chat."""
     try:
         listed = await _json(endpoint, "models")
-        entries = listed.get("data") if listed.get("object") == "list" else None
         models = {
             it["id"]: it
-            for it in (entries if isinstance(entries, list) else [])
-            if isinstance(it, dict)
-            and isinstance(it.get("id"), str)
-            and it["id"].isprintable()
-            and it.get("object") == "model"
-            and not it.get("parent")  # vLLM lists adapters too
+            for it in (_dicts(listed, "data") if listed.get("object") == "list" else [])
+            if isinstance(it.get("id"), str) and it["id"].isprintable() and it.get("object") == "model"
+            if not it.get("parent")  # vLLM lists adapters too
         }
         chats, windows = await _ask_server(place, endpoint, list(models))
     finally:
@@ -124,9 +115,8 @@ async def _ask_server(
             if isinstance(able := it.get("capabilities"), list):
                 chats[name] = "completion" in able
     elif place.name == "LM Studio":
-        listed = (await _json(endpoint, "../api/v0/models")).get("data")
-        for it in listed if isinstance(listed, list) else []:
-            if isinstance(it, dict) and isinstance(it.get("type"), str):
+        for it in _dicts(await _json(endpoint, "../api/v0/models"), "data"):
+            if isinstance(it.get("type"), str):
                 name = str(it.get("id"))
                 chats[name] = it["type"] in ("llm", "vlm")
                 if window := window_of({"context_length": it.get("loaded_context_length")}):
@@ -145,6 +135,12 @@ async def _json(endpoint: Endpoint, path: str, body: Mapping[str, Any] | None = 
     except (TransientError, EngineError, ValueError, RecursionError):
         return {}
     return sent if isinstance(sent, dict) else {}
+
+
+def _dicts(sent: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """The objects in a list that was sent under this name."""
+    listed = sent.get(name)
+    return [it for it in listed if isinstance(it, dict)] if isinstance(listed, list) else []
 
 
 def _endpoint(place: Place) -> Endpoint:
@@ -197,10 +193,10 @@ async def _ollama_window(place: Place, model: str) -> int:
             raise SettingsError(
                 f"Ollama does not load {model}: try `ollama run {model}`, or name another model with `model`"
             )
-        running = (await _json(endpoint, "../api/ps")).get("models")
+        running = _dicts(await _json(endpoint, "../api/ps"), "models")
     finally:
         await endpoint.aclose()
-    for it in running if isinstance(running, list) else []:
-        if isinstance(it, dict) and model in (it.get("name"), it.get("model")):
+    for it in running:
+        if model in (it.get("name"), it.get("model")):
             return window_of(it) or _MIN_WINDOW_TOKENS
     return _MIN_WINDOW_TOKENS

@@ -153,7 +153,12 @@ class Endpoint:
             response = await self._client.send(request, stream=True)
         try:
             if response.has_redirect_location:
-                raise self._explain_redirect(response)
+                follow = response.next_request
+                there = brief(str(follow.url if follow else response.headers.get("location", "")))
+                raise UnreachableError(
+                    f"{self.url} redirects to {there}: not followed, as the key and the document would go "
+                    "there; if that is the endpoint, set `base_url` to it"
+                )
             headers = response.headers
             yield Streamed(
                 response.status_code,
@@ -174,14 +179,6 @@ class Endpoint:
             raise TransientError(f"{what} {seconds:g} s") from error
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ExceptionGroup) as error:
             raise self._explain(error) from error
-
-    def _explain_redirect(self, response: httpx2.Response) -> UnreachableError:
-        follow = response.next_request
-        there = brief(str(follow.url if follow else response.headers.get("location", "")))
-        return UnreachableError(
-            f"{self.url} redirects to {there}: not followed, as the key and the document would go there; "
-            "if that is the endpoint, set `base_url` to it"
-        )
 
     def _explain(self, error: Exception) -> TransientError | UnreachableError:
         causes = list(_causes(error))

@@ -1,7 +1,7 @@
 """The engine for any OpenAI-compatible chat endpoint: vLLM, SGLang, Ollama, llama.cpp, hosted ones.
 
-A call is tried until its reply is usable: `requests.py` words it, `endpoint.py` does the HTTP, `replies.py`
-judges the reply, and `retrying.py` waits before the next try.
+A call is tried until its reply is usable, with growing, jittered pauses: `requests.py` words it,
+`endpoint.py` does the HTTP, `replies.py` judges the reply.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -37,7 +39,6 @@ from memagent.engines.replies import (
     window_of,
 )
 from memagent.engines.requests import THINKING, Requests, encode
-from memagent.engines.retrying import Tries
 from memagent.engines.wrappers import Again
 from memagent.errors import EngineError, SettingsError
 from memagent.settings import EngineSettings
@@ -51,6 +52,8 @@ _log = logging.getLogger("memagent")
 _REPLY_BYTES, _BYTES_PER_TOKEN = 256 * 1024, 256
 _RECORDED_BYTES_PER_TOKEN = 1024
 _PAGE_BYTES, _PAGE_TRIES, _LIST_SECONDS = 16 * 2**20, 3, 10.0
+_FIRST_DELAY_SECONDS, _MAX_DELAY_SECONDS, _MAX_RETRY_AFTER_SECONDS = 0.5, 30.0, 300.0
+_BETWEEN_WARNINGS_SECONDS = 30.0
 
 _T = TypeVar("_T")
 
@@ -68,10 +71,10 @@ class OpenAIEngine:
         self._slots = asyncio.Semaphore(connection.concurrency)
         self.requests = Requests(connection)
         self._estimates = False
-        self._tries = Tries(self.endpoint.url)
+        self._next_warning = 0.0
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        """Complete the chat, retrying transient failures with growing, jittered pauses.
+        """Complete the chat, retrying transient failures.
 
         Raises `ContextOverflowError` for a prompt longer than the window, else `EngineError`.
         """
@@ -129,21 +132,47 @@ class OpenAIEngine:
         await self.endpoint.aclose()
 
     async def _try(self, once: Callable[[], Awaitable[_T]], tries: int, again: Again | None = None) -> _T:
-        """The result of `once`, tried at most `tries` times, and while `again` allows it."""
+        """The result of `once`, tried at most `tries` times, and while `again` allows it.
+
+        Raises `EngineError` if the last of them failed, `UnreachableError` if nothing answered.
+        """
         attempt = 1
         while True:
             try:
                 return await once()
             except TransientError as failure:
-                await self._tries.wait(failure, attempt, tries, again)
+                if attempt >= tries or (again and not again(failure.usage)):
+                    raise self._give_up(failure, attempt) from failure
+                seconds = backoff_seconds(attempt - 1, failure.retry_after_seconds)
+                self._log(failure, seconds, f"try {attempt + 1} of {tries}")
+            await asyncio.sleep(seconds)
             attempt += 1
+
+    def _give_up(self, failure: TransientError, attempts: int) -> EngineError:
+        times = f"{attempts} time{'s' if attempts > 1 else ''}"
+        if failure.unreachable:
+            return UnreachableError(f"{failure} (tried {times})")
+        error = EngineError(f"{self.endpoint.url} failed {times}, last: {failure}")
+        error.usage = failure.usage
+        return error
+
+    def _log(self, failure: TransientError, seconds: float, next_try: str) -> None:
+        """Log why a call is tried again, as a warning once in a while."""
+        loud, url = time.monotonic() >= self._next_warning, self.endpoint.url
+        if loud:
+            self._next_warning = time.monotonic() + _BETWEEN_WARNINGS_SECONDS
+        where = "" if url in str(failure) else f", at {url}"
+        level = logging.WARNING if loud else logging.INFO
+        _log.log(level, "a call failed, trying again in %.1f s (%s%s): %s", seconds, next_try, where, failure)
 
     async def _complete_once(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         body = self.requests.body(self.model.name, messages, sampling)
         content = encode(body)
-        reply = await self.endpoint.post(
-            "chat/completions", content, self._max_bytes(content, sampling), self.connection.timeout_seconds
-        )
+        most = _REPLY_BYTES + _BYTES_PER_TOKEN * sampling.max_tokens
+        if self.connection.record:  # the ids of the prompt come too: at most one for each byte
+            most += _RECORDED_BYTES_PER_TOKEN * sampling.max_tokens + 8 * len(content)
+        seconds = self.connection.timeout_seconds
+        reply = await self.endpoint.post("chat/completions", content, most, seconds)
         if reply.status in (400, 422):
             refusal = read_refusal(reply)
             self.requests.adapt(self.model.name, refusal)
@@ -193,11 +222,17 @@ class OpenAIEngine:
     def _error(self, reply: HttpReply) -> EngineError | TransientError:
         return error_of(read_refusal(reply), self.endpoint.url, self.endpoint.has_key)
 
-    def _max_bytes(self, content: bytes, sampling: Sampling) -> int:
-        most = _REPLY_BYTES + _BYTES_PER_TOKEN * sampling.max_tokens
-        if self.connection.record:  # the ids of the prompt come too: at most one for each byte
-            most += _RECORDED_BYTES_PER_TOKEN * sampling.max_tokens + 8 * len(content)
-        return most
+
+def backoff_seconds(attempt: int, retry_after_seconds: float | None = None) -> float:
+    """How long to wait after failure number `attempt + 1`: what the server asked for, else doubling.
+
+    Part of it is random, so that callers who failed together do not retry together.
+    """
+    pause = min(_FIRST_DELAY_SECONDS * 2.0**attempt, _MAX_DELAY_SECONDS)
+    jitter = pause / 2 * random.random()
+    if retry_after_seconds is not None:
+        return min(retry_after_seconds, _MAX_RETRY_AFTER_SECONDS) + jitter
+    return pause / 2 + jitter
 
 
 async def open_endpoint(settings: EngineSettings) -> OpenAIEngine:

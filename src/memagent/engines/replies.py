@@ -75,14 +75,10 @@ def read_completion(reply: Any, sampling: Sampling, *, verbatim: bool = False) -
 class Said:
     """What a reply that is passed through has said so far, be it whole or a stream of pieces."""
 
-    anything: bool = False
-    """Whether there was a text or a thought, even one that nobody sees."""
-    begun: bool = False
-    """Whether there was something to show: a part of the answer, or a thought."""
-    answered: bool = False
-    """Whether there was something of an answer: visible text, a refusal, a call of a tool."""
-    reason: str = ""
-    """The finish reason, in lower case."""
+    anything: bool = False  # a text or a thought, even one that nobody sees
+    begun: bool = False  # something to show: a part of the answer, or a thought
+    answered: bool = False  # something of an answer: visible text, a refusal, a call of a tool
+    reason: str = ""  # the finish reason, in lower case
 
     def add(self, sent: Any) -> None:
         """Take in a completion, or a piece of one. Raises `TransientError` if it is none, or has failed."""

@@ -1,6 +1,7 @@
 """Prompt templates, the prompts that several modules share, and how untrusted text is put into a prompt."""
 
 from memagent.prompts.guard import MARK_LETTERS, file_head
+from memagent.prompts.loading import load_prompts, prompts_from
 from memagent.prompts.ours import (
     ANSWER,
     AUTO,
@@ -22,7 +23,5 @@ from memagent.prompts.templates import (
     NOT_THERE,
     UNCHANGED,
     Prompts,
-    load_prompts,
-    prompts_from,
     sections,
 )

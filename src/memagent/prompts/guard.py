@@ -108,7 +108,7 @@ class Guard:
         Lone surrogates, which UTF-8 cannot encode, and NUL, which ends a prompt on some servers, become
         U+FFFD.
         """
-        text = _sendable(text)
+        text = sendable(text).replace("\0", "\ufffd")
         for place in reversed(self._marks(text)):
             text = text[:place] + DOT + text[place:]
         if not any(head in text for head in _HEADS):
@@ -172,12 +172,13 @@ def file_head(mark: str, title: str) -> str:
     return f"[file-{mark}: {title}]\n"
 
 
-def _sendable(text: str) -> str:
+def sendable(text: str) -> str:
+    """The text with U+FFFD in place of lone surrogates, which no encoding has."""
     try:
         text.encode()  # ten times as fast as a search for surrogates
     except UnicodeEncodeError:
-        text = _SURROGATES.sub("\ufffd", text)
-    return text.replace("\0", "\ufffd")
+        return _SURROGATES.sub("\ufffd", text)
+    return text
 
 
 def _letters(text: str) -> bytes:

@@ -1,10 +1,9 @@
-"""Templates: their slots, their files, and one pass that fills them.
+"""Templates: their slots, and one pass that fills them.
 
 A template has slots such as `{problem}`, `{chunk}` and `{memory}`. `{{` and `}}` are a pair of literal
 braces, and any other single brace stays as it is. Slots are filled in one pass, so a slot that occurs in a
 document stays text. The slot `{mark}` belongs in the names of tags, `<chunk-{mark}>`: it is filled with
-letters that no author of a document can know (`memagent.documents.marks`). `load_prompts` reads templates
-from a file, which published checkpoints need: each was trained with its own.
+letters that no author of a document can know (`memagent.documents.marks`).
 """
 
 from __future__ import annotations
@@ -12,16 +11,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cached_property, lru_cache
-from pathlib import Path
-from typing import Any, Literal, get_args
+from functools import cached_property
+from typing import Literal, get_args
 
-from memagent.errors import SettingsError, reason
+from memagent.errors import SettingsError
 from memagent.prompts.guard import MARK_LETTERS, Guard, fold
-from memagent.prompts.published import table_from_python
 from memagent.types import Message
 
 UNCHANGED = "UNCHANGED"
@@ -48,7 +43,7 @@ _NEEDED = {
 }
 _MARK = "mark"
 _ANY_MARK = "xdvupgqbzkwmtj"  # of no document: as many tokens as most marks have
-_TOLD_CHARACTERS = 30  # of a template that cannot be used
+_SHOWN_CHARACTERS = 30  # of a template that cannot be used
 _NOT_IN_FILES = ("mark", "guards_turns")
 _OPTIONAL = ("note", "doubt", "merge", "gap", "again")
 """Templates that only some workflows have."""
@@ -156,19 +151,14 @@ class Prompts:
     @property
     def fingerprint(self) -> str:
         """A digest of all templates (16 hex digits)."""
-        table = {name: text for name in _keys() if (text := getattr(self, name)) or name not in _OPTIONAL}
+        table = {name: text for name in keys() if (text := getattr(self, name)) or name not in _OPTIONAL}
         return hashlib.sha256(json.dumps(table).encode()).hexdigest()[:16]
 
     @property
     def bare_text(self) -> str:
         """The longest of the prompts with its slots empty, for counting the fixed tokens."""
-        longest = max(
-            map(
-                self._marked,
-                (self.update, self.note, self.answer, self.doubt, self.merge, self.gap, self.again),
-            ),
-            key=len,
-        )
+        templates = (self.update, self.note, self.answer, self.doubt, self.merge, self.gap, self.again)
+        longest = max(map(self._marked, templates), key=len)
         return self.system + _SLOT.sub("", longest) + self.empty_memory
 
     def for_update(self, problem: str, chunk: str, memory: str) -> tuple[Message, ...]:
@@ -257,56 +247,13 @@ def _find_unpaired(template: str) -> str:
             case "}" if opened and opened[-1].group() == "{":
                 opened.pop()
             case "}}" if not opened or opened.pop().group() == "{":
-                return template[: brace.end()][-_TOLD_CHARACTERS:]
+                return template[: brace.end()][-_SHOWN_CHARACTERS:]
     first = next((it for it in opened if it.group() == "{{"), None)
-    return template[: first.end()][-_TOLD_CHARACTERS:] if first else ""
+    return template[: first.end()][-_SHOWN_CHARACTERS:] if first else ""
 
 
-def load_prompts(path: str | Path) -> Prompts:
-    """Load templates from a TOML file: `update` and `answer`, and optionally other fields of `Prompts`.
-
-    A file whose name ends in `.py` is MemAgent's own: its prompts are taken from it, and it is never run. A
-    file is read again only if it has changed: training loads it for every attempt. Raises `SettingsError`,
-    naming the file, for a file, key or slot that is missing or unknown.
-    """
-    try:
-        stat = Path(path).stat()
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"the template file {path} cannot be read: {reason(error)}") from error
-    return _load(path, stat.st_mtime_ns, stat.st_size)
-
-
-@lru_cache(maxsize=8)
-def _load(path: str | Path, _changed_ns: int, _size: int) -> Prompts:
-    read = table_from_python if Path(path).suffix == ".py" else tomllib.loads
-    try:
-        table = read(Path(path).read_text("utf-8-sig"))
-    except SettingsError as error:
-        raise SettingsError(f"{path}: {error}") from error
-    except (OSError, ValueError, RecursionError) as error:  # TOML errors are ValueErrors
-        raise SettingsError(f"the template file {path} cannot be read: {reason(error)}") from error
-    return prompts_from(table, str(path))
-
-
-def prompts_from(table: Mapping[str, object], place: str) -> Prompts:
-    """Templates from a table, such as comes with an adapter. Raises `SettingsError`, naming the place."""
-    known = _keys()
-    if unknown := table.keys() - set(known):
-        raise SettingsError(f"{place}: unknown key {min(unknown)!r}; known: {', '.join(sorted(known))}")
-    for name in ("update", "answer"):
-        if name not in table:
-            raise SettingsError(f"{place}: the key {name!r} is missing")
-    for name, value in table.items():
-        wanted, called = (bool, "true or false") if name == "asks" else (str, "text")
-        if not isinstance(value, wanted):
-            raise SettingsError(f"{place}: {name} must be {called}, not {type(value).__name__}")
-    try:
-        return Prompts(**dict[str, Any](table))
-    except SettingsError as error:
-        raise SettingsError(f"{place}: {error}") from error
-
-
-def _keys() -> list[str]:
+def keys() -> list[str]:
+    """The keys of a template file."""
     return [field.name for field in fields(Prompts) if field.name not in _NOT_IN_FILES]
 
 

@@ -19,8 +19,8 @@ from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from memagent.engines.adapters import BUDGETS, trained_file, write_trained
-from memagent.engines.llamacpp.requantising import requantise
-from memagent.engines.torch.gguf_layout import layout_of
+from memagent.engines.gguf_files import requantise
+from memagent.engines.torch.lora import layout_of
 from memagent.errors import SettingsError, reason
 from memagent.storage import write_in_place
 from memagent.types import Trained

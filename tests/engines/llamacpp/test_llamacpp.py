@@ -21,9 +21,8 @@ import numpy as np
 import pytest
 
 from memagent.engines import open_engine as open_any
-from memagent.engines.gguf_header import read_window
-from memagent.engines.llamacpp.engine import LlamaCppEngine, open_llamacpp
-from memagent.engines.llamacpp.loopback import Loopback
+from memagent.engines.gguf_files import read_window
+from memagent.engines.llamacpp.engine import LlamaCppEngine, Loopback, open_llamacpp
 from memagent.engines.llamacpp.machine import available_cores
 from memagent.engines.refusals import RefusedError
 from memagent.errors import ContextOverflowError, EngineError, SettingsError

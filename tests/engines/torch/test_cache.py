@@ -13,8 +13,7 @@ pytest.importorskip("transformers")
 from transformers import DynamicCache, LlamaConfig  # noqa: E402
 from transformers.utils import ModelOutput  # noqa: E402
 
-from memagent.engines.torch.cache import make_room  # noqa: E402
-from memagent.engines.torch.prefill import forward  # noqa: E402
+from memagent.engines.torch.prefill import forward, make_room  # noqa: E402
 
 SHAPE = (2, 3)  # heads and size of keys
 

@@ -11,8 +11,7 @@ torch = pytest.importorskip("torch")
 
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
-from memagent.engines.torch.decoding import DecodingRow, decode  # noqa: E402
-from memagent.engines.torch.sampling import Draws, sample  # noqa: E402
+from memagent.engines.torch.decoding import DecodingRow, Draws, decode, sample  # noqa: E402
 from memagent.types import Sampling  # noqa: E402
 
 NEVER = 99

@@ -6,10 +6,13 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent.engines.torch.prefixes import common_length, group_by_beginning
+pytest.importorskip("torch")
+
+from memagent.engines.torch.prefill import common_length, group_by_beginning
 
 IDS = st.lists(st.integers(0, 2), max_size=12)
 PROMPTS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), max_size=12)

@@ -44,11 +44,15 @@ from memagent import (  # noqa: E402
     open_engine,
     text_document,
 )
-from memagent.engines.torch.calls import next_batch  # noqa: E402
 from memagent.engines.torch.chats import text_ids, token_counter  # noqa: E402
-from memagent.engines.torch.decoding import DecodingRow  # noqa: E402
+from memagent.engines.torch.decoding import (  # noqa: E402
+    DecodingRow,
+    Draws,
+    next_batch,
+    nucleus,
+    sample,
+)
 from memagent.engines.torch.engine import TransformersEngine, open_transformers  # noqa: E402
-from memagent.engines.torch.sampling import Draws, nucleus, sample  # noqa: E402
 from memagent.settings import EngineSettings, load_settings  # noqa: E402
 from smollm2 import MODEL, needs_smollm2  # noqa: E402
 

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from memagent.engines.torch.prefixes import common_length
+from memagent.engines.torch.prefill import common_length
 from memagent.settings import ReadSettings
 from memagent.tasks import TASKS, Recipe, write_examples
 from memagent.training.data import load_data

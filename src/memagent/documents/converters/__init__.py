@@ -20,8 +20,8 @@ Converter = Callable[[IO[bytes]], Iterator[str]]
 """Makes text of a file, piece by piece."""
 
 _MODULES = {
-    "pdf": "pages", "pptx": "slides", "xlsx": "sheets", "docx": "word", "odt": "open_document",
-    "epub": "books", "rtf": "rich_text", "eml": "mail", "mbox": "mail", "ipynb": "jupyter",
+    "pdf": "pages", "pptx": "slides", "xlsx": "sheets", "docx": "word", "odt": "books",
+    "epub": "books", "rtf": "plain", "eml": "mail", "mbox": "mail", "ipynb": "plain",
 }  # fmt: skip
 """The module of each format's converter, which has the format's name."""
 

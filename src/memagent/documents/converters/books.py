@@ -1,4 +1,4 @@
-"""E-books to HTML."""
+"""Zipped XML to HTML: e-books and OpenDocument texts."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ from urllib.parse import unquote
 from .text import closed_html, xml_parser
 
 _LOCKED = "META-INF/encryption.xml"
+_TAGS = {
+    **{"p": "p", "list": "ul", "list-item": "li", "a": "a", "line-break": "br"},
+    **{"table": "table", "table-row": "tr", "table-cell": "td"},
+}  # of OpenDocument
+_ATTRIBUTES = {"href": "href", "number-columns-spanned": "colspan", "number-rows-spanned": "rowspan"}
 
 
 def epub(file: IO[bytes]) -> Iterator[str]:
@@ -49,3 +54,24 @@ def _chapter(content: bytes, name: str) -> str:
         return closed_html(content.decode(encoding, "replace"))
     # Written as HTML, in which `<title/>` would count as an opening tag.
     return str(etree.tostring(chapter, method="html", encoding="unicode"))
+
+
+def odt(file: IO[bytes]) -> Iterator[str]:
+    """HTML, without comments and tracked deletions."""
+    from lxml import etree
+
+    with zipfile.ZipFile(file) as archive:
+        root = etree.fromstring(archive.read("content.xml"), xml_parser())
+    etree.strip_elements(root, "{*}tracked-changes", "{*}annotation", with_tail=False)
+    for node in root.iter("*"):
+        kind = etree.QName(node).localname
+        values = {etree.QName(name).localname: value for name, value in node.attrib.items()}
+        node.attrib.clear()
+        if kind in ("s", "tab"):
+            node.text = " "
+        node.tag = f"h{values.get('outline-level', '1')[:1]}" if kind == "h" else _TAGS.get(kind, "other")
+        for name in _ATTRIBUTES.keys() & values.keys():
+            node.set(_ATTRIBUTES[name], values[name])
+    etree.strip_tags(root, "other")
+    root.tag = "html"
+    yield str(etree.tostring(root, method="html", encoding="unicode"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from email import message_from_bytes
 from email.headerregistry import ContentDispositionHeader, HeaderRegistry
@@ -55,16 +55,12 @@ def _message(message: Any) -> Iterator[str]:
     if body is not None:
         yield from _part(body)
     if message.get_content_type() != "multipart/related":  # whose parts are the body's pictures
-        yield from _attachments(message.iter_attachments())
-
-
-def _attachments(parts: Iterable[Any]) -> Iterator[str]:
-    for part in parts:
-        is_text = part.get_content_maintype() in ("text", "message", "multipart")
-        if name := part.get_filename():
-            yield f"<p>Attachment{'' if is_text else ', not read'}: {_shown(name)}</p>"
-        if is_text:
-            yield from _part(part)
+        for part in message.iter_attachments():
+            is_text = part.get_content_maintype() in ("text", "message", "multipart")
+            if name := part.get_filename():
+                yield f"<p>Attachment{'' if is_text else ', not read'}: {_shown(name)}</p>"
+            if is_text:
+                yield from _part(part)
 
 
 def _part(part: MIMEPart) -> Iterator[str]:

@@ -15,12 +15,11 @@ from .text import clean
 _Spans = dict[int, dict[int, tuple[int, int]]]
 """By row and column, how many columns and rows a cell spans."""
 
-_MERGED = re.compile(rb'mergeCell [^>]*?ref="([A-Z]+)([0-9]+):([A-Z]+)([0-9]+)"')
+_MERGED = re.compile(rb'mergeCell [^>]*?ref="([A-Z]+[0-9]+:[A-Z]+[0-9]+)"')
 _FORMULA = re.compile(rb"<([\w.-]+:)?f[\s/>]")
 _LITERAL = re.compile(r'"([^"]*)"|\[\$([^-\]]*)[^\]]*\]|\[[^\]]*\]|[\\_*].')
 """A part of a number format that is no digit: "kg", [$€-407], [Red], \\-."""
 _ZEROS = re.compile("00+")
-_FORMULA_BYTES = 256  # kept between blocks: more than such a tag takes, prefix included
 
 
 def xlsx(file: IO[bytes]) -> Iterator[str]:
@@ -95,26 +94,15 @@ def _unit(number_format: str) -> tuple[float, str]:
 
 def _scan(file: IO[bytes]) -> tuple[bool, dict[str, _Spans]]:
     """Whether there are formulas, and for each sheet's part of the file, the cells that span others."""
+    from openpyxl.utils.cell import range_boundaries
+
     has_formulas, spans = False, dict[str, _Spans]()
     with zipfile.ZipFile(file) as archive:
         for name in archive.namelist():
             if name.startswith("xl/worksheets/"):
-                own = spans.setdefault(name, {})
-                with archive.open(name) as sheet:
-                    before = b""
-                    while block := sheet.read(2**20):
-                        text = before + block
-                        has_formulas = has_formulas or _FORMULA.search(text) is not None
-                        for first, row, last, end in _MERGED.findall(text):
-                            size = _column(last) - _column(first) + 1, int(end) - int(row) + 1
-                            own.setdefault(int(row), {})[_column(first)] = size
-                        before = block[-_FORMULA_BYTES:]
+                sheet, own = archive.read(name), spans.setdefault(name, {})
+                has_formulas = has_formulas or _FORMULA.search(sheet) is not None
+                for merged in _MERGED.findall(sheet):
+                    left, top, right, bottom = range_boundaries(merged.decode())
+                    own.setdefault(top, {})[left - 1] = right - left + 1, bottom - top + 1
     return has_formulas, spans
-
-
-def _column(letters: bytes) -> int:
-    """The place of a column: 0 for A, 26 for AA."""
-    place = 0
-    for letter in letters:
-        place = place * 26 + letter - 64
-    return place - 1

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import IO, Any
 
-from .equations import as_text
 from .tables import Cell, Grid, as_cell, as_table
-from .text import PAGE_END, clean
+from .text import PAGE_END, as_text, clean
 
 _DRAWING = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 

@@ -36,18 +36,18 @@ class Grid:
     def row(self, cells: Iterable[Cell], *, trim: bool = False) -> str:
         """The next row, given without the cells that others span; `trim` drops empty cells at its end."""
         own = [*cells]
-        told = [cell for cell in own if cell.text]
-        if len(told) == 1 and told[0].columns > 1 and not self.down:  # a title, or a note within the table
-            return as_row([told[0].text]) if self.begun else f"{' '.join(told[0].text.split())}\n\n"
+        texts = [cell for cell in own if cell.text]
+        if len(texts) == 1 and texts[0].columns > 1 and not self.down:  # a title, or a note within the table
+            return as_row([texts[0].text]) if self.begun else f"{' '.join(texts[0].text.split())}\n\n"
         row = self._spread(own)
         while trim and row and not row[-1].text:
             row.pop()
-        return self._write(row) if told else ""
+        return self._write(row) if texts else ""
 
     def end(self) -> str:
         """The head, if no row came after it."""
         head, self._head = [cell.text for cell in self._head], []
-        return as_row(head) + as_rule(head) if head else ""
+        return f"{as_row(head)}|{' --- |' * len(head)}\n" if head else ""
 
     def _spread(self, own: list[Cell]) -> list[Cell]:
         """A cell for each column of the next row."""
@@ -112,8 +112,3 @@ def as_row(cells: list[str]) -> str:
     """One row; a bar within a cell is escaped."""
     texts = (" ".join(clean(cell).split()).replace("|", "\\|") for cell in cells)
     return f"| {' | '.join(texts)} |\n"
-
-
-def as_rule(cells: list[str]) -> str:
-    """The line below a head of these cells."""
-    return "|" + " --- |" * len(cells) + "\n"

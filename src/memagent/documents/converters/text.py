@@ -1,4 +1,4 @@
-"""What the converters have in common: clean text, the encodings that are meant, safe parsers."""
+"""What the converters have in common: clean text, the encodings that are meant, safe parsers, equations."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 PAGE_END = "\f"
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe]")
+_BETWEEN = {"eqArr": "; ", "m": "; ", "mr": ", "}  # equations below each other, matrices and their rows
 # Declared encodings, and those that are meant, which have more characters: mostly Microsoft's.
 _MEANT = {
     "ascii": "utf-8", "iso8859-1": "cp1252", "gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932",
@@ -41,3 +42,31 @@ def xml_parser(recover: bool = False) -> Any:
     from lxml import etree
 
     return etree.XMLParser(resolve_entities=False, no_network=True, recover=recover)
+
+
+def as_text(node: Any) -> str:
+    """An equation, or a part of one."""
+    kind = node.tag.rpartition("}")[2]
+    if kind == "t":
+        return node.text or ""
+    parts = [(child.tag.rpartition("}")[2], as_text(child)) for child in node]
+    inner = dict(parts)
+    if kind == "f":
+        return f"({inner.get('num', '')})/({inner.get('den', '')})"
+    if kind == "rad":
+        return f"{inner.get('deg', '')}√({inner.get('e', '')})"
+    if kind in ("sup", "sub", "lim"):
+        text = "".join(text for _, text in parts)
+        return f"{'^' if kind == 'sup' else '_'}({text})" if text else ""
+    if kind == "d":
+        within = _sign(node, "sepChr", "|").join(text for name, text in parts if name == "e")
+        return _sign(node, "begChr", "(") + within + _sign(node, "endChr", ")")
+    before = _sign(node, "chr", "∫") if kind == "nary" else ""
+    between = _BETWEEN.get(kind, "")
+    return before + between.join(text for name, text in parts if text or name == "e")
+
+
+def _sign(node: Any, name: str, default: str) -> str:
+    """A sign among an element's properties: a bracket, a sum."""
+    found = node.find(f"{{*}}{node.tag.rpartition('}')[2]}Pr/{{*}}{name}")
+    return default if found is None else "".join(found.attrib.values())

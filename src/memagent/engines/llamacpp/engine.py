@@ -8,21 +8,24 @@ There are no settings for single layers.
 from __future__ import annotations
 
 import asyncio
+import http.client
 import importlib
+import json
 import os
 import secrets
 import struct
+import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from memagent.engines.adapters import find_adapter, find_trained, name_with
 from memagent.engines.forwarding import Forwarded
-from memagent.engines.gguf_header import read_window
+from memagent.engines.gguf_files import read_window
 from memagent.engines.llamacpp import catalogue, hub
-from memagent.engines.llamacpp.loopback import Loopback
 from memagent.engines.llamacpp.machine import available_cores, memory_bytes
 from memagent.engines.openai import Connection, OpenAIEngine
 from memagent.engines.refusals import Refusal, RefusedError
@@ -33,10 +36,8 @@ from memagent.types import Completion, Message, Model, Sampling
 # A cancelled call ends with the current batch, which llama.cpp would make four times as long. On a CPU,
 # smaller ones read more slowly: see docs/models.md.
 _CPU_BATCH_TOKENS = 512
-
 _STORED_SHARE = 16  # one part in so many of the machine's memory holds the cache of earlier prompts
 _ASSUMED_MEMORY_BYTES = 8 * 2**30
-
 _SMALL_MODEL_BYTES = 512 * 2**20
 
 # Sample the model's own distribution, shaped only by temperature and top_p. Every option is
@@ -64,9 +65,7 @@ class LlamaCppEngine:
     """
 
     def __init__(self, server: Any, engine: OpenAIEngine, loopback: Loopback) -> None:
-        self._servers = [server]
-        self._engine = engine
-        self._loopback = loopback
+        self._servers, self._engine, self._loopback = [server], engine, loopback
 
     @property
     def model(self) -> Model:
@@ -75,15 +74,13 @@ class LlamaCppEngine:
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """As `OpenAIEngine.complete`; raises the same errors, and `EngineError` once the engine is closed."""
-        if not self._servers:
-            raise EngineError(f"the engine of {self.model.name} is closed: open another")
+        self._check_open()
         return await self._engine.complete(messages, sampling)
 
     @asynccontextmanager
     async def forward(self, body: Mapping[str, Any]) -> AsyncIterator[Forwarded]:
         """See `Forwards.forward`."""
-        if not self._servers:
-            raise EngineError(f"the engine of {self.model.name} is closed: open another")
+        self._check_open()
         if others := _parts_beside_text(body):  # llama.cpp reports them as its own error, status 500
             said = f"{self.model.name} completes texts only: leave out parts of type {', '.join(others)}"
             raise RefusedError(Refusal(400, said, "not_supported", "messages"))
@@ -96,6 +93,58 @@ class LlamaCppEngine:
         self._loopback.close()
         # Dropping the last reference ends the server's own threads, which can take a moment.
         await asyncio.to_thread(self._servers.clear)
+
+    def _check_open(self) -> None:
+        if not self._servers:
+            raise EngineError(f"the engine of {self.model.name} is closed: open another")
+
+
+class Loopback:
+    """Other requests to the server, over one connection that threads take turns to use."""
+
+    def __init__(self, address: str, key: str) -> None:
+        self._connection = http.client.HTTPConnection(urlsplit(address).netloc)
+        self._headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def count(self, text: str) -> int:
+        """Count the tokens of a text, taking special tokens in it as plain text. Raises `EngineError`."""
+        whole = text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be sent
+        body = {"content": whole, "add_special": False, "parse_special": False}
+        return len(self._post("/tokenize", body)["tokens"])
+
+    def wait_until_it_works(self) -> None:
+        """Wait until the server's loop has begun, some time after its first replies. Raises `EngineError`."""
+        self._post("/completion", {"prompt": "a", "n_predict": 0, "cache_prompt": False})
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self._lock:
+            self._closed = True
+            self._connection.close()
+
+    def _post(self, path: str, body: Mapping[str, Any]) -> Any:
+        with self._lock:
+            if self._closed:
+                raise EngineError("the engine is closed: open another")
+            try:
+                try:
+                    return self._reply(path, json.dumps(body))
+                except (http.client.HTTPException, OSError):  # the server closes connections idle for 5 s
+                    self._connection.close()
+                    return self._reply(path, json.dumps(body))
+            except (http.client.HTTPException, OSError) as error:
+                self._connection.close()
+                raise EngineError(f"llama.cpp's server in this process does not reply: {error}") from error
+
+    def _reply(self, path: str, body: str) -> Any:
+        self._connection.request("POST", path, body, self._headers)
+        reply = self._connection.getresponse()
+        content = reply.read()
+        if reply.status != http.client.OK:
+            raise EngineError(f"llama.cpp refused {path} (HTTP {reply.status}): {content[:200]!r}")
+        return json.loads(content)
 
 
 def _parts_beside_text(body: Mapping[str, Any]) -> list[str]:
@@ -160,7 +209,7 @@ def _serve(start: ServerStart) -> Any:
     try:
         return xllamacpp.Server(parameters(xllamacpp, start))
     except RuntimeError as error:
-        raise SettingsError(f"llama.cpp cannot load {_explain(start)}") from error
+        raise SettingsError(f"llama.cpp cannot load {start.path}: {_explain(start)}") from error
 
 
 def parameters(xllamacpp: Any, start: ServerStart) -> Any:
@@ -182,7 +231,7 @@ def parameters(xllamacpp: Any, start: ServerStart) -> Any:
     # A slot keeps its last prompt, and earlier ones are stored: in our prompts the chunk stands first, so the
     # next question about a document need not compute its chunks again.
     params.cache_ram_mib = (memory_bytes() or _ASSUMED_MEMORY_BYTES) // _STORED_SHARE // 2**20
-    if not _has_gpu(xllamacpp):
+    if not any("GPU" in device["type"].name for device in xllamacpp.get_device_info()):
         params.fit_params = False  # divides layers among devices; takes longer than loading a small model
         params.n_batch = params.n_ubatch = _CPU_BATCH_TOKENS
     return params
@@ -204,10 +253,6 @@ def import_xllamacpp() -> Any:
             del os.environ[name]
 
 
-def _has_gpu(xllamacpp: Any) -> bool:
-    return any("GPU" in device["type"].name for device in xllamacpp.get_device_info())
-
-
 def _explain(start: ServerStart) -> str:
     """What llama.cpp may have refused, since it does not say."""
     import gguf
@@ -215,13 +260,13 @@ def _explain(start: ServerStart) -> str:
     try:
         gguf.GGUFReader(start.path)
     except Exception:  # noqa: BLE001 - the reader raises whatever a broken file leads it to
-        return f"{start.path}: the file is cut short or damaged: download it again"
+        return "the file is cut short or damaged: download it again"
     adapter = (
         f"the adapter {start.adapter} may be damaged, or made for another model; " if start.adapter else ""
     )
     return (
-        f"{start.path}: {adapter}its architecture may be newer than xllamacpp (update it), or it may need "
-        "more memory than there is (lower `window_tokens` or `concurrency`, or use a smaller model)"
+        f"{adapter}its architecture may be newer than xllamacpp (update it), or it may need more "
+        "memory than there is (lower `window_tokens` or `concurrency`, or use a smaller model)"
     )
 
 

@@ -47,8 +47,8 @@ def chat_ids(
             message["content"] = special.sub(
                 lambda it: it.group()[0] + cut + it.group()[1:], message["content"]
             )
-    told: dict[str, Any] = {} if thinking is None else {"enable_thinking": thinking}
-    whole = str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, **told))
+    options: dict[str, Any] = {} if thinking is None else {"enable_thinking": thinking}
+    whole = str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, **options))
     encode = _encoder(tokenizer)
     return [number for piece in (whole.split(cut) if cut else [whole]) for number in encode(piece)]
 

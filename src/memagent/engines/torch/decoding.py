@@ -1,22 +1,27 @@
-"""Sample replies to several prompts as one batch.
+"""Sample replies to several prompts as one batch, and queue the calls that wait for the next.
 
-Each row keeps its token ids as sampled, and their log-probabilities.
+Each row keeps its token ids as sampled, and their log-probabilities. Its random numbers depend on its seed
+alone; each picks the token at its place in the cumulative distribution.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
 from memagent.engines.torch.prefill import forward, read_prompts
-from memagent.engines.torch.sampling import Draws, sample
+from memagent.errors import EngineError
 from memagent.types import Sampling
+
+_SHORT_PROMPT_TOKENS = 512
 
 
 @dataclass(slots=True, eq=False)
@@ -32,6 +37,11 @@ class DecodingRow:
     completion_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     turn: int = 0
+
+    def has_ended(self, stop_ids: frozenset[int]) -> bool:
+        """Whether nothing more is to be sampled, or nobody waits for it. May be called from any thread."""
+        full = len(self.completion_ids) == self.sampling.max_tokens
+        return full or self.completion_ids[-1] in stop_ids or self.finished.done()
 
 
 def decode(
@@ -50,29 +60,19 @@ def decode(
     precision = torch.autocast(model.device.type, torch.bfloat16, enabled=half_precision)
     try:
         with torch.no_grad(), precision:  # inference_mode could leave tensors that cannot be trained
-            _decode_batch(model, rows, stop_ids, on_end)
+            batch = _Batch(model, rows)
+            while True:
+                batch.draw()
+                ended = [row for row in batch.rows if row.has_ended(stop_ids)]
+                if on_end:
+                    on_end(ended)
+                if len(ended) == len(batch.rows):
+                    return
+                if ended:
+                    batch.drop(ended)
+                batch.forward(model)
     finally:
         model.train(was_training)
-
-
-def _decode_batch(
-    model: PreTrainedModel,
-    rows: Sequence[DecodingRow],
-    stop_ids: frozenset[int],
-    on_end: Callable[[Sequence[DecodingRow]], None] | None,
-) -> None:
-    batch = _Batch(model, rows)
-    while True:
-        batch.draw()
-        live = [index for index, row in enumerate(batch.rows) if not _has_ended(row, stop_ids)]
-        if on_end:
-            stay = set(live)
-            on_end([row for index, row in enumerate(batch.rows) if index not in stay])
-        if not live:
-            return
-        if len(live) < len(batch.rows):
-            batch.keep(_close_gaps(live))
-        batch.forward(model)
 
 
 class _Batch:
@@ -92,15 +92,23 @@ class _Batch:
     def draw(self) -> None:
         """Draw each row's next token."""
         steps = self.mask.new_tensor([len(row.completion_ids) for row in self.rows])
-        _append(self.rows, *(part.tolist() for part in sample(self.logits, self.draws, steps)))
+        drawn = (part.tolist() for part in sample(self.logits, self.draws, steps))
+        for row, token_id, logprob in zip(self.rows, *drawn, strict=True):
+            if math.isnan(logprob):
+                raise ArithmeticError("the logits are not numbers: the weights may be broken")
+            row.completion_ids.append(token_id)
+            row.logprobs.append(logprob)
 
-    def keep(self, order: list[int]) -> None:
-        """Keep only the rows with these indices, in this order."""
+    def drop(self, ended: Sequence[DecodingRow]) -> None:
+        """Drop these rows; the last of the others move into their places, so that most stay put."""
+        live = [place for place, row in enumerate(self.rows) if row not in ended]
+        stay, movers = set(live), iter(place for place in live if place >= len(live))
+        order = [place if place in stay else next(movers) for place in range(len(live))]
         kept = torch.tensor(order, device=self.mask.device)
         self.cache.reorder_cache(kept)  # the one way to select rows that every kind of cache has
         self.mask = self.mask[kept]
-        self.draws = self.draws.of_rows(kept)
-        self.rows = [self.rows[index] for index in order]
+        self.draws = Draws(*(part[kept] for part in self.draws))
+        self.rows = [self.rows[place] for place in order]
 
     def forward(self, model: PreTrainedModel) -> None:
         """Run the model on the tokens that were drawn last."""
@@ -109,21 +117,121 @@ class _Batch:
         self.logits, self.cache = forward(model, ids, self.mask, self.cache)
 
 
-def _close_gaps(live: list[int]) -> list[int]:
-    """The live rows' indices, with the last ones moved into the gaps of ended rows, so that most stay put."""
-    stay, movers = set(live), iter(index for index in live if index >= len(live))
-    return [place if place in stay else next(movers) for place in range(len(live))]
+class Draws(NamedTuple):
+    """How each row of a batch draws its tokens."""
+
+    temperature: torch.Tensor  # (sequences, 1), 1 where greedy
+    greedy: torch.Tensor  # (sequences,)
+    top_p: torch.Tensor  # (sequences, 1), above 1 where nothing is cut
+    uniforms: torch.Tensor  # (sequences, tokens), a number in [0, 1) for each token
+
+    @classmethod
+    def of(cls, samplings: Sequence[Sampling], device: torch.device) -> Draws:
+        """The draws of rows with these sampling settings."""
+        # Drawn on the CPU, row by row: they depend neither on the other rows nor on the device.
+        uniforms = torch.zeros(len(samplings), max(it.max_tokens for it in samplings), dtype=torch.float64)
+        for row, sampling in zip(uniforms, samplings, strict=True):
+            generator = torch.Generator()
+            generator.seed() if sampling.seed is None else generator.manual_seed(sampling.seed % 2**63)
+            row[: sampling.max_tokens] = torch.rand(
+                sampling.max_tokens, generator=generator, dtype=torch.float64
+            )
+        column = partial(torch.tensor, device=device, dtype=torch.float32)
+        return cls(
+            temperature=column([[it.temperature or 1.0] for it in samplings]),
+            greedy=column([it.temperature for it in samplings]) == 0,
+            top_p=column([[it.top_p if it.top_p < 1 else 2.0] for it in samplings]),
+            uniforms=uniforms.to(device),
+        )
 
 
-def _append(rows: Sequence[DecodingRow], token_ids: list[int], logprobs: list[float]) -> None:
-    for row, token_id, logprob in zip(rows, token_ids, logprobs, strict=True):
-        if math.isnan(logprob):
-            raise ArithmeticError("the logits are not numbers: the weights may be broken")
-        row.completion_ids.append(token_id)
-        row.logprobs.append(logprob)
+def sample(logits: torch.Tensor, draws: Draws, steps: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The next token of each row and its log-probability before `top_p`, both `(sequences,)`.
+
+    `logits` are `(sequences, vocabulary)`, `steps` `(sequences,)` the columns of the draws. The row's uniform
+    number picks a token from the cumulative distribution in vocabulary order: if sorted by probability,
+    rounding would make tokens that are nearly as likely swap places.
+    """
+    logprobs = torch.log_softmax(logits.float() / draws.temperature, dim=-1)  # (sequences, vocabulary)
+    cumulative = nucleus(logprobs.double().exp(), draws.top_p).cumsum(-1)
+    targets = draws.uniforms.gather(1, steps[:, None]) * cumulative[:, -1:]  # (sequences, 1)
+    drawn = torch.searchsorted(cumulative, targets, right=True)[:, 0]
+    drawn = drawn.clamp(max=logits.shape[-1] - 1)  # only NaN logits lead past the end
+    token_ids = torch.where(draws.greedy, logits.argmax(-1), drawn)
+    return token_ids, logprobs.gather(-1, token_ids[:, None])[:, 0]
 
 
-def _has_ended(row: DecodingRow, stop_ids: frozenset[int]) -> bool:
-    # A future's state may be read from any thread; a row that nobody waits for has ended.
-    full = len(row.completion_ids) == row.sampling.max_tokens
-    return full or row.completion_ids[-1] in stop_ids or row.finished.done()
+def nucleus(probabilities: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
+    """The probabilities, set to zero except for each row's fewest tokens that together reach `top_p`."""
+    if bool((top_p > 1).all()):
+        return probabilities
+    ordered, order = probabilities.sort(-1, descending=True)  # (sequences, vocabulary)
+    before = ordered.cumsum(-1) - ordered
+    before[:, 0] = -1.0  # the likeliest token stays, however small top_p is
+    return probabilities * torch.zeros_like(probabilities).scatter(-1, order, (before < top_p).double())
+
+
+class Calls:
+    """The waiting and the running calls, the latter with those that have ended; at most `most_rows` run."""
+
+    def __init__(self, most_rows: int) -> None:
+        self.waiting: list[DecodingRow] = []
+        self.running: list[DecodingRow] = []
+        self._most_rows = most_rows
+        self._begun = 0  # batches
+
+    def add(self, row: DecodingRow) -> None:
+        """Queue a call."""
+        row.turn = self._begun
+        self.waiting.append(row)
+
+    def begin(self, in_order: bool = False) -> bool:
+        """Make the next batch from the waiting calls; False if there are none.
+
+        With `in_order`, it does not matter in which order calls came between two batches.
+        """
+        if in_order:
+            self.waiting.sort(key=lambda row: (row.turn, row.prompt_ids, row.sampling.seed or 0))
+        self._begun += 1
+        self.running, self.waiting = next_batch(self.waiting, self._most_rows)
+        return bool(self.running)
+
+    def give_up(self) -> None:
+        """Fail every call; a running batch ends with its next token, as nobody waits for it."""
+        rows, self.waiting = [*self.waiting, *self.running], []
+        fail(rows, "the engine was closed before the call was done")
+
+
+def next_batch(waiting: Sequence[DecodingRow], most_rows: int) -> tuple[list[DecodingRow], list[DecodingRow]]:
+    """The call that has waited longest with others of about its length, and the rest; no cancelled ones.
+
+    Rows are padded to the longest prompt of their batch, so a far shorter one would cost as much.
+    """
+    rows = [row for row in waiting if not row.finished.done()]
+    lengths = [sorted((len(row.prompt_ids), len(rows[0].prompt_ids))) for row in rows]
+    alike = [row for row, (short, long) in zip(rows, lengths, strict=True)
+             if long <= max(2 * short, _SHORT_PROMPT_TOKENS)]  # fmt: skip
+    batch = alike[:most_rows]
+    return batch, [row for row in rows if row not in batch]
+
+
+def leave(rows: Sequence[DecodingRow]) -> None:
+    """Hand over rows of the batch that have ended. Called in the batch's thread."""
+    if rows:
+        rows[0].finished.get_loop().call_soon_threadsafe(finish, rows)
+
+
+def finish(rows: Iterable[DecodingRow]) -> None:
+    """Hand the rows to their callers."""
+    for row in rows:
+        if not row.finished.done():
+            row.finished.set_result(None)
+
+
+def fail(rows: Iterable[DecodingRow], reason: str, cause: BaseException | None = None) -> None:
+    """Raise `EngineError` in the rows' callers."""
+    for row in rows:
+        if not row.finished.done():
+            failure = EngineError(reason)
+            failure.__cause__ = cause
+            row.finished.set_exception(failure)

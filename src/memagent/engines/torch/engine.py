@@ -29,9 +29,8 @@ try:
         PreTrainedTokenizerBase,
     )
 
-    from memagent.engines.torch.calls import Calls, fail, finish
     from memagent.engines.torch.chats import chat_ids, token_counter
-    from memagent.engines.torch.decoding import DecodingRow, decode
+    from memagent.engines.torch.decoding import Calls, DecodingRow, decode, fail, finish, leave
     from memagent.engines.torch.lora import with_adapter
 except ImportError as error:
     raise SettingsError(
@@ -70,7 +69,8 @@ class TransformersEngine:
                 f"the model {name} has no chat template: use its instruct version, "
                 "or put a chat_template.jinja into its folder"
             )
-        window = window_tokens or _window(model)
+        known = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        window = window_tokens or min(known or DEFAULT_WINDOW_TOKENS, DEFAULT_WINDOW_TOKENS)
         tokenizer_name = str(tokenizer.name_or_path) or name
         self.model = Model(
             name, token_counter(tokenizer), tokenizer_name, window, most_rows, trained or Trained(),
@@ -182,17 +182,17 @@ class TransformersEngine:
 
     async def _gather(self) -> None:
         """Wait while more calls come in: callers just answered usually make another."""
-        while 0 < self._calls.waiting < self._callers:
+        while 0 < len(self._calls.waiting) < self._callers:
             self._changed = asyncio.Event()  # a used one belongs to the event loop that waited for it
             await self._changed.wait()
-        seen = self._calls.waiting if self._callers else 0
-        while seen < self._calls.waiting < self._most_rows:
-            seen = self._calls.waiting
+        seen = len(self._calls.waiting) if self._callers else 0
+        while seen < len(self._calls.waiting) < self._most_rows:
+            seen = len(self._calls.waiting)
             await asyncio.sleep(_GATHER_SECONDS)
 
     async def _run(self) -> None:
         # Announced callers get the same batches, and so the same rounding, each time: no call leaves early.
-        on_end = None if self._callers else self._calls.leave
+        on_end = None if self._callers else leave
         rows, stop_ids = self._calls.running, self._stop_ids()
         try:
             await asyncio.to_thread(decode, self._network, rows, stop_ids, self._half_precision, on_end)
@@ -261,8 +261,3 @@ def load_model(name: str, dtype: torch.dtype, random_weights: bool = False) -> t
             f"the model {name} cannot be loaded ({type(error).__name__}: {error}): name a folder with "
             "config.json, tokenizer and weights, or an id of the Hugging Face hub while it is in reach"
         ) from error
-
-
-def _window(model: PreTrainedModel) -> int:
-    known: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    return min(known or DEFAULT_WINDOW_TOKENS, DEFAULT_WINDOW_TOKENS)

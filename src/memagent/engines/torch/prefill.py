@@ -1,17 +1,24 @@
-"""Prefill: compute prompts as one batch; beginnings that they share are computed once."""
+"""Prefill: compute prompts as one batch; beginnings that they share are computed once.
+
+Attempts at one example read the same chunk before they differ. transformers' cache grows by concatenation,
+which copies all of it at each token; here it gets room for the tokens still to be sampled, except in layers
+of other kinds (sliding windows, states).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache as cache_results
+from functools import cache as cached
 from inspect import signature
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import torch
-from transformers import PreTrainedModel
+from transformers import Cache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
 
-from memagent.engines.torch.cache import make_room
-from memagent.engines.torch.prefixes import Families, group_by_beginning
+Families = list[tuple[int, list[int]]]
+"""The length of each family's common prefix, and the indices of its members."""
 
 _MIN_SAVED = 0.25  # as a share of all prompt tokens; below this saving, a separate pass does not pay
 
@@ -117,7 +124,7 @@ def forward(
     return output.logits[:, -1], _cache_of(output)
 
 
-@cache_results
+@cached
 def _cache_name(kind: Any) -> str:
     """What a class of models calls its cache: `cache` since transformers 5.24."""
     return "cache" if "cache" in signature(kind.forward).parameters else "past_key_values"
@@ -133,3 +140,122 @@ def pad_left(ids: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.
     padded = [[0] * (width - len(row)) + list(row) for row in ids]
     mask = [[0] * (width - len(row)) + [1] * len(row) for row in ids]
     return torch.tensor(padded, device=device), torch.tensor(mask, device=device)
+
+
+def make_room(cache: Cache, rows: torch.Tensor, tokens: int) -> None:
+    """Make row i of the cache a copy of its row `rows[i]`, with room for `tokens` more tokens."""
+    for place, layer in enumerate(cache.layers):
+        if type(layer) is DynamicLayer and layer.keys is not None and layer.values is not None:
+            filled = layer.keys.shape[2]
+            every = rows.equal(torch.arange(len(layer.keys), device=rows.device))
+            keys, values = (
+                _with_room(part if every else part[rows], tokens) for part in (layer.keys, layer.values)
+            )
+            cache.layers[place] = _RoomyLayer(keys, values, filled)
+        else:
+            layer.reorder_cache(rows)  # type: ignore[arg-type, unused-ignore]
+
+
+class _RoomyLayer(DynamicLayer):  # type: ignore[misc, no-untyped-call, unused-ignore]
+    """Keys and values are the filled parts of two larger tensors `(sequences, heads, tokens, size)`."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+
+    def __init__(self, all_keys: torch.Tensor, all_values: torch.Tensor, filled: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
+        self.dtype, self.device, self.is_initialized = all_keys.dtype, all_keys.device, True
+        self._all_keys, self._all_values = all_keys, all_values
+        self._show(len(all_keys), filled)
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write the new tokens after the existing ones."""
+        rows, start = len(key_states), self.get_seq_length()
+        stop = start + key_states.shape[2]
+        self._all_keys[:rows, :, start:stop] = key_states
+        self._all_values[:rows, :, start:stop] = value_states
+        return self._show(rows, stop)
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        """Move row `beam_idx[i]` to place i, without adding rows; a row that stays costs nothing."""
+        moved = (beam_idx != torch.arange(len(beam_idx), device=beam_idx.device)).nonzero()[:, 0]
+        tokens = self.get_seq_length()
+        for part in (self._all_keys, self._all_values):
+            part[moved, :, :tokens] = part[beam_idx[moved], :, :tokens]
+        self._show(len(beam_idx), tokens)
+
+    def _show(self, rows: int, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+        keys, values = (part[:rows, :, :tokens] for part in (self._all_keys, self._all_values))
+        self.keys, self.values = keys, values
+        return keys, values
+
+
+def _with_room(part: torch.Tensor, tokens: int) -> torch.Tensor:
+    rows, heads, filled, size = part.shape
+    room = part.new_empty(rows, heads, filled + tokens, size)
+    room[:, :, :filled] = part
+    return room
+
+
+def common_length(left: Sequence[int], right: Sequence[int]) -> int:
+    """The length of the sequences' common prefix."""
+    low, high = 0, min(len(left), len(right))
+    while low < high:  # comparing slices is far faster than comparing tokens
+        middle = (low + high + 1) // 2
+        if left[low:middle] == right[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def group_by_beginning(prompts: Sequence[Sequence[int]]) -> Families:
+    """Group prompts into families by their common prefixes.
+
+    The grouping is the one that leaves the fewest tokens to compute if each family's prefix is computed once.
+    If every prompt opens with the same words, the prompts that share a chunk are a family, rather than all of
+    them. A prefix never includes a prompt's last token, since each prompt needs the logits after it. Families
+    are in the order of their first members; a prompt that is like no other is a family by itself.
+    """
+    order = sorted(range(len(prompts)), key=lambda index: (tuple(prompts[index]), index))
+    ordered = [prompts[index] for index in order]
+    common = [min(common_length(one, other), len(one) - 1) for one, other in pairwise(ordered)]
+
+    @cached
+    def divide(begin: int, end: int, above: int) -> _Parts:
+        """The best grouping of sorted prompts `begin` to `end`, which may share `above` with others."""
+        if end - begin == 1:
+            return _Parts(above, [begin], [])
+        depth = min(common[begin : end - 1])
+        borders = [place for place in range(begin + 1, end) if common[place - 1] == depth]
+        branches = [*pairwise((begin, *borders, end))]
+        closed = _join([divide(*branch, above) for branch in branches])
+        opened = _join([divide(*branch, depth) for branch in branches])
+        if opened.saved - depth > closed.saved:
+            return _Parts(opened.saved - depth, [], [*opened.families, (depth, opened.left)])
+        return closed
+
+    parts = divide(0, len(order), 0) if order else _join([])
+    alone = [(len(ordered[place]) - 1, [place]) for place in parts.left]
+    families = [
+        (shared, sorted(order[place] for place in places)) for shared, places in alone + parts.families
+    ]
+    return sorted(families, key=lambda family: family[1][0])
+
+
+class _Parts(NamedTuple):
+    """The tokens saved; the prompts left to a wider family; the families."""
+
+    saved: int
+    left: list[int]
+    families: Families
+
+
+def _join(parts: Sequence[_Parts]) -> _Parts:
+    return _Parts(
+        sum(part.saved for part in parts),
+        [place for part in parts for place in part.left],
+        [family for part in parts for family in part.families],
+    )

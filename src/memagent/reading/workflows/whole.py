@@ -12,7 +12,7 @@ from itertools import accumulate
 
 from pydantic import Field
 
-from memagent.documents.chunking import cut
+from memagent.documents.cutting import cut
 from memagent.documents.tokens import MAX_CHARACTERS_PER_TOKEN, fewest_tokens, is_within
 from memagent.errors import ContextOverflowError, SettingsError
 from memagent.prompts import AUTO, CLOSING, NO_UPDATE, Prompts, sections

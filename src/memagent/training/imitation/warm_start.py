@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from memagent.engines.torch.chats import chat_ids, text_ids
-from memagent.engines.torch.prefixes import group_by_beginning
+from memagent.engines.torch.prefill import group_by_beginning
 from memagent.errors import SettingsError
 from memagent.training.data import Data, load_data
 from memagent.training.imitation.oracle import solve

@@ -14,8 +14,7 @@ from typing import Literal
 
 import torch
 
-from memagent.engines.torch.prefill import pad_left
-from memagent.engines.torch.prefixes import group_by_beginning
+from memagent.engines.torch.prefill import group_by_beginning, pad_left
 from memagent.errors import TrainingError
 from memagent.training.optimization.objective import group_advantages
 from memagent.training.settings import Layout, LossSettings

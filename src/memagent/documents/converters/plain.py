@@ -1,12 +1,27 @@
-"""Jupyter notebooks to Markdown: the cells, and the text that they printed; pictures are left out."""
+"""RTF files and Jupyter notebooks to text; pictures are left out."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from .text import clean
+
+_DROPPED = re.compile(r"(?<!\\)\\(?:footnote|\*\\shpinst|shptxt|shpgrp|shp)(?![a-z]) ?")
+"""What opens a note or a text box, with which striprtf would drop its text."""
+
+
+def rtf(file: IO[bytes]) -> Iterator[str]:
+    """The text."""
+    from striprtf.striprtf import rtf_to_text
+
+    convert: Callable[..., str] = rtf_to_text
+    source = _DROPPED.sub("", file.read().decode("cp1252", "replace"))
+    text = convert(source, errors="replace")
+    # Word writes a character beyond U+FFFF, such as an emoji, as two halves.
+    yield clean(text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))
 
 
 def ipynb(file: IO[bytes]) -> Iterator[str]:
