@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from memagent.cli import main
+from memagent.errors import SettingsError
 from memagent.notebooks import Notebook, Notebooks
 from memagent.settings import user_data_path
 from server import Server, facts_document, lasting_fault, refusal
@@ -242,6 +243,14 @@ def start(words: list[str], server: Server) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+def _is_claimed() -> bool:
+    try:
+        Notebooks().claim(1).close()
+    except SettingsError:
+        return True
+    return False
+
+
 def test_an_addition_that_is_killed_and_two_at_once(
     notes: Notes, serve: Callable[..., Server], tmp_path: Path
 ) -> None:
@@ -260,7 +269,7 @@ def test_an_addition_that_is_killed_and_two_at_once(
         assert Notebook("diary").version().number == 0
     (tmp_path / "more.txt").write_text("FACT-99: more\n")
     first = start(words, server)
-    wait_for(lambda: Notebooks().claim(1) is None, first)
+    wait_for(_is_claimed, first)
     second = start(["add", "diary", "more.txt", *BUDGETS], server)
     for process in (first, second):
         _, err = process.communicate(timeout=PATIENCE_SECONDS)

@@ -1,5 +1,5 @@
 """Notebooks: memories that persist across documents, with all their versions."""
 
+from memagent.notebooks.additions import Addition, note_document
 from memagent.notebooks.library import Notebooks, Version
-from memagent.notebooks.news import note_document
-from memagent.notebooks.notebook import Addition, Notebook, NotebookAnswer
+from memagent.notebooks.notebook import Notebook, NotebookAnswer

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from memagent.errors import SettingsError, did_you_mean, reason
-from memagent.notebooks.news import Portion
 from memagent.reading.sources import Statement, statements_from
 from memagent.settings import user_data_path
 from memagent.storage import lock, write_in_place
@@ -42,7 +41,25 @@ PRAGMA user_version = {FORMAT};
 COMMIT;
 """
 _NAME = re.compile(r"\w[\w .-]{0,63}")
+_GO_TO = "UPDATE notebooks SET current = ? WHERE id = ?"
 _BUSY_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """The bytes of a file that were read together, from `start` to `end`.
+
+    `sha256`, in hex, is that of all bytes before `end`. `path` is empty for a text that is not a file. The
+    times are those of the file's state; 0 if none were kept.
+    """
+
+    name: str
+    path: str
+    sha256: str
+    start: int
+    end: int
+    mtime_ns: int = 0
+    ctime_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +86,9 @@ class Version:
     statements: tuple[Statement, ...] = ()
 
 
+EMPTY = Version(number=0, parent=0, created=0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A notebook's row in the table: `about` is its instruction, `current` its current version."""
@@ -78,6 +98,10 @@ class Entry:
     about: str
     created: float
     current: int
+
+
+class ClaimedError(SettingsError):
+    """Another process is changing the notebook."""
 
 
 class Notebooks:
@@ -130,16 +154,16 @@ class Notebooks:
             raise SettingsError(f"{self._file} cannot be used: {error}") from error
 
     @contextmanager
-    def _changing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction: all of it, or nothing."""
+    def _changing(self, id: int) -> Iterator[sqlite3.Connection]:
+        """A transaction, all of it or nothing, that also drops the notebook's unfinished read."""
         with self._connect() as db:
             db.execute("BEGIN IMMEDIATE")
-            try:
+            with db:
                 yield db
-            except BaseException:
-                db.execute("ROLLBACK")
-                raise
-            db.execute("COMMIT")
+                db.execute("DELETE FROM unfinished WHERE notebook = ?", (id,))
+        for path in self.folder.glob(f"{id}-*.jsonl"):
+            with suppress(OSError):
+                path.unlink()
 
     def entries(self) -> list[Entry]:
         """All notebooks, by name."""
@@ -148,57 +172,54 @@ class Notebooks:
 
     def add(self, name: str, about: str) -> Entry:
         """Create a notebook. Raises `SettingsError` for a taken or invalid name, or an empty `about`."""
-        name = check_name(name)
+        name = _check_name(name)
         about = about.encode("utf-8", "replace").decode().strip()
         if not about:
             raise SettingsError(
                 'what is the notebook about? give `about`, such as "what to keep of what it reads"'
             )
-        with self._changing() as db:
-            if db.execute("SELECT 1 FROM notebooks WHERE name = ?", (name,)).fetchone():
-                raise SettingsError(f"there is already a notebook {name!r}: choose another name")
-            db.execute(
-                "INSERT INTO notebooks (name, about, created) VALUES (?, ?, ?)", (name, about, time.time())
-            )
-        return self.entry(name)
+        with self._connect() as db:
+            query = "INSERT OR IGNORE INTO notebooks (name, about, created) VALUES (?, ?, ?) RETURNING *"
+            made = db.execute(query, (name, about, time.time())).fetchall()
+        if not made:
+            raise SettingsError(f"there is already a notebook {name!r}: choose another name")
+        return Entry(**made[0])
 
     def entry(self, name: str) -> Entry:
         """The notebook with this name. Raises `SettingsError` if there is none."""
-        name = check_name(name)
-        with self._connect() as db:
-            row = db.execute("SELECT * FROM notebooks WHERE name = ?", (name,)).fetchone()
-            if row:
-                return Entry(**row)
-            known = [row["name"] for row in db.execute("SELECT name FROM notebooks")]
-        near = did_you_mean(name, known)
-        raise SettingsError(f"there is no notebook {name!r}{near or ': create it with memagent notes new'}")
+        name = _check_name(name)
+        known = {entry.name: entry for entry in self.entries()}
+        if name not in known:
+            near = did_you_mean(name, known) or ": create it with memagent notes new"
+            raise SettingsError(f"there is no notebook {name!r}{near}")
+        return known[name]
 
     def entry_of(self, id: int) -> Entry:
         """A notebook as it is now. Raises `SettingsError` if it was deleted."""
-        with self._connect() as db:
-            row = db.execute("SELECT * FROM notebooks WHERE id = ?", (id,)).fetchone()
-        if row is None:
-            raise SettingsError("the notebook has been deleted: create it again with memagent notes new")
-        return Entry(**row)
+        for entry in self.entries():
+            if entry.id == id:
+                return entry
+        raise SettingsError("the notebook has been deleted: create it again with memagent notes new")
 
-    def versions(self, id: int) -> list[Version]:
-        """All versions of a notebook but 0, in order, including those that were undone."""
+    def versions(self, id: int) -> dict[int, Version]:
+        """All versions of a notebook by number, in order: the empty one, and those that were undone, too."""
         with self._connect() as db:
             rows = db.execute("SELECT record FROM versions WHERE notebook = ? ORDER BY number", (id,))
-            return [_version(row["record"]) for row in rows]
+            made = [_version(row["record"]) for row in rows]
+        return {version.number: version for version in (EMPTY, *made)}
 
-    def version(self, id: int, number: int) -> Version | None:
-        """The version with this number, or None."""
-        if number == 0:
-            return Version(number=0, parent=0, created=0.0)
-        with self._connect() as db:
-            query = "SELECT record FROM versions WHERE notebook = ? AND number = ?"
-            row = db.execute(query, (id, number)).fetchone()
-            return _version(row["record"]) if row else None
+    def lineage(self, id: int) -> list[Version]:
+        """The versions that led to a notebook's current one, in order, itself included."""
+        versions, found = self.versions(id), list[Version]()
+        current = self.entry_of(id).current
+        while current:
+            found.append(versions[current])
+            current = found[-1].parent
+        return found[::-1]
 
     def commit(self, id: int, values: Mapping[str, Any], base: int) -> Version:
         """Add a version after `base`. Raises `SettingsError` unless that is the current one."""
-        with self._changing() as db:
+        with self._changing(id) as db:
             row = db.execute("SELECT current FROM notebooks WHERE id = ?", (id,)).fetchone()
             if row is None or row["current"] != base:
                 raise SettingsError("the notebook has been changed or deleted in the meantime: add again")
@@ -206,35 +227,31 @@ class Notebooks:
             number = db.execute(query, (id,)).fetchone()["last"] + 1
             version = Version(number=number, parent=base, created=time.time(), **values)
             db.execute("INSERT INTO versions VALUES (?, ?, ?)", (id, number, json.dumps(flatten(version))))
-            _make_current(db, id, number)
-        self._drop_journals(id)
+            db.execute(_GO_TO, (number, id))
         return version
 
     def go_to(self, id: int, number: int) -> None:
         """Make one of a notebook's versions the current one."""
-        with self._changing() as db:
-            _make_current(db, id, number)
-        self._drop_journals(id)
+        with self._changing(id) as db:
+            db.execute(_GO_TO, (number, id))
 
     def delete(self, id: int) -> None:
         """Delete a notebook with its versions."""
-        with self._changing() as db:
+        with self._changing(id) as db:
             db.execute("DELETE FROM versions WHERE notebook = ?", (id,))
-            db.execute("DELETE FROM unfinished WHERE notebook = ?", (id,))
             db.execute("DELETE FROM notebooks WHERE id = ?", (id,))
-        self._drop_journals(id)
-        self._lock_file(id).unlink(missing_ok=True)
+        (self.folder / f"{id}.lock").unlink(missing_ok=True)
 
     def begin(self, id: int, base: int, portions: tuple[Portion, ...]) -> None:
-        """Note what is about to be read, so that it is known after a crash."""
-        told = json.dumps([asdict(portion) for portion in portions])
-        with self._changing() as db:
-            db.execute("INSERT OR REPLACE INTO unfinished VALUES (?, ?, ?)", (id, base, told))
+        """Note what is about to be read on top of a version, so that it is known after a crash."""
+        noted = json.dumps([asdict(portion) for portion in portions])
+        with self._connect() as db:
+            db.execute("INSERT OR REPLACE INTO unfinished VALUES (?, ?, ?)", (id, base, noted))
 
-    def abandon(self, id: int, base: int) -> None:
-        """Forget a read on top of a version: its files count as new again."""
-        self.begin(id, base, ())
-        self._drop_journals(id)
+    def abandon(self, id: int) -> None:
+        """Drop the unfinished read: its files count as new again."""
+        with self._changing(id):
+            pass
 
     def find_unfinished(self, id: int, base: int) -> tuple[Portion, ...]:
         """What was being read on top of a version when a process was interrupted; empty if nothing was."""
@@ -248,30 +265,23 @@ class Notebooks:
         found = sorted(self.folder.glob(f"{id}-{base}-*.jsonl"), reverse=True)
         return [*found, self.folder / f"{id}-{base}-{time.time_ns()}.jsonl"]
 
-    def claim(self, id: int) -> IO[str] | None:
-        """The right to change a notebook, held until it is closed; None while another process has it."""
-        file = self._open(self._lock_file(id).name)
+    def claim(self, id: int) -> IO[str]:
+        """The right to change a notebook, held until it is closed. Raises `ClaimedError`."""
+        file = self._open(f"{id}.lock")
         try:
             lock(file)
-        except OSError:
+        except OSError as error:
             file.close()
-            return None
+            name = self.entry_of(id).name
+            raise ClaimedError(f"another process is changing {name!r}: wait for it, or stop it") from error
         return file
 
     def _open(self, name: str) -> IO[str]:
         """A file in the folder that is only locked, never written."""
         return os.fdopen(os.open(self.folder / name, os.O_RDWR | os.O_CREAT, 0o600), "r+")
 
-    def _lock_file(self, id: int) -> Path:
-        return self.folder / f"{id}.lock"
 
-    def _drop_journals(self, id: int) -> None:
-        for path in self.folder.glob(f"{id}-*.jsonl"):
-            with suppress(OSError):
-                path.unlink()
-
-
-def check_name(name: str) -> str:
+def _check_name(name: str) -> str:
     """The name of a notebook in its stored form. Raises `SettingsError` if it is invalid."""
     name = unicodedata.normalize("NFC", name).strip()
     if not _NAME.fullmatch(name):
@@ -279,11 +289,6 @@ def check_name(name: str) -> str:
             f"{name!r} is not a valid notebook name: use up to 64 letters, digits, spaces, dots, - and _"
         )
     return name
-
-
-def _make_current(db: sqlite3.Connection, id: int, number: int) -> None:
-    db.execute("UPDATE notebooks SET current = ? WHERE id = ?", (number, id))
-    db.execute("DELETE FROM unfinished WHERE notebook = ?", (id,))
 
 
 def _version(record: str) -> Version:

@@ -17,7 +17,7 @@ from memagent.concurrency import in_thread
 from memagent.documents.opening import Document
 from memagent.documents.tokens import fewest_tokens
 from memagent.errors import DocumentError
-from memagent.notebooks.remembered import check_memory
+from memagent.notebooks.additions import check_memory
 from memagent.server.errors import ApiError, not_found
 from memagent.server.jobs import Jobs
 from memagent.server.limits import Limits
