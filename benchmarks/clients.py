@@ -21,9 +21,8 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
 
 from memagent.engines import ScriptedEngine
-from memagent.server.app import create_app
+from memagent.server.app import create_app, listen, make_server
 from memagent.server.limits import Keys, Limits
-from memagent.server.listening import listen, make_server
 from memagent.server.store import Store
 from memagent.settings import ReadSettings
 from memagent.types import Message

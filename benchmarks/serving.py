@@ -22,8 +22,8 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
 
 from memagent.engines import ScriptedEngine
+from memagent.server.app import listen
 from memagent.server.limits import Keys, Limits
-from memagent.server.listening import listen
 from memagent.settings import ReadSettings
 from memagent.types import Completion, Message, Sampling
 from server import facts_document, read_facts
@@ -53,8 +53,7 @@ class Slow(ScriptedEngine):
 
 def serve(folder: str, pipe: Any) -> None:
     """Serve until killed."""
-    from memagent.server.app import create_app
-    from memagent.server.listening import make_server
+    from memagent.server.app import create_app, make_server
     from memagent.server.store import Store
 
     settings = ReadSettings(workflow="overwrite", chunk_tokens=120, memory_tokens=300, answer_tokens=300)

@@ -15,9 +15,8 @@ import pytest
 import memagent
 from function_engine import FunctionEngine
 from memagent.cli import main
-from memagent.server.app import create_app
+from memagent.server.app import create_app, listen, make_server
 from memagent.server.limits import Keys, Limits
-from memagent.server.listening import listen, make_server
 from memagent.server.page import page_folder
 from memagent.server.store import Store
 

@@ -17,9 +17,8 @@ import pytest
 from fastapi import FastAPI
 
 from memagent.engines import ScriptedEngine, open_engine
-from memagent.server.app import create_app
+from memagent.server.app import create_app, listen, make_server
 from memagent.server.limits import Keys, Limits
-from memagent.server.listening import listen, make_server
 from memagent.server.store import Store
 from memagent.settings import EngineSettings, ReadSettings
 from memagent.types import Engine, Message

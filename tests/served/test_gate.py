@@ -12,8 +12,8 @@ import pytest
 
 from function_engine import FunctionEngine
 from memagent.errors import SettingsError
+from memagent.server.app import listen
 from memagent.server.limits import Keys, Limits, check_origins, read_keys
-from memagent.server.listening import listen
 from waiting import wait_for
 
 KEY = "secret-key-0123456789"

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from function_engine import HeldEngine
+from memagent.server.database import Job
 from memagent.server.events import Event
+from memagent.server.gate import Metrics
 from memagent.server.jobs import Jobs
-from memagent.server.metrics import Metrics
-from memagent.server.records import Job
 from memagent.server.store import Store
 from memagent.settings import ReadSettings
 from memagent.types import Engine
@@ -31,12 +31,9 @@ CALLS = 5
 @asynccontextmanager
 async def jobs_of(engine: Engine, folder: Path) -> AsyncIterator[Jobs]:
     with Store(folder) as store:
-        jobs = Jobs(engine, SETTINGS, store, Metrics(), 2)
-        jobs.start()
-        try:
+        jobs = Jobs(engine, SETTINGS, store, Metrics())
+        async with jobs.work():
             yield jobs
-        finally:
-            await jobs.stop()
 
 
 async def begin(jobs: Jobs, attended: bool = True, key: str | None = "key") -> Job:
@@ -45,7 +42,7 @@ async def begin(jobs: Jobs, attended: bool = True, key: str | None = "key") -> J
 
 async def listen(jobs: Jobs, job: Job) -> list[Event]:
     """All events of a read."""
-    async with aclosing(jobs.events(job, 0, 0.05)) as events:
+    async with aclosing(jobs.events(job)) as events:
         return [event async for event in events]
 
 

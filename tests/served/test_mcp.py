@@ -27,11 +27,11 @@ from memagent.cli import main
 from memagent.engines import ScriptedEngine
 from memagent.notebooks import Notebooks
 from memagent.reading.read import NOT_FOUND
-from memagent.server.folders import resolve_folders
+from memagent.server.database import Job
+from memagent.server.documents import Folders
+from memagent.server.gate import Metrics
 from memagent.server.jobs import Jobs
 from memagent.server.mcp import Desk, create_mcp
-from memagent.server.metrics import Metrics
-from memagent.server.records import Job
 from memagent.server.store import Store
 from memagent.settings import ReadSettings
 from memagent.types import Engine, Message
@@ -69,15 +69,10 @@ def finish(work: Coroutine[Any, Any, Any]) -> Any:
 @asynccontextmanager
 async def client_of(home: Path, engine: Engine) -> AsyncIterator[Client]:
     with Store(home / "data") as store:
-        jobs = Jobs(engine, SETTINGS, store, Metrics(), 2)
-        notebooks = Notebooks(home / "notebooks")
-        desk = Desk(engine, SETTINGS, store, jobs, resolve_folders([home / "open"]), notebooks, 0.01)
-        jobs.start()
-        try:
-            async with Client(create_mcp(desk)) as client:
-                yield client
-        finally:
-            await jobs.stop()
+        jobs = Jobs(engine, SETTINGS, store, Metrics())
+        desk = Desk(jobs, Folders([home / "open"]), Notebooks(home / "notebooks"), 0.01)
+        async with jobs.work(), Client(create_mcp(desk)) as client:
+            yield client
 
 
 async def call(client: Client, tool: str, **arguments: Any) -> Any:

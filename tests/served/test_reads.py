@@ -24,8 +24,8 @@ from memagent.reading.journal import read_journal
 from memagent.reading.lines import Answer
 from memagent.reading.read import NOT_FOUND
 from memagent.server import jobs
+from memagent.server.events import read_whole_lines
 from memagent.server.limits import Keys, Limits
-from memagent.server.reads import _read_whole_lines
 from memagent.server.store import Store
 from memagent.settings import ReadSettings
 from memagent.storage import lock
@@ -188,7 +188,7 @@ def test_a_read_gives_its_text_and_its_journal(serving: Any, tmp_path: Path) -> 
 def test_a_growing_journal_is_read_up_to_where_it_was_when_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     path.write_bytes(b"one\ntwo\ntorn")
-    lines = _read_whole_lines(path)
+    lines = read_whole_lines(path)
     found = [next(lines)]
     with path.open("ab") as file:
         file.write(b" no more\nthree\n")

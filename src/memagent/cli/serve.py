@@ -78,8 +78,7 @@ def command(
     What fits the model's window goes straight to the model; what does not is read in chunks.
     """
     _require("serving", "serve", "fastapi", "uvicorn", "prometheus_client", "python_multipart")
-    from memagent.server.app import create_app
-    from memagent.server.listening import listen, make_server, url_of
+    from memagent.server.app import create_app, listen, make_server, url_of
     from memagent.server.store import Store
 
     settings = with_found_model(settings, quiet)
@@ -126,8 +125,8 @@ def mcp(
     over streamable HTTP. Only files within the folders that you name can be read.
     """
     _require("this", "mcp", "mcp", "fastapi", "uvicorn", "prometheus_client")
-    from memagent.server.folders import resolve_folders
-    from memagent.server.listening import listen, url_of
+    from memagent.server.app import listen, url_of
+    from memagent.server.documents import Folders
     from memagent.server.mcp import Places, serve
 
     source = click.get_current_context().get_parameter_source
@@ -136,7 +135,7 @@ def mcp(
         raise SettingsError(f"--{given[0]} is for --http: add it, or drop --{given[0]}")
     # Each assistant starts its own server, which takes the first free folder.
     kept = [data] if data else [user_cache_path() / "mcp" / str(number) for number in range(_MAX_AT_ONCE)]
-    places = Places(resolve_folders(folders), kept, notebooks)
+    places = Places(Folders(folders), kept, notebooks)
     known = read_keys(keys)
     with closing(listen(host, port, known)) if http else nullcontext() as listener:
         settings = with_found_model(settings, quiet)

@@ -128,15 +128,12 @@ class Notebook:
     ) -> NotebookAnswer:
         """Answer a question from the memory of a version, by default the current one: one call.
 
-        Unless the settings name a workflow, it is answered as the workflow that wrote the version does.
-        Raises `SettingsError` for an empty memory or question, for what exceeds its budget and for an unknown
-        version, and `EngineError`.
+        Unless the settings name a workflow, it is answered as by the workflow that wrote the version. Raises
+        `EngineError`, and `SettingsError` for an empty memory or question, or an unknown version.
         """
         found, entry = await asyncio.to_thread(lambda: (self.version(version), self.entry))
         if not found.memory.strip():
-            why = (
-                "nothing has been read yet" if not found.number else "nothing that was read was worth keeping"
-            )
+            why = "nothing that was read was worth keeping" if found.number else "nothing has been read yet"
             raise SettingsError(f"the notebook {entry.name!r} is empty, because {why}: add to it, then ask")
         if not question.strip():
             raise SettingsError("the problem is empty: ask a question")

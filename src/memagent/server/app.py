@@ -1,36 +1,42 @@
-"""The app: all routes over one engine, behind the gate."""
+"""The app, all routes over one engine behind the gate, and the server that runs it.
+
+The server waits for slow clients: a reverse proxy keeps those away.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Iterator
+import logging
+import socket
+from collections.abc import AsyncIterator, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
+import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
 
+from memagent.engines.endpoint import is_loopback
+from memagent.errors import SettingsError, reason
 from memagent.server.chat import ALIAS, Chats
 from memagent.server.errors import FAILURES, not_found, report_errors
-from memagent.server.gate import Gate
+from memagent.server.gate import Gate, Metrics
 from memagent.server.jobs import Jobs
 from memagent.server.limits import Keys, Limits
-from memagent.server.metrics import Metrics
 from memagent.server.page import served_files
-from memagent.server.reads import reads_router
+from memagent.server.routes import files, reads
 from memagent.server.schemas import ChatRequest
 from memagent.server.store import Store
-from memagent.server.uploads import files_router
 from memagent.settings import ReadSettings
 from memagent.types import Engine
 from memagent.version import __version__
 
-_COLLECTION_THRESHOLDS = (1000, 15, 300)
-"""Thresholds of garbage collection: new objects, then collections of the younger generations."""
-
+_COLLECTION_THRESHOLDS = (1000, 15, 300)  # new objects, then collections of the younger generations
+_BACKLOG, _AT_A_TIME = 2048, 16
 _THREADS = 6  # few: a thread that counts tokens or writes keeps the event loop waiting for the GIL
 
 
@@ -41,36 +47,17 @@ def create_app(
     keys: Keys | None = None,
     limits: Limits | None = None,
 ) -> FastAPI:
-    """Create the app. Blocks while it counts the budgets.
+    """Create the app over an engine and a store, which stay open. Blocks while it counts the budgets.
 
-    Args:
-        engine: what completes the chats; it stays open.
-        settings: how to read unless a request says otherwise.
-        store: where files and reads are kept; it stays open.
-        keys: the API keys that are accepted; without any, only this machine's own programs are.
-        limits: what a client may ask for.
-
-    Raises `SettingsError` for budgets that do not fit the model's window.
+    `settings` say how to read unless a request says otherwise. Without `keys`, only this machine's own
+    programs are let in. Raises `SettingsError` for budgets that do not fit the model's window.
     """
     keys, limits, metrics = keys or Keys(), limits or Limits(), Metrics()
-    jobs = Jobs(engine, settings, store, metrics, engine.model.calls)
-    chats = Chats(engine, settings, jobs, limits)
-
-    @asynccontextmanager
-    async def run_jobs(_app: FastAPI) -> AsyncIterator[None]:
-        threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="memagent")
-        asyncio.get_running_loop().set_default_executor(threads)
-        jobs.start()
-        try:
-            with _rare_collections():
-                yield
-        finally:
-            await jobs.stop()
-
+    jobs = Jobs(engine, settings, store, metrics)
     app = FastAPI(
         title="memagent",
         version=__version__,
-        lifespan=run_jobs,
+        lifespan=lambda _: _run(jobs),
         docs_url=None,
         redoc_url=None,
         responses=FAILURES,
@@ -81,11 +68,53 @@ def create_app(
             CORSMiddleware, allow_origins=limits.origins, allow_methods=["*"], allow_headers=["*"]
         )
     report_errors(app)
-    _add_chat(app, chats)
-    _add_models(app, engine, limits.context_tokens)
-    app.include_router(files_router(store, limits))
-    app.include_router(reads_router(store, jobs, limits))
+    app.state.jobs, app.state.limits = jobs, limits
+    app.include_router(files)
+    app.include_router(reads)
+    _add_routes(app, Chats(engine, settings, jobs, limits), metrics)
     _add_page(app)
+    return app
+
+
+@asynccontextmanager
+async def _run(jobs: Jobs) -> AsyncIterator[None]:
+    """Run the jobs, and make full garbage collections rare: with 500 streams, each takes 0.1 s."""
+    threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="memagent")
+    asyncio.get_running_loop().set_default_executor(threads)
+    usual = gc.get_threshold()
+    gc.collect()
+    gc.freeze()  # what exists now is there to stay
+    gc.set_threshold(*_COLLECTION_THRESHOLDS)
+    try:
+        async with jobs.work():
+            yield
+    finally:
+        gc.set_threshold(*usual)
+        gc.unfreeze()
+
+
+def _add_routes(app: FastAPI, chats: Chats, metrics: Metrics) -> None:
+    """Add what needs no more than one function: chats, models, and what there is to watch."""
+    window = dict.fromkeys(("context_length", "max_model_len"), chats.limits.context_tokens)
+    about = {"object": "model", "created": 0, "owned_by": "memagent", **window}  # both names are in use
+    models = {name: {"id": name, **about} for name in (chats.engine.model.name, ALIAS)}
+
+    @app.post("/v1/chat/completions", response_class=Response)
+    async def complete_chat(request: Request, body: ChatRequest) -> Response:
+        """OpenAI's chat completions: what does not fit the model's window is read in chunks."""
+        return await chats.respond(request.state.owner, body, await request.body())
+
+    @app.get("/v1/models")
+    async def list_models() -> dict[str, Any]:
+        """The one model, by its own name and by `memagent`, with the longest chat that it reads."""
+        return {"object": "list", "data": list(models.values())}
+
+    @app.get("/v1/models/{name:path}")
+    async def get_model(name: str) -> dict[str, Any]:
+        """The model, if it has this name."""
+        if name not in models:
+            raise not_found("model", name)
+        return models[name]
 
     @app.get("/health")
     async def health() -> dict[str, str]:
@@ -96,22 +125,6 @@ def create_app(
     async def get_metrics() -> Response:
         """What the server counts, for Prometheus."""
         return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
-
-    return app
-
-
-@contextmanager
-def _rare_collections() -> Iterator[None]:
-    """Make full garbage collections rare: with 500 streams, each blocks the event loop for 0.1 s."""
-    usual = gc.get_threshold()
-    gc.collect()
-    gc.freeze()  # what exists now is there to stay
-    gc.set_threshold(*_COLLECTION_THRESHOLDS)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*usual)
-        gc.unfreeze()
 
 
 def _add_page(app: FastAPI) -> None:
@@ -127,28 +140,64 @@ def _add_page(app: FastAPI) -> None:
         app.add_api_route(path, get_file, include_in_schema=False)
 
 
-def _add_chat(app: FastAPI, chats: Chats) -> None:
-    @app.post("/v1/chat/completions", response_class=Response)
-    async def complete_chat(request: Request, body: ChatRequest) -> Response:
-        """OpenAI's chat completions: what does not fit the model's window is read in chunks."""
-        return await chats.respond(request.state.owner, body, await request.body())
+def listen(host: str, port: int, keys: Keys) -> socket.socket:
+    """Open a socket that clients can connect to. Raises `SettingsError`."""
+    if not is_loopback(host) and not keys.digests:
+        raise SettingsError(
+            f"`host` {host} can be reached from other machines: name a file with API keys with `keys`, or "
+            "leave `host` out to serve this machine only"
+        )
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # If the protocol is named, asyncio turns Nagle's algorithm off for the connections.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise SettingsError(f"cannot listen on `host` {host} `port` {port}: {reason(error)}") from error
+    return listener
 
 
-def _add_models(app: FastAPI, engine: Engine, context_tokens: int) -> None:
-    names = list(dict.fromkeys((engine.model.name, ALIAS)))
+def url_of(listener: socket.socket) -> str:
+    """The address at which clients reach a socket."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
-    def describe(name: str) -> dict[str, Any]:
-        window = {"context_length": context_tokens, "max_model_len": context_tokens}  # both are in use
-        return {"id": name, "object": "model", "created": 0, "owned_by": "memagent", **window}
 
-    @app.get("/v1/models")
-    async def list_models() -> dict[str, Any]:
-        """The one model, by its own name and by `memagent`, with the longest chat that it reads."""
-        return {"object": "list", "data": [describe(name) for name in names]}
+class _Server(uvicorn.Server):
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start. More connections can wait than are accepted at a time, so that other work gets a turn."""
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(_BACKLOG)
 
-    @app.get("/v1/models/{name:path}")
-    async def get_model(name: str) -> dict[str, Any]:
-        """The model, if it has this name."""
-        if name not in names:
-            raise not_found("model", name)
-        return describe(name)
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """End the server on a signal, without raising it again afterwards: that is a clean exit."""
+        with super().capture_signals():
+            yield
+            self._captured_signals.clear()
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a record is of more than a request that was cut off because the server ends."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+
+
+def make_server(app: Starlette, limits: Limits) -> uvicorn.Server:
+    """Make a server, to be run with `await server.serve(sockets=[...])`."""
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
+    config = uvicorn.Config(
+        app,
+        http="h11",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        backlog=_AT_A_TIME,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=limits.stop_seconds,
+    )
+    return _Server(config)

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from fastapi import Response
 from fastapi.responses import JSONResponse
 
 from memagent.concurrency import drain
+from memagent.engines.forwarding import Forwards
 from memagent.errors import ContextOverflowError
 from memagent.reading.progress import Progress
 from memagent.reading.workflows import choose_workflow
-from memagent.server.direct import Direct, cut_at_stop, replace_model
+from memagent.server.completions import DONE, FIRST, ChatAnswer, Reply, cite, complete, cut_at_stop, forward
+from memagent.server.database import Job
+from memagent.server.division import fits, prepare
 from memagent.server.errors import ApiError, error_of
+from memagent.server.events import stream
 from memagent.server.jobs import Jobs
 from memagent.server.limits import Limits
-from memagent.server.preparing import fits, prepare
-from memagent.server.records import Job
 from memagent.server.schemas import ChatRequest
-from memagent.server.stream import DONE, Reply, cite, stream
 from memagent.settings import ReadSettings
 from memagent.types import Engine, Usage
 
@@ -39,85 +42,89 @@ class Chats:
     settings: ReadSettings
     jobs: Jobs
     limits: Limits
-    direct: Direct = field(init=False)
+    answer_tokens: int = field(init=False)
 
     def __post_init__(self) -> None:
         """Count the budgets. Blocks."""
         _, workflow = choose_workflow(self.settings, self.engine.model.trained)
-        budgets = workflow.budgets(self.settings, self.engine.model)
-        self.direct = Direct(self.engine, self.settings, budgets.answer_tokens)
+        self.answer_tokens = workflow.budgets(self.settings, self.engine.model).answer_tokens
 
     async def respond(self, owner: str, chat: ChatRequest, raw: bytes) -> Response:
         """The reply to a chat, whose body is `raw`. Raises `ApiError`, `MemAgentError`."""
         model = self.engine.model
         if chat.model not in (model.name, ALIAS):
-            raise ApiError(
-                404,
-                f"this server has the model {model.name!r}, also called {ALIAS!r}",
-                "model_not_found",
-                "model",
-            )
+            said = f"this server has the model {model.name!r}, also called {ALIAS!r}"
+            raise ApiError(404, said, "model_not_found", "model")
         reply = Reply(chat.model)
         if chat.stream:
             pieces = self._stream(owner, chat, raw, reply)
-            return await stream(pieces, reply.chunk({}), self.limits.keep_alive_seconds)
-        if await asyncio.to_thread(fits, chat, model, self.direct.answer_tokens):
+            return await stream(pieces, lambda: reply.chunk({}), self.limits.keep_alive_seconds)
+        overflow = None
+        if await asyncio.to_thread(fits, chat, model, self.answer_tokens):
             try:
-                return await self.direct.whole(chat, replace_model(raw, model.name), reply)
+                return await self._pass_whole(chat, raw, reply)
             except ContextOverflowError as error:
-                return JSONResponse(await self._whole(owner, chat, reply, error))
-        return JSONResponse(await self._whole(owner, chat, reply))
+                overflow = error
+        reading = await self._begin(owner, chat, overflow)
+        await drain(reading.updates())
+        await self._forget(reading)
+        return JSONResponse(reply.whole(reading.answer()))
 
     async def _stream(
         self, owner: str, chat: ChatRequest, raw: bytes, reply: Reply
     ) -> AsyncGenerator[bytes, None]:
-        model, overflow = self.engine.model, None
-        if await asyncio.to_thread(fits, chat, model, self.direct.answer_tokens):
-            body = replace_model(raw, model.name)
+        overflow = None
+        if await asyncio.to_thread(fits, chat, self.engine.model, self.answer_tokens):
             try:
-                async with aclosing(self.direct.stream(chat, body, reply)) as pieces:
+                async with aclosing(self._pass_stream(chat, raw, reply)) as pieces:
                     async for piece in pieces:
                         yield piece
                 return
             except ContextOverflowError as error:
                 overflow = error
         reading = await self._begin(owner, chat, overflow)
-        role = reply.chunk({"role": "assistant", "content": ""})
+        first = reply.chunk(FIRST)
         async with aclosing(reading.updates()) as updates:
             async for progress in updates:
-                if role:
-                    yield role
-                    role = b""
-                yield reply.chunk({"reasoning_content": format_progress(progress)})
-        yield role + reply.chunk({"content": reading.answer})
-        yield reply.chunk(reading.beside)
-        yield reply.chunk({}, reading.finish_reason)
-        if chat.wants_usage:
-            yield reply.usage(reading.usage, reading.thoughts)
+                yield first + reply.chunk({"reasoning_content": format_progress(progress)})
+                first = b""
+        yield first + reply.end(reading.answer(), chat.wants_usage)
         await self._forget(reading)
         yield DONE
 
-    async def _whole(
-        self, owner: str, chat: ChatRequest, reply: Reply, overflow: ContextOverflowError | None = None
-    ) -> dict[str, object]:
-        reading = await self._begin(owner, chat, overflow)
-        await drain(reading.updates())
-        await self._forget(reading)
-        return reply.whole(
-            reading.answer, reading.finish_reason, reading.usage, reading.thoughts, reading.beside
-        )
+    async def _pass_whole(self, chat: ChatRequest, raw: bytes, reply: Reply) -> Response:
+        """The model's own reply in one piece. Raises `EngineError`, `ApiError`."""
+        if not isinstance(self.engine, Forwards):
+            answer = await complete(chat, self.engine, self.settings, self.answer_tokens)
+            return JSONResponse(reply.whole(answer))
+        async with forward(self.engine, self._rename(raw)) as forwarded:
+            content = b"".join([piece async for piece in forwarded.pieces])
+        return Response(content, media_type=forwarded.media_type)
+
+    async def _pass_stream(self, chat: ChatRequest, raw: bytes, reply: Reply) -> AsyncGenerator[bytes, None]:
+        """The model's own reply as whole server-sent events. Raises `EngineError`, `ApiError`."""
+        if not isinstance(self.engine, Forwards):
+            answer = await complete(chat, self.engine, self.settings, self.answer_tokens)
+            yield reply.chunk(FIRST) + reply.end(answer, chat.wants_usage) + DONE
+            return
+        async with forward(self.engine, self._rename(raw)) as forwarded:
+            async for events in forwarded.pieces:
+                yield events
+
+    def _rename(self, raw: bytes) -> dict[str, Any]:
+        return {**json.loads(raw), "model": self.engine.model.name}
 
     async def _begin(self, owner: str, chat: ChatRequest, overflow: ContextOverflowError | None) -> _Reading:
         """Begin the read that answers a chat, or join the one that answers the same chat already."""
         try:
             model, store = self.engine.model, self.jobs.store
-            read = await asyncio.to_thread(prepare, chat, owner, model, self.settings, store)
+            prepared = await asyncio.to_thread(prepare, chat, owner, model, self.settings, store)
         except ApiError:
             if overflow:  # it seemed to fit, so the client did not ask for a read
                 raise overflow from None
             raise
-        job = await self.jobs.begin(OWNER, read.key, read.request, read.documents, attended=True)
-        return _Reading(self.jobs, job, chat, read.settings.screen, self.limits.keep_alive_seconds)
+        job = await self.jobs.begin(OWNER, *prepared, attended=True)
+        return _Reading(self.jobs, job, chat)
 
     async def _forget(self, reading: _Reading) -> None:
         """Delete an answered read: a client that asks again wants another answer."""
@@ -126,20 +133,18 @@ class Chats:
 
 @dataclass(slots=True)
 class _Reading:
-    """The read that answers a chat; its result is there once all `updates` were taken."""
+    """The read that answers a chat."""
 
     jobs: Jobs
     job: Job
     chat: ChatRequest
-    screens: bool
-    seconds: float
     _last: Mapping[str, Any] = field(default_factory=dict)
     _result: Mapping[str, Any] = field(default_factory=dict)
 
     async def updates(self) -> AsyncGenerator[Progress, None]:
         """Listen to the read, and yield its progress after each update. Raises `ApiError` if it fails."""
         is_new, outcome = False, dict[str, Any]()
-        async with aclosing(self.jobs.events(self.job, 0, self.seconds)) as events:
+        async with aclosing(self.jobs.events(self.job)) as events:
             async for event in events:
                 if isinstance(event.data, Progress):
                     if is_new and self._last["kind"] == "update":
@@ -152,54 +157,33 @@ class _Reading:
             raise error_of(outcome)
         self._result = outcome["result"]
 
-    @property
-    def answer(self) -> str:
-        """The answer, from where the client began it to where the client wants it to stop."""
-        return cut_at_stop(self._continue(self._result["answer"]), self.chat.stops)[0]
+    def answer(self) -> ChatAnswer:
+        """The answer, once all `updates` were taken, to where the client wants it to stop."""
+        result, last = self._result, self._last
+        text, was_cut = cut_at_stop(self._continue(result["answer"]), self.chat.stops)
+        usage = Usage(result["prompt_tokens"], result["completion_tokens"], result["cached_tokens"])
+        finish_reason, answer_tokens = "stop", 0
+        if last.get("kind") == "answer":  # else no model was asked, as there was nothing to answer from
+            finish_reason = "stop" if was_cut else last["finish_reason"]
+            answer_tokens = last["usage"]["completion_tokens"]
+        thoughts = usage.completion_tokens - answer_tokens
+        return ChatAnswer(text, finish_reason, usage, thoughts, self._describe(text))
 
-    @property
-    def beside(self) -> dict[str, Any]:
-        """Extra fields of the answer's message.
-
-        They tell what was taken for the problem, whether an answer was found, its sources, and what was
-        passed over.
-        """
+    def _describe(self, text: str) -> dict[str, Any]:
+        """The problem as it was found, whether there is an answer, its sources, and what was passed over."""
         result = self._result
         statements = [it | {"text": self._continue(it["text"])} for it in result["statements"]]
-        fields = cite(self.answer, statements) if statements else {}
-        told = {"problem": self.job.request["problem"], "found": result["found"]}
-        fields["memagent"] = fields.get("memagent", {}) | told
-        if self.screens:
-            fields["memagent"] |= {"chunks": result["chunks"], "passed_over": result["passed_over"]}
-        return fields
+        fields = cite(text, statements) if statements else {}
+        described = {"problem": self.job.request["problem"], "found": result["found"]}
+        if self.jobs.settings_of(self.job).screen:
+            described |= {"chunks": result["chunks"], "passed_over": result["passed_over"]}
+        return fields | {"memagent": fields.get("memagent", {}) | described}
 
     def _continue(self, text: str) -> str:
         """A text without the beginning that the client has already, if anything comes after it."""
         begun = self.chat.beginning.strip()
         rest = text.lstrip().removeprefix(begun) if begun else ""
         return rest if rest.strip() else text
-
-    @property
-    def finish_reason(self) -> str:
-        """Why the answer ended."""
-        was_cut = cut_at_stop(self._continue(self._result["answer"]), self.chat.stops)[1]
-        return "stop" if was_cut or not self._answered else str(self._last["finish_reason"])
-
-    @property
-    def usage(self) -> Usage:
-        """The tokens of all conversations."""
-        result = self._result
-        return Usage(result["prompt_tokens"], result["completion_tokens"], result["cached_tokens"])
-
-    @property
-    def thoughts(self) -> int:
-        """The completion tokens of all conversations before the answer."""
-        answer_tokens: int = self._last["usage"]["completion_tokens"] if self._answered else 0
-        return self.usage.completion_tokens - answer_tokens
-
-    @property
-    def _answered(self) -> bool:
-        return self._last.get("kind") == "answer"
 
 
 def format_progress(progress: Progress) -> str:
@@ -213,11 +197,5 @@ def format_progress(progress: Progress) -> str:
     if progress.passed_over:
         words.append(f"{progress.passed_over} passed over")
     if progress.seconds_left:
-        words.append(f"about {_format_seconds(progress.seconds_left)} left")
+        words.append(f"about {timedelta(seconds=round(progress.seconds_left))} left")
     return ", ".join(words) + ".\n"
-
-
-def _format_seconds(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"

@@ -1,15 +1,30 @@
-"""The SQLite database of a server's folder. It notices when its folder is deleted or replaced meanwhile."""
+"""What a server knows of files and reads: values, and the SQLite database in its folder that keeps them.
+
+The folder is used by one server at a time, and the database notices when it is deleted or replaced meanwhile.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import sqlite3
 import threading
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any
 
-from memagent.errors import StoreError, reason
+from memagent.errors import SettingsError, StoreError, reason
+from memagent.server.schemas import State
+from memagent.storage import lock
 
-NAME = "server.sqlite"
+_log = logging.getLogger("memagent.server")
+
+UNFINISHED: tuple[State, ...] = ("queued", "running")
+
+_NAME = "server.sqlite"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS files (
     number INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, owner TEXT NOT NULL, name TEXT NOT NULL,
@@ -32,14 +47,56 @@ COMMIT;
 """What databases of earlier versions lack."""
 
 
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file that a client sent."""
+
+    number: int
+    id: str
+    owner: str
+    name: str
+    purpose: str
+    bytes: int
+    created: float
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A read that a client began. `request` is what it asked for, `outcome` what came of it.
+
+    An `attended` one runs only while someone listens. See `Jobs.begin`.
+    """
+
+    number: int
+    id: str
+    owner: str
+    state: State
+    created: float
+    started: float | None
+    ended: float | None
+    bytes: int
+    request: Mapping[str, Any]
+    outcome: Mapping[str, Any]
+    key: str | None
+    attended: bool
+
+
+def make_job(row: sqlite3.Row) -> Job:
+    """Make a read from its row in the database."""
+    values = {name: json.loads(row[name]) for name in ("request", "outcome")}
+    return Job(**{**row, **values, "attended": bool(row["attended"])})
+
+
 class Database:
     """What a server knows of the files and reads in `folder`. Safe to use from several threads.
 
-    Raises `StoreError` if the database cannot be used.
+    Raises `SettingsError` if the folder cannot be used, has files of others, or another server uses it, and
+    `StoreError` if the database cannot be used.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._file, self._log = folder / NAME, folder / f"{NAME}-wal"
+        self._folder = _claim(folder)
+        self._file, self._log = folder / _NAME, folder / f"{_NAME}-wal"
         self._lock = threading.Lock()
         try:
             self._file.touch(0o600)  # the folder may be open to other users
@@ -58,10 +115,7 @@ class Database:
             ) from error
 
     def run(self, statement: str, *values: object, durable: bool = True) -> list[sqlite3.Row]:
-        """Run a statement, and return its rows; one that is not `durable` may be undone by a loss of power.
-
-        Raises `StoreError` if the database cannot be used now.
-        """
+        """Run a statement, which a loss of power may undo unless it is `durable`. Raises `StoreError`."""
         self.check_in_place()
         try:
             with self._lock:
@@ -74,21 +128,19 @@ class Database:
         except (sqlite3.Error, OSError) as error:
             raise StoreError(
                 f"the server's database cannot be used ({error}): try again later; if it stays so, "
-                f"stop the server and restore {NAME} from a copy"
+                f"stop the server and restore {_NAME} from a copy"
             ) from error
         return rows
 
     def check_in_place(self) -> None:
         """Raise `StoreError` if the opened files are gone: nothing written now would be kept."""
-        try:
-            unchanged = self._in_place() == self._opened
-        except OSError:
-            unchanged = False
-        if not unchanged:
-            raise StoreError(
-                "the server's data folder was deleted or replaced while it was in use: put it back, or "
-                "start the server again"
-            )
+        with suppress(OSError):
+            if self._in_place() == self._opened:
+                return
+        raise StoreError(
+            "the server's data folder was deleted or replaced while it was in use: put it back, or start the "
+            "server again"
+        )
 
     def _in_place(self) -> list[tuple[int, int]]:
         """Which files are now where the database and its log were opened."""
@@ -96,6 +148,46 @@ class Database:
         return [(it.st_dev, it.st_ino) for it in found]
 
     def close(self) -> None:
-        """Close the database."""
+        """Close the database, and release the folder."""
         with self._lock:  # an abandoned thread may still be using it
             self._connection.close()
+        self._folder.close()
+
+
+def _claim(folder: Path) -> IO[str]:
+    """Claim a folder for this server, until what this returns is closed."""
+    usual = {"lock", "lost+found"}  # of a server that begins at this moment, and of a new volume
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        has_others = any(it.name not in usual for it in folder.iterdir())
+        if has_others and not (folder / _NAME).exists():
+            raise SettingsError(
+                f"{folder} holds files that are not a server's: name a new or empty folder with `data`"
+            )
+        claim = (folder / "lock").open("a")
+        lock(claim)
+    except BlockingIOError as error:
+        raise SettingsError(
+            f"{folder} is in use by another server: stop it, or name another folder with `data`"
+        ) from error
+    except OSError as error:
+        raise SettingsError(f"{folder} cannot be used: {reason(error)}") from error
+    return claim
+
+
+def set_aside(folder: Path, pattern: str, known: Collection[str]) -> None:
+    """Move what is named like `pattern` and not `known` from `folder` to `set-aside` beside it.
+
+    What is known again, since the right database was restored, is moved back. Raises `OSError`.
+    """
+    aside = folder.parent / "set-aside"
+    unknown = [it for it in folder.glob(pattern) if it.name not in known and not (aside / it.name).exists()]
+    for place in unknown:
+        aside.mkdir(mode=0o700, exist_ok=True)
+        place.replace(aside / place.name)
+    if unknown:
+        _log.warning("%d %s are not in %s: they were moved to %s", len(unknown), folder.name, _NAME, aside)
+    for place in aside.glob(pattern):
+        if place.name in known and not (folder / place.name).exists():
+            _log.warning("%s is in %s again: it was moved back", place.name, _NAME)
+            place.replace(folder / place.name)

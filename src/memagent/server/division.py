@@ -1,21 +1,163 @@
-"""Divide a chat into problem and document, by the rules that docs/serving.md describes.
+"""Turn a chat into a read: divide it into problem and document, by the rules that docs/serving.md describes.
 
 The last user turn asks. If it is one long text, and a short turn right before it asks, that is the problem,
-and the long text is data and nothing else; so it is if it has no tags, and a system message asks.
+and the long text is data and nothing else; so it is if it has no tags, and a system message asks. Blocks.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote_to_bytes
 
-from memagent.documents.tokens import is_within
-from memagent.server.asking import asks, find_request, outside_tags
-from memagent.server.errors import ApiError
-from memagent.server.schemas import Turn
-from memagent.types import TokenCounter
+from memagent.documents.tokens import MAX_CHARACTERS_PER_TOKEN, is_within
+from memagent.reading.workflows import choose_workflow
+from memagent.server.asking import asks, find_request, outside_tags, take_end
+from memagent.server.documents import Content, Kept, clean_name
+from memagent.server.errors import ApiError, storing
+from memagent.server.schemas import ChatOptions, ChatRequest, FilePart, ReadOptions, Turn
+from memagent.server.store import Store
+from memagent.settings import DEFAULT_WINDOW_TOKENS, ReadSettings
+from memagent.storage import file_digest
+from memagent.types import Model, TokenCounter
+from memagent.version import __version__
 
 _LABELS = {"system": "System", "developer": "System", "user": "User", "assistant": "Assistant"}
+_PIECE_CHARACTERS = 32 * 1024  # counting holds the GIL: a long text must not hold it for long
+_MIN_TOP_P = 1e-9
+_BEGUN = "\n\nThe answer begins: "
+_TURN_TOKENS = 8  # for what a chat template puts around a message
+
+
+def prepare(
+    chat: ChatRequest, owner: str, model: Model, settings: ReadSettings, store: Store
+) -> tuple[str, dict[str, Any], list[tuple[str, Content]]]:
+    """Prepare a read for `Jobs.begin`: its key, what is asked, and the documents.
+
+    The same chat has the same key. Raises `ApiError` for what a read cannot provide, and `SettingsError`.
+    """
+    _check_readable(chat)
+    options = _options(chat, model)
+    chosen = options.over(settings)
+    _, workflow = choose_workflow(chosen, model.trained)
+    budget = workflow.budgets(chosen, model).problem_tokens
+    division = _divide(chat, budget, model)
+    documents: list[tuple[str, Content]] = list(division.texts)
+    documents += [_file(file, owner, store) for turn in chat.messages for file in turn.files]
+    if not documents:
+        said = "there is nothing to read besides the problem: give a document as a file, an earlier message"
+        raise ApiError(400, f"{said} or memagent.document", "no_document", "messages")
+    with storing():
+        fingerprint = _fingerprint(documents)
+    identity = [__version__, owner, division.problem, fingerprint, chosen.model_dump(), model.name]
+    key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+    request = {"problem": division.problem, "memory": "", "options": options.model_dump(exclude_none=True)}
+    return key, request, documents
+
+
+def _fingerprint(documents: Sequence[tuple[str, Content]]) -> str:
+    """The fingerprint that the documents have together. See `Document.fingerprint`."""
+    digest = hashlib.sha256()
+    for _, content in documents:
+        if isinstance(content, Kept):
+            digest.update(file_digest(content.place))
+        else:
+            raw = content if isinstance(content, bytes) else str(content).encode()
+            digest.update(hashlib.sha256(raw).digest())
+    return digest.hexdigest()
+
+
+def fits(chat: ChatRequest, model: Model, answer_tokens: int) -> bool:
+    """Whether a chat and its reply fit the model's window, of which the reply gets a quarter at most.
+
+    Chats with `memagent` options or files are always read.
+    """
+    if chat.memagent is not None or any(turn.files for turn in chat.messages):
+        return False
+    window = model.window_tokens or DEFAULT_WINDOW_TOKENS
+    left = window - min(chat.reply_tokens or answer_tokens, window // 4) - _TURN_TOKENS * len(chat.messages)
+    texts = [text for turn in chat.messages for text in turn.texts]
+    texts += [json.dumps(it) for it in (chat.tools, chat.response_format) if it]
+    if sum(map(len, texts)) > MAX_CHARACTERS_PER_TOKEN * window:
+        return False
+    for text in texts:
+        for start in range(0, len(text), _PIECE_CHARACTERS):
+            left -= model.count_tokens(text[start : start + _PIECE_CHARACTERS])
+            if left < 0:
+                return False
+    return True
+
+
+def _check_readable(chat: ChatRequest) -> None:
+    """Raise `ApiError` for a chat that asks for what a read cannot provide."""
+    refused = {**chat.beyond_text, "tool_choice": chat.tool_choice not in (None, "none", "auto")}
+    for name, is_refused in refused.items():
+        if is_refused:
+            what = "parts other than text and files" if name == "messages" else f"this {name}"
+            said = f"the chat does not fit the model's window and is read in chunks, where {what} cannot be"
+            raise ApiError(400, f"{said} used: leave it out, or shorten the chat", "not_readable", name)
+
+
+def _options(chat: ChatRequest, model: Model) -> ReadOptions:
+    """What a chat asks for: in OpenAI's words, and in `memagent`, which takes precedence."""
+    top_p = _MIN_TOP_P if chat.top_p == 0 else chat.top_p  # OpenAI allows 0: the likeliest token
+    asked: dict[str, Any] = {"temperature": chat.temperature, "top_p": top_p, "seed": chat.seed}
+    if chat.reply_tokens:
+        window = model.window_tokens or DEFAULT_WINDOW_TOKENS
+        asked["answer_tokens"] = min(chat.reply_tokens, max(16, window // 4))
+    options = (chat.memagent or ChatOptions()).model_dump(exclude={"problem", "document"}, exclude_none=True)
+    return ReadOptions(**(asked | options))
+
+
+def _divide(chat: ChatRequest, budget_tokens: int, model: Model) -> Division:
+    """Divide the chat into problem and document: as it says, or else by the rules of `divide`.
+
+    How the reply begins stands at the end of the problem, by its last words where it is long.
+    """
+    options, count_tokens = chat.memagent or ChatOptions(), model.count_tokens
+    problem, document, begun = options.problem, options.document, chat.beginning.strip()
+    if begun:
+        begun = _BEGUN + "".join(take_end(begun, budget_tokens // 4, count_tokens, at_end=True)).strip()
+        budget_tokens -= count_tokens(begun) + 1  # tokens may differ where texts are joined
+    texts: tuple[tuple[str, str], ...]
+    if problem is None:
+        division = divide(chat.turns, budget_tokens, count_tokens)
+        problem, texts = division.problem, division.texts
+    else:
+        said = [(turn.role, text) for turn in chat.turns if (text := "\n\n".join(turn.texts)).strip()]
+        whole = "\n\n".join(_label(role, text) for role, text in said)
+        texts = (("conversation", whole),) if said else ()
+        if len(said) == 1:
+            texts = (("message", said[0][1]),)
+    if document is not None:
+        texts = (("document", document),)
+    return Division(problem + begun, texts)
+
+
+def _file(file: FilePart, owner: str, store: Store) -> tuple[str, Content]:
+    if file.file_id is not None:
+        stored = store.file(owner, file.file_id)
+        return stored.name, Kept(store.path_of(stored))
+    if file.file_data is None:
+        raise ApiError(400, "a file part needs a file_id or file_data", "no_file", "messages")
+    try:
+        return clean_name(file.filename), _decode(file.file_data)
+    except ValueError as error:
+        said = "file_data is neither a data URL nor base64"
+        raise ApiError(400, said, "invalid_file", "messages") from error
+
+
+def _decode(data: str) -> bytes:
+    """Decode a data URL (RFC 2397) or plain base64. Raises `ValueError` for anything else."""
+    kind, comma, content = data.partition(",")
+    if not (comma and kind[:5].lower() == "data:"):
+        return base64.b64decode(data, validate=True)
+    plain = unquote_to_bytes(content)
+    return base64.b64decode(plain, validate=True) if kind.lower().endswith(";base64") else plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +190,7 @@ def divide(turns: Sequence[Turn], budget_tokens: int, count_tokens: TokenCounter
         if instructs and is_within(together, limit, count_tokens):
             instructions.append(said[number])
         else:
-            others.append(label(turn.role, said[number]))
+            others.append(_label(turn.role, said[number]))
     instructed = "\n\n".join(instructions)
     if not problem and not asks(instructed):
         room = budget_tokens - count_tokens(instructed) if instructed else budget_tokens
@@ -59,8 +201,7 @@ def divide(turns: Sequence[Turn], budget_tokens: int, count_tokens: TokenCounter
     return Division(problem, (*texts, *zip(names, long, strict=True)))
 
 
-def label(role: str, text: str) -> str:
-    """Format a turn as it appears in a document."""
+def _label(role: str, text: str) -> str:
     return f"{_LABELS.get(role, 'Tool')}: {text}"
 
 

@@ -1,40 +1,143 @@
-"""Documents that clients send: each under the name that its client gave it, several read as one."""
+"""Documents that the server reads: what clients send, and files in folders that the user opened. Blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import os
+import re
+import shutil
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from memagent.concurrency import in_thread
 from memagent.documents.files import DocumentFile, look_at
-from memagent.documents.opening import Document
-from memagent.documents.paths import unreadable
+from memagent.documents.opening import Document, open_document
+from memagent.documents.paths import shown, unreadable
+from memagent.errors import DocumentError, SettingsError
+from memagent.storage import write_in_place
+
+_MAX_NAME_CHARACTERS = 200
+_MAX_SUFFIX_CHARACTERS = 8
+_TEXT = "text"
 
 
-def open_text(path: Path, name: str) -> Document:
-    """Open a text that a client sent: it is plain text, whatever it begins with. Raises `DocumentError`."""
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A document that the store keeps already: a file, or a text, which `keep` names so."""
+
+    place: Path
+
+
+Content = str | bytes | Kept | Path
+"""A text, the bytes of a file, what the store keeps already, or a file that stays where the user has it."""
+
+
+def clean_name(name: str | None) -> str:
+    """Make a file's name fit to be shown: one line, without folders, not too long."""
+    last = re.split(r"[/\\]", name or "")[-1]
+    return "".join(it if it.isprintable() else " " for it in last)[-_MAX_NAME_CHARACTERS:].strip() or "file"
+
+
+def suffix_of(name: str) -> str:
+    """The suffix of a name, in lower case; "" if it cannot be a file's suffix."""
+    suffix = Path(name).suffix[1:].lower()
+    fits = suffix.isascii() and suffix.isalnum() and len(suffix) <= _MAX_SUFFIX_CHARACTERS
+    return f".{suffix}" if fits else ""
+
+
+def keep(content: Content, folder: Path, number: int, name: str) -> str:
+    """Keep a document in the folder of its read, and return its place there; a path is its own place."""
+    if isinstance(content, Path):
+        return str(content)
+    is_text = isinstance(content, str) or (isinstance(content, Kept) and content.place.name.startswith(_TEXT))
+    place = folder / (f"{_TEXT}{number}" if is_text else f"{number}{suffix_of(name)}")
+    with write_in_place(place) as made:
+        if isinstance(content, Kept):
+            try:
+                os.link(content.place, made)
+            except OSError:
+                shutil.copyfile(content.place, made)
+        else:
+            made.write_bytes(content.encode() if isinstance(content, str) else content)
+    return place.name
+
+
+def open_kept(folder: Path, documents: Sequence[Sequence[str]]) -> Document:
+    """Open the documents of a read, their places and names, as one. Raises `DocumentError`.
+
+    The format is that of the name that the client gave; a text is plain text, whatever it begins with. Those
+    of the same name are numbered, so each name means one file.
+    """
+    sources: dict[str, DocumentFile] = {}
+    for place, given in documents:
+        name, number = given, 1
+        while name in sources:
+            number += 1
+            name = f"({number}) {given}"
+        source = (_open_text if place.startswith(_TEXT) else look_at)(folder / place, given, named=True)
+        sources[name] = source if number == 1 else replace(source, name=name, title=name)
+    return Document(tuple(sources.values()))
+
+
+def _open_text(path: Path, name: str, named: bool) -> DocumentFile:
     try:
         size = path.stat().st_size
     except OSError as error:
         raise unreadable(name, error) from error
-    return Document((DocumentFile(name, path, "text", "utf-8", size, title=name),))
+    return DocumentFile(name, path, "text", "utf-8", size, title=name, named=named)
 
 
-def open_file(path: Path, name: str) -> Document:
-    """Open a file under the name that its client gave it, which determines the format.
+async def encode_text(document: Document) -> AsyncGenerator[bytes, None]:
+    """Yield the text, which ends with the reason where a later file cannot be read: a read ends there too."""
+    begun = False
+    with closing(document.blocks()) as blocks:
+        try:
+            async for block in in_thread(blocks, blocks.may_convert):
+                yield block.text.encode("utf-8", "replace")
+                begun = True
+        except DocumentError as error:
+            if not begun:
+                raise
+            yield f"\n\n[The text ends here: {error}]\n".encode("utf-8", "replace")
 
-    Raises `DocumentError`.
+
+class Folders:
+    """The folders that a user opened to an assistant, of which only files really inside them can be read.
+
+    Raises `SettingsError` if there are none, or if a path is not a folder.
     """
-    return Document((look_at(path, name, named=True),))
 
+    def __init__(self, paths: Sequence[Path]) -> None:
+        if not paths:
+            raise SettingsError("which files may be read? name the folders that hold them with `folders`")
+        for path in paths:
+            if not path.is_dir():
+                raise SettingsError(f"`folders` names {path}, which is not a folder: name one that exists")
+        self.paths = [Path(os.path.realpath(path)) for path in paths]
 
-def join(documents: Sequence[Document]) -> Document:
-    """Join documents to be read as one. Files of the same name are numbered, so each name means one file."""
-    sources: dict[str, DocumentFile] = {}
-    for source in (source for document in documents for source in document.sources):
-        name, number = source.name, 1
-        while name in sources:
-            number += 1
-            name = f"({number}) {source.name}"
-        sources[name] = source if number == 1 else replace(source, name=name, title=name)
-    return Document(tuple(sources.values()))
+    def open(self, paths: Sequence[str]) -> Document:
+        """Files and folders as one document. Raises `DocumentError` for what is not in the folders."""
+        if not paths:
+            raise DocumentError(f"what should be read? name files or folders in {self}")
+        return open_document(*dict.fromkeys(map(self._real, paths)))
+
+    def _real(self, path: str) -> Path:
+        """Resolve a path, which must lead into one of the folders; a relative one starts there."""
+        given = Path(path)
+        if not path.strip() or "\0" in path or ".." in given.parts:
+            raise DocumentError(f"'{shown(path)}' is refused: name a file or folder in {self}, without ..")
+        places = [Path(os.path.realpath(folder / given)) for folder in self.paths]  # `given` if absolute
+        inside = [it for it in places if any(it.is_relative_to(folder) for folder in self.paths)]
+        if not inside:
+            raise DocumentError(f"{shown(path)} is refused: it leads out of {self}")
+        try:
+            for place in inside:
+                if place.exists():
+                    return place
+        except OSError as error:  # too long a name, or a folder that is closed to us
+            raise unreadable(shown(path), error) from error
+        raise DocumentError(f"there is no file {shown(path)} in {self}")
+
+    def __str__(self) -> str:
+        return ", ".join(shown(path) for path in self.paths)

@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import HTTPException as FastAPIError
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from memagent.errors import (
@@ -36,26 +37,27 @@ _CODES: tuple[tuple[type[MemAgentError], int, str], ...] = (
     (SettingsError, 400, "invalid_settings"),
     (DocumentError, 400, "invalid_document"),
 )
+_KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error",
+          429: "rate_limit_error"}  # fmt: skip
 
 
-_FAILURE = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["message", "type"],
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": ["string", "null"]},
-                "code": {"type": ["string", "null"]},
-            },
-        }
-    },
-}
+class Details(BaseModel):
+    """What an error says, to people and to programs."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class Failure(BaseModel):
+    """An error as clients are sent it."""
+
+    error: Details
+
+
 FAILURES: dict[int | str, dict[str, Any]] = {
-    status: {"description": description, "content": {"application/json": {"schema": _FAILURE}}}
+    status: {"model": Failure, "description": description}
     for status, description in (
         ("4XX", "The request cannot be served as it is: the error says why, and what to change."),
         ("5XX", "The model or the server failed: the error says why, and whether to try again."),
@@ -81,9 +83,7 @@ class ApiError(FastAPIError):
     @property
     def body(self) -> dict[str, Any]:
         """The error in the format of OpenAI's API."""
-        kind = {401: "authentication_error", 403: "permission_error", 404: "not_found_error",
-                429: "rate_limit_error"}.get(self.status)  # fmt: skip
-        kind = kind or ("invalid_request_error" if self.status < 500 else "server_error")
+        kind = _KINDS.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
     @property
@@ -92,12 +92,23 @@ class ApiError(FastAPIError):
         return JSONResponse(self.body, self.status, self.headers)
 
 
-def api_error(error: MemAgentError) -> ApiError:
-    """The API error for an error of a read."""
+def api_error(error: Exception) -> ApiError:
+    """The API error for any error."""
+    if isinstance(error, ApiError):
+        return error
     for kind, status, code in _CODES:
         if isinstance(error, kind):
             return ApiError(status, str(error), code)
-    return ApiError(500, str(error), "failed")
+    if isinstance(error, MemAgentError):
+        return ApiError(500, str(error), "failed")
+    if isinstance(error, RequestValidationError):
+        return _explain_validation(error)
+    if isinstance(error, HTTPException):
+        if isinstance(error.__cause__, OSError):  # a body that did not fit the disk
+            return _not_stored(error.__cause__)
+        detail = error.detail if isinstance(error.detail, str) else HTTPStatus(error.status_code).phrase
+        return ApiError(error.status_code, detail, headers=error.headers)
+    return ApiError(500, f"a defect in memagent: {type(error).__name__}", "defect")
 
 
 def error_of(outcome: Mapping[str, Any]) -> ApiError:
@@ -133,28 +144,19 @@ def report_errors(app: FastAPI) -> None:
     """Make the app report all errors in the format of OpenAI's API."""
 
     def respond(_request: Request, error: Exception) -> JSONResponse:
-        if isinstance(error, MemAgentError):
-            return api_error(error).response
-        return (error if isinstance(error, ApiError) else _of_http(error)).response
+        return api_error(error).response
 
     for kind in (ApiError, MemAgentError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, respond)
 
 
-def _of_http(error: Exception) -> ApiError:
-    if isinstance(error, RequestValidationError):
-        found = error.errors()
-        place = [str(it) for it in found[0]["loc"] if it not in ("body", "query", "path", "header")]
-        said = "; ".join(f"{'.'.join(map(str, it['loc']))}: {_message(it)}" for it in found[:5])
-        # A name may have half a surrogate pair, which no reply can.
-        said, where = (it.encode("utf-8", "replace").decode() for it in (said, ".".join(place)))
-        return ApiError(400, said, "invalid_request", where or None)
-    if isinstance(error.__cause__, OSError):  # a body that did not fit the disk
-        return _not_stored(error.__cause__)
-    if isinstance(error, HTTPException):
-        detail = error.detail if isinstance(error.detail, str) else HTTPStatus(error.status_code).phrase
-        return ApiError(error.status_code, detail, headers=error.headers)
-    return ApiError(500, "a defect in memagent", "defect")
+def _explain_validation(error: RequestValidationError) -> ApiError:
+    found = error.errors()
+    place = [str(it) for it in found[0]["loc"] if it not in ("body", "query", "path", "header")]
+    said = "; ".join(f"{'.'.join(map(str, it['loc']))}: {_message(it)}" for it in found[:5])
+    # A name may have half a surrogate pair, which no reply can.
+    said, where = (it.encode("utf-8", "replace").decode() for it in (said, ".".join(place)))
+    return ApiError(400, said, "invalid_request", where or None)
 
 
 def _message(error: Mapping[str, Any]) -> str:

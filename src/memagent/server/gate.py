@@ -1,4 +1,4 @@
-"""The gate in front of the app: it checks keys, bounds requests in number and size, and counts them.
+"""The gate in front of the app, which checks keys and bounds requests in number and size, and its counters.
 
 When a client disconnects, its work is cancelled, whether the reply is a stream or not.
 """
@@ -9,24 +9,80 @@ import asyncio
 import logging
 import time
 import traceback
-from collections import Counter
-from contextlib import suppress
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from urllib.parse import urlsplit
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Message as AsgiMessage
 
 from memagent.engines.endpoint import is_loopback
-from memagent.server.errors import ApiError
+from memagent.engines.wrappers import Wrapper
+from memagent.server.errors import ApiError, api_error
 from memagent.server.limits import Keys, Limits
-from memagent.server.metrics import Metrics
 from memagent.server.page import served_files
+from memagent.types import Completion, Engine, Message, Sampling, Usage
 
 _log = logging.getLogger("memagent.server")
 
-UPLOADS = "/v1/files"
-_DRAIN_SECONDS = 2.0
+_UPLOADS = "/v1/files"
 _PACE_SECONDS = 0.001  # about the time it takes to look at a request
 _UNCOUNTED = {"/health", "/metrics"}
+_HEADERS = {b"host", b"origin", b"authorization"}
+_METHODS = {"GET", "POST", "DELETE", "HEAD", "OPTIONS"}
+_SECONDS = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 1800, 7200)
+
+
+class Metrics:
+    """What the server counts, for Prometheus."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        count = partial(Counter, registry=self._registry)
+        measure = partial(Gauge, registry=self._registry)
+        self._requests = count("memagent_requests", "Requests by outcome", ["method", "route", "status"])
+        self._seconds = Histogram(
+            "memagent_request_seconds", "How long requests took", ["route"], buckets=_SECONDS,
+            registry=self._registry,
+        )  # fmt: skip
+        self.in_flight = measure("memagent_requests_in_flight", "Requests in flight")
+        self.reads = count("memagent_reads", "Reads by how they ended", ["state"])
+        self.running = measure("memagent_reads_running", "Reads under way")
+        self._tokens = count("memagent_tokens", "Tokens of reads", ["kind"])
+        self._conversations = count("memagent_conversations", "Conversations of reads")
+
+    def request(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count a finished request."""
+        method = method if method in _METHODS else "other"  # clients may send any word
+        self._requests.labels(method, route, str(status)).inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def conversation(self, usage: Usage) -> None:
+        """Count a conversation and its tokens."""
+        self._conversations.inc()
+        for kind in ("prompt", "cached", "completion"):
+            self._tokens.labels(kind).inc(getattr(usage, f"{kind}_tokens"))
+
+    def text(self) -> bytes:
+        """All metrics in the text format of Prometheus."""
+        return generate_latest(self._registry)
+
+
+class Counted(Wrapper):
+    """Counts the calls of a read that reach the engine; a journal answers others itself."""
+
+    def __init__(self, engine: Engine, metrics: Metrics) -> None:
+        super().__init__(engine)
+        self._metrics = metrics
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        """Complete the chat, and count it."""
+        completion = await super().complete(messages, sampling)
+        self._metrics.conversation(completion.usage)
+        return completion
 
 
 class Gate:
@@ -35,7 +91,7 @@ class Gate:
     def __init__(self, app: ASGIApp, keys: Keys, limits: Limits, metrics: Metrics) -> None:
         self.app, self.keys, self.limits, self.metrics = app, keys, limits, metrics
         self._open = {"/health", *served_files()}
-        self._requests: Counter[str] = Counter()
+        self._requests = defaultdict[str, int](int)
         self._turn = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -43,49 +99,49 @@ class Gate:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        visit = _Visit(scope, receive, send, self.limits)
-        counted = scope["path"] not in _UNCOUNTED
-        owner, started = "", time.perf_counter()
+        visit, started = _Visit(scope, receive, send, self.limits), time.perf_counter()
         self.metrics.in_flight.inc()
         try:
             scope.setdefault("state", {})["owner"] = owner = self._owner(scope)
             visit.check_length()
-            self._requests[owner] += counted
-            try:
-                if counted and self._requests[owner] > self.limits.requests:
-                    raise ApiError(
-                        429,
-                        f"{self.limits.requests} requests are in flight already: try again later",
-                        "too_many_requests",
-                        headers={"Retry-After": "1"},
-                    )
-                if counted:
-                    await self._in_turn()
+            async with self._admit(owner, scope["path"]):
                 await visit.run(self.app)
-            finally:
-                self._requests[owner] -= counted
         except ApiError as refusal:
             await visit.refuse(refusal)
         except Exception as error:  # noqa: BLE001 the boundary: a defect becomes a 500
             where = "".join(traceback.format_tb(error.__traceback__))
             _log.error("a defect in memagent: %s (`verbose` shows where)", type(error).__name__)
             _log.info("%s", where)  # without the message, which may quote a document
-            await visit.refuse(ApiError(500, "a defect in memagent", "defect"))
+            await visit.refuse(api_error(error))
         finally:
             self.metrics.in_flight.dec()
             route = getattr(scope.get("route"), "path", "other")
             self.metrics.request(scope["method"], route, visit.status, time.perf_counter() - started)
             _log.info("%s %s %s", scope["method"], route, visit.status)
 
-    async def _in_turn(self) -> None:
-        """Space out requests that come at once, so that the event loop has time for others in between."""
-        now = asyncio.get_running_loop().time()
-        self._turn = max(now, self._turn + _PACE_SECONDS)
-        if self._turn > now:
-            await asyncio.sleep(self._turn - now)
+    @asynccontextmanager
+    async def _admit(self, owner: str, path: str) -> AsyncIterator[None]:
+        """Bound the requests of an owner that are in flight. Raises `ApiError` for one too many.
+
+        Those that come at once are spaced out, so that the event loop has time for others in between.
+        """
+        if path in _UNCOUNTED:
+            yield
+            return
+        self._requests[owner] += 1
+        try:
+            if self._requests[owner] > self.limits.requests:
+                said = f"{self.limits.requests} requests are in flight already: try again later"
+                raise ApiError(429, said, "too_many_requests", headers={"Retry-After": "1"})
+            now = asyncio.get_running_loop().time()
+            self._turn = max(now, self._turn + _PACE_SECONDS)
+            if self._turn > now:
+                await asyncio.sleep(self._turn - now)
+            yield
+        finally:
+            self._requests[owner] -= 1
 
     def _owner(self, scope: Scope) -> str:
-        """The owner of the key of a request. Raises `ApiError`."""
         headers = {name: value for name, value in scope["headers"] if name in _HEADERS}
         if not self.keys.digests:
             _check_origin(headers, self.limits.origins)
@@ -100,10 +156,6 @@ class Gate:
         return owner
 
 
-_OF_BODIES = {b"content-length", b"transfer-encoding"}
-_HEADERS = {b"host", b"origin", b"authorization"}
-
-
 def _check_origin(headers: dict[bytes, bytes], allowed: tuple[str, ...]) -> None:
     """Keep web pages of other origins away from a server without keys. Raises `ApiError`."""
     host = headers.get(b"host", b"").decode("latin-1")
@@ -114,18 +166,11 @@ def _check_origin(headers: dict[bytes, bytes], allowed: tuple[str, ...]) -> None
     except ValueError as error:
         raise ApiError(400, "the Host or Origin of the request is not an address", "invalid_host") from error
     if name and not is_loopback(name):
-        raise ApiError(
-            403,
-            f"a server without keys serves only its own machine, not {name[:100]!r}: start it with `keys`",
-            "invalid_host",
-        )
+        why = f"a server without keys serves only its own machine, not {name[:100]!r}: start it with `keys`"
+        raise ApiError(403, why, "invalid_host")
     if said and origin.netloc != host and said not in allowed:  # "null" is a page that hides its origin
-        raise ApiError(
-            403,
-            "a server without keys does not serve web pages of other origins: start it with `allow_origin` "
-            "to let one in",
-            "invalid_origin",
-        )
+        why = "a server without keys does not serve web pages of other origins: start it with `allow_origin`"
+        raise ApiError(403, f"{why} to let one in", "invalid_origin")
 
 
 class _Visit:
@@ -133,30 +178,25 @@ class _Visit:
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, limits: Limits) -> None:
         self.status = 499  # counted if the client disconnects before a reply
-        self._uploads = scope["method"] == "POST" and scope["path"] == UPLOADS
+        self._uploads = scope["method"] == "POST" and scope["path"] == _UPLOADS
         self._most_bytes = limits.upload_bytes + 2**16 if self._uploads else limits.body_bytes
         self._scope, self._receive, self._send = scope, receive, send
         self._bytes = 0
-        self._has_body = any(name in _OF_BODIES and value != b"0" for name, value in scope["headers"])
-        self._whole = self._replied = False
-        self._gone = asyncio.Event()
+        self._whole = self._replied = self._gone = False
         self._work: asyncio.Future[None] | None = None
         self._watch: asyncio.Task[None] | None = None
 
     def check_length(self) -> None:
         """Raise `ApiError` for a request that says that it is too large."""
         for name, value in self._scope["headers"]:
-            if name == b"content-length" and value.isdigit() and int(value) > self._most_bytes:
-                raise self._too_large()
+            if name == b"content-length" and value.isdigit():
+                self._check(int(value))
 
-    def _too_large(self) -> ApiError:
-        advice = "" if self._uploads else "upload long documents as files, or "
-        return ApiError(
-            413,
-            f"the request is larger than the limit of {self._most_bytes:,} bytes: {advice}start the server "
-            "with a higher limit",
-            "request_too_large",
-        )
+    def _check(self, length: int) -> None:
+        if length > self._most_bytes:
+            advice = "" if self._uploads else "upload long documents as files, or "
+            said = f"the request is larger than the limit of {self._most_bytes:,} bytes: {advice}"
+            raise ApiError(413, f"{said}start the server with a higher limit", "request_too_large")
 
     async def run(self, app: ASGIApp) -> None:
         """Run the app until it is done or the client disconnects."""
@@ -164,23 +204,21 @@ class _Visit:
         try:
             await asyncio.wait({self._work})
         finally:
-            pending = [task for task in (self._work, self._watch) if task and not task.done()]
-            for task in pending:
+            tasks = [task for task in (self._work, self._watch) if task]
+            for task in tasks:
                 task.cancel()
-            if pending:
-                await asyncio.gather(*pending, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
         if not self._work.cancelled():
             self._work.result()
 
-    async def receive(self) -> Message:
+    async def receive(self) -> AsgiMessage:
         """The next piece of the body. Raises `ApiError` if the body is too large."""
-        if self._whole:
-            await self._gone.wait()
-            return {"type": "http.disconnect"}
+        if self._whole:  # a disconnect cancels whoever waits for it
+            gone: asyncio.Future[AsgiMessage] = asyncio.get_running_loop().create_future()
+            return await gone
         message = await self._receive()
         self._bytes += len(message.get("body", b""))
-        if self._bytes > self._most_bytes:
-            raise self._too_large()
+        self._check(self._bytes)
         if not message.get("more_body"):
             self._whole = True
             self._watch = asyncio.create_task(self._until_gone())
@@ -189,32 +227,21 @@ class _Visit:
     async def _until_gone(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        if not self._replied:
-            self._gone.set()
-            if self._work:
-                self._work.cancel()
+        if self._work and not self._replied:
+            self._gone = True
+            self._work.cancel()
 
-    async def send(self, message: Message) -> None:
+    async def send(self, message: AsgiMessage) -> None:
         """Pass on a part of the reply."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            if self._has_body and not self._whole:  # the rest of the body is not another request
-                message["headers"] = [*message["headers"], (b"connection", b"close")]
-                await self._drain()
         elif not message.get("more_body"):
             self._replied = True
         await self._send(message)
 
-    async def _drain(self) -> None:
-        """Read what the client is still sending: closing the connection before that loses the reply."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_DRAIN_SECONDS):
-                while (await self._receive()).get("more_body"):
-                    pass
-
     async def refuse(self, error: ApiError) -> None:
         """Reply with an error, unless a reply has begun."""
-        if self.status != 499 or self._gone.is_set():
+        if self.status != 499 or self._gone:
             return
         with suppress(OSError):
             await error.response(self._scope, self._receive, self.send)

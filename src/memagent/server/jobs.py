@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -19,10 +18,11 @@ from memagent.reading.lines import outcome_of
 from memagent.reading.progress import Progress
 from memagent.reading.read import Read
 from memagent.reading.workflows import choose_workflow
-from memagent.server.errors import ApiError, api_error
+from memagent.server.database import UNFINISHED, Job
+from memagent.server.documents import Content
+from memagent.server.errors import api_error
 from memagent.server.events import Event, describe_progress, read_events
-from memagent.server.metrics import Counted, Metrics
-from memagent.server.records import UNFINISHED, Content, Job
+from memagent.server.gate import Counted, Metrics
 from memagent.server.schemas import ReadOptions, State
 from memagent.server.store import Store
 from memagent.settings import ReadSettings
@@ -38,8 +38,6 @@ _PAUSE_SECONDS = 1.0
 
 @dataclass(slots=True)
 class _Running:
-    """A read in progress."""
-
     task: asyncio.Task[None]
     attended: bool
     read: Read | None = None
@@ -47,30 +45,28 @@ class _Running:
 
 @dataclass(slots=True)
 class Jobs:
-    """Runs the reads of the store once `start` is called: of those in the queue, `workers` at a time."""
+    """Runs the reads of the store: of those in the queue, as many at a time as the engine takes calls."""
 
     engine: Engine
     settings: ReadSettings
     store: Store
     metrics: Metrics
-    workers: int
     _running: dict[str, _Running] = field(default_factory=dict)
     _listeners: defaultdict[str, set[asyncio.Queue[Event]]] = field(default_factory=lambda: defaultdict(set))
     _abandoned: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # those being cancelled
-    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _queued: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def start(self) -> None:
-        """Start working through the queue."""
-        self._tasks = [asyncio.create_task(self._work()) for _ in range(self.workers)]
-
-    async def stop(self) -> None:
-        """Stop reading; the next server continues the unfinished reads."""
-        running = [it.task for it in self._running.values()]
-        tasks = [*self._tasks, *running, *self._abandoned.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    @asynccontextmanager
+    async def work(self) -> AsyncIterator[None]:
+        """Work through the queue meanwhile; the next server continues what is unfinished then."""
+        workers = [asyncio.create_task(self._work()) for _ in range(self.engine.model.calls)]
+        try:
+            yield
+        finally:
+            tasks = [*workers, *(it.task for it in self._running.values()), *self._abandoned.values()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def begin(
         self,
@@ -80,18 +76,11 @@ class Jobs:
         documents: Sequence[tuple[str, Content]],
         attended: bool = False,
     ) -> Job:
-        """Begin a read, or continue the one that this owner began with the same key.
+        """Begin a read, or continue the one that this owner began with the same key. See `Store.begin_read`.
 
-        Args:
-            owner: who may see it.
-            key: equal for what is the same read; without one, each call begins another.
-            request: its `problem`, its `memory` to start from and its `options`; see also `Store.begin_read`.
-            documents: their names and contents.
-            attended: whether it runs only while someone listens to its `events`: the first listener starts
-                it, and it is cancelled when the last one leaves. All others are queued and need no listener.
-                An attended read that is begun again without this needs none from then on.
-
-        Raises `ApiError` and `StoreError`.
+        An `attended` read runs only while someone listens to its `events`: the first listener starts it, and
+        it is cancelled when the last one leaves. All others are queued and need no listener. An attended read
+        that is begun again without this needs none from then on. Raises `ApiError` and `StoreError`.
         """
         begin = partial(self.store.begin_read, owner, key, request, documents, attended)
         job = await asyncio.to_thread(begin)
@@ -133,15 +122,16 @@ class Jobs:
     def workflow(self, job: Job) -> str | None:
         """The workflow of a read; None if the settings that it was started with are no longer valid."""
         try:
-            return choose_workflow(self._settings(job), self.engine.model.trained)[0]
+            return choose_workflow(self.settings_of(job), self.engine.model.trained)[0]
         except (MemAgentError, ValidationError):
             return None
 
-    def _settings(self, job: Job) -> ReadSettings:
+    def settings_of(self, job: Job) -> ReadSettings:
+        """The settings of a read. Raises `SettingsError`, `ValidationError` if they are no longer valid."""
         return ReadOptions(**job.request["options"]).over(self.settings)
 
-    async def events(self, job: Job, after: int, seconds: float) -> AsyncGenerator[Event, None]:
-        """Yield the events of a read from conversation `after` + 1 on, its progress at least every `seconds`.
+    async def events(self, job: Job, after: int = 0) -> AsyncGenerator[Event, None]:
+        """Yield the events of a read from conversation `after` + 1 on.
 
         A listener that does not keep up is dropped: it can come back with the last number that it received.
         """
@@ -152,7 +142,7 @@ class Jobs:
         try:
             if job.attended and job.state == "running" and job.id not in self._running:
                 self._start(job)
-            async with aclosing(self._events(job, queue, after, seconds)) as events:
+            async with aclosing(self._events(job, queue, after)) as events:
                 async for event in events:
                     has_ended = event.name == "end"
                     yield event
@@ -164,9 +154,7 @@ class Jobs:
                 if not has_ended and (running.attended if running else job.attended):
                     self._abandon(job)
 
-    async def _events(
-        self, job: Job, queue: asyncio.Queue[Event], after: int, seconds: float
-    ) -> AsyncGenerator[Event, None]:
+    async def _events(self, job: Job, queue: asyncio.Queue[Event], after: int) -> AsyncGenerator[Event, None]:
         async for event in read_events(self.store.journal_of(job), after):
             after = event.number or after
             yield event
@@ -175,17 +163,10 @@ class Jobs:
             state = now.state if now else "cancelled"
             yield Event("end", {"state": state}, outcome=now.outcome if now else {})
             return
-        while True:
-            try:
-                async with asyncio.timeout(seconds):
-                    event = await queue.get()
-            except TimeoutError:
-                if queue not in self._listeners[job.id]:
-                    return
-                event = Event("progress", self.progress(job) or {"state": "queued"})
-            if event.number is not None and event.number <= after:
-                continue
-            yield event
+        while queue in self._listeners[job.id] or not queue.empty():
+            event = await queue.get()
+            if event.number is None or event.number > after:
+                yield event
             if event.name == "end":
                 return
 
@@ -245,15 +226,14 @@ class Jobs:
         running = self._running[job.id]
         state: State = "failed"
         try:
-            outcome = await self._outcome(job)
+            outcome = await self._read(job)
             state = "done"
-        except MemAgentError as error:
-            outcome = api_error(error).body
         except Exception as error:  # noqa: BLE001 the boundary
-            _log.error("a defect in memagent while reading %s: %s", job.id, type(error).__name__)
-            outcome = ApiError(500, f"a defect in memagent: {type(error).__name__}", "defect").body
+            if not isinstance(error, MemAgentError):
+                _log.error("a defect in memagent while reading %s: %s", job.id, type(error).__name__)
+            outcome = api_error(error).body
         if running.read:
-            outcome = {**outcome, "progress": describe_progress(running.read.progress)}
+            outcome["progress"] = describe_progress(running.read.progress)
         end = partial(self.store.end, job.id, state, outcome, durable=not running.attended)
         try:
             was_open = await (asyncio.to_thread(end) if running.attended else _stored(end))
@@ -262,35 +242,32 @@ class Jobs:
         if was_open:
             self._ended(job.id, state, outcome)
 
-    async def _outcome(self, job: Job) -> dict[str, Any]:
-        """The outcome of a read. A journal that it cannot continue, say of another window, is set aside.
+    async def _read(self, job: Job) -> dict[str, Any]:
+        """Read to the end. A journal that cannot be continued, say of another window, is set aside.
 
         One that cannot be opened or written now, say because the disk is full, is kept for later.
         """
-        journal = self.store.journal_of(job)
+        journal, running = self.store.journal_of(job), self._running[job.id]
         resume = await asyncio.to_thread(journal.exists)
         try:
-            return await self._read(job, journal, resume)
+            return await self._try(job, resume)
         except JournalError as error:
-            read = self._running[job.id].read
+            read = running.read
             if not resume or read is None or read.progress.spent.calls or _is_of_system(error):
                 raise
         await asyncio.to_thread(journal.replace, journal.with_name("earlier.jsonl"))
-        return await self._read(job, journal, resume=False)
+        return await self._try(job, resume=False)
 
-    async def _read(self, job: Job, journal: Path, resume: bool) -> dict[str, Any]:
-        request = job.request
-        document = await asyncio.to_thread(self.store.document_of, job)
-        read = Read(
-            request["problem"],
-            document,
+    async def _try(self, job: Job, resume: bool) -> dict[str, Any]:
+        read = self._running[job.id].read = Read(
+            job.request["problem"],
+            await asyncio.to_thread(self.store.document_of, job),
             Counted(self.engine, self.metrics),
-            self._settings(job),
-            trace=journal,
+            self.settings_of(job),
+            trace=self.store.journal_of(job),
             resume=resume,
-            memory=request["memory"],
+            memory=job.request["memory"],
         )
-        self._running[job.id].read = read
         async with aclosing(aiter(read)) as conversations:
             async for conversation in conversations:
                 now = read.progress
@@ -313,5 +290,4 @@ async def _stored(change: Callable[[], Stored]) -> Stored:
 
 
 def _is_of_system(error: BaseException | None) -> bool:
-    """Whether an error was caused by the operating system."""
     return error is not None and (isinstance(error, OSError) or _is_of_system(error.__cause__))

@@ -11,8 +11,7 @@ import hashlib
 import json
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
 from inspect import getdoc
@@ -25,45 +24,33 @@ from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field
 
 from memagent.concurrency import drain
-from memagent.documents.opening import Document
 from memagent.errors import MemAgentError, SettingsError
-from memagent.notebooks import Notebook, Notebooks, Version, note_document
+from memagent.notebooks import Addition, Notebook, Notebooks, Version, note_document
 from memagent.reading.progress import Progress
-from memagent.server.errors import ApiError
-from memagent.server.folders import Folders
-from memagent.server.gate import Gate
+from memagent.server import schemas
+from memagent.server.app import make_server
+from memagent.server.database import Job
+from memagent.server.documents import Content, Folders
+from memagent.server.errors import ApiError, api_error
+from memagent.server.gate import Gate, Metrics
 from memagent.server.jobs import Jobs
 from memagent.server.limits import Keys, Limits
-from memagent.server.listening import make_server
-from memagent.server.metrics import Metrics
-from memagent.server.records import Content, Job
-from memagent.server.schemas import (
-    AdditionSummary,
-    AnswerFromNotebook,
-    NotebookSummary,
-    ReadAnswer,
-    ReadOptions,
-    ReadStatus,
-    VersionSummary,
-)
+from memagent.server.schemas import ReadAnswer, ReadOptions, ReadStatus
 from memagent.server.store import Store
 from memagent.settings import ReadSettings
 from memagent.types import Engine, flatten
 from memagent.version import __version__
 
 OWNER = "mcp"
-_FAR = 10**12
-"""The number of a conversation behind all others."""
+_FAR = 10**12  # the number of a conversation behind all others
 
 Question = Annotated[str, Field(description="the question, or what to look for")]
 Paths = Annotated[list[str], Field(description="files or folders, absolute or within the open folders")]
-Screen = Annotated[
-    bool | None,
-    Field(
-        description="true skips parts that share no distinctive word with the question, which is faster: "
-        "for questions that name what they look for, never for questions about the whole"
-    ),
-]
+_SCREEN = (
+    "true skips parts that share no distinctive word with the question, which is faster: for questions that "
+    "name what they look for, never for questions about the whole"
+)
+Screen = Annotated[bool | None, Field(description=_SCREEN)]
 Id = Annotated[str, Field(description="the id that start_read returned", max_length=100)]
 Name = Annotated[str, Field(description="the notebook's name")]
 
@@ -72,14 +59,10 @@ Name = Annotated[str, Field(description="the notebook's name")]
 class Desk:
     """What the tools work with."""
 
-    engine: Engine
-    settings: ReadSettings
-    store: Store
     jobs: Jobs
     folders: Folders
     notebooks: Notebooks
-    beat_seconds: float = 5.0
-    """How often a waiting client is told that the work continues."""
+    beat_seconds: float = 5.0  # how often a waiting client is told that the work continues
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,47 +77,30 @@ class Places:
 async def serve(
     engine: Engine, settings: ReadSettings, places: Places, listener: socket.socket | None, keys: Keys
 ) -> None:
-    """Serve until the client leaves: over streamable HTTP on a socket, or over standard input and output.
-
-    Raises `SettingsError` for folders that cannot be used.
-    """
+    """Serve until the client leaves, over HTTP on a socket or over standard input. Raises `SettingsError`."""
     limits, metrics = Limits(), Metrics()
     notebooks = await asyncio.to_thread(Notebooks, places.notebooks)
-    with _free_store(places.data) as store:
-        jobs = Jobs(engine, settings, store, metrics, engine.model.calls)
-        server = create_mcp(Desk(engine, settings, store, jobs, places.folders, notebooks))
-        jobs.start()
-        try:
+    with Store.first_free(places.data) as store:
+        jobs = Jobs(engine, settings, store, metrics)
+        server = create_mcp(Desk(jobs, places.folders, notebooks))
+        async with jobs.work():
             if listener is None:
                 await server.run_stdio_async()
             else:
                 app = server.streamable_http_app(host=listener.getsockname()[0])
                 app.add_middleware(Gate, keys=keys, limits=limits, metrics=metrics)
                 await make_server(app, limits).serve(sockets=[listener])
-        finally:
-            await jobs.stop()
-
-
-def _free_store(folders: Sequence[Path]) -> Store:
-    for folder in folders[:-1]:
-        with suppress(SettingsError):
-            return Store(folder)
-    return Store(folders[-1])
 
 
 def create_mcp(desk: Desk) -> MCPServer[Any]:
-    """The server with its tools; the caller starts and stops `desk.jobs` around it."""
-    server: MCPServer[Any] = MCPServer(
-        "memagent",
-        version=__version__,
-        log_level="WARNING",
-        instructions=(
-            "Reads documents of any length with a model of its own, chunk by chunk, and names the place "
-            f"behind each statement of its answer. Open folders: {desk.folders}. For more than a few pages "
-            "call start_read, then read_status until it is done, then read_result. Notebooks are memories "
-            "that live on."
-        ),
+    """The server with its tools; `desk.jobs` must be at work meanwhile."""
+    about = (
+        "Reads documents of any length with a model of its own, chunk by chunk, and names the place behind "
+        f"each statement of its answer. Open folders: {desk.folders}. For more than a few pages call "
+        "start_read, then read_status until it is done, then read_result. "
+        "Notebooks are memories that live on."
     )
+    server = MCPServer[Any]("memagent", version=__version__, log_level="WARNING", instructions=about)
     tool = partial(_tool, server)
     _add_reads(tool, desk)
     _add_notebooks(tool, desk)
@@ -145,11 +111,11 @@ def _tool(server: MCPServer[Any], function: Callable[..., Awaitable[Any]]) -> No
     """Add a tool to the server. Its expected errors reach the client as they are."""
 
     @wraps(function)
-    async def tool(*arguments: Any, **values: Any) -> Any:
+    async def tool(**values: Any) -> Any:
         try:
-            return await function(*arguments, **values)
+            return await function(**values)
         except (MemAgentError, ApiError) as error:
-            raise ToolError(error.message if isinstance(error, ApiError) else str(error)) from error
+            raise ToolError(api_error(error).message) from error
 
     server.add_tool(tool, description=getdoc(function))  # without the indentation
 
@@ -162,8 +128,9 @@ def _add_reads(tool: Callable[..., None], desk: Desk) -> None:
         If the call is cut off, ask the same question again: it continues where it stopped.
         """
         job = await _begin(desk, question, paths, screen, attended=True)
-        await _watch(desk, job, ctx)
-        return _describe_answer(await asyncio.to_thread(_find, desk, job.id))
+        events = desk.jobs.events(job, _FAR)
+        await _report(drain(events), lambda: desk.jobs.progress(job) or Progress(), ctx, desk)
+        return _describe_answer(await _find(desk, job.id))
 
     @tool
     async def start_read(question: Question, paths: Paths, screen: Screen = None) -> ReadStatus:
@@ -176,37 +143,39 @@ def _add_reads(tool: Callable[..., None], desk: Desk) -> None:
     @tool
     async def read_status(id: Id) -> ReadStatus:
         """Tell how far a read has got, with its memory so far."""
-        return _describe_read(await asyncio.to_thread(_find, desk, id), desk.jobs)
+        return _describe_read(await _find(desk, id), desk.jobs)
 
     @tool
     async def read_result(id: Id) -> ReadAnswer:
         """Return the answer of a read that is done, with its sources."""
-        return _describe_answer(await asyncio.to_thread(_find, desk, id))
+        return _describe_answer(await _find(desk, id))
 
     @tool
     async def cancel_read(id: Id) -> ReadStatus:
         """Stop a read; what it has read is kept, and start_read continues it."""
-        await desk.jobs.cancel(await asyncio.to_thread(_find, desk, id))
-        return _describe_read(await asyncio.to_thread(_find, desk, id), desk.jobs)
+        await desk.jobs.cancel(await _find(desk, id))
+        return _describe_read(await _find(desk, id), desk.jobs)
 
 
 def _add_notebooks(tool: Callable[..., None], desk: Desk) -> None:
+    engine, settings = desk.jobs.engine, desk.jobs.settings
+
     def notebook(name: str) -> Notebook:
         return Notebook(name, desk.notebooks)
 
     @tool
-    async def notes_list() -> list[NotebookSummary]:
+    async def notes_list() -> list[schemas.NotebookSummary]:
         """List the notebooks: memories that live on between documents."""
         entries = await asyncio.to_thread(desk.notebooks.entries)
-        return [NotebookSummary(name=it.name, about=it.about, version=it.current) for it in entries]
+        return [schemas.NotebookSummary(name=it.name, about=it.about, version=it.current) for it in entries]
 
     @tool
     async def notes_new(
         name: Name, about: Annotated[str, Field(description="what it should keep of what it reads")]
-    ) -> NotebookSummary:
+    ) -> schemas.NotebookSummary:
         """Create a notebook."""
         entry = await asyncio.to_thread(desk.notebooks.add, name, about)
-        return NotebookSummary(name=entry.name, about=entry.about, version=0)
+        return schemas.NotebookSummary(name=entry.name, about=entry.about, version=0)
 
     @tool
     async def notes_add(
@@ -214,7 +183,7 @@ def _add_notebooks(tool: Callable[..., None], desk: Desk) -> None:
         ctx: Context,
         paths: Paths | None = None,
         text: Annotated[str | None, Field(description="a note, instead of paths")] = None,
-    ) -> AdditionSummary:
+    ) -> schemas.AdditionSummary:
         """Read a note, or what is new in files, into a notebook. If the call is cut off, repeat it."""
         if (paths is None) == (text is None):
             raise SettingsError("what should be read? give either paths or a text")
@@ -222,40 +191,29 @@ def _add_notebooks(tool: Callable[..., None], desk: Desk) -> None:
             document = note_document(text)
         else:
             document = await asyncio.to_thread(desk.folders.open, paths or ())
-        return await _add(desk, await asyncio.to_thread(notebook, name), document, ctx)
+        addition = (await asyncio.to_thread(notebook, name)).add(
+            document, engine, settings, waiting=lambda: None
+        )
+        await _report(drain(aiter(addition)), lambda: addition.progress, ctx, desk)
+        return _describe_addition(addition)
 
     @tool
-    async def notes_ask(name: Name, question: Question) -> AnswerFromNotebook:
+    async def notes_ask(name: Name, question: Question) -> schemas.AnswerFromNotebook:
         """Answer a question from a notebook's memory alone."""
         opened = await asyncio.to_thread(notebook, name)
-        answer = await opened.ask(question, desk.engine, desk.settings.changed(cite=True))
-        statements = list(answer.remembered.statements)
-        return AnswerFromNotebook(
-            answer=answer.remembered.answer, version=answer.version, statements=statements
-        )
+        found = await opened.ask(question, engine, settings.changed(cite=True))
+        answer, statements = found.remembered.answer, list(found.remembered.statements)
+        return schemas.AnswerFromNotebook(answer=answer, version=found.version, statements=statements)
 
     @tool
-    async def notes_log(name: Name) -> list[VersionSummary]:
+    async def notes_log(name: Name) -> list[schemas.VersionSummary]:
         """List the versions of a notebook with their memories, the newest last."""
         return [_describe_version(it) for it in await asyncio.to_thread(lambda: notebook(name).lineage())]
-
-
-async def _add(desk: Desk, notebook: Notebook, document: Document, ctx: Context) -> AdditionSummary:
-    addition = notebook.add(document, desk.engine, desk.settings, waiting=lambda: None)
-    async with _keep_beating(lambda: addition.progress, ctx, desk):
-        await drain(aiter(addition))
-    return AdditionSummary(
-        versions=[_describe_version(it) for it in addition.versions],
-        known=list(addition.known),
-        unnoted=list(addition.unnoted),
-        left_out=list(addition.skipped),
-    )
 
 
 async def _begin(
     desk: Desk, question: str, paths: Sequence[str], screen: bool | None, attended: bool = False
 ) -> Job:
-    """Begin the read for a question on files, or continue it."""
     prepared = await asyncio.to_thread(_prepare, desk, question, paths, screen)
     return await desk.jobs.begin(OWNER, *prepared, attended=attended)
 
@@ -263,7 +221,7 @@ async def _begin(
 def _prepare(
     desk: Desk, question: str, paths: Sequence[str], screen: bool | None
 ) -> tuple[str, dict[str, Any], list[tuple[str, Content]]]:
-    """Prepare a read for `Jobs.begin`: its key, what is asked, and the documents. Blocks."""
+    """Prepare a read for `Jobs.begin`, whose key is equal for the same question on the same files. Blocks."""
     if not question.strip():
         raise SettingsError("the question is empty: ask one")
     document = desk.folders.open(paths)
@@ -276,61 +234,43 @@ def _prepare(
         "unnamed": not any(it.named for it in document.sources),
         "left_out": document.skipped,
     }
-    files = [(it.name, it.origin) for it in document.sources if isinstance(it.origin, Path)]
-    documents: list[tuple[str, Content]] = [(name, Path(os.path.realpath(path))) for name, path in files]
-    return _make_key(desk, options.over(desk.settings), question, document), request, documents
-
-
-def _make_key(desk: Desk, settings: ReadSettings, question: str, document: Document) -> str:
-    """Make a key, equal for the same question on the same files, read in the same way."""
+    settings = options.over(desk.jobs.settings).model_dump(mode="json")
     names = [source.name for source in document.sources]
-    how = [desk.engine.model.name, settings.model_dump(mode="json"), __version__]
-    identity = [question, document.fingerprint, names, *how]
-    return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+    identity = [question, document.fingerprint, names, desk.jobs.engine.model.name, settings, __version__]
+    key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+    files = [(it.name, it.origin) for it in document.sources if isinstance(it.origin, Path)]
+    return key, request, [(name, Path(os.path.realpath(path))) for name, path in files]
 
 
-def _find(desk: Desk, id: str) -> Job:
-    job = desk.store.read(OWNER, id)
+async def _find(desk: Desk, id: str) -> Job:
+    job = await asyncio.to_thread(desk.jobs.store.read, OWNER, id)
     if job is None:
         raise SettingsError(f"there is no read {id!r}: start one with start_read")
     return job
 
 
-async def _watch(desk: Desk, job: Job, ctx: Context) -> None:
-    """Report a read's progress until it ends."""
+async def _report(work: Awaitable[None], now: Callable[[], Progress], ctx: Context, desk: Desk) -> None:
+    """Tell the client of the progress while some work continues: many give up after a minute of silence."""
 
-    def now() -> Progress:
-        return desk.jobs.progress(job) or Progress()
+    async def beat() -> None:
+        value = 0.0
+        while True:
+            progress = now()
+            value = max(value + 0.001, float(progress.chunks))  # it must grow
+            total = progress.chunks_in_all
+            place = f"chunk {progress.chunks}" + (f" of about {total}" if total else "")
+            await ctx.report_progress(value, float(total) if total else None, place)
+            await asyncio.sleep(desk.beat_seconds)
 
-    async with _keep_beating(now, ctx, desk):
-        await drain(desk.jobs.events(job, _FAR, desk.beat_seconds))
-
-
-@asynccontextmanager
-async def _keep_beating(now: Callable[[], Progress], ctx: Context, desk: Desk) -> AsyncIterator[None]:
-    """Keep telling the client that the work continues."""
-    beat = asyncio.create_task(_beat(now, ctx, desk.beat_seconds))
+    beating = asyncio.create_task(beat())
     try:
-        yield
+        await work
     finally:
-        beat.cancel()
-        await asyncio.gather(beat, return_exceptions=True)
-
-
-async def _beat(now: Callable[[], Progress], ctx: Context, seconds: float) -> None:
-    """Tell the client every few seconds that the work continues: many give up after a minute of silence."""
-    value = 0.0
-    while True:
-        progress = now()
-        value = max(value + 0.001, float(progress.chunks))  # it must grow
-        total = progress.chunks_in_all
-        place = f"chunk {progress.chunks}" + (f" of about {total}" if total else "")
-        await ctx.report_progress(value, float(total) if total else None, place)
-        await asyncio.sleep(seconds)
+        beating.cancel()
+        await asyncio.gather(beating, return_exceptions=True)
 
 
 def _describe_read(job: Job, jobs: Jobs) -> ReadStatus:
-    """Describe a read and its progress."""
     error = job.outcome.get("error", {}).get("message")
     return ReadStatus(id=job.id, state=job.state, error=error, **(jobs.last_progress(job) or {}))
 
@@ -346,6 +286,14 @@ def _describe_answer(job: Job) -> ReadAnswer:
     return ReadAnswer(id=job.id, files=result["sources"], left_out=left_out, **result)
 
 
-def _describe_version(version: Version) -> VersionSummary:
-    """Describe a version of a notebook."""
-    return VersionSummary(files=[portion.name for portion in version.portions], **flatten(version))
+def _describe_addition(addition: Addition) -> schemas.AdditionSummary:
+    return schemas.AdditionSummary(
+        versions=[_describe_version(it) for it in addition.versions],
+        known=list(addition.known),
+        unnoted=list(addition.unnoted),
+        left_out=list(addition.skipped),
+    )
+
+
+def _describe_version(version: Version) -> schemas.VersionSummary:
+    return schemas.VersionSummary(files=[portion.name for portion in version.portions], **flatten(version))

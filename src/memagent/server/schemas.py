@@ -11,6 +11,7 @@ from memagent.reading.sources import Statement
 from memagent.settings import ReadSettings, Seed
 
 _MAX_NUMBER = 100_000_000
+_TEXTS = {"text", "input_text", "refusal"}  # types of parts
 
 
 def _check_encodable(text: str) -> str:
@@ -30,10 +31,7 @@ Items = Annotated[list[Item], Field(fail_fast=True)]  # or a request of a few MB
 
 
 class ReadOptions(BaseModel):
-    """Settings of one read, under their usual names; those left out default to the server's.
-
-    Templates are missing because they are a file path, and prices because they are up to the server.
-    """
+    """Settings of one read but for templates, which are a file, and prices; the server's are the defaults."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -130,37 +128,21 @@ class Turn(_Open):
 
     @property
     def parts(self) -> list[Part]:
-        """The parts of the message, if its content is not a plain text."""
-        return self.content if isinstance(self.content, list) else []
+        """The parts of the message."""
+        content = self.content or []
+        return [Part.model_construct(type="text", text=content)] if isinstance(content, str) else content
 
     @property
     def texts(self) -> list[str]:
         """The texts of the message, and the tool calls in it."""
-        texts = [part.text for part in self.parts if part.type in _TEXTS]
-        if isinstance(self.content, str):
-            texts = [self.content]
+        texts = [part.text for part in self.parts if part.text and part.type in _TEXTS]
         functions = [it.function for it in self.tool_calls or () if it.function]
-        calls = [f"{it.name}({it.arguments or ''})" for it in functions]
-        return [*filter(None, texts), *calls]
+        return [*texts, *(f"{it.name}({it.arguments or ''})" for it in functions)]
 
     @property
     def files(self) -> list[FilePart]:
         """The files of the message."""
         return [part.file or FilePart() for part in self.parts if part.type == "file"]
-
-    @property
-    def has_others(self) -> bool:
-        """Whether the message has parts other than texts and files."""
-        return any(part.type not in {*_TEXTS, "file"} for part in self.parts)
-
-
-_TEXTS = {"text", "input_text", "refusal"}
-
-
-class StreamOptions(_Open):
-    """What a stream ends with."""
-
-    include_usage: bool = False
 
 
 class ChatRequest(_Open):
@@ -169,7 +151,7 @@ class ChatRequest(_Open):
     model: str = Field(max_length=1000)
     messages: Items[Turn] = Field(min_length=1)
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: dict[str, JsonValue] | None = None
     max_tokens: Tokens | None = None
     max_completion_tokens: Tokens | None = None
     temperature: float | None = Field(default=None, ge=0, le=2)
@@ -203,7 +185,7 @@ class ChatRequest(_Open):
     @property
     def wants_usage(self) -> bool:
         """Whether a stream should end with the usage."""
-        return bool(self.stream_options and self.stream_options.include_usage)
+        return bool((self.stream_options or {}).get("include_usage"))
 
     @property
     def beyond_text(self) -> dict[str, bool]:
@@ -212,13 +194,14 @@ class ChatRequest(_Open):
             "n": (self.n or 1) > 1,
             "logprobs": bool(self.logprobs),
             "response_format": (self.response_format or {}).get("type", "text") != "text",
-            "messages": any(turn.has_others for turn in self.messages),
+            "messages": any(it.type not in {*_TEXTS, "file"} for turn in self.messages for it in turn.parts),
         }
 
     @property
     def stops(self) -> list[str]:
         """The texts at which a reply ends."""
-        return [it for it in ([self.stop] if isinstance(self.stop, str) else self.stop or []) if it]
+        stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        return [stop for stop in stops if stop]
 
 
 class ReadStatus(BaseModel):

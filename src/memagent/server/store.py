@@ -8,7 +8,6 @@ server at a time can use a folder. Everything here blocks.
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import shutil
 import sqlite3
@@ -20,11 +19,9 @@ from typing import IO, Any, Self
 
 from memagent.documents.opening import Document
 from memagent.errors import DocumentError, SettingsError, reason
-from memagent.server.data_folder import claim_folder, set_aside
-from memagent.server.database import Database
-from memagent.server.documents import join, open_file, open_text
+from memagent.server.database import Database, Job, StoredFile, make_job, set_aside
+from memagent.server.documents import Content, Kept, keep, open_kept, suffix_of
 from memagent.server.errors import not_found, storing
-from memagent.server.records import Content, Job, Kept, StoredFile, make_job, suffix_of
 from memagent.server.schemas import State
 from memagent.storage import write_in_place
 
@@ -32,12 +29,11 @@ _BRIEF_READS = (
     "number, id, owner, state, created, started, ended, bytes, request, '{}' AS outcome, key, attended"
     " FROM reads"
 )
-_MAX_KEPT = 500
-"""How many reads with a key an owner may have before the oldest that have ended are deleted."""
-_MAX_AGE_SECONDS = 7 * 24 * 3600.0
-"""How long an interrupted read that nobody listens to is kept for those who begin it again."""
+_MAX_KEPT = 500  # reads with a key that an owner may have before the oldest that have ended are deleted
+_MAX_AGE_SECONDS = 7 * 24 * 3600.0  # an interrupted read that nobody listens to is kept for a week
+_MAX_NUMBER = 2**63 - 1
 _HEX = "[0-9a-f]"
-_JOURNAL, _TEXT = "journal.jsonl", "text"
+_JOURNAL = "journal.jsonl"
 
 
 class Store:
@@ -48,11 +44,9 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._chats = folder / "chats"
-        """Where earlier versions kept the journals of interrupted chats, named by their keys."""
-        self._claim = claim_folder(folder)
-        self._database = Database(folder)
-        self._run = self._database.run
+        self._chats = folder / "chats"  # earlier versions kept journals of interrupted chats there, by key
+        database = Database(folder)
+        self._run, self.check_in_place, self.close = database.run, database.check_in_place, database.close
         try:
             for place in (folder / "files", folder / "reads"):
                 place.mkdir(mode=0o700, exist_ok=True)
@@ -60,10 +54,13 @@ class Store:
         except OSError as error:
             raise SettingsError(f"{folder} cannot be used: {reason(error)}") from error
 
-    def close(self) -> None:
-        """Release the folder."""
-        self._database.close()
-        self._claim.close()
+    @classmethod
+    def first_free(cls, folders: Sequence[Path]) -> Self:
+        """Open the first folder that can be used. Raises `SettingsError` if none can."""
+        for folder in folders[:-1]:
+            with suppress(SettingsError):
+                return cls(folder)
+        return cls(folders[-1])
 
     def __enter__(self) -> Self:
         return self
@@ -71,19 +68,13 @@ class Store:
     def __exit__(self, *raised: object) -> None:
         self.close()
 
-    def check_in_place(self) -> None:
-        """Raise `StoreError` if the folder was deleted or replaced: what is written now would be lost."""
-        self._database.check_in_place()
-
     def _tidy(self) -> None:
         """Requeue what was being read when the last server ended; set aside what the database lacks.
 
         Nobody listens to an attended read now, so it waits until it is begun again.
         """
-        self._run(
-            "UPDATE reads SET state = iif(attended, 'cancelled', 'queued')"
-            " WHERE state IN ('queued', 'running')"
-        )
+        change = "UPDATE reads SET state = iif(attended, 'cancelled', 'queued')"
+        self._run(change + " WHERE state IN ('queued', 'running')")
         for kind in ("file", "read"):
             known = {row["id"] for row in self._run(f"SELECT id FROM {kind}s")}  # noqa: S608 one of two names
             set_aside(self.folder / f"{kind}s", f"{kind}-{_HEX * 24}", known)
@@ -107,11 +98,8 @@ class Store:
 
     def stored_bytes(self, owner: str) -> int:
         """How many bytes an owner has on the disk, without journals."""
-        (row,) = self._run(
-            "SELECT (SELECT coalesce(sum(bytes), 0) FROM files WHERE owner = ?)"
-            " + (SELECT coalesce(sum(bytes), 0) FROM reads WHERE owner = ?) AS sum", owner, owner
-        )  # fmt: skip
-        return int(row["sum"])
+        query = "SELECT bytes FROM files WHERE owner = ? UNION ALL SELECT bytes FROM reads WHERE owner = ?"
+        return sum(row["bytes"] for row in self._run(query, owner, owner))
 
     # Files
 
@@ -136,7 +124,7 @@ class Store:
         return StoredFile(**rows[0])
 
     def files(self, owner: str, limit: int, after: int | None, ascending: bool) -> list[StoredFile]:
-        """The files of an owner, ordered by number, from the one following number `after`."""
+        """The files of an owner, ordered by number, from the one after number `after`."""
         return [StoredFile(**row) for row in self._page("* FROM files", owner, limit, after, ascending)]
 
     def path_of(self, file: StoredFile) -> Path:
@@ -162,8 +150,9 @@ class Store:
     ) -> Job:
         """Queue a read of documents, each with its name, or return the one that has this key.
 
-        One that failed or was cancelled is queued again. An attended one skips the queue. A file at a path
-        stays there, so `request` must have the document's `fingerprint`. Raises `ApiError`.
+        One that failed or was cancelled is queued again; an attended one skips the queue. `request` has the
+        `problem`, the `memory` to start from and the `options`, and the document's `fingerprint` if it is of
+        files at paths, which stay there. Raises `ApiError`.
         """
         if key:
             if job := self._known(owner, key, attended):
@@ -172,7 +161,7 @@ class Store:
         now = time.time()
         with self._new_folder("read") as folder:
             names = [
-                (self._keep(content, folder, number, name), name)
+                (keep(content, folder, number, name), name)
                 for number, (name, content) in enumerate(documents)
             ]
             for left in self._chats.glob(f"{key}-*.jsonl"):
@@ -212,21 +201,6 @@ class Store:
         for row in gone:
             shutil.rmtree(self.folder / "reads" / row["id"], ignore_errors=True)
 
-    def _keep(self, content: Content, folder: Path, number: int, name: str) -> str:
-        """Keep a document in the folder of its read, and return its place there; a path is its own place."""
-        if isinstance(content, Path):
-            return str(content)
-        is_text = content.is_text if isinstance(content, Kept) else isinstance(content, str)
-        place = folder / (f"{_TEXT}{number}" if is_text else f"{number}{suffix_of(name)}")
-        with write_in_place(place) as made:
-            if isinstance(content, StoredFile):
-                _link_or_copy(self.path_of(content), made)
-            elif isinstance(content, Kept):
-                _link_or_copy(content.place, made)
-            else:
-                made.write_bytes(content.encode() if isinstance(content, str) else content)
-        return place.name
-
     def read(self, owner: str, id: str) -> Job | None:
         """The read with this id, if this owner has it."""
         rows = self._run("SELECT * FROM reads WHERE id = ? AND owner = ?", id, owner)
@@ -236,16 +210,12 @@ class Store:
         """The file with this id, or the documents of the read with this id, by name. Raises `ApiError`."""
         if job := self.read(owner, id):
             folder = self.folder / "reads" / id
-            kept = [(name, folder / place) for place, name in job.request["documents"]]
-            return [(name, Kept(place, place.name.startswith(_TEXT))) for name, place in kept]
+            return [(name, Kept(folder / place)) for place, name in job.request["documents"]]
         file = self.file(owner, id)
-        return [(file.name, file)]
+        return [(file.name, Kept(self.path_of(file)))]
 
     def reads(self, owner: str, limit: int, after: int | None, ascending: bool) -> list[Job]:
-        """The reads of an owner, ordered by number, from the one following number `after`.
-
-        They come without their outcomes, which are large.
-        """
+        """The reads of an owner as `files` has them, without their outcomes, which are large."""
         return [make_job(row) for row in self._page(_BRIEF_READS, owner, limit, after, ascending)]
 
     def unfinished(self, owner: str) -> int:
@@ -255,11 +225,9 @@ class Store:
 
     def claim(self) -> Job | None:
         """Take the oldest read in the queue and mark it as running."""
-        rows = self._run(
-            "UPDATE reads SET state = 'running', started = coalesce(started, ?) WHERE number ="
-            " (SELECT number FROM reads WHERE state = 'queued' ORDER BY number LIMIT 1)"
-            " RETURNING *", time.time(),
-        )  # fmt: skip
+        oldest = "(SELECT number FROM reads WHERE state = 'queued' ORDER BY number LIMIT 1)"
+        change = "UPDATE reads SET state = 'running', started = coalesce(started, ?)"
+        rows = self._run(f"{change} WHERE number = {oldest} RETURNING *", time.time())
         return make_job(rows[0]) if rows else None
 
     def end(
@@ -294,13 +262,7 @@ class Store:
 
         If the user named a folder rather than its files, those without text are left out.
         """
-        folder = self.folder / "reads" / job.id
-        document = join(
-            [
-                (open_text if place.startswith(_TEXT) else open_file)(folder / place, name)
-                for place, name in job.request["documents"]
-            ]
-        )
+        document = open_kept(self.folder / "reads" / job.id, job.request["documents"])
         if job.request.get("unnamed"):
             document = document.unnamed()
         asked = job.request.get("fingerprint")
@@ -311,18 +273,10 @@ class Store:
     def _page(
         self, selected: str, owner: str, limit: int, after: int | None, ascending: bool
     ) -> list[sqlite3.Row]:
-        order, behind = ("ASC", ">") if ascending else ("DESC", "<")
-        where = f"AND number {behind} ?" if after is not None else ""
-        query = f"SELECT {selected} WHERE owner = ? {where} ORDER BY number {order} LIMIT ?"
-        return self._run(query, *((owner, limit) if after is None else (owner, after, limit)))
+        order, behind, first = ("ASC", ">", 0) if ascending else ("DESC", "<", _MAX_NUMBER)
+        query = f"SELECT {selected} WHERE owner = ? AND number {behind} ? ORDER BY number {order} LIMIT ?"
+        return self._run(query, owner, first if after is None else after, limit)
 
 
 def _first_state(attended: bool) -> State:
     return "running" if attended else "queued"
-
-
-def _link_or_copy(source: Path, target: Path) -> None:
-    with suppress(OSError):
-        os.link(source, target)
-        return
-    shutil.copyfile(source, target)
