@@ -150,6 +150,26 @@ def test_a_read_whose_client_left_before_it_listened_can_be_begun_to_last(facts:
     finish(run())
 
 
+def test_a_listener_that_does_not_keep_up_is_dropped_and_can_come_back(
+    facts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memagent.server.jobs._MAX_WAITING_EVENTS", 2)
+
+    async def run() -> None:
+        async with jobs_of(facts(), tmp_path) as jobs:
+            job = await begin(jobs)
+            async with aclosing(jobs.events(job)) as events:
+                seen = [await anext(events)]
+                while (now := jobs.store.read("owner", job.id)) and now.state != "done":  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                seen += [event async for event in events]
+            assert [it.name for it in seen] == ["conversation", "progress", "conversation"]
+            rest = [it.number for it in await listen(jobs, job)]
+            assert rest == [*range(1, CALLS + 1), None]
+
+    finish(run())
+
+
 def test_only_lasting_reads_continue_by_themselves_after_a_restart(facts: Any, tmp_path: Path) -> None:
     folder, killed = tmp_path / "data", tmp_path / "killed"
 
