@@ -16,7 +16,7 @@ from verl.utils.dataset.rl_dataset import collate_fn
 
 from memagent.errors import SettingsError
 from memagent.tasks import load_examples
-from memagent.training.verl.data_set import ExampleDataset, read_example
+from memagent.training.verl.agent_loop import ExampleDataset, read_example
 from verl_plugin.material import FILLER, example
 
 
