@@ -30,8 +30,8 @@ from memagent.engines.torch import decoding, prefill
 from memagent.training.optimization.learner import Learner
 from memagent.training.optimization.policy import Policy
 from memagent.training.ranks import Ranks
+from memagent.training.reinforcement import measure_mib
 from memagent.training.settings import LossSettings, OptimizerSettings
-from memagent.training.step_statistics import measure_mib
 from memagent.types import Sampling, TrainingSequence
 
 VOCABULARY = 49152

@@ -18,12 +18,12 @@ from pathlib import Path
 
 from memagent.training.data import load_data
 from memagent.training.export import export_policy
-from memagent.training.imitation.warm_start import load_imitations
 from memagent.training.loop import local_engine
 from memagent.training.optimization.learner import Learner, learning_rate
 from memagent.training.optimization.policy import Policy, load_policy
 from memagent.training.ranks import Ranks
 from memagent.training.settings import ScheduleSettings, TrainingSettings, load_training
+from memagent.training.warm_start import load_imitations
 from memagent.types import TrainingSequence
 
 HERE = Path(__file__).parent

@@ -37,7 +37,7 @@ from memagent.reading.workflows.whole import head_and_tail
 from memagent.tasks import Corpora, write_examples
 from memagent.tasks.corpora import sample_warning
 from memagent.tasks.scoring import confidence_interval
-from memagent.training.rewards import load_function
+from memagent.training.data import load_function
 from memagent.training.settings import load_training
 from memagent.types import Example
 

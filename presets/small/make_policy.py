@@ -19,7 +19,7 @@ from memagent.tasks import TASKS
 from memagent.tasks.corpora import Corpora
 from memagent.tasks.recipe import Recipe
 from memagent.tasks.words import compound
-from memagent.training.rewards import load_function
+from memagent.training.data import load_function
 
 HERE = Path(__file__).parent
 FOLDER = HERE / "policy"

@@ -17,7 +17,7 @@ from memagent.engines import open_engine
 from memagent.prompts import load_prompts
 from memagent.settings import EngineSettings
 from memagent.tasks.scoring import confidence_interval
-from memagent.training.rewards import load_function
+from memagent.training.data import load_function
 from memagent.training.settings import load_training
 from memagent.types import Engine, Example, Sampling
 

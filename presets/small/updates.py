@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 from memagent import EngineSettings, Read, ReadSettings, open_engine, text_document
-from memagent.training.rewards import load_function
+from memagent.training.data import load_function
 from memagent.training.settings import load_training
 from memagent.types import Engine, Example
 

@@ -13,7 +13,7 @@ import pytest
 from memagent.cli import main
 from memagent.cli.train import overrides
 from memagent.errors import SettingsError
-from memagent.training.imitation.trajectories import read_trajectories
+from memagent.training.data import read_trajectories
 from server import Server, lasting_fault, refusal
 
 PRESET = str(Path(__file__).parents[2] / "presets" / "tiny.toml")

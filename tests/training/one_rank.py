@@ -41,7 +41,7 @@ if __name__ == "__main__":
         "lopsided": lopsided,
         "count": ranks.count,
         "gathered": ranks.gather([f"rank {ranks.number}"]),
-        "total": ranks.total(ranks.number + 1),
+        "total": sum(ranks.gather([ranks.number + 1])),
     }
     torch.save(record, Path(sys.argv[1]) / f"rank-{ranks.number}.pt")
     ranks.close()

@@ -94,9 +94,9 @@ def lines(run: Path, stage: str | None = None) -> list[dict[str, Any]]:
 
 def weights(run: Path) -> dict[str, Any]:
     """The trained weights of a run's newest checkpoint."""
-    from memagent.training import checkpoint
+    from memagent.training.run import load_checkpoint, newest_checkpoint
 
-    path = checkpoint.newest(run)
+    path = newest_checkpoint(run)
     assert path is not None
-    trained: dict[str, Any] = checkpoint.load(path)["weights"]
+    trained: dict[str, Any] = load_checkpoint(path)["weights"]
     return trained

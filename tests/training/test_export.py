@@ -417,14 +417,11 @@ def test_a_gguf_adapter_of_a_real_model(
 # What cannot be
 
 
-def test_what_is_no_form(tmp_path: Path, blank: Any, tokenizer: Any) -> None:
+def test_what_is_no_form(tmp_path: Path, tokenizer: Any) -> None:
     plain = tiny()
-    assert "to is 'onnx': use one of adapter, merged" in refused(tmp_path, plain, tokenizer, "onnx")
     for to in ("adapter", "gguf-adapter"):
         assert "the policy has no LoRA" in refused(tmp_path, plain, tokenizer, to)
     assert "only a policy that started from a GGUF" in refused(tmp_path, plain, tokenizer, "gguf")
-    base = blank(tmp_path / "base.gguf", plain)
-    assert "'Q3_K'" in refused(tmp_path, plain, tokenizer, "gguf", base, "Q3_K")
 
 
 def test_families_without_a_layout(tmp_path: Path, wheel: Path, tokenizer: Any) -> None:

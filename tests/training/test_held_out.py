@@ -14,7 +14,7 @@ from function_engine import FunctionEngine
 from memagent.settings import ReadSettings
 from memagent.tasks import write_examples
 from memagent.tasks.scoring import confidence_interval
-from memagent.training.held_out import HeldOut
+from memagent.training.reinforcement import HeldOut
 from memagent.training.settings import DataSettings, EvaluationSettings, TrainingSettings, WarmStartSettings
 from memagent.types import Example
 

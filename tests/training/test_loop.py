@@ -20,9 +20,17 @@ pytest.importorskip("transformers")
 
 from memagent.errors import EngineError, SettingsError, TrainingError  # noqa: E402
 from memagent.tasks import write_examples  # noqa: E402
-from memagent.training import checkpoint, loop  # noqa: E402
-from memagent.training.loop import load_trained_policy  # noqa: E402
-from memagent.training.optimization.sequences import group_sequences  # noqa: E402
+from memagent.training import loop  # noqa: E402
+from memagent.training import run as training_run  # noqa: E402
+from memagent.training.export import load_trained_policy  # noqa: E402
+from memagent.training.optimization.learner import group_sequences  # noqa: E402
+from memagent.training.run import (  # noqa: E402
+    CHECKPOINTS,
+    load_checkpoint,
+    newest_checkpoint,
+    save_checkpoint,
+    write_tensors,
+)
 from memagent.training.settings import LossSettings  # noqa: E402
 from memagent.types import Completion, Conversation, Example, Group, Trajectory  # noqa: E402
 from training.runs import PRESET, Told, lines, settings, start, train, weights  # noqa: E402
@@ -174,7 +182,7 @@ def test_a_run_resumes_from_each_of_its_checkpoints(step: int, folder: Path) -> 
         train(kept, whole)
     run = folder / f"from-{step}"
     shutil.copytree(whole, run)
-    for path in (run / checkpoint.FOLDER).glob("step-*.pt"):
+    for path in (run / CHECKPOINTS).glob("step-*.pt"):
         if int(path.stem.removeprefix("step-")) > step:
             path.unlink()
     train(kept, run, resume=True)
@@ -184,9 +192,9 @@ def test_a_run_resumes_from_each_of_its_checkpoints(step: int, folder: Path) -> 
 def test_the_optimizer_of_the_warm_start_ends_with_it(folder: Path) -> None:
     """The checkpoint after the last step of imitation is what reinforcement begins with."""
     train(settings(folder), folder / "warm", sft=True)
-    path = checkpoint.newest(folder / "warm")
+    path = newest_checkpoint(folder / "warm")
     assert path is not None and path.name == "step-000004.pt"
-    state = checkpoint.load(path)
+    state = load_checkpoint(path)
     assert state["position"] == {"warm_steps": 4, "step": 0, "example": IMITATED}
     assert state["optimizer"] is None
 
@@ -195,14 +203,14 @@ def test_no_checkpoint_has_the_whole_warm_start_and_its_optimizer(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kill may fall between any two checkpoints, so each must be one to go on from."""
-    seen, save = [], checkpoint.save
+    seen = []
 
     def watched(run: Path, step: int, state: dict[str, object], keep: int) -> Path:
         position = state["position"]
         seen.append((position["warm_steps"], state["optimizer"] is not None))  # type: ignore[index]
-        return save(run, step, state, keep)
+        return save_checkpoint(run, step, state, keep)
 
-    monkeypatch.setattr(checkpoint, "save", watched)
+    monkeypatch.setattr(training_run, "save_checkpoint", watched)
     train(settings(folder, "warm_start.steps=2"), folder / "watched", sft=True)
     assert seen == [(1, True), (2, False)]
 
@@ -212,7 +220,7 @@ def test_each_stage_has_the_betas_that_it_was_given(folder: Path) -> None:
     given = [f"{stage}.betas={betas}" for stage, betas in wanted.items()]
     run = folder / "betas"
     train(settings(folder, "warm_start.steps=2", "steps=1", "keep=99", *given), run)
-    states = [checkpoint.load(path) for path in sorted((run / checkpoint.FOLDER).glob("step-*.pt"))]
+    states = [load_checkpoint(path) for path in sorted((run / CHECKPOINTS).glob("step-*.pt"))]
     seen = [it["optimizer"]["optimizer"]["param_groups"][0]["betas"] for it in states if it["optimizer"]]
     assert [list(betas) for betas in seen] == list(wanted.values())
 
@@ -223,7 +231,7 @@ def test_the_warm_start_may_end_where_a_run_was_stopped(folder: Path) -> None:
     run, whole = folder / "ended", folder / "meant"
     train(settings(folder, *given, "warm_start.steps=1"), whole)
     train(settings(folder, *given, "warm_start.steps=2"), run, sft=True)
-    (run / checkpoint.FOLDER / "step-000002.pt").unlink()
+    (run / CHECKPOINTS / "step-000002.pt").unlink()
     train(settings(folder, *given, "warm_start.steps=1"), run, resume=True)
     same(run, whole)
 
@@ -233,8 +241,8 @@ def test_imitation_may_have_examples_of_its_own(folder: Path, tmp_path: Path) ->
     symbols = PRESET.parent / "tiny" / "symbols.py"
     run = tmp_path / "run"
     train(settings(folder, f'warm_start.examples=["{symbols}:held_out"]'), run, sft=True)
-    path = checkpoint.newest(run)
-    assert path is not None and checkpoint.load(path)["position"]["example"] == 0
+    path = newest_checkpoint(run)
+    assert path is not None and load_checkpoint(path)["position"]["example"] == 0
     other = tmp_path / "other"
     train(settings(folder), other, sft=True)
     assert lines(run) != lines(other)
@@ -296,7 +304,7 @@ def test_how_long_to_train_may_change(folder: Path) -> None:
     train(settings(folder, "evaluation.every=0", "steps=4", "checkpoint_every=2", "keep=1"), run, resume=True)
     train(settings(folder, "evaluation.every=0", "steps=4"), folder / "long")
     same(run, folder / "long")
-    assert [path.name for path in (run / checkpoint.FOLDER).glob("step-*")] == ["step-000008.pt"]
+    assert [path.name for path in (run / CHECKPOINTS).glob("step-*")] == ["step-000008.pt"]
 
 
 def test_a_run_is_not_resumed_with_a_server_that_it_did_not_have(folder: Path, whole: Path) -> None:
@@ -331,7 +339,7 @@ def test_groups_of_equal_rewards_are_dropped_and_others_drawn(folder: Path) -> N
         assert row["groups_dropped"] > 0 and row["rounds"] > 1
         assert row["groups"] - row["groups_dropped"] == 4, "so many as were asked for"
         assert row["tokens"] == 4 * 2 * 4 < row["completion_tokens"], "attempts, conversations of one token"
-    state = checkpoint.load(checkpoint.newest(run) or run)
+    state = load_checkpoint(newest_checkpoint(run) or run)
     assert state["position"]["example"] == IMITATED + sum(row["groups"] for row in rows), "no example twice"
 
 
@@ -351,7 +359,7 @@ def test_a_step_without_a_group_to_learn_from_leaves_the_policy(folder: Path) ->
     train(settings(folder, *changes, reward="equal"), run)
     for row in lines(run, "training"):
         assert (row["groups"], row["groups_dropped"], row["tokens"]) == (8, 8, 0)
-    first, last = (checkpoint.load(run / checkpoint.FOLDER / f"step-00000{n}.pt")["weights"] for n in (4, 7))
+    first, last = (load_checkpoint(run / CHECKPOINTS / f"step-00000{n}.pt")["weights"] for n in (4, 7))
     assert all(torch.equal(first[name], last[name]) for name in first)
 
 
@@ -377,7 +385,7 @@ def test_without_refills_all_groups_are_kept(folder: Path) -> None:
 def test_the_optimizer_steps_are_as_many_as_were_asked_for(folder: Path, updates: int) -> None:
     run = folder / f"updates-{updates}"
     train(settings(folder, f"optimizer.updates={updates}", "evaluation.every=0", "warm_start.steps=0"), run)
-    state = checkpoint.load(checkpoint.newest(run) or run)
+    state = load_checkpoint(newest_checkpoint(run) or run)
     steps = {float(it["step"]) for it in state["optimizer"]["optimizer"]["state"].values()}
     assert steps == {3 * updates}
     tokens = [row["tokens"] for row in lines(run, "training")]
@@ -411,7 +419,7 @@ def test_the_reference_of_all_weights_survives_a_resume(folder: Path) -> None:
     kl = [row["kl"] for row in lines(whole, "training")]
     assert abs(kl[0]) < 1e-9 < 1e-6 < kl[1] < kl[2], "from the policy as the warm start left it"
     shutil.copytree(whole, run)
-    (run / checkpoint.FOLDER / "step-000007.pt").unlink()
+    (run / CHECKPOINTS / "step-000007.pt").unlink()
     train(settings(folder, *changes), run, resume=True)
     same(run, whole)
 
@@ -422,7 +430,7 @@ def test_the_reference_of_a_lora_is_the_lora_after_the_warm_start(folder: Path) 
     train(settings(folder, "loss.kl_weight=0.1", "policy.lora_rank=2", "evaluation.every=0"), run)
     kl = [row["kl"] for row in lines(run, "training")]
     assert abs(kl[0]) < 1e-9 < kl[1]
-    kept = checkpoint.load(run / checkpoint.FOLDER / "reference.pt")
+    kept = load_checkpoint(run / CHECKPOINTS / "reference.pt")
     assert kept.keys() == weights(run).keys()
     assert weights(run) and all("lora_" in name for name in weights(run))
 
@@ -454,7 +462,7 @@ def test_a_run_with_broken_weights_resumes_from_before(rate: str, said: str, fol
     train(settings(folder, *wanted, "steps=1"), run)
     with pytest.raises(TrainingError, match=f"{said}.*: lower .* remove the newest checkpoint first"):
         train(settings(folder, *wanted, "steps=20", f"optimizer.learning_rate={rate}"), run, resume=True)
-    newest = checkpoint.newest(run)
+    newest = newest_checkpoint(run)
     assert newest and newest.name == "step-000002.pt", "of the step that broke them"
     newest.unlink()
     train(settings(folder, *wanted), run, resume=True)
@@ -486,12 +494,12 @@ def test_an_edited_file_does_not_continue_the_run(folder: Path) -> None:
 def test_a_run_of_an_older_version_resumes(folder: Path) -> None:
     run = folder / "older"
     train(settings(folder, "evaluation.every=0", "steps=1"), run)
-    path = checkpoint.newest(run)
+    path = newest_checkpoint(run)
     assert path
-    state = checkpoint.load(path)
+    state = load_checkpoint(path)
     del state["settings"]["read"]["lookahead"], state["files"]
     state["settings"]["copying"], state["position"]["copying_steps"] = {"steps": 0}, 0  # and with one more
-    checkpoint.write(path, state)
+    write_tensors(path, state)
     train(settings(folder, "evaluation.every=0", "steps=2"), run, resume=True)
     assert len(lines(run, "training")) == 2
 

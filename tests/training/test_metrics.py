@@ -14,8 +14,7 @@ import pytest
 
 from memagent.errors import SettingsError
 from memagent.storage import Log
-from memagent.training.metrics import open_metrics, read_metrics
-from memagent.training.trackers import MetricsRow
+from memagent.training.metrics import MetricsRow, open_metrics, read_metrics
 
 SETTINGS = {"steps": 3, "loss": {"kl_weight": 0.001}}
 

@@ -62,7 +62,6 @@ def test_alone_nothing_is_shared() -> None:
     ranks = Ranks()
     assert (ranks.number, ranks.count, ranks.main) == (0, 1, True)
     assert ranks.share([1, 2, 3]) == ranks.gather([1, 2, 3]) == [1, 2, 3]
-    assert ranks.total(2.5) == 2.5
 
 
 def test_processes_that_are_not_there_are_missed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,7 @@ from memagent.errors import EngineError, SettingsError
 from memagent.reading.read import Read
 from memagent.reading.workflows import workflows
 from memagent.settings import ReadSettings
-from memagent.training.rewards import load_reward
-from memagent.training.rollout import Rollout
+from memagent.training.rollout import Rollout, load_reward
 from memagent.types import Completion, Conversation, Engine, Example, Sampling
 
 EXAMPLES = [
@@ -192,8 +191,8 @@ def test_what_was_sampled_is_kept() -> None:
     torch = pytest.importorskip("torch")
     from memagent.engines.torch.engine import TransformersEngine
     from memagent.training.data import load_data
+    from memagent.training.optimization.learner import sequences_of
     from memagent.training.optimization.policy import load_policy
-    from memagent.training.optimization.sequences import sequences_of
     from memagent.training.settings import load_training
 
     preset = load_training(Path(__file__).parents[2] / "presets" / "tiny.toml")

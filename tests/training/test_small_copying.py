@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from memagent.training.rewards import load_function
+from memagent.training.data import load_function
 from memagent.types import TrainingSequence
 
 SCRIPT = Path(__file__).parents[2] / "presets" / "small" / "copying.py"

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("tokenizers")
 pytest.importorskip("wonderwords")
 
-from memagent.training.rewards import load_function
+from memagent.training.data import load_function
 
 SCRIPT = Path(__file__).parents[2] / "presets" / "small" / "figure.py"
 LENGTHS = ("2048", "4096")

@@ -17,8 +17,9 @@ from memagent.documents.tokens import load_tokenizer
 from memagent.engines import ScriptedEngine
 from memagent.errors import SettingsError
 from memagent.settings import ReadSettings
-from memagent.training.imitation.oracle import MakePlayer, solve
-from memagent.training.rewards import load_function
+from memagent.training.data import load_function
+from memagent.training.oracle import MakePlayer, Oracle
+from memagent.training.rollout import solve
 from memagent.training.settings import load_training
 from memagent.types import Example, Model, Trajectory
 
@@ -33,10 +34,8 @@ def made(name: str, count: int) -> list[Example]:
     return [function(index) for index in range(count)]
 
 
-def solved(
-    examples: list[Example], settings: ReadSettings, player: MakePlayer | None = None
-) -> list[Trajectory]:
-    window_tokens = 1024 if player else 704
+def solved(examples: list[Example], settings: ReadSettings, player: MakePlayer = Oracle) -> list[Trajectory]:
+    window_tokens = 704 if player is Oracle else 1024
     model = Model("small", load_tokenizer(POLICY), "small", window_tokens, reads_turn_tokens=False)
 
     async def all_of_them() -> list[Trajectory]:

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 
 from memagent.settings import ReadSettings  # noqa: E402
-from memagent.training import checkpoint  # noqa: E402
+from memagent.training.run import CHECKPOINTS  # noqa: E402
 from memagent.training.settings import (  # noqa: E402
     DataSettings,
     LossSettings,
@@ -95,7 +95,7 @@ def test_it_is_a_lora_that_learns(whole: Path) -> None:
     trained = weights(whole)
     assert len(trained) == 30 * 7 * 2, "layers, matrices, two for each"
     assert sum(bool(value.abs().sum()) for name, value in trained.items() if "lora_B" in name) == 30 * 7
-    assert (whole / checkpoint.FOLDER / "step-000002.pt").stat().st_size < 30e6, "without the base"
+    assert (whole / CHECKPOINTS / "step-000002.pt").stat().st_size < 30e6, "without the base"
 
 
 def test_a_run_that_was_killed_after_a_step_ends_the_same(
@@ -103,7 +103,7 @@ def test_a_run_that_was_killed_after_a_step_ends_the_same(
 ) -> None:
     run = tmp_path / "killed"
     shutil.copytree(whole, run)
-    (run / checkpoint.FOLDER / "step-000002.pt").unlink()
+    (run / CHECKPOINTS / "step-000002.pt").unlink()
     told = train(wanted, run, resume=True)
     assert [(stage, step) for stage, step, _ in told.rows] == [("training", 2)]
     assert lines(run) == lines(whole)

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
-from memagent.training.step_statistics import GroupCounts, count_group, measure_mib, select_groups, totals
+from memagent.training.metrics import GroupCounts, compute_means, count_group, select_groups
 from memagent.types import (
     Completion,
     Conversation,
@@ -65,7 +63,9 @@ def test_a_group_is_counted() -> None:
 
 
 def test_a_step_is_the_mean_over_its_attempts_and_updates() -> None:
-    found = totals([count_group(GROUP, 0), count_group(Group(GROUP.example, (GOOD, GOOD)), 1)], 2, 3, True)
+    found = compute_means(
+        [count_group(GROUP, 0), count_group(Group(GROUP.example, (GOOD, GOOD)), 1)], 2, 3, True
+    )
     assert found == {
         "reward": 3 / 4,
         "reward_std": pytest.approx((3 / 16) ** 0.5),  # of 1, 0, 1, 1: 3/4 * 1/4
@@ -88,13 +88,13 @@ def test_a_step_is_the_mean_over_its_attempts_and_updates() -> None:
 def test_failures_at_the_limit_are_distinguished_from_empty_answers() -> None:
     thinking = conversation("answer", 9, "", "length")
     cut = Trajectory("e", (conversation("update", 1, "a", "length"), thinking), "", error="empty answer")
-    found = totals([count_group(Group(GROUP.example, (GOOD, cut, FAILED)), 0)], 1, 0, True)
+    found = compute_means([count_group(Group(GROUP.example, (GOOD, cut, FAILED)), 0)], 1, 0, True)
     assert (found["failed"], found["failed_cut"]) == (2, 1)
 
 
 def test_an_attempt_with_no_conversation_at_all_is_counted() -> None:
     empty = Trajectory("e", (), "", error="no engine")
-    found = totals([count_group(Group(GROUP.example, (empty,)), 0)], 1, 0, True)
+    found = compute_means([count_group(Group(GROUP.example, (empty,)), 0)], 1, 0, True)
     assert (found["reward"], found["failed"], found["conversations"]) == (0.0, 1, 0)
     assert found["memory_tokens"] == found["longest_reply_tokens"] == 0
 
@@ -106,4 +106,7 @@ def test_groups_of_equal_rewards_are_dropped_only_where_asked() -> None:
 
 
 def test_memory_is_measured_in_mebibytes() -> None:
+    pytest.importorskip("torch")
+    from memagent.training.reinforcement import measure_mib
+
     assert 10 < measure_mib() < 1e6

@@ -17,7 +17,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from memagent.documents.opening import text_document
 from memagent.errors import MemAgentError, SettingsError
-from memagent.training.verl.data_set import ExampleDataset
+from memagent.training.verl.agent_loop import ExampleDataset
 from verl_plugin.material import example
 
 GREEDY = {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "logprobs": True}

@@ -16,7 +16,7 @@ from verl.utils.dataset.rl_dataset import collate_fn
 
 from memagent.errors import SettingsError
 from memagent.tasks import load_examples
-from memagent.training.verl.data_set import ExampleDataset, read_example
+from memagent.training.verl.agent_loop import ExampleDataset, read_example
 from verl_plugin.material import FILLER, example
 
 
@@ -49,7 +49,7 @@ def test_blank_lines_files_and_letters_of_several_bytes(tmp_path: Path) -> None:
 
 def test_files_that_cannot_be_used_end_the_run_before_it_begins(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="row 2: problem"):
-        ExampleDataset(write(tmp_path / "bad.jsonl", example(1, "1", 1), {"document": "d"}))
+        ExampleDataset(write(tmp_path / "bad.jsonl", example(1, "1", 1), {"document": "d", "answers": ["a"]}))
     with pytest.raises(SettingsError, match="no examples"):
         ExampleDataset(write(tmp_path / "empty.jsonl"))
     with pytest.raises(SettingsError, match="cannot be read"):

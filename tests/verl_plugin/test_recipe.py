@@ -19,9 +19,8 @@ from verl.utils.dataset.rl_dataset import get_dataset_class
 from memagent.errors import SettingsError
 from memagent.reading.budgets import Budgets
 from memagent.reading.workflows import workflows
-from memagent.training.verl import trainer  # noqa: F401 - it registers itself with verl
-from memagent.training.verl.launch import prepare
-from memagent.training.verl.settings import check, plugin_settings
+from memagent.training.verl.agent_loop import plugin_settings
+from memagent.training.verl.trainer import check, prepare
 from verl_plugin.material import RECIPE
 
 
@@ -121,7 +120,7 @@ def test_verl_accepts_the_recipe(compose: Callable[..., Any]) -> None:
         ("memagent.read.memory_tokens=49", "raise data.max_response_length"),
         ("memagent.read.answer_tokens=null", "answer_tokens is 1024"),
         ("data.train_batch_size=3", "multiple"),
-        ("data.custom_cls.path=pkg://memagent.training.verl.data_set", "needs 'pkg://.*agent_loop'"),
+        ("data.custom_cls.path=pkg://memagent.training.verl.trainer", "needs 'pkg://.*agent_loop'"),
         ("+memagent.scorers=f1", "unknown setting 'scorers', did you mean 'scorer'"),
         ("memagent.scorer=boxed_match", r"presets/prompts/boxed\.toml"),
         ("+memagent.read.temperature=0.5", "set it in actor_rollout_ref.rollout"),

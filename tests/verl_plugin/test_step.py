@@ -15,8 +15,7 @@ from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 from verl.utils import tensordict_utils
 
 from memagent.training.optimization.objective import group_advantages
-from memagent.training.verl.launch import TrajectoryTaskRunner, prepare
-from memagent.training.verl.trainer import TrajectoryTrainer, last_rows
+from memagent.training.verl.trainer import TrajectoryTaskRunner, TrajectoryTrainer, last_rows, prepare
 from verl_plugin.material import FILLER
 from verl_plugin.servers import Embedded, Script, Server, client_of
 

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 import click
 from click.shell_completion import CompletionItem
@@ -22,11 +22,12 @@ from memagent.documents.tokens import estimate_tokens
 from memagent.engines import open_engine
 from memagent.engines.llamacpp import catalogue
 from memagent.errors import SettingsError, extra_hint
-from memagent.training.data import load_data
-from memagent.training.imitation.trajectories import collect as collect_from
-from memagent.training.imitation.trajectories import write_trajectories
-from memagent.training.rewards import load_reward
+from memagent.training.data import load_data, write_trajectories
+from memagent.training.rollout import Rollout, load_reward
+from memagent.training.rollout import collect as collect_from
 from memagent.training.settings import load_training
+
+_Form = Literal["adapter", "merged", "gguf", "gguf-adapter"]
 
 # A step takes seconds or minutes: the time left is estimated from the steps of the last hour.
 _SPEED_SECONDS = 3600.0
@@ -143,9 +144,8 @@ def collect(
 
     async def make() -> int:
         async with open_engine(settings.engine) as engine:
-            calls = engine.model.calls
-            found = collect_from(examples, engine, settings.read, reward, least_reward, samples, calls)
-            return await write_trajectories(out, found)
+            rollout = Rollout(engine=engine, settings=settings.read, reward=reward)
+            return await write_trajectories(out, collect_from(examples, rollout, least_reward, samples))
 
     kept = asyncio.run(make())
     tell(f"{kept} of {len(examples) * samples} attempts kept", quiet=quiet)
@@ -153,16 +153,15 @@ def collect(
 
 @command.command(short_help="Write what a run has learned as a model.")
 @click.argument("run", type=PATH, metavar="RUN")
-@click.option("--to", "kind", type=click.Choice(["adapter", "merged", "gguf", "gguf-adapter"]),
+@click.option("--to", "kind", type=click.Choice(get_args(_Form)),
               default="merged", help="a PEFT folder (adapter), a Hugging Face folder (merged, the default), "
               "or a file for llama.cpp (gguf, gguf-adapter)")  # fmt: skip
 @click.option("--out", type=PATH, required=True, metavar="PATH", help="where it goes")
 @quiet_and_verbose
-def export(run: Path, kind: str, out: Path, quiet: bool) -> None:
+def export(run: Path, kind: _Form, out: Path, quiet: bool) -> None:
     """Export the newest checkpoint of RUN, the folder of a training run."""
     with _extra():
-        from memagent.training.export import export_policy
-        from memagent.training.loop import describe_training, load_trained_policy
+        from memagent.training.export import describe_training, export_policy, load_trained_policy
 
     policy, settings, step = load_trained_policy(run)
     model = settings.policy.model or str(catalogue.find_default())

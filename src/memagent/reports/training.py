@@ -20,8 +20,7 @@ from memagent.errors import SettingsError
 from memagent.reports import drawing
 from memagent.reports.folder import Pictures, as_page, as_text, cell, picture, table, write_folder
 from memagent.storage import read_json
-from memagent.training.metrics import SETTINGS_FILE, read_metrics
-from memagent.training.trackers import MetricsRow
+from memagent.training.metrics import SETTINGS_FILE, MetricsRow, read_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,22 +1,65 @@
-"""The examples of a run, in an order that depends only on the seed and the position."""
+"""What a run learns from: examples and trajectories, from files and from functions that users name.
+
+The order of examples depends only on the seed and the position.
+"""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import itertools
+import json
 import logging
 import random
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import AsyncIterable, Callable, Iterator, Sequence
+from dataclasses import asdict
 from functools import cache, lru_cache
+from itertools import islice, zip_longest
 from pathlib import Path
-from typing import NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from pydantic import TypeAdapter, ValidationError
 
 from memagent.errors import SettingsError
 from memagent.tasks import load_examples
-from memagent.tasks.corpora import is_sample, sample_warning
-from memagent.tasks.files import example_lines
-from memagent.training.rewards import load_function
-from memagent.types import Example, TokenCounter
+from memagent.tasks.corpora import is_sample, read_rows, sample_warning
+from memagent.tasks.files import example_lines, new_file
+from memagent.types import Example, TokenCounter, Trajectory
 
+_TRAJECTORY = TypeAdapter(Trajectory)
 _log = logging.getLogger(__name__)
+
+
+def load_function(name: str) -> Callable[..., Any]:
+    """The function that `module:function` or `file.py:function` names.
+
+    Raises `SettingsError` if there is no such function, or if its module fails to load.
+    """
+    place, _, function = name.rpartition(":")
+    if not place or not function:
+        raise SettingsError(f"{name!r} names no function: write module:function or file.py:function")
+    path = Path(place)
+    if path.suffix == ".py" and not path.is_file():
+        raise SettingsError(f"there is no file {path}")
+    try:
+        module = _load_file(path) if path.suffix == ".py" else importlib.import_module(place)
+    except Exception as error:  # it is the user's code
+        raise SettingsError(f"{place} cannot be loaded ({type(error).__name__}: {error})") from error
+    found = getattr(module, function, None)
+    if not callable(found):
+        raise SettingsError(f"{place} has no function {function!r}")
+    return found  # type: ignore[no-any-return]
+
+
+def _load_file(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"memagent_user_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(path)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # a dataclass looks there
+    spec.loader.exec_module(module)
+    return module
 
 
 class ExampleSource(NamedTuple):
@@ -45,15 +88,13 @@ class Data:
 
     def first(self, count: int) -> list[Example]:
         """The first `count` examples, unshuffled; fewer if the sources are files that hold fewer."""
-        sizes = [it.size for it in self._sources if it.size is not None]
-        if len(sizes) == len(self._sources):
-            count = min(count, sum(sizes))
-        found: list[Example] = []
-        turn = 0
-        while len(found) < count:
-            found += [_take(it, turn) for it in self._sources if it.size is None or turn < it.size]
-            turn += 1
-        return found[:count]
+        turns = zip_longest(*(_take_all(source) for source in self._sources))
+        return list(islice((it for turn in turns for it in turn if it is not None), count))
+
+    def every(self, count: int) -> Iterator[Example]:
+        """All examples of the files, and the first `count` of each function."""
+        for source in self._sources:
+            yield from islice(_take_all(source), source.size or count)
 
     def _shuffle(self, number: int, epoch: int) -> list[int]:
         order = list(range(self._sources[number].size or 0))
@@ -66,6 +107,11 @@ def _take(source: ExampleSource, number: int) -> Example:
     if is_sample(example.haystack):
         warn_of_sample()
     return example
+
+
+def _take_all(source: ExampleSource) -> Iterator[Example]:
+    numbers = range(source.size) if source.size else itertools.count()
+    return (_take(source, number) for number in numbers)
 
 
 @cache
@@ -84,24 +130,11 @@ def load_data(names: Sequence[str], seed: int, count_tokens: TokenCounter) -> Da
     return Data([_open_source(name, count_tokens) for name in names], seed)
 
 
-def every_example(names: Sequence[str], count: int) -> Iterator[Example]:
-    """All examples of the files, and the first `count` of each function; lengths are not in tokens.
-
-    Raises `SettingsError` for a row that is not an example.
-    """
-    for name in names:
-        yield from map(load_function(name), range(count)) if _is_function(name) else load_examples(name, len)
-
-
-def _is_function(name: str) -> bool:
-    return ":" in name and not Path(name).exists()
-
-
 def _open_source(name: str, count_tokens: TokenCounter) -> ExampleSource:
     """A function, or a file: only the places of JSON lines are held, a list or gzipped file is held whole."""
-    if _is_function(name):
-        return ExampleSource(load_function(name))
     path = Path(name)
+    if ":" in name and not path.exists():
+        return ExampleSource(load_function(name))
     if path.suffix in (".json", ".gz"):
         examples = list(load_examples(path, count_tokens))
         source = ExampleSource(examples.__getitem__, len(examples))
@@ -111,3 +144,70 @@ def _open_source(name: str, count_tokens: TokenCounter) -> ExampleSource:
     if not source.size:
         raise SettingsError(f"{path} holds no examples")
     return source
+
+
+async def write_trajectories(path: str | Path, trajectories: AsyncIterable[Trajectory]) -> int:
+    """Write the trajectories as they come and return how many there were.
+
+    The file appears once it is complete. Raises `SettingsError` if it cannot be written, and if there are no
+    trajectories: a file that exists is then left as it is.
+    """
+    count = 0
+    with new_file(Path(path)) as file:
+        async for trajectory in trajectories:
+            file.write(json.dumps(_write_row(trajectory)) + "\n")
+            count += 1
+        if not count:
+            raise SettingsError(
+                f"every attempt failed, earned too little or was cut at its limit, so {path} is not written: "
+                "lower the least reward, raise the limits, or try more examples, samples or a better model"
+            )
+    return count
+
+
+def read_trajectories(path: str | Path) -> Iterator[Trajectory]:
+    """The trajectories of a file, one in memory at a time.
+
+    A file has one trajectory per JSON line, and is gzipped if its name ends in .gz. It holds text only: token
+    ids would be of another model's tokenizer. Raises `SettingsError` for a file that cannot be read or holds
+    none, and names a row that is wrong.
+    """
+    path, number = Path(path), 0
+    for number, row in read_rows(path):
+        try:
+            yield _read_row(row)
+        except ValueError as error:
+            raise SettingsError(f"{path}, row {number} is not a trajectory: {error}") from error
+    if not number:
+        raise SettingsError(f"{path} holds no trajectories: collect some, perhaps with a lower least reward")
+
+
+def _write_row(trajectory: Trajectory) -> dict[str, Any]:
+    return {
+        "example_id": trajectory.example_id,
+        "answer": trajectory.answer,
+        "reward": trajectory.reward,
+        "conversations": [
+            {
+                "kind": conversation.kind,
+                "chunk_index": conversation.chunk_index,
+                "messages": [asdict(message) for message in conversation.messages],
+                "reply": conversation.completion.text,
+                "memory": conversation.memory,
+            }
+            for conversation in trajectory.conversations
+        ],
+    }
+
+
+def _read_row(row: dict[str, Any]) -> Trajectory:
+    """A row's trajectory. Raises `ValueError` if it is not one."""
+    try:
+        for conversation in row["conversations"]:
+            conversation["completion"] = {"text": conversation.pop("reply")}
+        return _TRAJECTORY.validate_python(row)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError("each of its conversations needs a reply") from error

@@ -1,4 +1,4 @@
-"""Export a trained policy as a PEFT adapter, merged weights, a whole GGUF model or a GGUF adapter.
+"""Export a run's policy as a PEFT adapter, merged weights, a whole GGUF model or a GGUF adapter.
 
 Each is written to a temporary place and moved to its own once complete. Not supported: GGUF files with
 k-quants (use llama.cpp's `llama-quantize`), and GGUF files of models that did not start from one.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import gguf
 import numpy as np
@@ -18,24 +18,27 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from memagent.engines.adapters import BUDGETS, trained_file, write_trained
+from memagent.engines.adapters import BUDGETS, read_trained, trained_file, write_trained
 from memagent.engines.gguf_files import requantise
 from memagent.engines.torch.lora import layout_of
 from memagent.errors import SettingsError, reason
+from memagent.reading.budgets import given_budgets
+from memagent.reading.workflows import choose_workflow
 from memagent.storage import write_in_place
+from memagent.strict import build
+from memagent.training.optimization.policy import Policy, load_policy
+from memagent.training.run import load_checkpoint, newest_checkpoint
+from memagent.training.settings import TrainingSettings
 from memagent.types import Trained
-
-FORMS = ("adapter", "merged", "gguf", "gguf-adapter")
-QUANTISATIONS = ("F32", "F16", "Q8_0")
 
 
 def export_policy(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
-    to: str,
-    out: str | Path,
-    base_gguf: str | Path | None = None,
-    quantisation: str = "Q8_0",
+    to: Literal["adapter", "merged", "gguf", "gguf-adapter"],
+    out: Path,
+    base_gguf: Path | None = None,
+    quantisation: Literal["F32", "F16", "Q8_0"] = "Q8_0",
     trained: Trained | None = None,
 ) -> None:
     """Write a policy to `out`, which must not exist yet. The policy itself is not changed.
@@ -43,20 +46,17 @@ def export_policy(
     Args:
         model: a transformers model, or a `PeftModel` with a LoRA on one.
         tokenizer: the model's.
-        to: "adapter" (a PEFT folder), "merged" (a Hugging Face folder), "gguf" (a whole model) or
-            "gguf-adapter". The last two are for Llama, Mistral, Qwen2 and Qwen3 models.
+        to: the form; both forms of GGUF are for Llama, Mistral, Qwen2 and Qwen3 models.
         out: the file or folder to write.
         base_gguf: for "gguf", the file that the policy started from, or another of the same model:
             everything but the weights, above all the tokenizer, comes from there.
-        quantisation: for "gguf", one of `QUANTISATIONS`.
-        trained: for both kinds of adapters, what the policy was trained to read with. Reads with the adapter
-            take it from a TOML file: `memagent.toml` in a PEFT folder, or one beside a GGUF adapter.
+        quantisation: for "gguf".
+        trained: for adapters, what the policy was trained to read with. Reads with the adapter take it from
+            a TOML file: `memagent.toml` in a PEFT folder, or one beside a GGUF adapter.
 
     Raises `SettingsError` if the policy has no such form, or if `out` cannot be written.
     """
-    out = Path(out)
-    if to not in FORMS:
-        raise SettingsError(f"to is {to!r}: use one of {', '.join(FORMS)}")
+    trained = trained or Trained()
     if "adapter" in to and not hasattr(model, "get_base_model"):
         raise SettingsError(
             "the policy has no LoRA because all its weights were trained: export it as merged or gguf"
@@ -70,25 +70,24 @@ def export_policy(
                 case "adapter":
                     # Otherwise PEFT asks the hub about the base model's embeddings.
                     model.save_pretrained(place, save_embedding_layers=False)
-                    write_trained(place, trained or Trained())
+                    write_trained(place, trained)
                 case "merged":
                     _strip_quantisation(_merge_lora(model)).save_pretrained(place)
                     tokenizer.save_pretrained(place)
                 case "gguf":
                     _write_gguf(_merge_lora(model), place, base_gguf, quantisation)
-                case _:
-                    _write_gguf_adapter(model, place, (trained or Trained()).budgets)
+                case "gguf-adapter":
+                    _write_gguf_adapter(model, place, trained.budgets)
         if to == "gguf-adapter":
-            write_trained(out, trained or Trained())
+            write_trained(out, trained)
     except (OSError, SafetensorError) as error:
         raise SettingsError(f"{out} cannot be written: {reason(error)}") from error
 
 
 def _merge_lora(model: Any) -> PreTrainedModel:
     """A copy of the transformers model with the LoRA merged into it; without a LoRA, the model itself."""
-    merged: PreTrainedModel = (
-        copy.deepcopy(model).merge_and_unload() if hasattr(model, "get_base_model") else model
-    )
+    has_lora = hasattr(model, "get_base_model")
+    merged: PreTrainedModel = copy.deepcopy(model).merge_and_unload() if has_lora else model
     return merged
 
 
@@ -108,14 +107,12 @@ def _strip_quantisation(model: PreTrainedModel) -> PreTrainedModel:
     return plain
 
 
-def _write_gguf(model: PreTrainedModel, place: Path, base_gguf: str | Path | None, quantisation: str) -> None:
+def _write_gguf(model: PreTrainedModel, place: Path, base_gguf: Path | None, quantisation: str) -> None:
     if base_gguf is None:
         raise SettingsError(
             "only a policy that started from a GGUF file can be exported as one: export this one as "
             "merged, and convert that with llama.cpp's convert_hf_to_gguf.py"
         )
-    if quantisation not in QUANTISATIONS:
-        raise SettingsError(f"quantisation is {quantisation!r}: use one of {', '.join(QUANTISATIONS)}")
     layout = layout_of(model.config)
     weights = {layout.name(weight): (weight, values) for weight, values in model.state_dict().items()}
     written: set[str] = set()
@@ -124,12 +121,9 @@ def _write_gguf(model: PreTrainedModel, place: Path, base_gguf: str | Path | Non
         written.add(name)
         return layout.arrange(*weights[name]) if name in weights else None
 
-    requantise(Path(base_gguf), place, quantisation, values_of)
-    if (
-        missing := weights.keys()
-        - written
-        - ({"output.weight"} if model.config.tie_word_embeddings else set())
-    ):
+    requantise(base_gguf, place, quantisation, values_of)
+    tied = {"output.weight"} if model.config.tie_word_embeddings else set()
+    if missing := weights.keys() - written - tied:
         raise SettingsError(f"{base_gguf} lacks {min(missing)}: name the GGUF that the policy started from")
 
 
@@ -176,8 +170,39 @@ def _iterate_lora(model: Any) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]
             )
         if part == "A.weight":
             scale = layer.scaling[adapter] * a.shape[0]
-            yield (
-                f"{path.removeprefix('base_model.model.')}.weight",
-                a,
-                state[f"{path}.lora_B.weight"].float() * scale,
-            )
+            b = state[f"{path}.lora_B.weight"].float() * scale
+            yield f"{path.removeprefix('base_model.model.')}.weight", a, b
+
+
+def load_trained_policy(folder: Path) -> tuple[Policy, TrainingSettings, int]:
+    """The policy of a run's newest checkpoint, the run's settings, and the steps it has taken.
+
+    Raises `SettingsError` if the run has no checkpoint.
+    """
+    path = newest_checkpoint(folder)
+    if path is None:
+        raise SettingsError(f"{folder} has no checkpoint: is it a folder of memagent train?")
+    state = load_checkpoint(path)
+    settings = build(TrainingSettings, state["settings"], str(path))
+    # Merging a LoRA into bfloat16 weights would round part of it away.
+    whole = settings.policy.changed(dtype="float32")
+    if not (whole.lora_rank or whole.adapter):  # the checkpoint has all weights
+        whole = whole.changed(prepare=None)
+    policy = load_policy(whole, settings.rollout.temperature, settings.seed, device="cpu")
+    policy.load_weights(state["weights"])
+    return policy, settings, state["position"]["step"]
+
+
+def describe_training(settings: TrainingSettings) -> Trained:
+    """What a policy was trained to read with, to be stored with its adapter."""
+    before = load_trained(settings)
+    name, workflow = choose_workflow(settings.read, before)
+    names = ("update", "answer", "merge", "gap", "again", "system", "empty_memory", "replies")
+    # A policy trained on templates replies as they ask, so no reply needs a follow-up question.
+    templates = {name: getattr(workflow.prompts, name) for name in names} | {"asks": False}
+    return Trained({**before.budgets, **given_budgets(settings.read)}, templates, name)
+
+
+def load_trained(settings: TrainingSettings) -> Trained:
+    """What the adapter that the run continues from was trained to read with."""
+    return read_trained(Path(settings.policy.adapter)) if settings.policy.adapter else Trained()

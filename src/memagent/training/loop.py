@@ -13,27 +13,28 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from memagent.engines.adapters import read_trained
 from memagent.engines.llamacpp import catalogue
 from memagent.engines.torch.engine import TransformersEngine, ran_out_of_memory
 from memagent.errors import EngineError, SettingsError, TrainingError
-from memagent.reading.budgets import given_budgets
 from memagent.reading.journal import difference
-from memagent.reading.workflows import choose_workflow
 from memagent.strict import build
-from memagent.training import checkpoint
 from memagent.training.data import load_data
-from memagent.training.held_out import HeldOut
-from memagent.training.imitation.warm_start import imitate
+from memagent.training.export import load_trained
 from memagent.training.metrics import open_metrics
 from memagent.training.optimization.learner import GO_BACK
 from memagent.training.optimization.policy import Policy, load_policy
 from memagent.training.ranks import Ranks
-from memagent.training.reinforcement import check_reinforcement, reinforce
-from memagent.training.run import RunState, TrainingObserver, TrainingPosition
+from memagent.training.reinforcement import HeldOut, check_reinforcement, reinforce
+from memagent.training.run import (
+    RunState,
+    TrainingObserver,
+    TrainingPosition,
+    load_checkpoint,
+    newest_checkpoint,
+)
 from memagent.training.serving import open_server
 from memagent.training.settings import TrainingSettings
-from memagent.types import Trained
+from memagent.training.warm_start import imitate
 
 _MAY_CHANGE: Any = {
     "steps": True, "checkpoint_every": True, "keep": True, "policy": {"gradient_checkpointing"},
@@ -58,8 +59,8 @@ async def train(
     """
     if only_warm_start and not settings.warm_start.steps:
         raise SettingsError("there is no warm start: set warm_start.steps")
-    path = checkpoint.newest(folder) if resume else None
-    state = checkpoint.load(path) if path else None
+    path = newest_checkpoint(folder) if resume else None
+    state = load_checkpoint(path) if path else None
     files = settings.digest_files()
     if state:
         # What a newer version has added is at its default.
@@ -72,7 +73,7 @@ async def train(
         policy = load_policy(settings.policy, settings.rollout.temperature, settings.seed, ranks.device)
         server = await open_server(settings, policy, folder) if settings.rollout.server else None
         engine = server.engine if server else local_engine(settings, policy)
-        engine.model = replace(engine.model, trained=_load_trained(settings))
+        engine.model = replace(engine.model, trained=load_trained(settings))
         try:
             run = RunState(
                 settings=settings, folder=folder, observer=observer, policy=policy, engine=engine,
@@ -114,7 +115,7 @@ def _with_advice() -> Iterator[None]:
 
 def _check_same(folder: Path, then: TrainingSettings, now: TrainingSettings) -> None:
     before, after = (
-        {**it.model_dump(mode="json", exclude=_MAY_CHANGE), "served": bool(it.rollout.server)}
+        it.model_dump(mode="json", exclude=_MAY_CHANGE) | {"served": bool(it.rollout.server)}
         for it in (then, now)
     )
     if changed := difference(before, after):
@@ -147,37 +148,3 @@ def local_engine(settings: TrainingSettings, policy: Policy) -> TransformersEngi
     count_tokens = lru_cache(maxsize=4096)(engine.model.count_tokens)
     engine.model = replace(engine.model, count_tokens=count_tokens)
     return engine
-
-
-def load_trained_policy(folder: Path) -> tuple[Policy, TrainingSettings, int]:
-    """The policy of a run's newest checkpoint, the run's settings, and the steps it has taken.
-
-    Raises `SettingsError` if the run has no checkpoint.
-    """
-    path = checkpoint.newest(folder)
-    if path is None:
-        raise SettingsError(f"{folder} has no checkpoint: is it a folder of memagent train?")
-    state = checkpoint.load(path)
-    settings = build(TrainingSettings, state["settings"], str(path))
-    # Merging a LoRA into bfloat16 weights would round part of it away.
-    whole = settings.policy.changed(dtype="float32")
-    if not (whole.lora_rank or whole.adapter):  # the checkpoint has all weights
-        whole = whole.changed(prepare=None)
-    policy = load_policy(whole, settings.rollout.temperature, settings.seed, device="cpu")
-    policy.load_weights(state["weights"])
-    return policy, settings, state["position"]["step"]
-
-
-def describe_training(settings: TrainingSettings) -> Trained:
-    """What a policy was trained to read with, to be stored with its adapter."""
-    before = _load_trained(settings)
-    name, workflow = choose_workflow(settings.read, before)
-    names = ("update", "answer", "merge", "gap", "again", "system", "empty_memory", "replies")
-    # A policy trained on templates replies as they ask, so no reply needs a follow-up question.
-    templates = {name: getattr(workflow.prompts, name) for name in names} | {"asks": False}
-    return Trained({**before.budgets, **given_budgets(settings.read)}, templates, name)
-
-
-def _load_trained(settings: TrainingSettings) -> Trained:
-    """What the adapter that the run continues from was trained to read with."""
-    return read_trained(Path(settings.policy.adapter)) if settings.policy.adapter else Trained()

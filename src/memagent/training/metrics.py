@@ -1,31 +1,59 @@
 """A training run's metrics: a JSON line per step in metrics.jsonl, also shown in TensorBoard and W&B.
 
-The file is the record; the trackers are for viewing. docs/training.md explains the names.
+The file is the record; the trackers are for viewing: one that is not installed or fails is left out, and
+training continues. docs/training.md explains the names.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import math
-from collections.abc import Iterator, Mapping
+import os
+import time
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from statistics import fmean, pstdev
+from typing import Any, NamedTuple
 
 from memagent.errors import SettingsError, reason
 from memagent.storage import Log, read_log, write_whole
-from memagent.training.trackers import MetricsRow, Trackers
+from memagent.types import Group
 
 METRICS_FILE = "metrics.jsonl"
 SETTINGS_FILE = "settings.json"
+
+_log = logging.getLogger("memagent")
+_TOKEN_MEANS = ("loss", "kl", "entropy", "clip_low", "clip_high", "clip_dual", "mismatch")
+
+
+class MetricsRow(NamedTuple):
+    """What was measured at one step of a stage: "warm_start", "training" or "evaluation"."""
+
+    stage: str
+    step: int
+    values: Mapping[str, float]
+
+
+class _Tracker(NamedTuple):
+    write: Callable[[MetricsRow], None]
+    close: Callable[[], None]
 
 
 class MetricsLog:
     """The metrics of a run, open for appending; made by `open_metrics`."""
 
-    def __init__(self, log: Log, trackers: Trackers) -> None:
+    def __init__(self, log: Log, trackers: Mapping[str, Callable[[], _Tracker]]) -> None:
         self._log = log
-        self._trackers = trackers
+        self._trackers: dict[str, _Tracker] = {}
+        for name, start in trackers.items():
+            with self._guard(name):
+                self._trackers[name] = start()
 
     def write(self, stage: str, step: int, values: Mapping[str, float], haystack: str = "") -> None:
         """Append a line; it is on disk when this returns. Raises `SettingsError` if it cannot be written.
@@ -36,23 +64,41 @@ class MetricsLog:
         finite = {name: float(value) if math.isfinite(value) else None for name, value in values.items()}
         made_from = {"haystack": haystack} if haystack else {}
         self._log.append({"stage": stage, "step": step, **finite, **made_from})
-        self._trackers.write(stage, step, values)
+        for name, tracker in list(self._trackers.items()):
+            with self._guard(name):
+                tracker.write(MetricsRow(stage, step, values))
 
     def position(self) -> int:
         """The byte offset where the last line ends. A checkpoint stores it to continue from there."""
         return self._log.end
+
+    def close(self) -> None:
+        """Flush and close the trackers."""
+        for name, tracker in list(self._trackers.items()):
+            with self._guard(name):
+                tracker.close()
+
+    @contextmanager
+    def _guard(self, name: str) -> Iterator[None]:
+        """Turn off a tracker that fails, instead of ending the training run."""
+        try:
+            yield
+        except ModuleNotFoundError:
+            self._trackers.pop(name, None)
+        except Exception as error:  # noqa: BLE001 - the boundary: these packages may raise anything
+            self._trackers.pop(name, None)
+            _log.warning("%s is turned off: %s: %s", name, type(error).__name__, error)
 
 
 @contextmanager
 def open_metrics(
     folder: Path, settings_record: Mapping[str, Any], offset: int | None = None
 ) -> Iterator[MetricsLog]:
-    """Open the metrics of the run in `folder`: a new run, or one that continues at `offset`.
+    """Open the metrics of the run in `folder`: a new run, or one that continues at a checkpoint's `offset`.
 
-    `offset` is the `position` stored in a checkpoint. Lines after it are cut off, because their steps are
-    repeated: a resumed run has exactly the lines of an uninterrupted one. The settings go to settings.json.
-    Raises `SettingsError` if the folder holds a run and `offset` is not given, if the file is shorter than
-    `offset`, if another process is writing to it, or if it cannot be written.
+    Lines after it are cut off, because their steps are repeated: a resumed run has exactly the lines of an
+    uninterrupted one. The settings go to settings.json. Raises `SettingsError` if the folder holds a run and
+    `offset` is not given, if the file is shorter, or if it cannot be written or is in use.
     """
     with Log(folder / METRICS_FILE) as log:
         if offset is None and log.size():
@@ -68,8 +114,12 @@ def open_metrics(
             write_whole(folder / SETTINGS_FILE, json.dumps(settings_record, indent=2) + "\n")
         except OSError as error:
             raise SettingsError(f"{folder} cannot be written: {reason(error)}") from error
-        with closing(Trackers(folder, settings_record, kept)) as trackers:
-            yield MetricsLog(log, trackers)
+        trackers = {
+            "TensorBoard": partial(_start_tensorboard, folder / "tensorboard", kept),
+            "W&B": partial(_start_wandb, folder, settings_record),
+        }
+        with closing(MetricsLog(log, trackers)) as metrics:
+            yield metrics
 
 
 def read_metrics(folder: Path) -> list[MetricsRow]:
@@ -91,3 +141,141 @@ def _parse_row(line: dict[str, Any], path: Path) -> MetricsRow:
     except (ValueError, TypeError, KeyError) as error:
         raise SettingsError(f"{path} has a line that is not a row of memagent train ({error})") from error
     return MetricsRow(stage, step, values)
+
+
+def _start_tensorboard(folder: Path, kept: Iterable[MetricsRow]) -> _Tracker:
+    """Event files, rewritten from the kept rows, so that a resumed run has no step twice.
+
+    Uses TensorBoard's own writer: torch's is the same, but imports torch.
+    """
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    for old in folder.glob("events.out.tfevents.*"):
+        old.unlink()
+    writer = EventFileWriter(str(folder))
+
+    def write(row: MetricsRow) -> None:
+        points = [Summary.Value(tag=f"{row.stage}/{it}", simple_value=row.values[it]) for it in row.values]
+        writer.add_event(Event(wall_time=time.time(), step=row.step, summary=Summary(value=points)))
+        writer.flush()
+
+    for row in kept:
+        write(row)
+    return _Tracker(write, writer.close)
+
+
+def _start_wandb(folder: Path, settings: Mapping[str, Any]) -> _Tracker:
+    """A run with its own id, offline unless WANDB_API_KEY or WANDB_MODE is set.
+
+    Each stage has its own step axis, on which a repeated step replaces the first one.
+    """
+    import wandb
+
+    path = folder / "wandb" / "id"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(uuid.uuid4().hex[:12], "utf-8")
+    run = wandb.init(
+        project=os.environ.get("WANDB_PROJECT", "memagent"),
+        name=folder.resolve().name,
+        id=path.read_text("utf-8"),
+        resume="allow",
+        dir=str(folder),
+        config=dict(settings),
+        mode="offline" if not os.environ.keys() & {"WANDB_API_KEY", "WANDB_MODE"} else None,
+        settings=wandb.Settings(silent=True, console="off"),
+    )
+    stages: set[str] = set()
+
+    def write(row: MetricsRow) -> None:
+        if row.stage not in stages:
+            stages.add(row.stage)
+            run.define_metric(f"{row.stage}/*", step_metric=f"{row.stage}/step")
+        values = {"step": row.step, **row.values}
+        run.log({f"{row.stage}/{name}": value for name, value in values.items()})
+
+    return _Tracker(write, run.finish)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCounts:
+    """What one group came to: `position` is its example's in the data, `sums` are over all conversations."""
+
+    position: int
+    rewards: tuple[float, ...]
+    longest_reply_tokens: int
+    sums: Counter[str]
+
+    @property
+    def equal(self) -> bool:
+        """Whether all rewards are the same, so that there is nothing to learn from them."""
+        return len(set(self.rewards)) == 1
+
+
+def count_group(group: Group, position: int) -> GroupCounts:
+    """Count one group."""
+    sums: Counter[str] = Counter()
+    longest = 0
+    for attempt in group.trajectories:
+        before, cut = "", False
+        for it in attempt.conversations:
+            tokens, cut = len(it.completion.completion_ids), it.completion.finish_reason == "length"
+            longest = max(longest, tokens)
+            sums.update(conversations=1, completion_tokens=tokens)
+            if it.kind == "update":
+                sums.update(updates=1, memory_tokens=tokens, cut=cut, unchanged=it.memory == before)
+            else:
+                sums.update(answer_tokens=tokens)
+            before = it.memory
+        if attempt.error is not None:
+            sums.update(failed=1, failed_cut=cut)
+    rewards = tuple(attempt.reward or 0.0 for attempt in group.trajectories)
+    return GroupCounts(position, rewards, longest, sums)
+
+
+def compute_means(
+    counts: Sequence[GroupCounts], rounds: int, skipped: int, drop_equal: bool
+) -> dict[str, float]:
+    """The metrics of a step, over all its groups, including those that were dropped."""
+    rewards = [reward for it in counts for reward in it.rewards]
+    sums = sum((it.sums for it in counts), Counter[str]())
+    updates, answers = max(sums["updates"], 1), max(sums["conversations"] - sums["updates"], 1)
+    return {
+        "reward": fmean(rewards),
+        "reward_std": pstdev(rewards),
+        "groups": len(counts),
+        "groups_dropped": len(counts) - len(select_groups(counts, drop_equal)),
+        "rounds": rounds,
+        "examples_skipped": skipped,
+        **{name: sums[name] for name in ("failed", "failed_cut", "conversations", "completion_tokens")},
+        "memory_tokens": sums["memory_tokens"] / updates,
+        "answer_tokens": sums["answer_tokens"] / answers,
+        "longest_reply_tokens": max(it.longest_reply_tokens for it in counts),
+        "cut": sums["cut"] / updates,
+        "unchanged": sums["unchanged"] / updates,
+    }
+
+
+def compute_update_means(everywhere: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The means over all tokens and updates of a step, from the learner's sums in each process."""
+    first, sums = defaultdict(float, everywhere[0]), defaultdict[str, float](float)
+    for process in everywhere:
+        for name, value in process.items():
+            sums[name] += value
+    tokens, updates, seconds = max(sums["tokens"], 1.0), max(first["steps"], 1.0), first["seconds"]
+    return {name: sums[name] / tokens for name in _TOKEN_MEANS if name in sums} | {
+        "tokens": sums["tokens"],
+        "sequence_tokens": sums["sequence_tokens"],
+        "gradient_norm": first["gradient_norm"] / updates,
+        "learning_rate": first["learning_rate"] / updates,
+        "updates_skipped": first["skipped"],
+        "update_seconds": seconds,
+        "update_tokens_per_second": sums["sequence_tokens"] / seconds if seconds else 0.0,
+    }
+
+
+def select_groups(counts: Iterable[GroupCounts], drop_equal: bool) -> list[int]:
+    """The positions of the groups that are trained on, in the data's order."""
+    return sorted(it.position for it in counts if not (drop_equal and it.equal))

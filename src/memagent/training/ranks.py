@@ -56,10 +56,6 @@ class Ranks:
         gathered: list[Item] = gather_object(items)
         return gathered
 
-    def total(self, value: float) -> float:
-        """The sum over all processes."""
-        return sum(self.gather([value]))
-
     def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Give every process the sum of all gradients; one without work adds zeros."""
         if not self._accelerator:

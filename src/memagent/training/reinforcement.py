@@ -1,32 +1,48 @@
-"""Reinforcement: attempts, rewards, optimizer steps; then metrics, an evaluation, a checkpoint."""
+"""Reinforcement, step by step: attempts, rewards, an update; then metrics, an evaluation, a checkpoint.
+
+From an attempt's reward to the gradient: `objective` has the maths, `learner` what is done with it.
+"""
 
 from __future__ import annotations
 
 import logging
+import resource
+import shutil
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+
 from memagent.engines.torch.engine import TransformersEngine
 from memagent.errors import TrainingError
-from memagent.training import checkpoint
-from memagent.training.held_out import HeldOut
-from memagent.training.optimization.learner import Learner, Sums, learning_rate
-from memagent.training.optimization.sequences import group_sequences
-from memagent.training.rewards import check_prompts, load_reward
-from memagent.training.rollout import Rollout
-from memagent.training.run import RunState, TrainingPosition
+from memagent.evaluation.plan import Plan
+from memagent.evaluation.rows import EvaluationRow
+from memagent.evaluation.run import Evaluation, evaluate
+from memagent.reading.workflows import choose_workflow
+from memagent.settings import Settings
+from memagent.tasks import load_examples, write_examples
+from memagent.tasks.scoring import confidence_interval
+from memagent.training.data import load_data
+from memagent.training.metrics import GroupCounts, compute_means, count_group, select_groups
+from memagent.training.optimization.learner import Learner, Sums, group_sequences, learning_rate
+from memagent.training.rollout import Rollout, check_prompts, load_reward
+from memagent.training.run import CHECKPOINTS, RunState, TrainingPosition, load_checkpoint, write_tensors
 from memagent.training.serving import Server
 from memagent.training.settings import TrainingSettings
-from memagent.training.step_statistics import GroupCounts, count_group, measure_mib, select_groups, totals
-from memagent.types import Group
+from memagent.types import Engine, Group
 
 _IDLE_STEPS = 5  # before a warning
 _IDLE = (
     "in %d steps in a row, all attempts at each example earned the same, so nothing is learned: the examples "
     "are too hard or too easy, or the reward does not tell attempts apart"
+)
+_SHARED = (
+    "%d of the %d held-out examples are trained on too, so the held-out score does not tell how well others "
+    "are read: keep evaluation.examples out of data.examples and warm_start.examples"
 )
 _log = logging.getLogger(__name__)
 
@@ -38,62 +54,82 @@ async def reinforce(run: RunState, server: Server | None = None) -> None:
     held_out = HeldOut(settings, run.folder, run.engine) if run.ranks.main else None
     _keep_reference(run)
 
-    async def renew() -> None:
-        """Make the server generate with the current policy."""
+    async def show(evaluates: bool) -> None:
+        """Make the server generate with the current policy, and evaluate it if that is due."""
         if server:
             await server.push(run.policy, position.step, run.ranks.main)
             run.ranks.wait()
-
-    async def evaluate() -> None:
-        if held_out and held_out.due(position.step):
+        if evaluates and held_out and held_out.due(position.step):
             scored = await held_out.score(position.step)
             run.report("evaluation", position.step, scored, held_out.haystack)
         run.ranks.wait()
 
     run.observer.begin(position.step + 1, settings.steps)
     if position.step == 0 or position.step < settings.steps:
-        await renew()
-    if position.step == 0:
-        await evaluate()
-    idle = 0
+        await show(evaluates=position.step == 0)
+    idle, drops = 0, settings.rollout.drops_equal
     while position.step < settings.steps:
         started = time.perf_counter()
         made = await _make_attempts(run, rollout)
         seconds = time.perf_counter() - started
-        order = select_groups(made.counts, _drops(settings))
-        sums = update(learner, made.groups, order, settings, position.step)
+        sums = update(learner, made.groups, select_groups(made.counts, drops), settings, position.step)
         position.step += 1
         idle = idle + 1 if all(it.equal for it in made.counts) else 0
         if idle == _IDLE_STEPS and run.ranks.main:
             _log.warning(_IDLE, idle)
-        values = totals(made.counts, made.rounds, made.skipped, _drops(settings)) | run.means(sums)
+        values = compute_means(made.counts, made.rounds, made.skipped, drops) | run.means(sums)
         values |= {
             "rollout_seconds": seconds,
             "rollout_tokens_per_second": values["completion_tokens"] / seconds,
             "memory_mib": measure_mib(),
         }
         run.report("training", position.step, values)
-        await renew()
-        await evaluate()
+        await show(evaluates=True)
         if position.step == settings.steps or run.saves(learner, position.step):
             run.save(learner)
 
 
-def check_reinforcement(run: RunState) -> None:
-    """Raise `SettingsError` for an unusable reward, evaluation or example, before the warm start begins."""
-    _build_rollout(run)
-    if run.ranks.main:
-        held_out = HeldOut(run.settings, run.folder, run.engine)
-        if run.position == TrainingPosition():  # once, since it takes a while to read large files
-            held_out.compare()
+@dataclass(slots=True)
+class _Attempts:
+    """A step's attempts: this process's groups by position, and the counts of all processes' groups.
+
+    `rounds` counts the draws of examples, `skipped` the examples that could not be read.
+    """
+
+    groups: dict[int, Group] = field(default_factory=dict)
+    counts: list[GroupCounts] = field(default_factory=list)
+    rounds: int = 0
+    skipped: int = 0
+
+
+async def _make_attempts(run: RunState, rollout: Rollout) -> _Attempts:
+    """Make the attempts of the next step. Raises `TrainingError` if none of its examples could be read."""
+    wanted, made = run.settings.rollout, _Attempts()
+    while made.rounds < 1 + wanted.refills:
+        missing = wanted.groups - len(select_groups(made.counts, wanted.drops_equal))
+        if not missing:
+            break
+        first = run.position.example
+        run.position.example += missing
+        mine = run.ranks.share(range(first, first + missing))
+        seeds = [f"{run.settings.seed}/{position}" for position in mine]
+        found = await rollout.groups([run.data.at(position) for position in mine], seeds)
+        new = {position: group for position, group in zip(mine, found, strict=True) if group}
+        made.groups |= new
+        counts = run.ranks.gather([count_group(group, position) for position, group in new.items()])
+        made.counts += counts
+        made.skipped += missing - len(counts)
+        made.rounds += 1
+    if not made.counts:
+        raise TrainingError(
+            f"none of the {made.skipped} examples of this step has a problem that fits: "
+            "raise read.problem_tokens, or look at data.examples"
+        )
+    return made
 
 
 def update(
-    learner: Learner,
-    groups: Mapping[int, Group],
-    order: Sequence[int],
-    settings: TrainingSettings,
-    step: int,
+    learner: Learner, groups: Mapping[int, Group], order: Sequence[int], settings: TrainingSettings, step: int
 ) -> Sums:
     """Take the number of optimizer steps that the settings ask for, however long the documents were.
 
@@ -112,48 +148,13 @@ def update(
     return sums
 
 
-@dataclass(slots=True)
-class _Attempts:
-    """A step's attempts: this process's groups by position, and the counts of all processes' groups.
-
-    `rounds` counts the draws of examples, `skipped` the examples that could not be read.
-    """
-
-    groups: dict[int, Group] = field(default_factory=dict)
-    counts: list[GroupCounts] = field(default_factory=list)
-    rounds: int = 0
-    skipped: int = 0
-
-
-async def _make_attempts(run: RunState, rollout: Rollout) -> _Attempts:
-    """Make the attempts of the next step. Raises `TrainingError` if none of its examples could be read."""
-    settings, made = run.settings, _Attempts()
-    drops = _drops(settings)
-    while made.rounds < 1 + settings.rollout.refills:
-        missing = settings.rollout.groups - len(select_groups(made.counts, drops))
-        if not missing:
-            break
-        first = run.position.example
-        run.position.example += missing
-        mine = run.ranks.share(range(first, first + missing))
-        seeds = [f"{settings.seed}/{position}" for position in mine]
-        found = await rollout.groups([run.data.at(position) for position in mine], seeds)
-        new = {place: group for place, group in zip(mine, found, strict=True) if group}
-        made.groups |= new
-        counts = run.ranks.gather([count_group(group, place) for place, group in new.items()])
-        made.counts += counts
-        made.skipped += missing - len(counts)
-        made.rounds += 1
-    if not made.counts:
-        raise TrainingError(
-            f"none of the {made.skipped} examples of this step has a problem that fits: "
-            "raise read.problem_tokens, or look at data.examples"
-        )
-    return made
-
-
-def _drops(settings: TrainingSettings) -> bool:
-    return settings.rollout.refills > 0
+def check_reinforcement(run: RunState) -> None:
+    """Raise `SettingsError` for an unusable reward, evaluation or example, before the warm start begins."""
+    _build_rollout(run)
+    if run.ranks.main:
+        held_out = HeldOut(run.settings, run.folder, run.engine)
+        if run.position == TrainingPosition():  # once, since it takes a while to read large files
+            held_out.compare()
 
 
 def _build_rollout(run: RunState) -> Rollout:
@@ -172,12 +173,85 @@ def _build_rollout(run: RunState) -> Rollout:
 
 def _keep_reference(run: RunState) -> None:
     """Keep the policy before reinforcement as the reference; it is written once, for resumed runs."""
-    path = run.folder / checkpoint.FOLDER / "reference.pt"
-    if not run.settings.loss.kl_weight:
-        return
-    if run.position.step:
-        run.policy.load_reference(checkpoint.load(path))
-        return
-    run.policy.keep_reference()
-    if run.ranks.main:
-        checkpoint.write(path, run.policy.reference_state())
+    path = run.folder / CHECKPOINTS / "reference.pt"
+    if run.settings.loss.kl_weight:
+        run.policy.keep_reference(load_checkpoint(path) if run.position.step else None)
+        if run.ranks.main and not run.position.step:
+            write_tensors(path, run.policy.weights())
+
+
+class HeldOut:
+    """A fixed set of examples, read greedily with the run's own workflow. The run's folder keeps the rows.
+
+    `haystack` names what their documents were made from, after the first `score`.
+    """
+
+    def __init__(self, settings: TrainingSettings, run: Path, engine: Engine) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._folder = run / "evaluation"
+        self._examples = run / "held_out.jsonl"
+        self.haystack = ""
+        wanted = settings.evaluation
+        if wanted.every and not self._examples.is_file():
+            data = load_data(wanted.examples, settings.seed, engine.model.count_tokens)
+            run.mkdir(parents=True, exist_ok=True)
+            write_examples(self._examples, data.first(wanted.count))
+
+    def compare(self) -> None:
+        """Warn if the run trains on examples that it holds out, too.
+
+        Raises `SettingsError` for a row of its files that is not an example: it would end the run later.
+        """
+        settings = self._settings
+        kept = load_examples(self._examples) if settings.evaluation.every else ()
+        held_out = [(it.problem, it.document) for it in kept]
+        imitated = settings.warm_start.examples if settings.warm_start.steps else ()
+        data = load_data((*settings.data.examples, *imitated), settings.seed, len)  # no length is used
+        trained = ((it.problem, it.document) for it in data.every(len(held_out)))
+        shared = set(held_out).intersection(trained)
+        if count := sum(it in shared for it in held_out):
+            _log.warning(_SHARED, count, len(held_out))
+
+    @staticmethod
+    def forget(run: Path) -> None:
+        """Delete the examples of a run that starts over: they may come from other settings."""
+        (run / "held_out.jsonl").unlink(missing_ok=True)
+
+    def due(self, step: int) -> bool:
+        """Whether to evaluate the policy after this many steps."""
+        wanted, last = self._settings.evaluation, step == self._settings.steps
+        return bool(wanted.every) and (step % wanted.every == 0 or last) and (wanted.before or step > 0)
+
+    async def score(self, step: int) -> dict[str, float]:
+        """Evaluate the current policy. Rows that an interrupted run left are discarded."""
+        folder = self._folder / f"step-{step:06d}"
+        shutil.rmtree(folder, ignore_errors=True)
+        rows: list[EvaluationRow] = []
+        read = self._settings.read
+        plan = Plan(
+            workflows=(choose_workflow(read, self._engine.model.trained)[0],),
+            examples=str(self._examples),
+            scorer=self._settings.data.scorer,
+            task_answer_tokens=False,  # answers get the same room as in training
+        )
+        greedy = Settings(read=read.changed(temperature=0.0, top_p=1.0))
+        run = Evaluation(plan=plan, settings=greedy, folder=folder, on_row=rows.append)
+        await evaluate(run, self._engine)
+        self.haystack = "; ".join(sorted({row.haystack for row in rows} - {""}))
+        scores = sorted(row.score for row in rows)  # in one order, so that the sum is rounded the same
+        mean, (low, high) = sum(scores) / len(rows), confidence_interval(scores)
+        return {
+            "score": 100 * mean,
+            "half_width": 100 * max(mean - low, high - mean),  # near 0 and 100 the interval lies to one side
+            "failed": sum(row.error is not None for row in rows),
+            "count": len(rows),
+        }
+
+
+def measure_mib() -> float:
+    """The peak memory so far, in MiB: the GPU's if there is one, else this process's."""
+    if torch.cuda.is_available():
+        return float(torch.cuda.max_memory_allocated()) / 2**20
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)

@@ -1,21 +1,26 @@
-"""A training run: what its stages share, where it stands, and what it writes."""
+"""A training run: what its stages share, where it stands, and its checkpoints, which are written whole."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from memagent.training import checkpoint
+import torch
+
+from memagent.errors import SettingsError, reason
+from memagent.storage import write_in_place
 from memagent.training.data import Data
-from memagent.training.metrics import MetricsLog
+from memagent.training.metrics import MetricsLog, compute_update_means
 from memagent.training.optimization.learner import Learner, Sums
 from memagent.training.optimization.policy import Policy
 from memagent.training.ranks import Ranks
 from memagent.training.settings import TrainingSettings
-from memagent.training.step_statistics import update_means
 from memagent.types import Engine
+
+CHECKPOINTS = "checkpoints"
 
 
 class TrainingObserver(Protocol):
@@ -66,7 +71,7 @@ class RunState:
 
     def means(self, sums: Sums) -> dict[str, float]:
         """The means of a step, from its sums over the tokens of all processes."""
-        return update_means(self.ranks.gather([dict(sums)]))
+        return compute_update_means(self.ranks.gather([dict(sums)]))
 
     def report(self, stage: str, step: int, values: Mapping[str, float], haystack: str = "") -> None:
         """Write a line of metrics; `haystack` is that of an evaluation."""
@@ -93,5 +98,54 @@ class RunState:
                 "metrics": self.metrics.position(),
             }
             steps = self.position.warm_steps + self.position.step
-            checkpoint.save(self.folder, steps, state, self.settings.keep)
+            save_checkpoint(self.folder, steps, state, self.settings.keep)
         self.ranks.wait()
+
+
+def save_checkpoint(run: Path, step: int, state: dict[str, Any], keep: int) -> Path:
+    """Write the state after `step` steps and delete all but the newest `keep`. Raises `SettingsError`."""
+    path = run / CHECKPOINTS / f"step-{step:06d}.pt"
+    write_tensors(path, state)
+    for old in _list_checkpoints(run)[:-keep]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def write_tensors(path: Path, state: dict[str, Any]) -> None:
+    """Write a file of tensors atomically. Raises `SettingsError` if it cannot be written.
+
+    Deletes partial files left by a killed run, which may be as large as a checkpoint.
+    """
+    for left in path.parent.glob(".*.pt.*"):
+        shutil.rmtree(left, ignore_errors=True)
+    try:
+        with write_in_place(path) as place:
+            torch.save(state, place)
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be written: {reason(error)}") from error
+    except RuntimeError as error:  # torch does not say why
+        raise SettingsError(f"{path} cannot be written, perhaps because the disk is full: {error}") from error
+
+
+def newest_checkpoint(run: Path) -> Path | None:
+    """The checkpoint that a run continues from, or None."""
+    return next(reversed(_list_checkpoints(run)), None)
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """The state of a checkpoint, on the CPU. Raises `SettingsError` if it cannot be read."""
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged file may raise zip, pickle or torch errors
+        raise SettingsError(
+            f"{path} is not a checkpoint ({error}): remove it to continue from an older one"
+        ) from error
+    copying = state.get("settings", {}).get("copying")
+    if copying and not copying["steps"]:  # a stage that older runs name, and few had
+        del state["settings"]["copying"], state["position"]["copying_steps"]
+    return state
+
+
+def _list_checkpoints(run: Path) -> list[Path]:
+    numbered = {path.stem.removeprefix("step-"): path for path in (run / CHECKPOINTS).glob("step-*.pt")}
+    return [numbered[it] for it in sorted(filter(str.isdecimal, numbered), key=int)]

@@ -47,7 +47,13 @@ class Server:
         shutil.rmtree(place, ignore_errors=True)  # left by an interrupted run
         if self._push == "vllm-lora":
             export_policy(policy.model, policy.tokenizer, "adapter", place)
-            await self._load(name, place)
+            body = {"lora_name": name, "lora_path": str(place)}
+            try:
+                await self._post("load_lora_adapter", body)
+            except EngineError:  # an interrupted run may have left one of this name
+                with suppress(EngineError):
+                    await self._post("unload_lora_adapter", {"lora_name": name})
+                await self._post("load_lora_adapter", body)
             if old.startswith("policy-"):
                 await self._post("unload_lora_adapter", {"lora_name": old})
         else:
@@ -56,15 +62,6 @@ class Server:
         for other in self._folder.glob("policy-*"):
             if other != place:
                 shutil.rmtree(other)
-
-    async def _load(self, name: str, place: Path) -> None:
-        body = {"lora_name": name, "lora_path": str(place)}
-        try:
-            await self.engine.post("load_lora_adapter", body, _TIMEOUT_SECONDS)
-        except EngineError:  # an interrupted run may have left one of this name
-            with suppress(EngineError):
-                await self.engine.post("unload_lora_adapter", {"lora_name": name}, _TIMEOUT_SECONDS)
-            await self._post("load_lora_adapter", body)
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> None:
         try:

@@ -1,7 +1,8 @@
 """A training run's settings: one TOML file with a table for each part; unknown names are errors.
 
 Paths in the file are relative to it. Defaults are the paper's where it gives one (arXiv 2507.02259,
-section 4.1 and appendix); clipping and dropped groups are DAPO's (arXiv 2503.14476): see docs/training.md.
+section 4.1 and appendix); clipping and dropped groups are DAPO's (arXiv 2503.14476). docs/training.md says
+what each setting means.
 """
 
 from __future__ import annotations
@@ -33,14 +34,7 @@ _TRAINED_ON = {
 
 
 class PolicySettings(StrictModel):
-    """The model to train.
-
-    `model` is a Hugging Face folder or id, or a .gguf file; without it, the default model's weights. With
-    `random_weights` only its configuration is used, and `prepare` names a function that is called with the
-    randomly initialised model before training. `adapter` is a PEFT folder or a GGUF adapter to
-    continue from. `lora_rank` 0 trains all weights; `lora_targets` are PEFT's target modules, "all-linear" or
-    names. `dtype` "auto" is bfloat16 on a GPU and float32 elsewhere.
-    """
+    """The model to train: all its weights, or a LoRA of `lora_rank`; by default, the default model."""
 
     model: str | None = None
     random_weights: bool = False
@@ -62,13 +56,7 @@ class PolicySettings(StrictModel):
 
 
 class DataSettings(StrictModel):
-    """The training data.
-
-    `examples` are JSONL files as `memagent data` writes them, and functions (`module:function` or
-    `file.py:function`) from a number, 0 and up, to an `Example`. The sources take turns. `reward` names a
-    function of an example and a trajectory, `scorer` a scorer; without either, exact answers are rewarded.
-    With both, the function decides the reward, and the scorer scores the held-out evaluation.
-    """
+    """The training data: files, and functions (`module:function` or `file.py:function`) by number."""
 
     examples: Names = ()
     scorer: str | None = None
@@ -78,12 +66,7 @@ class DataSettings(StrictModel):
 class RolloutSettings(StrictModel):
     """How attempts are made: `groups` examples per step, `attempts` at each (the paper's G).
 
-    A group's attempts are compared with each other. Groups whose rewards are all equal are dropped and
-    replaced, up to `refills` times (DAPO's dynamic sampling); with 0 refills, all groups are kept. `rows`
-    bounds the conversations decoded together. `top_p` must be 1, because log-probabilities are recorded
-    before it cuts. With `server`, an OpenAI-compatible URL, another process
-    generates; `push` says how it gets the new weights before each step, and `served_model` is its initial
-    name for the model. `traces` is a folder for the journals of all attempts.
+    `top_p` must be 1, because log-probabilities are recorded before it cuts.
     """
 
     groups: Positive = 16
@@ -97,13 +80,16 @@ class RolloutSettings(StrictModel):
     push: Literal["vllm-lora", "sglang-weights", "none"] = "vllm-lora"
     traces: str | None = None
 
+    @property
+    def drops_equal(self) -> bool:
+        """Whether groups whose rewards are all equal are dropped."""
+        return self.refills > 0
+
 
 class LossSettings(StrictModel):
     """The objective. `clip_low` and `clip_high` bound the ratio, `dual_clip` the loss where A < 0.
 
-    `kl_weight` is beta. `overlong_tokens` is the length of the buffer before a completion's limit in which
-    the reward falls (0: off). For comparison, `credit` "answer" trains on an attempt's last conversation
-    only, as a trainer of single conversations would.
+    `kl_weight` is beta. For comparison, `credit` "answer" trains on an attempt's last conversation only.
     """
 
     clip_low: Annotated[float, Field(ge=0, lt=1)] = 0.2
@@ -128,11 +114,9 @@ class ScheduleSettings(StrictModel):
 
 
 class OptimizerSettings(ScheduleSettings):
-    """AdamW. The steps of its schedule are batches of rollouts.
+    """AdamW: the steps of its schedule are batches of rollouts, each with `updates` optimizer steps.
 
-    `updates` is the number of optimizer steps per batch. `batch_tokens` bounds the tokens of a
-    micro-batch, which changes memory and speed, not the gradient. `layout` is how its sequences are laid out:
-    "shared" computes a common prefix once, "packed" avoids padding, "padded" works with any attention.
+    `batch_tokens` bounds a micro-batch, whose sequences lie in a `layout` of `optimization.sequences`.
     """
 
     learning_rate: Rate = 1e-6
@@ -145,18 +129,12 @@ class OptimizerSettings(ScheduleSettings):
 
 
 class WarmStartSettings(ScheduleSettings):
-    """Imitation before reinforcement. `trajectories` is a file of `memagent train collect`, or "oracle".
+    """Imitation before reinforcement, of `count` trajectories.
 
-    "oracle" writes the trajectories from the solutions of `count` examples: `examples`, or else those of
-    `[data]`. A function (`file.py:function`) from an example to a `Trajectory` works too, and a class in the
-    oracle's place: a `Player` made from an example, the prompts and the model. In a share `mistakes` of the
-    chunks without evidence, the oracle notes something anyway. That note is not imitated, but what it
-    does next is, so that the model learns to drop what it should not have noted.
-    `chunk_tokens` are the sizes of chunks that its examples take in turn (empty: as in `read`): small chunks
-    of dense examples give it many memories to rewrite at a low price.
-
-    Each step draws `sequences`, up to `neighbours` at a time with a common prompt prefix: if several
-    questions are asked about one document, layout "shared" then computes a chunk once for all of them.
+    `trajectories` is a file of `memagent train collect`, "oracle", a function from an example to a
+    `Trajectory`, or a class in the oracle's place, a `MakePlayer`. What follows a mistake of the oracle is
+    imitated, so that the model learns to drop what it should not have noted; the mistake is not. Each step
+    draws `sequences`, up to `neighbours` at a time with a common prompt prefix.
     """
 
     steps: Count = 0
@@ -172,10 +150,7 @@ class WarmStartSettings(ScheduleSettings):
 
 
 class EvaluationSettings(StrictModel):
-    """Held-out evaluation every `every` steps (0: never) on the first `count` of `examples`, read greedily.
-
-    `examples` is as in `[data]`; `before` says whether to evaluate the untrained policy too.
-    """
+    """Held-out evaluation every `every` steps (0: never) on `count` of `examples`, read greedily."""
 
     every: Count = 0
     examples: Names = ()
@@ -190,11 +165,10 @@ class EvaluationSettings(StrictModel):
 
 
 class TrainingSettings(StrictModel):
-    """All settings of a run. `read` is how documents are read, as in `memagent ask`.
+    """All settings of a run.
 
     Of `engine`, training uses the window and, with `rollout.server`, the key, the timeout and the retries;
-    `memagent train collect` uses all of it. A checkpoint is written every `checkpoint_every` steps and after
-    the last; the newest `keep` are kept.
+    `memagent train collect` uses all of it.
     """
 
     steps: Count = 100
@@ -218,10 +192,8 @@ class TrainingSettings(StrictModel):
         """
         values = [getattr(getattr(self, part), name) for part, names in _TRAINED_ON.items() for name in names]
         texts = [it for value in values if value for it in ([value] if isinstance(value, str) else value)]
-        # Of a function, `file.py:function`, it is the file.
-        paths = [Path(file + colon.rstrip(":")) for file, colon, _ in (it.partition(".py:") for it in texts)]
         try:
-            return {str(it): file_digest(it).hex() for it in paths if it.is_file()}
+            return {str(it): file_digest(it).hex() for it in map(_file_of, texts) if it.is_file()}
         except OSError as error:
             raise SettingsError(f"{error.filename} cannot be read: {reason(error)}") from error
 
@@ -245,19 +217,22 @@ def _locate(settings: TrainingSettings, folder: Path) -> TrainingSettings:
     """The settings with file names resolved against `folder`; names of no existing file stay unchanged."""
 
     def find(name: str) -> str:
-        file, colon, _ = name.partition(".py:")
-        place = folder / (file + ".py" if colon else file)
-        return str(folder / name) if place.exists() else name
+        return str(folder / name) if (folder / _file_of(name)).exists() else name
 
-    paths = _TRAINED_ON | {"engine": ("model", "adapter", "tokenizer")}
     parts: dict[str, StrictModel] = {}
-    for part, names in paths.items():
+    for part, names in (_TRAINED_ON | {"engine": ("model", "adapter", "tokenizer")}).items():
         own = getattr(settings, part)
-        given = {name: value for name in names if (value := getattr(own, name))}
+        given = {it: value for it in names if (value := getattr(own, it))}
         parts[part] = own.changed(
-            **{name: find(it) if isinstance(it, str) else tuple(map(find, it)) for name, it in given.items()}
+            **{it: find(v) if isinstance(v, str) else tuple(map(find, v)) for it, v in given.items()}
         )
     return settings.changed(**parts)
+
+
+def _file_of(name: str) -> Path:
+    """The file that a setting names: of a function, `file.py:function`, that of its code."""
+    file, colon, _ = name.partition(".py:")
+    return Path(file + colon.rstrip(":"))
 
 
 def _merge(table: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,8 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from memagent.training.optimization.learner import group_sequences  # noqa: E402
 from memagent.training.optimization.objective import group_advantages  # noqa: E402
-from memagent.training.optimization.sequences import group_sequences  # noqa: E402
 from memagent.training.settings import LossSettings  # noqa: E402
 from memagent.types import (  # noqa: E402
     Completion,

@@ -15,11 +15,10 @@ pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
 
 from memagent.errors import TrainingError  # noqa: E402
-from memagent.training.imitation.warm_start import learning_rate  # noqa: E402
-from memagent.training.optimization.learner import Learner  # noqa: E402
+from memagent.training.optimization.learner import Learner, group_sequences, learning_rate  # noqa: E402
 from memagent.training.optimization.objective import token_losses  # noqa: E402
 from memagent.training.optimization.policy import Policy  # noqa: E402
-from memagent.training.optimization.sequences import batches, group_sequences  # noqa: E402
+from memagent.training.optimization.sequences import batches  # noqa: E402
 from memagent.training.ranks import Ranks  # noqa: E402
 from memagent.training.reinforcement import update  # noqa: E402
 from memagent.training.settings import (  # noqa: E402

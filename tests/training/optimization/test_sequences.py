@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from memagent.errors import TrainingError  # noqa: E402
-from memagent.training.optimization.sequences import Batch, batches, sequences_of  # noqa: E402
+from memagent.training.optimization.learner import sequences_of  # noqa: E402
+from memagent.training.optimization.sequences import Batch, batches  # noqa: E402
 from memagent.types import (  # noqa: E402
     Completion,
     Conversation,

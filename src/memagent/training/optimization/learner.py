@@ -1,4 +1,7 @@
-"""Optimizer steps: the same gradient however sequences are split into micro-batches or spread over ranks."""
+"""From rewards to an optimizer step: advantages, sequences, losses, the gradient.
+
+The gradient is the same however sequences are split into micro-batches or spread over ranks.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,24 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from memagent.errors import TrainingError
-from memagent.training.optimization.objective import k3, probability_ratio, token_losses
+from memagent.training.optimization.objective import group_advantages, k3, probability_ratio, token_losses
 from memagent.training.optimization.policy import Policy, TokenValues
 from memagent.training.optimization.sequences import Batch, batches
 from memagent.training.ranks import Ranks
 from memagent.training.settings import LossSettings, OptimizerSettings, ScheduleSettings
-from memagent.types import TrainingSequence
+from memagent.types import Group, TrainingSequence, Trajectory
 
 GO_BACK = (
     "lower the learning rate and continue with `resume`; if that fails as well, "
     "remove the newest checkpoint first"
 )
 _MAX_SKIPPED = 5
+_NO_IDS = "{}: the engine gave no {}, which training needs: vLLM returns them from 0.10.2 on"
 
 Sums = defaultdict[str, float]
 TokenLoss = Callable[[Batch, TokenValues, Sums], torch.Tensor]
@@ -36,11 +40,38 @@ def learning_rate(wanted: ScheduleSettings, step: int, steps: int) -> float:
     return wanted.learning_rate * rising * falling
 
 
-class Learner:
-    """A policy and its AdamW optimizer, with the settings' betas or others.
+def group_sequences(group: Group, loss: LossSettings) -> list[TrainingSequence]:
+    """Every conversation of every attempt, with its attempt's advantage in the group."""
+    rewards = torch.tensor([[attempt.reward or 0.0 for attempt in group.trajectories]])
+    advantages = group_advantages(rewards, loss.divide_by_std)[0].tolist()
+    return [
+        sequence
+        for attempt, advantage in zip(group.trajectories, advantages, strict=True)
+        for sequence in sequences_of(attempt, advantage, loss.credit)
+    ]
 
-    The caller passes each step its learning rate.
+
+def sequences_of(
+    trajectory: Trajectory, advantage: float, credit: Literal["trajectory", "answer"] = "trajectory"
+) -> list[TrainingSequence]:
+    """One sequence for each conversation, all with the trajectory's advantage.
+
+    With `credit` "answer", only the last conversation is trained on. Raises `TrainingError` for a
+    conversation without recorded token ids, or without a log-probability for each.
     """
+    conversations = trajectory.conversations if credit == "trajectory" else trajectory.conversations[-1:]
+    sequences = []
+    for it in (conversation.completion for conversation in conversations):
+        if not it.prompt_ids or not it.completion_ids:
+            raise TrainingError(_NO_IDS.format(trajectory.example_id, "token ids"))
+        if len(it.logprobs) != len(it.completion_ids):
+            raise TrainingError(_NO_IDS.format(trajectory.example_id, "log-probability for each token"))
+        sequences.append(TrainingSequence(it.prompt_ids, it.completion_ids, it.logprobs, advantage))
+    return sequences
+
+
+class Learner:
+    """A policy and its AdamW optimizer, with the settings' betas or others."""
 
     def __init__(
         self,
@@ -83,7 +114,7 @@ class Learner:
 
     def gradient(self, sequences: Sequence[TrainingSequence], token_loss: TokenLoss) -> Sums:
         """Compute the gradient of the mean loss over the completion tokens of all ranks."""
-        total = self.ranks.total(sum(len(sequence.completion_ids) for sequence in sequences))
+        total = sum(self.ranks.gather([sum(len(it.completion_ids) for it in sequences)]))
         sums = Sums(float)
         self._optimizer.zero_grad(set_to_none=True)
         with self.policy.training(self.settings.layout):
@@ -106,23 +137,18 @@ class Learner:
         started = time.perf_counter()
         sums = self.gradient(sequences, token_loss)
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, self.settings.max_gradient_norm).item()
-        if math.isfinite(norm):
+        self.skipped = 0 if math.isfinite(norm) else self.skipped + 1
+        if self.skipped == _MAX_SKIPPED:
+            raise TrainingError(
+                f"the gradient was {norm} in {_MAX_SKIPPED} optimizer steps in a row: {GO_BACK}"
+            )
+        if not self.skipped:
             for group in self._optimizer.param_groups:
                 group["lr"] = rate
             self._optimizer.step()
-            self.skipped = 0
-        else:
-            self.skipped += 1
-            if self.skipped == _MAX_SKIPPED:
-                raise TrainingError(
-                    f"the gradient was {norm} in {_MAX_SKIPPED} optimizer steps in a row: " + GO_BACK
-                )
-        sums["steps"] += 1
-        sums["skipped"] += self.skipped > 0
-        sums["gradient_norm"] += norm
-        sums["learning_rate"] += rate
-        sums["seconds"] += time.perf_counter() - started
-        return sums
+        seconds = time.perf_counter() - started
+        measured = {"skipped": self.skipped > 0, "gradient_norm": norm, "learning_rate": rate}
+        return Sums(float, {**sums, **measured, "steps": 1, "seconds": seconds})
 
 
 def _measure(

@@ -15,9 +15,9 @@ from memagent.engines.llamacpp import catalogue
 from memagent.engines.torch.engine import choose_dtype, load_model
 from memagent.engines.torch.lora import with_adapter
 from memagent.errors import SettingsError, TrainingError, extra_hint
+from memagent.training.data import load_function
 from memagent.training.optimization.attention import attention_over_trees
 from memagent.training.optimization.sequences import Batch
-from memagent.training.rewards import load_function
 from memagent.training.settings import Layout, PolicySettings
 
 
@@ -96,38 +96,25 @@ class Policy:
         chosen = logits.flatten(0, 1)[batch.select].float() / self.temperature  # (tokens, vocabulary)
         logprobs = torch.log_softmax(chosen, dim=-1)
         flat = logprobs.detach()
-        return TokenValues(
-            logprobs=logprobs.gather(-1, batch.targets[:, None])[:, 0],
-            entropy=-(flat.exp() * flat).sum(-1),
-        )
+        entropy = -(flat.exp() * flat).sum(-1)
+        return TokenValues(logprobs.gather(-1, batch.targets[:, None])[:, 0], entropy)
 
-    def keep_reference(self) -> None:
-        """Keep a copy of the current policy as the reference."""
-        self._reference = {name: value.detach().clone() for name, value in self.trained_parameters().items()}
+    def keep_reference(self, weights: Mapping[str, torch.Tensor] | None = None) -> None:
+        """Keep a copy of the current policy as the reference, or the `weights` of a checkpoint."""
+        kept = self.trained_parameters() if weights is None else weights
+        self._reference = {name: value.detach().to(self.device, copy=True) for name, value in kept.items()}
 
     def reference_logprobs(self, batch: Batch) -> torch.Tensor:
         """The log-probabilities of the same tokens under the reference `(completion tokens,)`."""
         if not self._reference:
             raise ValueError("there is no reference: call keep_reference before training")
-        with torch.no_grad(), self._weights_of_reference():
-            return self.values(batch).logprobs
-
-    def reference_state(self) -> dict[str, torch.Tensor]:
-        """The reference's copy of the trained weights, for a checkpoint."""
-        return {name: value.cpu() for name, value in self._reference.items()}
-
-    def load_reference(self, state: dict[str, torch.Tensor]) -> None:
-        """Load the reference from a checkpoint."""
-        self._reference = {name: value.to(self.device) for name, value in state.items()}
-
-    @contextmanager
-    def _weights_of_reference(self) -> Iterator[None]:
         trained = self.trained_parameters()
         now = {name: value.data for name, value in trained.items()}
-        for name, value in trained.items():
-            value.data = self._reference[name]
         try:
-            yield
+            for name, value in trained.items():
+                value.data = self._reference[name]
+            with torch.no_grad():
+                return self.values(batch).logprobs
         finally:
             for name, value in trained.items():
                 value.data = now[name]

@@ -1,4 +1,4 @@
-"""From trajectories to model inputs: rows within a token budget, laid out without waste.
+"""From sequences to model inputs: rows within a token budget, laid out without waste.
 
 Three layouts give the same numbers. "padded" has one sequence per row, padded to the longest. "packed" puts
 all sequences of a micro-batch into one row. "shared" also computes a common prefix only once: all attempts of
@@ -9,43 +9,40 @@ sequences once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from memagent.engines.torch.prefill import group_by_beginning, pad_left
-from memagent.errors import TrainingError
-from memagent.training.optimization.objective import group_advantages
-from memagent.training.settings import Layout, LossSettings
-from memagent.types import Group, TrainingSequence, Trajectory
+from memagent.training.settings import Layout
+from memagent.types import TrainingSequence
 
-_NO_IDS = "{}: the engine gave no {}, which training needs: vLLM returns them from 0.10.2 on"
-_Content = tuple[tuple[int, ...], tuple[int, ...]]
 _UNEVEN = 1.25  # attention (only) pads the branches of a tree to the longest
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Sequences that begin with the same `shared` tokens (0: they only have similar lengths)."""
+    """Sequences that begin with the same `shared` tokens (0: they only have similar lengths).
+
+    A branch is a list of identical sequences, which are computed once.
+    """
 
     shared: int
-    branches: tuple[TrainingSequence, ...]
+    branches: list[list[TrainingSequence]]
 
     @property
-    def tokens(self) -> int:
-        """How many tokens are computed: the prefix once, and each distinct branch's own tokens."""
-        lengths = {_content(branch): _length(branch) for branch in self.branches}
-        return self.shared + sum(length - self.shared for length in lengths.values())
+    def lengths(self) -> list[int]:
+        """The tokens of each branch, without the prefix."""
+        return [_length(branch[0]) - self.shared for branch in self.branches]
 
 
 @dataclass(frozen=True, slots=True)
 class TreeIndex:
     """How a tree lies in its row, after the trees before it: `shared` tokens, then those of its branches.
 
-    `rows` `(branches, tokens)` holds the place of each distinct branch's tokens among those of all branches,
-    the last one repeated as padding. `own` selects the entries of the flattened `rows` that are not padding,
-    in the row's order.
+    `rows` `(branches, tokens)` holds the place of each branch's tokens among those of all branches, the last
+    one repeated as padding. `own` selects the entries of the flattened `rows` that are not padding.
     """
 
     shared: int
@@ -75,55 +72,19 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """A copy on another device."""
-        moved = {name: getattr(self, name) for name in self.__slots__}
-        for name, value in moved.items():
-            if isinstance(value, torch.Tensor):
-                moved[name] = value.to(device)
-        if self.trees is not None:
+        values = {name: getattr(self, name) for name in self.__slots__}
+        moved: dict[str, Any] = {
+            name: it.to(device) for name, it in values.items() if isinstance(it, torch.Tensor)
+        }
+        if self.trees:
             moved["trees"] = tuple(
-                TreeIndex(tree.shared, tree.rows.to(device), tree.own.to(device)) for tree in self.trees
+                TreeIndex(it.shared, it.rows.to(device), it.own.to(device)) for it in self.trees
             )
-        return Batch(**moved)
-
-
-def sequences_of(
-    trajectory: Trajectory, advantage: float, credit: Literal["trajectory", "answer"] = "trajectory"
-) -> list[TrainingSequence]:
-    """One sequence for each conversation, all with the trajectory's advantage.
-
-    With `credit` "answer", only the last conversation is trained on. Raises `TrainingError` for a
-    conversation without recorded token ids, or without a log-probability for each.
-    """
-    conversations = trajectory.conversations if credit == "trajectory" else trajectory.conversations[-1:]
-    sequences = []
-    for conversation in conversations:
-        completion = conversation.completion
-        if not completion.prompt_ids or not completion.completion_ids:
-            raise TrainingError(_NO_IDS.format(trajectory.example_id, "token ids"))
-        if len(completion.logprobs) != len(completion.completion_ids):
-            raise TrainingError(_NO_IDS.format(trajectory.example_id, "log-probability for each token"))
-        sequences.append(
-            TrainingSequence(completion.prompt_ids, completion.completion_ids, completion.logprobs, advantage)
-        )
-    return sequences
-
-
-def group_sequences(group: Group, loss: LossSettings) -> list[TrainingSequence]:
-    """Every conversation of every attempt, with its attempt's advantage in the group."""
-    rewards = torch.tensor([[attempt.reward or 0.0 for attempt in group.trajectories]])
-    advantages = group_advantages(rewards, loss.divide_by_std)[0].tolist()
-    return [
-        sequence
-        for attempt, advantage in zip(group.trajectories, advantages, strict=True)
-        for sequence in sequences_of(attempt, advantage, loss.credit)
-    ]
+        return replace(self, **moved)
 
 
 def batches(sequences: Sequence[TrainingSequence], layout: Layout, budget_tokens: int) -> list[Batch]:
-    """The sequences in micro-batches of at most `budget_tokens` computed tokens, but at least one sequence.
-
-    Every sequence is in exactly one of them. The split is deterministic.
-    """
+    """The sequences in micro-batches of at most `budget_tokens` computed tokens, or of one sequence."""
     if layout == "padded":
         parts = _divide(sequences, lambda part, _: _length(part[0]) * (len(part) + 1) <= budget_tokens)
         return [_pad(part) for part in parts]
@@ -139,9 +100,11 @@ def _ids(sequence: TrainingSequence) -> tuple[int, ...]:
     return sequence.prompt_ids + sequence.completion_ids
 
 
-def _content(sequence: TrainingSequence) -> _Content:
-    """What determines the computation of a sequence; copies have the same."""
-    return sequence.prompt_ids, sequence.completion_ids
+def _make_tree(shared: int, sequences: Sequence[TrainingSequence]) -> Tree:
+    branches: dict[Any, list[TrainingSequence]] = {}
+    for sequence in sequences:
+        branches.setdefault((sequence.prompt_ids, sequence.completion_ids), []).append(sequence)
+    return Tree(shared, list(branches.values()))
 
 
 def _divide(
@@ -162,7 +125,7 @@ def _group_by_prefix(sequences: Sequence[TrainingSequence]) -> list[Tree]:
     trees, alone = [], []
     for shared, members in group_by_beginning([sequence.prompt_ids for sequence in sequences]):
         if len(members) > 1 and shared:
-            trees.append(Tree(shared, tuple(sequences[index] for index in members)))
+            trees.append(_make_tree(shared, [sequences[index] for index in members]))
         else:
             alone += [sequences[index] for index in members]
     return trees + _group_by_length(alone)
@@ -170,13 +133,13 @@ def _group_by_prefix(sequences: Sequence[TrainingSequence]) -> list[Tree]:
 
 def _group_by_length(sequences: Sequence[TrainingSequence]) -> list[Tree]:
     parts = _divide(sequences, lambda part, one: _length(part[0]) <= _UNEVEN * _length(one))
-    return [Tree(0, tuple(part)) for part in parts]
+    return [_make_tree(0, part) for part in parts]
 
 
 def _fill(trees: Sequence[Tree], budget_tokens: int) -> list[list[Tree]]:
     """The trees in bins of at most `budget_tokens`; one that is too large is split, its prefix repeated."""
     pieces = [piece for tree in trees for piece in _split(tree, budget_tokens)]
-    sized = [(piece.tokens, piece) for piece in pieces]
+    sized = [(piece.shared + sum(piece.lengths), piece) for piece in pieces]
     bins: list[tuple[int, list[Tree]]] = []
     for tokens, piece in sorted(sized, key=lambda pair: pair[0], reverse=True):
         for index, (used, members) in enumerate(bins):
@@ -190,30 +153,26 @@ def _fill(trees: Sequence[Tree], budget_tokens: int) -> list[list[Tree]]:
 
 
 def _split(tree: Tree, budget_tokens: int) -> list[Tree]:
-    copies: dict[_Content, list[TrainingSequence]] = {}
-    for branch in tree.branches:
-        copies.setdefault(_content(branch), []).append(branch)
-    pieces: list[list[TrainingSequence]] = [[]]
+    pieces = [Tree(tree.shared, [])]
     used = tree.shared
-    for branches in copies.values():
-        own = _length(branches[0]) - tree.shared
-        if pieces[-1] and used + own > budget_tokens:
-            pieces.append([])
+    for branch, own in zip(tree.branches, tree.lengths, strict=True):
+        if pieces[-1].branches and used + own > budget_tokens:
+            pieces.append(Tree(tree.shared, []))
             used = tree.shared
-        pieces[-1] += branches
+        pieces[-1].branches.append(branch)
         used += own
-    return [Tree(tree.shared, tuple(piece)) for piece in pieces]
+    return pieces
 
 
-def _flatten(sequences: Sequence[TrainingSequence]) -> dict[str, torch.Tensor]:
-    pairs = [(sequence, len(sequence.completion_ids)) for sequence in sequences]
-    old = [sequence.old_logprobs or (0.0,) * count for sequence, count in pairs]
+def _flatten(sequences: Sequence[TrainingSequence]) -> dict[str, Any]:
+    counts = torch.tensor([len(it.completion_ids) for it in sequences])
+    old = [it.old_logprobs or (0.0,) * len(it.completion_ids) for it in sequences]
+    advantages = torch.tensor([it.advantage for it in sequences], dtype=torch.float32)
     return {
-        "targets": torch.tensor([token for sequence in sequences for token in sequence.completion_ids]),
+        "targets": torch.tensor([token for it in sequences for token in it.completion_ids]),
         "old_logprobs": torch.tensor([value for row in old for value in row], dtype=torch.float32),
-        "advantages": torch.tensor(
-            [sequence.advantage for sequence, count in pairs for _ in range(count)], dtype=torch.float32
-        ),
+        "advantages": advantages.repeat_interleave(counts),
+        "tokens": sum(map(_length, sequences)),
     }
 
 
@@ -233,7 +192,6 @@ def _pad(sequences: Sequence[TrainingSequence]) -> Batch:
         trees=None,
         keep=kept,
         select=torch.tensor(select),
-        tokens=sum(map(_length, sequences)),
         **_flatten(sequences),
     )
 
@@ -246,21 +204,16 @@ def _pack(trees: Sequence[Tree]) -> Batch:
     select: list[int] = []
     index: list[TreeIndex] = []
     for tree in trees:
-        ids += _ids(tree.branches[0])[: tree.shared]
+        ids += _ids(tree.branches[0][0])[: tree.shared]
         positions += range(tree.shared)
-        own: list[int] = []
-        kept: dict[_Content, range] = {}
         for branch in tree.branches:
-            if (content := _content(branch)) not in kept:
-                predicted = len(branch.completion_ids)
-                own.append(_length(branch) - tree.shared)
-                kept[content] = range(len(keep), len(keep) + predicted)
-                ids += _ids(branch)[tree.shared :]
-                positions += range(tree.shared, _length(branch))
-                keep += range(len(ids) - predicted - 1, len(ids) - 1)
-            select += kept[content]
-        index.append(_tree_index(tree.shared, own))
-    sequences = [branch for tree in trees for branch in tree.branches]
+            predicted = len(branch[0].completion_ids)
+            ids += _ids(branch[0])[tree.shared :]
+            positions += range(tree.shared, _length(branch[0]))
+            select += len(branch) * [*range(len(keep), len(keep) + predicted)]
+            keep += range(len(ids) - predicted - 1, len(ids) - 1)
+        index.append(_index_tree(tree.shared, tree.lengths))
+    sequences = [sequence for tree in trees for branch in tree.branches for sequence in branch]
     return Batch(
         input_ids=torch.tensor([ids]),
         position_ids=torch.tensor([positions]),
@@ -268,12 +221,11 @@ def _pack(trees: Sequence[Tree]) -> Batch:
         trees=tuple(index),
         keep=torch.tensor(keep),
         select=torch.tensor(select),
-        tokens=sum(map(_length, sequences)),
         **_flatten(sequences),
     )
 
 
-def _tree_index(shared: int, lengths: Sequence[int]) -> TreeIndex:
+def _index_tree(shared: int, lengths: Sequence[int]) -> TreeIndex:
     width = max(lengths)
     counts = torch.tensor(lengths)[:, None]  # (branches, 1)
     firsts = counts.cumsum(0) - counts  # (branches, 1)

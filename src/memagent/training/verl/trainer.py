@@ -1,4 +1,8 @@
-"""verl's synchronous trainer, with optimizer steps and metrics counted in attempts, not in conversations."""
+"""verl's entry point and synchronous trainer, with optimizer steps and metrics counted in attempts.
+
+A configuration is checked first: with other settings verl would run, but train on something other than the
+attempts' rewards.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,37 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import hydra
+import ray
 import transfer_queue
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
+from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
+from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.utils.config import validate_config
+from verl.utils.device import auto_set_device
 
-from memagent.training.verl.settings import TRAINER
+from memagent.errors import SettingsError
+from memagent.reading.budgets import Budgets
+from memagent.training.rollout import check_prompts
+from memagent.training.verl.agent_loop import AGENT_LOOP, plugin_settings
+from memagent.types import Trained
+
+TRAINER = "memagent"
+"""The required value of `trainer.v1.trainer_mode`."""
+
+_NEEDED = {
+    "data.custom_cls.path": "pkg://memagent.training.verl.agent_loop",
+    "trainer.use_v1": True,
+    "trainer.v1.trainer_mode": TRAINER,
+    "actor_rollout_ref.rollout.agent.default_agent_loop": AGENT_LOOP,
+    "algorithm.adv_estimator": "grpo",
+    "algorithm.use_kl_in_reward": False,
+    "actor_rollout_ref.actor.loss_agg_mode": "token-mean",
+    "actor_rollout_ref.rollout.calculate_log_probs": True,
+    "actor_rollout_ref.rollout.top_p": 1.0,
+}
 
 
 @register_trainer(TRAINER)
@@ -68,3 +97,56 @@ def attempt_means(rewards: list[float], infos: list[Mapping[str, float]]) -> dic
     """The means over attempts, as metrics."""
     columns = {"reward": rewards} | {name: [float(info[name]) for info in infos] for name in infos[0]}
     return {f"memagent/{name}": math.fsum(values) / len(values) for name, values in columns.items()}
+
+
+def check(config: DictConfig) -> None:
+    """Raise `SettingsError` for a configuration that would not train on the attempts' rewards."""
+    for name, needed in _NEEDED.items():
+        if (found := OmegaConf.select(config, name)) != needed:
+            raise SettingsError(f"{name} is {found!r}, this plug-in needs {needed!r}")
+    model, actor = config.actor_rollout_ref.model, config.actor_rollout_ref.actor
+    if actor.use_kl_loss and model.get("lora_adapter_path"):
+        raise SettingsError(
+            f"actor_rollout_ref.model.lora_adapter_path is {model.lora_adapter_path!r}: verl's reference "
+            "would be the model without it, and the KL term would undo it; merge it into the model, or set "
+            "actor_rollout_ref.actor.use_kl_loss to false"
+        )
+    plugin = plugin_settings(config)
+    check_prompts(plugin.scorer, plugin.read, Trained())
+    read, longest = plugin.read, config.data.max_response_length
+    for name in ("memory_tokens", "answer_tokens"):
+        if (tokens := getattr(read, name) or getattr(Budgets(), name)) > longest:
+            raise SettingsError(
+                f"memagent.read.{name} is {tokens}: raise data.max_response_length ({longest})"
+            )
+    batch, mini_batch = config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size
+    if batch % mini_batch:
+        raise SettingsError(
+            f"data.train_batch_size is {batch}: make it a multiple of ppo_mini_batch_size, {mini_batch}, "
+            "so that each of its optimizer steps gets the same share"
+        )
+
+
+@ray.remote(num_cpus=1)
+class TrajectoryTaskRunner:
+    """verl's task runner, in a process in which this plug-in's trainer is registered."""
+
+    def run(self, config: DictConfig) -> Any:
+        """Train as the configuration says."""
+        from memagent.training.verl import trainer  # noqa: F401 - Ray sends this class without its module
+
+        return TaskRunnerV1.__ray_metadata__.modified_class().run(config)
+
+
+def prepare(config: DictConfig) -> DictConfig:
+    """The configuration, checked here and by verl. Raises `SettingsError`."""
+    check(config)
+    validate_config(config, need_reference_policy(config), need_critic(config))
+    return config
+
+
+@hydra.main(config_path="pkg://verl.trainer.config", config_name="ppo_trainer", version_base=None)  # type: ignore[untyped-decorator]
+def main(config: DictConfig) -> None:
+    """Train on the current Ray cluster, with verl's configuration from the command line."""
+    auto_set_device(config)
+    run_ppo(prepare(config), task_runner_class=TrajectoryTaskRunner)

@@ -16,9 +16,9 @@ from function_engine import FunctionEngine
 from memagent.engines.scripted import ScriptedEngine
 from memagent.errors import EmptyAnswerError, EngineError, SettingsError
 from memagent.settings import ReadSettings
-from memagent.training.imitation.trajectories import collect, read_trajectories, write_trajectories
-from memagent.training.rewards import load_reward
-from memagent.types import Completion, Conversation, Example, Message, Trajectory
+from memagent.training.data import read_trajectories, write_trajectories
+from memagent.training.rollout import Rollout, collect, load_reward
+from memagent.types import Completion, Conversation, Engine, Example, Message, Trajectory
 
 PROMPT = (Message("system", "Read."), Message("user", "“Chunk”\u2028 \ud800"))
 MADE = Trajectory(
@@ -144,7 +144,9 @@ def test_a_file_that_is_not_there_or_cut_off_is_an_error(tmp_path: Path) -> None
         list(read_trajectories(path))
 
 
-def answering(answer: Callable[[str, int | None], str]) -> tuple[FunctionEngine, list[int | None]]:
+def answering(
+    answer: Callable[[str, int | None], str], calls: int = 16
+) -> tuple[FunctionEngine, list[int | None]]:
     """A model that answers as a function of problem and seed, and the seeds that it has answered with."""
     seeds: list[int | None] = []
 
@@ -157,8 +159,12 @@ def answering(answer: Callable[[str, int | None], str]) -> tuple[FunctionEngine,
         seeds.append(seed)
         return answer(problem, seed)
 
-    engine = FunctionEngine(reply)
+    engine = FunctionEngine(reply, calls=calls)
     return engine, seeds
+
+
+def rollout(engine: Engine, settings: ReadSettings) -> Rollout:
+    return Rollout(engine=engine, settings=settings, reward=load_reward())
 
 
 def found(
@@ -169,7 +175,7 @@ def found(
     ]
 
     async def run() -> list[tuple[str, str, float | None]]:
-        stream = collect(these, engine, settings, load_reward(), **options)
+        stream = collect(these, rollout(engine, settings), **options)
         return [(it.example_id, it.answer, it.reward) async for it in stream]
 
     return asyncio.run(run())
@@ -196,11 +202,11 @@ def test_each_sample_has_its_own_seed() -> None:
     assert seeds == [None, None]
 
 
-@pytest.mark.parametrize("concurrency", [1, 3, 16])
-def test_attempts_run_side_by_side_up_to_the_limit(concurrency: int) -> None:
-    engine, _ = answering(lambda *_: "Ada")
-    assert len(found(engine, 20, concurrency=concurrency)) == 20
-    assert concurrency / 4 < engine.busiest <= concurrency, "threads that count may hold some back"
+@pytest.mark.parametrize("calls", [1, 3, 16])
+def test_attempts_run_side_by_side_up_to_the_limit(calls: int) -> None:
+    engine, _ = answering(lambda *_: "Ada", calls)
+    assert len(found(engine, 20)) == 20
+    assert calls / 4 < engine.busiest <= calls, "threads that count may hold some back"
 
 
 def test_an_empty_answer_is_an_attempt_that_failed() -> None:
@@ -216,7 +222,7 @@ def test_a_reply_that_was_cut_is_not_imitated() -> None:
 
     async def run(memory_tokens: int) -> list[str]:
         settings = SETTINGS.changed(memory_tokens=memory_tokens)
-        stream = collect([example], engine, settings, load_reward())
+        stream = collect([example], rollout(engine, settings))
         return [it.kind async for made in stream for it in made.conversations]
 
     assert asyncio.run(run(50)) == ["update"] * 3 + ["answer"]
@@ -229,9 +235,9 @@ def test_an_engine_that_fails_ends_the_collection() -> None:
             raise EngineError("out of order")
         return "Ada"
 
-    engine, seeds = answering(failing)
+    engine, seeds = answering(failing, calls=4)
     with pytest.raises(EngineError, match="out of order"):
-        found(engine, 30, concurrency=4)
+        found(engine, 30)
     assert engine.busy == 0 and len(seeds) < 10
     assert not issubclass(SettingsError, EmptyAnswerError)
 
@@ -242,7 +248,7 @@ def test_a_collection_that_is_left_early_leaves_nothing_behind() -> None:
     async def run() -> int:
         problems = ["Why", *["Where"] * 8]  # the model is slower with the longer ones
         these = [Example(it, "mine", it, "Ada did. " * 50, ("Ada",), 100) for it in problems]
-        stream = collect(these, engine, SETTINGS, load_reward())
+        stream = collect(these, rollout(engine, SETTINGS))
         await anext(stream)
         await stream.aclose()
         return len(asyncio.all_tasks())
@@ -251,16 +257,6 @@ def test_a_collection_that_is_left_early_leaves_nothing_behind() -> None:
     assert len(seeds) == 1, "those under way are given up"
 
 
-@pytest.mark.parametrize(
-    ("settings", "options", "said"),
-    [
-        (SETTINGS, {"samples": 0}, "samples is 0"),
-        (SETTINGS, {"concurrency": 0}, "concurrency 0"),
-        (SETTINGS.changed(temperature=0.0), {"samples": 2}, "2 samples at temperature 0"),
-    ],
-)
-def test_samples_that_make_no_sense_are_refused(
-    settings: ReadSettings, options: dict[str, int], said: str
-) -> None:
-    with pytest.raises(SettingsError, match=said):
-        found(answering(lambda *_: "Ada")[0], 1, settings, **options)
+def test_samples_that_would_all_be_the_same_are_refused() -> None:
+    with pytest.raises(SettingsError, match="2 samples at temperature 0"):
+        found(answering(lambda *_: "Ada")[0], 1, SETTINGS.changed(temperature=0.0), samples=2)

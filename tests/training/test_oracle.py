@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ from memagent.prompts import GATED, OVERWRITE, UNCHANGED, Prompts
 from memagent.reading.read import NOT_FOUND, Read
 from memagent.settings import ReadSettings
 from memagent.tasks import Recipe, examples
-from memagent.training.imitation.oracle import Oracle, solve
-from memagent.training.imitation.solutions import REFUSAL
+from memagent.training.oracle import REFUSAL, Oracle
+from memagent.training.rollout import solve
 from memagent.types import Conversation, Engine, Example, Message, Model, Sampling, Trajectory
 
 TASKS = ("niah_single_1", "niah_multikey_1", "niah_multivalue", "niah_multiquery", "vt", "hqa", "squad")
@@ -127,7 +128,12 @@ def test_mistakes_are_not_imitated_but_recovering_from_them_is(workflow: str) ->
     whole, chosen = example(document, NEEDLE), settings(workflow=workflow, chunk_tokens=30)
 
     async def run(mistakes: float) -> Trajectory:
-        found = solve([replace(whole, problem="Which number has Ada?")], chosen, MODEL, mistakes=mistakes)
+        found = solve(
+            [replace(whole, problem="Which number has Ada?")],
+            chosen,
+            MODEL,
+            partial(Oracle, mistakes=mistakes),
+        )
         (trajectory,) = [it async for it in found]
         return trajectory
 
@@ -149,7 +155,7 @@ def test_without_room_for_a_mistake_none_is_made() -> None:
 
     async def run() -> Trajectory:
         chosen = settings(chunk_tokens=30, memory_tokens=words(NEEDLE) + 2)
-        (trajectory,) = [it async for it in solve([whole], chosen, MODEL, mistakes=1.0)]
+        (trajectory,) = [it async for it in solve([whole], chosen, MODEL, partial(Oracle, mistakes=1.0))]
         return trajectory
 
     trajectory = asyncio.run(run())

@@ -1,4 +1,7 @@
-"""Imitation before reinforcement: conversations of good trajectories, as training sequences."""
+"""Imitation before reinforcement: conversations of good trajectories, as training sequences.
+
+The trajectories come from a file, from the oracle or another player in its place, or from a function.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,17 @@ import inspect
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from memagent.engines.torch.chats import chat_ids, text_ids
 from memagent.engines.torch.prefill import group_by_beginning
 from memagent.errors import SettingsError
-from memagent.training.data import Data, load_data
-from memagent.training.imitation.oracle import solve
-from memagent.training.imitation.trajectories import read_trajectories
+from memagent.training.data import Data, load_data, load_function, read_trajectories
 from memagent.training.optimization.learner import learning_rate
-from memagent.training.rewards import load_function
+from memagent.training.oracle import Oracle
+from memagent.training.rollout import solve
 from memagent.training.run import RunState
 from memagent.training.settings import TrainingSettings, WarmStartSettings
 from memagent.types import Conversation, Model, TrainingSequence, Trajectory
@@ -58,21 +61,15 @@ async def load_imitations(
 
     A group has at most `warm_start.neighbours`. Raises `SettingsError` if there are no conversations.
     """
-    trajectories = await _trajectories(settings, data, model)
-    sequences = [
-        imitation(conversation, tokenizer)
-        for trajectory in trajectories
-        for conversation in trajectory.conversations
-    ]
+    wanted, trajectories = settings.warm_start, await _load_trajectories(settings, data, model)
+    conversations = [it for trajectory in trajectories for it in trajectory.conversations]
+    sequences = [_make_sequence(conversation, tokenizer) for conversation in conversations]
     if not sequences:
-        raise SettingsError(
-            f"warm_start.trajectories {settings.warm_start.trajectories!r} holds no conversation"
-        )
-    most = settings.warm_start.neighbours
+        raise SettingsError(f"warm_start.trajectories {wanted.trajectories!r} holds no conversation")
     return [
-        [sequences[index] for index in members[start : start + most]]
+        [sequences[index] for index in members[start : start + wanted.neighbours]]
         for _, members in group_by_beginning([sequence.prompt_ids for sequence in sequences])
-        for start in range(0, len(members), most)
+        for start in range(0, len(members), wanted.neighbours)
     ]
 
 
@@ -86,7 +83,7 @@ def draw(
     return drawn[: settings.sequences]
 
 
-def imitation(conversation: Conversation, tokenizer: Any) -> TrainingSequence:
+def _make_sequence(conversation: Conversation, tokenizer: Any) -> TrainingSequence:
     """A conversation as a sequence: its sampled ids, or else the ids of its text and an end token."""
     completion = conversation.completion
     if completion.prompt_ids and completion.completion_ids:
@@ -102,7 +99,7 @@ def is_file(trajectories: str) -> bool:
     return trajectories != "oracle" and ":" not in trajectories
 
 
-async def _trajectories(settings: TrainingSettings, data: Data, model: Model) -> Iterable[Trajectory]:
+async def _load_trajectories(settings: TrainingSettings, data: Data, model: Model) -> Iterable[Trajectory]:
     """The trajectories from a file, the oracle or a class in its place, or a function of an example."""
     wanted = settings.warm_start
     place = wanted.trajectories
@@ -111,17 +108,16 @@ async def _trajectories(settings: TrainingSettings, data: Data, model: Model) ->
     if wanted.examples:
         data = load_data(wanted.examples, settings.seed, model.count_tokens)
     examples = [data.at(position) for position in range(wanted.count)]
-    write = None if place == "oracle" else load_function(place)
-    if write is None or isinstance(write, type):
-        found: list[Trajectory] = []
-        sizes = wanted.chunk_tokens or (settings.read.chunk_tokens,)
-        for turn, tokens in enumerate(sizes):
-            read = settings.read.changed(chunk_tokens=tokens)
-            async for trajectory in solve(
-                examples[turn :: len(sizes)], read, model, mistakes=wanted.mistakes, player=write
-            ):
-                found.append(trajectory)
-                await asyncio.sleep(0)  # an interrupt takes effect between examples
-        return found
-    written = (write(example) for example in examples)
-    return [await it if inspect.isawaitable(it) else it for it in written]
+    write = Oracle if place == "oracle" else load_function(place)
+    if not isinstance(write, type):
+        written = (write(example) for example in examples)
+        return [await it if inspect.isawaitable(it) else it for it in written]
+    player = partial(Oracle, mistakes=wanted.mistakes) if write is Oracle else write
+    found: list[Trajectory] = []
+    sizes = wanted.chunk_tokens or (settings.read.chunk_tokens,)
+    for turn, tokens in enumerate(sizes):
+        read = settings.read.changed(chunk_tokens=tokens)
+        async for trajectory in solve(examples[turn :: len(sizes)], read, model, player):
+            found.append(trajectory)
+            await asyncio.sleep(0)  # an interrupt takes effect between examples
+    return found

@@ -17,8 +17,8 @@ from memagent.engines.torch.prefill import common_length
 from memagent.settings import ReadSettings
 from memagent.tasks import TASKS, Recipe, write_examples
 from memagent.training.data import load_data
-from memagent.training.imitation.warm_start import draw, load_imitations
 from memagent.training.settings import DataSettings, TrainingSettings, WarmStartSettings
+from memagent.training.warm_start import draw, load_imitations
 from memagent.types import Model, TrainingSequence
 
 POOL = [[TrainingSequence((number, place), (0,)) for place in range(4)] for number in range(25)]

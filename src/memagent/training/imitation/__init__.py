@@ -1,1 +1,0 @@
-"""The warm start: trajectories to imitate, and the oracle that writes them."""
